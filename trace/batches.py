@@ -122,15 +122,16 @@ def joined(parts: Iterable[EventColumns], count_max: int) -> Iterator[EventColum
     for part in parts:
         follows = group and part.columns["number"] == group[0].columns["number"] + count
         if group and not (follows and count + part.count <= count_max):
-            yield _together(group, count)
+            yield together(group, count)
             group, count = [], 0
         group.append(part)
         count += part.count
     if group:
-        yield _together(group, count)
+        yield together(group, count)
 
 
-def _together(parts: Sequence[EventColumns], count: int) -> EventColumns:
+def together(parts: Sequence[EventColumns], count: int) -> EventColumns:
+    """One behind the other; ``count``: of all of them."""
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,27 +22,20 @@ from ..wheel.ids import id_parts
 from ..wheel.protocol import StoredBatch
 from ..wheel.rows import Header, from_numpy
 from ..wheel.schema import TIME, Int64s, Mask
-from .batches import EventColumns
-from .events import EventKind
+from .batches import EventColumns, together
+from .events import EVENT, EventKind
 
 TRACEPARENT = "traceparent"
 """W3C Trace Context: passed on as it is."""
 TAG = "tag"
 """The header of a message by which its people look for it."""
-_TIMED = frozenset({EventKind.PRODUCED, EventKind.RECEIVED, EventKind.PROCESSED})
+_TIMED = [EventKind.PRODUCED.value, EventKind.RECEIVED.value, EventKind.PROCESSED.value]
 """Of these an event says how long it took."""
 _SENT = (ORIGIN_ID, REDELIVERED_ID_HEADER, TRACEPARENT, TAG)
 _DELIVERED = (ID_HEADER, ATTEMPT, *_SENT)
 """The headers that are read of a message that is sent, and of a record."""
-_LOOKED = {
-    "topic": pa.utf8(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "key": pa.binary(),
-    "id": pa.binary(),
-    "began": pa.float64(),
-    "ended": pa.float64(),
-}
+_OF_ROWS = ("kind", "group", "error", "topic", "partition", "offset")
+"""The columns that stand in a ``RecordRow`` as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +68,7 @@ class ShipmentEvents:
         else:
             _, topics, partitions, keys, _, headers = rows
             columns = {
-                "topic": _once(topics),
+                "topic": _once(topics, pa.utf8()),
                 "partition": pa.array(partitions, pa.int32()),
                 "key": pa.array(keys, pa.binary()),
             }
@@ -166,11 +159,20 @@ class TracedRecord(NamedTuple):
     received_s: float
 
 
-_Run = tuple[EventKind, str | None, str | None]
-RecordRow = tuple[str, int | None, int | None, bytes | None, Sequence[Header], float]
-"""The fields of a ``Record``; it itself would keep its value in memory."""
-RecordNote = tuple[EventKind, str | None, Sequence[RecordRow], str | None, float]
-"""Kind, group, records, error, and when it ended, s by the monotonic clock."""
+RecordRow = tuple[
+    EventKind,
+    str | None,
+    str | None,
+    float,
+    str,
+    int | None,
+    int | None,
+    bytes | None,
+    Sequence[Header],
+    float,
+]
+"""What an event of a record is made of: kind, group, error, when it ended, s by the monotonic
+clock, and the fields of the ``Record``, which itself would keep its value in memory."""
 
 
 class RecordEvents:
@@ -185,69 +187,52 @@ class RecordEvents:
     def __init__(self) -> None:
         self.size = 0
         """How many events it becomes."""
-        self._runs: list[tuple[int, _Run]] = []
-        """Kind, group and error of the rows from one number on."""
-        self._columns: dict[str, list[pa.Array]] = {name: [] for name in _LOOKED}
-        """Of all else, part by part."""
+        self._parts: list[EventColumns] = []
+        """What needs no more work, part by part."""
+        self._ids: list[pa.Array] = []
+        """Texts, part by part."""
+        self._began, self._ended = array("d"), array("d")
         self._found: dict[str, dict[int, bytes]] = {name: {} for name in _DELIVERED}
         """The first header of each name but that of the id, by the number of its row."""
 
-    def add(self, notes: Iterable[RecordNote]) -> None:
-        """One event of each record of these, of which there is one at least. Errors: any, of a
-        record that is none; then there is no event of any of them."""
-        row, last = self.size, self._runs[-1][1] if self._runs else None
-        runs: list[tuple[int, _Run]] = []
-        rows: list[RecordRow] = []
-        ended: list[float] = []
-        for kind, group, of_note, error, ended_s in notes:
-            run = kind, group, error
-            if run != last:
-                last = run
-                runs.append((row, run))
-            rows += of_note
-            ended += [ended_s] * len(of_note)
-            row += len(of_note)
+    def add(self, rows: Sequence[RecordRow]) -> None:
+        """One event of each of these, at least one. Errors: any, of a record that is none; then
+        there is no event of any of them."""
+        stop = self.size + len(rows)
+        kinds, groups, errors, ended, *of_record, keys, headers, began = zip(*rows, strict=True)
         found: dict[str, dict[int, bytes]] = {name: {} for name in _DELIVERED}
-        topics, partitions, offsets, keys, headers, began = zip(*rows, strict=True)
         for at, pairs in enumerate(headers, self.size):
-            for pair in pairs:
-                if pair[0] in found and (value := pair[1]) is not None:
-                    found[pair[0]].setdefault(at, value[:ERROR_CHARACTERS])
+            for name, value in pairs:
+                if name in found and value is not None:
+                    found[name].setdefault(at, value[:ERROR_CHARACTERS])
+        ids = list(map(found.pop(ID_HEADER).get, range(self.size, stop)))
         columns = {
-            "topic": topics,
-            "partition": partitions,
-            "offset": offsets,
-            "key": keys,
-            "id": list(map(found.pop(ID_HEADER).get, range(self.size, row))),
-            "began": began,
-            "ended": ended,
+            name: _once(values, EVENT.field(name).type)
+            for name, values in zip(_OF_ROWS, (kinds, groups, errors, *of_record), strict=True)
         }
-        made = {name: pa.array(values, _LOOKED[name]) for name, values in columns.items()}
-        for name, column in made.items():
-            self._columns[name].append(column)
+        columns["key"], texts = pa.array(keys, pa.binary()), pa.array(ids, pa.binary())
+        times = array("d", began), array("d", ended)
+        self._parts.append(_events(len(rows), columns))
+        self._ids.append(texts)
+        self._began += times[0]
+        self._ended += times[1]
         for name, of_row in found.items():
             self._found[name] |= of_row
-        self._runs += runs
-        self.size = row
+        self.size = stop
 
     def make(self) -> EventColumns:
         count = self.size
-        columns: dict[str, Any]
-        columns = {name: pa.concat_arrays(parts) for name, parts in self._columns.items()}
-        began, ended = (np.asarray(columns.pop(name)) for name in ("began", "ended"))
-        kinds, groups, errors = zip(*(run for _, run in self._runs), strict=True)
-        timed = self._of_each([kind in _TIMED for kind in kinds])
+        events = together(self._parts, count)
+        columns = dict(events.columns)
+        kinds = events.column("kind")
+        timed = np.asarray(pc.is_in(kinds, pa.array(_TIMED)))
+        began, ended = np.asarray(self._began), np.asarray(self._ended)
         began_ms = np.where(timed, began, ended) * 1000 + (clock_ms() - time.monotonic() * 1000)
         took_us = ((ended - began) * 1e6).astype(np.int64)
-        if _is_once(columns["topic"]):
-            columns["topic"] = columns["topic"][0].as_py()
-        columns |= _ids_of("id", columns.pop("id"))
+        columns |= _ids_of("id", pa.concat_arrays(self._ids))
         columns |= {
             "at": from_numpy(began_ms.astype(np.int64), TIME),
-            "took_us": pc.if_else(pa.array(timed), from_numpy(took_us, pa.int64()), None),
-            "kind": self._each([str(kind) for kind in kinds], pa.utf8()),
-            "group": self._each(groups, pa.utf8()),
-            "error": self._each(errors, pa.utf8()),
+            "took_us": pa.array(took_us, pa.int64(), mask=~timed),
             "attempt": self._attempts(kinds),
         }
         found = {
@@ -256,27 +241,16 @@ class RecordEvents:
         }
         return _events(count, columns | _columns_of(found))
 
-    def _each(self, values: Sequence[Any], kind: pa.DataType) -> Any:
-        """The value of each run for all of its rows; it alone if all runs have the same."""
-        if len(set(values)) == 1:
-            return values[0]
-        return pa.array(self._of_each(values), kind)
-
-    def _of_each(self, values: Sequence[Any]) -> list[Any]:
-        starts = [*(start for start, _ in self._runs), self.size]
-        lengths = (stop - start for start, stop in pairwise(starts))
-        return list(chain.from_iterable(map(repeat, values, lengths)))
-
-    def _attempts(self, kinds: Sequence[EventKind]) -> Any:
+    def _attempts(self, kinds: pa.Array) -> Any:
         """None of what is not about one message, or is unreadable."""
-        firsts = [None if kind is EventKind.COMMITTED else 1 for kind in kinds]
-        attempts = self._each(firsts, pa.int32())
-        if not (said := self._found[ATTEMPT]):
-            return attempts
-        of_row = EventColumns(self.size, {"attempt": attempts}).column("attempt").to_pylist()
+        single = pc.not_equal(kinds, EventKind.COMMITTED.value)
+        said = self._found[ATTEMPT]
+        if not said and single.true_count == self.size:
+            return 1
+        attempts = pc.if_else(single, 1, None).to_pylist()
         for row, value in said.items():
-            of_row[row] = _attempt(value)
-        return pa.array(of_row, pa.int32())
+            attempts[row] = _attempt(value)
+        return pa.array(attempts, pa.int32())
 
 
 def make_dropped(at_ms: int, count: int) -> EventColumns:
@@ -292,10 +266,11 @@ def _events(count: int, columns: dict[str, Any]) -> EventColumns:
     return EventColumns(count, columns)
 
 
-def _once(texts: Sequence[str]) -> Any:
-    """The text that all rows have, or a column of texts."""
-    column = pa.array(texts if len(set(texts)) > 1 else texts[:1], pa.utf8())
-    return column[0].as_py() if len(column) < len(texts) else column
+def _once(values: Sequence[Any], kind: pa.DataType) -> Any:
+    """The value that all rows have, or a column of values."""
+    if values.count(values[0]) == len(values):
+        return pa.scalar(values[0], kind).as_py()
+    return pa.array(values, kind)
 
 
 def _is_once(column: pa.Array) -> bool:

@@ -35,15 +35,15 @@ from .batches import (
     joined,
 )
 from .events import EventKind, EventSender
-from .making import Record, RecordEvents, RecordNote, ShipmentEvents, make_dropped
+from .making import Record, RecordEvents, RecordRow, ShipmentEvents, make_dropped
 from .sending import BatchSender, TraceTarget
 
 _log = logging.getLogger("slotwheel.trace")
 
 EVENTS_MAX = 300_000
 _EVERY_S = 0.5
-_NOTES, _MANY = 256, 32
-"""So many notes, or records of one note, become columns together."""
+_NOTES = 256
+"""So many records become columns together, or more of them that are noted at once."""
 _BATCH_ROWS = 100_000
 """So many events leave at once, and at most together. A node spends some ms on a message that is
 due at once, whatever it holds."""
@@ -68,8 +68,8 @@ class Recorder:
         self._events_max = events_max
         self._lock = threading.Lock()
         self._shipments: list[ShipmentEvents] = []
-        self._notes: deque[RecordNote] = deque()
-        """Single records, which become columns a few at a time. It has no lock: whoever has records
+        self._notes: deque[RecordRow] = deque()
+        """Records, which become columns some at a time. It has no lock: whoever has records
         one by one would hold it most of the time, and keep all others from it."""
         self._records = RecordEvents()
         self._count = 0
@@ -118,39 +118,51 @@ class Recorder:
     ) -> None:
         """Note what ended just now with each of these records. Never waits, and never fails."""
         text = None if error is None else cut(error).decode()
-        rows = [
-            (one.topic, one.partition, one.offset, one.key, one.headers, one.received_s)
+        now_s = time.monotonic()
+        self._notes += [
+            (
+                kind,
+                group,
+                text,
+                now_s,
+                one.topic,
+                one.partition,
+                one.offset,
+                one.key,
+                one.headers,
+                one.received_s,
+            )
             for one in records
         ]
-        self._notes.append((kind, group, rows, text, time.monotonic()))
-        many = len(rows) >= _MANY or len(self._notes) >= _NOTES
-        if (many or self._ended) and self._lock.acquire(blocking=False):
+        if (len(self._notes) >= _NOTES or self._ended) and self._lock.acquire(blocking=False):
             try:
                 self._take_notes()
             finally:
                 self._lock.release()
 
     def _take_notes(self) -> None:
-        notes: list[RecordNote] = []
-        for _ in range(len(self._notes)):  # only who has the lock takes one away
-            note = self._notes.popleft()
-            if note[2] and self._admits(len(note[2])):
-                notes.append(note)
-        if notes:
-            self._add(notes)
+        # Only who has the lock takes one away.
+        rows = [self._notes.popleft() for _ in range(len(self._notes))]
+        room = 0 if self._ended else max(0, self._events_max - self._count)
+        for part in (rows[:room], rows[room:]):
+            if part and self._admits(len(part)):
+                self._add(part)
 
-    def _add(self, notes: Sequence[RecordNote]) -> None:
+    def _add(self, rows: Sequence[RecordRow]) -> None:
         try:
-            self._records.add(notes)
+            self._records.add(rows)
         except Exception:  # a defect of ours must not end the tracing of all else
-            if len(notes) > 1:
-                for note in notes:
-                    self._add([note])
-                return
-            count = len(notes[0][2])
-            _log.exception("slotwheel trace: %d events could not be made", count)
-            self._count -= count
-            self._drop(count)
+            bad = sum(not self._added(row) for row in rows)
+            _log.exception("slotwheel trace: %d events could not be made", bad)
+            self._count -= bad
+            self._drop(bad)
+
+    def _added(self, row: RecordRow) -> bool:
+        try:
+            self._records.add([row])
+        except Exception:
+            return False
+        return True
 
     def _admits(self, count: int) -> bool:
         """Whether there is room for so many events; else they are dropped."""

@@ -26,6 +26,9 @@ from .events import EventKind
 from .making import ShipmentEvents, TracedRecord
 from .recorder import Recorder
 
+_PROCESSED = EventKind.PROCESSED
+"""To ask an enumeration for a member takes a tenth of the time of an event."""
+
 
 class Tracer(Recorder):
     """Observes any number of clients and consumers of a process. Close it behind them."""
@@ -48,7 +51,7 @@ class Tracer(Recorder):
         self.note_records(EventKind.RECEIVED, group, messages)
 
     def processed(self, group: str, messages: Sequence[Received], error: str | None = None) -> None:
-        self.note_records(EventKind.PROCESSED, group, messages, error)
+        self.note_records(_PROCESSED, group, messages, error)
 
     def retried(self, group: str, message: Received) -> None:
         self.note_records(EventKind.RETRIED, group, [message])

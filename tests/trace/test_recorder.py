@@ -17,7 +17,7 @@ from slotwheel.policy.headers import cut
 from slotwheel.trace import EventSender, Recorder, decode
 from slotwheel.trace.batches import BATCH_BYTES_MAX, EventColumns, encode
 from slotwheel.trace.events import EVENT, EventKind
-from slotwheel.trace.making import RecordEvents, RecordRow, TracedRecord
+from slotwheel.trace.making import RecordEvents, TracedRecord
 from slotwheel.wheel.errors import InvalidMessage, UnsupportedVersion
 from slotwheel.wheel.rows import Header
 from support.tracing import KeptEvents, listed
@@ -32,13 +32,9 @@ def _note(recorder: Recorder, records: Sequence[TracedRecord]) -> None:
     recorder.note_records(EventKind.RECEIVED, "billing", records)
 
 
-def _row(one: TracedRecord) -> RecordRow:
-    return one.topic, one.partition, one.offset, one.key, one.headers, one.received_s
-
-
 def _made(records: Sequence[TracedRecord]) -> pa.RecordBatch:
     events = RecordEvents()
-    events.add([(EventKind.RECEIVED, "billing", list(map(_row, records)), None, 1.0)])
+    events.add([(EventKind.RECEIVED, "billing", None, 1.0, *one) for one in records])
     made = events.make()
     return EventColumns(made.count, made.columns | {"number": 0}).rows()
 
