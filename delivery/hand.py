@@ -44,7 +44,8 @@ WAIT_MAX_S = 0.1
 """The longest sleep, s: after it the clock is read again, in case it was set meanwhile."""
 PACE_S = 0.005
 """From the begin of a chunk of few rows to that of the next one, s, at least."""
-_FEW_ROWS = 100
+_FEW_ROWS = 300
+"""Far below 500: beyond so many values NumPy gives the interpreter away in each call."""
 _BEHIND_MS = 1_000
 _NOT_YET_S = 0.001
 _NOT_ALLOWED_S = 0.01
