@@ -9,6 +9,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -20,8 +21,38 @@ HERE = Path(__file__).parent
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
 KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
 
+TOGETHER = (
+    (  # these use Kafka, too
+        "replay/test_follow",
+        "replay/test_planted",
+        "replay/test_real_kafka",
+        "replay/test_routed_runs",
+        "replay/test_inputs",
+        "replay/test_dumps",
+        "replay/test_kafka_topics",
+    ),
+    (
+        "replay/test_real_runs",
+        "replay/test_source",
+        "replay/test_redeliver",
+        "replay/test_receipts",
+        "replay/test_collects_nothing",
+        "replay/test_traces",
+        "replay/test_stream",
+        "replay/test_account",
+        "replay/test_command",
+        "replay/test_contents",
+        "replay/test_tables",
+        "replay/test_running",
+        "replay/test_scan",
+    ),
+)
+"""Files that use a Spark session. Those of a group run in the same worker, so that two sessions are
+started in a run and not one for each worker; and what Java has compiled for one test is there for
+the next one."""
+
 LONG = (
-    "replay/test_follow",
+    *itertools.chain(*TOGETHER),
     "trace/store/test_writer",
     "trace/store/test_reader",
     "gateway/test_storing",
@@ -30,22 +61,14 @@ LONG = (
     "audit/test_watchers",
     "gateway/console/test_audit_page",
     "test_kafka_troubles",
-    "replay/test_real_runs",
     "test_consuming_page",
     "benchmarks/test_benchmarks_run",
     "test_peers_failover",
     "test_cancel_truth",
     "test_departures_after_kills",
-    "replay/test_planted",
-    "replay/test_traces",
-    "replay/test_account",
     "replay/test_account_follow",
     "wheel/test_crash_sweep_finds",
     "test_peers_damage",
-    "replay/test_redeliver",
-    "replay/test_source",
-    "replay/test_routed_runs",
-    "replay/test_real_kafka",
     "wheel/test_crash_sweep",
     "test_kafka_end_to_end",
     "node/test_damage",
@@ -53,7 +76,6 @@ LONG = (
     "test_kill",
     "test_exactly_once_chaos",
     "benchmarks/test_suite",
-    "replay/test_collects_nothing",
     "intake/test_delay_topic",
     "cli/test_redeliver_command",
     "consumer/test_sources",
@@ -64,10 +86,8 @@ LONG = (
     "consumer/test_consumer_kills",
     "consumer/test_transactional",
     "test_kafka_faults",
-    "replay/test_receipts",
     "wheel/test_switch_crash",
     "replay/test_interrupt",
-    "replay/test_command",
     "cli/test_bad_input",
     "test_peers_chaos",
     "cli/test_dead_redrive",
@@ -78,28 +98,21 @@ LONG = (
     "delivery/test_kafka_python_sink",
     "delivery/test_confluent_sink",
     "replication/test_simulation",
-    "replay/test_inputs",
     "wheel/test_archive_crash",
     "replication/test_driver_faults",
     "client/test_failover",
     "test_peers_bad_input",
-    "replay/test_contents",
     "node/test_descriptors",
-    "replay/test_stream",
-    "replay/test_tables",
     "node/test_node_with_kafka",
     "cli/test_commands",
     "wheel/test_journal_crash",
     "test_peers_snapshot",
     "cli/test_repair",
     "node/test_node_process",
-    "replay/test_running",
     "cli/test_audit_command",
     "test_packaging",
     "client/test_retry",
     "delivery/test_embedded_crash",
-    "replay/test_dumps",
-    "replay/test_scan",
     "test_peers_paused_master",
     "node/test_policies",
     "test_retries",
@@ -108,6 +121,24 @@ LONG = (
 )
 """The files that take longest, the longest first: they are begun first, so that none is left over
 at the end, and ``make test-quick`` leaves them out."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers take whole files, or all files of a group."""
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.getvalue("dist") != "loadfile":
+        return None
+    scheduling = LoadFileScheduling(config, log)
+    file_of = scheduling._split_scope
+
+    def unit(nodeid: str) -> str:
+        name = file_of(nodeid).removeprefix("tests/").removesuffix(".py")
+        return next((group[0] for group in TOGETHER if name in group), name)
+
+    scheduling._split_scope = unit
+    return scheduling
 
 
 def pytest_configure() -> None:

@@ -117,9 +117,9 @@ def _plain(sent: Sent) -> tuple[object, ...]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sink" in metafunc.fixturenames:
         cases = [
-            pytest.param("confluent", 100_000),
+            pytest.param("confluent", 30_000),
             pytest.param("confluent", 200_000, marks=pytest.mark.soak),
-            pytest.param("kafka-python", 30_000),
+            pytest.param("kafka-python", 10_000),
             pytest.param("kafka-python", 200_000, marks=pytest.mark.soak),
         ]
         metafunc.parametrize(("sink", "count"), cases)

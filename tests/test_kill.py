@@ -55,7 +55,7 @@ def test_kills_with_embedded_topics(tmp_path: Path, kills: int, say: Callable[[s
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.soak)])
 def test_kills_under_exactly_once_with_embedded_topics(
     tmp_path: Path, kills: int, say: Callable[[str], None]
 ) -> None:

@@ -55,6 +55,7 @@ class ProducerLane:
         }
         self._producer = KafkaProducer(**config | settings.extra | (own or {}))
         self._keep_batches_in_flight()
+        self._forget_topics_that_went()
 
     def _keep_batches_in_flight(self) -> None:
         # After a refused batch kafka-python gives up all others as well, also those that the broker
@@ -62,6 +63,21 @@ class ProducerLane:
         # up; the broker answers for the rest.
         sender = self._producer._sender
         sender._maybe_abort_batches = self._producer._accumulator.abort_undrained_batches
+
+    def _forget_topics_that_went(self) -> None:
+        # kafka-python asks for the leader of each partition it has ever sent to, without a pause,
+        # also when nothing waits for it: a topic that was deleted would cost most of a core.
+        accumulator = self._producer._accumulator
+        ready = accumulator.ready
+
+        def of_what_waits(cluster: Any, now: float | None = None) -> tuple[Any, float, bool]:
+            nodes, next_check_s, leaderless = ready(cluster, now)
+            if leaderless:
+                waiting = [target for target, some in [*accumulator._batches.items()] if some]
+                leaderless = any(cluster.leader_for_partition(one) in {None, -1} for one in waiting)
+            return nodes, next_check_s, leaderless
+
+        accumulator.ready = of_what_waits
 
     def ensure_topic(self, topic: str) -> None:
         """Make sure that the producer knows a topic's leaders. Errors: kafka-python's."""

@@ -12,98 +12,104 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+SHARE = [
+    ("ingest", ["--seconds", "1"], ["messages/s", "ratio: to the raw limit"]),
+    ("lateness", ["--seconds", "1", "--rate", "2000"], ["lateness p99, ms", "early"]),
+    (
+        "burst",
+        ["--messages", "3000", "--ahead", "8"],
+        ["last one after the second began, ms", "ratio: to the raw limit"],
+    ),
+    (
+        "tracestore",
+        ["--events", "300000"],
+        [
+            "events stored/s",
+            "by id, ms",
+            "ratio: first page by topic and hour, to a plain scan",
+        ],
+    ),
+    ("spill", ["--messages", "20000", "--slots", "50", "--repeats", "1"], ["into 50 slots, s"]),
+    ("intake", ["--messages", "2000"], ["ratio: to the bare consumer"]),
+    (
+        "stages",
+        ["--rows", "100", "--messages", "2000"],
+        [
+            "all, batches of 100, us",
+            "spill, batches of 1000 over two hours, us",
+            "records for Kafka besides, 100,000 a second, us",
+        ],
+    ),
+    ("catchup", ["--messages", "20000"], ["delivered/s", "ratio: to the raw limit"]),
+    (
+        "queues",
+        [
+            *("--rows", "50", "--seconds", "0.5", "--clients", "2", "--under-way", "2"),
+            *("--measure", "intake", "--only", "slotwheel"),
+        ],
+        ["slotwheel, durable messages/s in batches of 50"],
+    ),
+]
+OTHERS = [
+    ("highest", ["--quick"], ["ratio: highest steady rate, to the bare producer"]),
+    (
+        "pending",
+        ["--rows", "20000", "--rest", "0.2"],
+        ["resident at 0.02 M, MB", "resident, spread, %", "status at 0.02 M, ms"],
+    ),
+    ("single", ["--seconds", "0.5", "--clients", "1,3"], ["messages/s, 3 clients"]),
+    (
+        "exactlyonce",
+        ["--only", "burst", "--quick"],
+        ["ratio: burst, to at-least-once"],
+    ),
+    ("consumer", ["--quick"], ["ratio: in batches, to the bare client"]),
+    (
+        "trace",
+        ["--quick"],
+        ["ratio: sender, tables, traced", "ratio: consumer, in batches, audited"],
+    ),
+    ("cancel", ["--messages", "300", "--ids", "50"], ["cancelled/s, 50 a call"]),
+    (
+        "queues",
+        [
+            *("--rows", "50", "--seconds", "0.5", "--messages", "500"),
+            *("--only", "slotwheel", "--only", "beanstalkd"),
+        ],
+        [
+            "slotwheel, durable messages/s in batches of 50",
+            "slotwheel, lateness p99, ms",
+            "slotwheel, processor time, us/message",
+            "slotwheel, burst of 500, last one after the second began, ms",
+            "ratio: write + fdatasync of batches of 50",
+        ],
+    ),
+    (
+        "replay",
+        ["--rows", "10000"],
+        ["bare Arrow read at 0.01 M, rows/s", "scan at 0.01 M, rows/s"],
+    ),
+    (
+        "console",
+        ["--rows", "5000", "--times", "1"],
+        ["overview: first paint, ms", "pending by key: first paint, ms"],
+    ),
+    (
+        "search",
+        [
+            *("--rows", "5000", "--rate", "500", "--turn", "0.5", "--turns", "1"),
+            *("--cancel", "200"),
+        ],
+        ["by id, ms", "lateness p99 moves by, ms", "untrue answers"],
+    ),
+]
+"""A process, a broker, a browser or Spark of its own for each: they are a part of the soak. What
+they import and call is checked with the types."""
+
+
 @pytest.mark.parametrize(
     ("name", "options", "figures"),
-    [
-        ("ingest", ["--seconds", "1"], ["messages/s", "ratio: to the raw limit"]),
-        (
-            "pending",
-            ["--rows", "20000", "--rest", "0.2"],
-            ["resident at 0.02 M, MB", "resident, spread, %", "status at 0.02 M, ms"],
-        ),
-        ("lateness", ["--seconds", "1", "--rate", "2000"], ["lateness p99, ms", "early"]),
-        ("highest", ["--quick"], ["ratio: highest steady rate, to the bare producer"]),
-        ("single", ["--seconds", "0.5", "--clients", "1,3"], ["messages/s, 3 clients"]),
-        (
-            "burst",
-            ["--messages", "3000", "--ahead", "8"],
-            ["last one after the second began, ms", "ratio: to the raw limit"],
-        ),
-        (
-            "exactlyonce",
-            ["--only", "burst", "--quick"],
-            ["ratio: burst, to at-least-once"],
-        ),
-        ("consumer", ["--quick"], ["ratio: in batches, to the bare client"]),
-        (
-            "trace",
-            ["--quick"],
-            ["ratio: sender, tables, traced", "ratio: consumer, in batches, audited"],
-        ),
-        (
-            "tracestore",
-            ["--events", "300000"],
-            [
-                "events stored/s",
-                "by id, ms",
-                "ratio: first page by topic and hour, to a plain scan",
-            ],
-        ),
-        ("spill", ["--messages", "20000", "--slots", "50", "--repeats", "1"], ["into 50 slots, s"]),
-        ("cancel", ["--messages", "300", "--ids", "50"], ["cancelled/s, 50 a call"]),
-        ("intake", ["--messages", "2000"], ["ratio: to the bare consumer"]),
-        (
-            "stages",
-            ["--rows", "100", "--messages", "2000"],
-            [
-                "all, batches of 100, us",
-                "spill, batches of 1000 over two hours, us",
-                "records for Kafka besides, 100,000 a second, us",
-            ],
-        ),
-        ("catchup", ["--messages", "20000"], ["delivered/s", "ratio: to the raw limit"]),
-        (
-            "queues",
-            [
-                *("--rows", "50", "--seconds", "0.5", "--messages", "500"),
-                *("--only", "slotwheel", "--only", "beanstalkd"),
-            ],
-            [
-                "slotwheel, durable messages/s in batches of 50",
-                "slotwheel, lateness p99, ms",
-                "slotwheel, processor time, us/message",
-                "slotwheel, burst of 500, last one after the second began, ms",
-                "ratio: write + fdatasync of batches of 50",
-            ],
-        ),
-        (
-            "queues",
-            [
-                *("--rows", "50", "--seconds", "0.5", "--clients", "2", "--under-way", "2"),
-                *("--measure", "intake", "--only", "slotwheel"),
-            ],
-            ["slotwheel, durable messages/s in batches of 50"],
-        ),
-        (
-            "replay",
-            ["--rows", "10000"],
-            ["bare Arrow read at 0.01 M, rows/s", "scan at 0.01 M, rows/s"],
-        ),
-        (
-            "console",
-            ["--rows", "5000", "--times", "1"],
-            ["overview: first paint, ms", "pending by key: first paint, ms"],
-        ),
-        pytest.param(  # little work, and a minute of waiting for what is due
-            "search",
-            [
-                *("--rows", "5000", "--rate", "500", "--turn", "0.5", "--turns", "1"),
-                *("--cancel", "200"),
-            ],
-            ["by id, ms", "lateness p99 moves by, ms", "untrue answers"],
-            marks=pytest.mark.soak,
-        ),
-    ],
+    [*SHARE, *(pytest.param(*other, marks=pytest.mark.soak) for other in OTHERS)],
 )
 def test_it_runs_and_tells_its_figures(
     tmp_path: Path, name: str, options: list[str], figures: list[str]

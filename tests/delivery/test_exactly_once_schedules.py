@@ -35,7 +35,7 @@ from support.removedrules import (
 Figure = Callable[[str], None]
 Patch = pytest.MonkeyPatch
 
-FEW = 300
+FEW = 120
 MANY = 20_000
 FIRST_OF_MANY = 1_000_000
 MOST = 600

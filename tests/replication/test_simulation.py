@@ -13,8 +13,8 @@ from support.simulation import play
 
 Figure = Callable[[str], None]
 
-FEW = 1_500
-"""In the normal run: about 10 s on one core."""
+FEW = 600
+"""In the normal run: about 4 s on one core."""
 MANY = 120_000
 """In the soak run, on all cores."""
 SHARE = 500

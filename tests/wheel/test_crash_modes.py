@@ -60,7 +60,7 @@ def sweep(kind: str, every: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_a_crash_at_many_steps(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    points, lost = sweep(kind, {"at-most-once": 4, "exactly-once, embedded": 11}.get(kind, 7))
+    points, lost = sweep(kind, {"at-most-once": 7, "exactly-once, embedded": 29}.get(kind, 17))
     with capsys.disabled():
         print(f"\ncrash sweep, {kind}: {points} points, {lost} rows lost", end=" ")
     assert (lost > 0) == (kind == "at-most-once")
@@ -179,7 +179,7 @@ MOST = 400
 
 def first_finding(kind: str, steps: int) -> BaseException | None:
     """Sweep in a random order until something breaks."""
-    rng = Random(3)
+    rng = Random(4)
     for number in range(MOST):
         world = WORLDS[kind](Steps(rng.randint(1, steps)))
         again = rng.randint(1, 90) if number % 2 else 0

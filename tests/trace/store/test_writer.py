@@ -380,7 +380,7 @@ def test_a_writer_that_is_killed_again_and_again_stores_everything_once(tmp_path
             assert len(keys) == len(set(keys))
             assert seen <= set(keys)
             seen = set(keys)
-            time.sleep(0.01)
+            time.sleep(0.05)
         if process.poll() is None:
             process.kill()
             process.wait()
