@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...client.message import clock_ms
-from ...trace.chains.chain import Chain, ChainStep, StepKind, Tier
+from ...trace.chains.chain import Chain
 from ...trace.chains.fields import place_of
 from ...wheel.errors import UnknownId
 from ...wheel.ids import MessageId
@@ -72,16 +72,12 @@ class MessageWay:
         return max(0, len(self.chain.steps) - STEPS_MAX)
 
 
-def shown_steps(chain: Chain, now_ms: int) -> list[ShownStep]:
-    """The steps of a chain, and when its messages that wait will be due."""
+def shown_steps(chain: Chain) -> list[ShownStep]:
+    """The steps of a chain."""
     numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
-    steps = list(chain.steps[:STEPS_MAX])
-    for one in chain.messages:
-        if one.state == "pending" and one.due_ms is not None and one.due_ms > now_ms:
-            steps.append(ChainStep(StepKind.DUE, Tier.WHEEL, one.due_ms, one.id, topic=one.topic))
     found: list[ShownStep] = []
     before: int | None = None
-    for step in steps:
+    for step in chain.steps[:STEPS_MAX]:
         at_ms = step.at_ms
         found.append(
             ShownStep(
@@ -129,7 +125,7 @@ def _way(call: RouteCall[MessageForm, None]) -> PagePart:
 
     async def ask() -> MessageWay:
         chain = await chain_of(call.services, message_id)
-        return MessageWay(chain, shown_steps(chain, clock_ms()))
+        return MessageWay(chain, shown_steps(chain))
 
     return PagePart("message/way.html", ("way", message_id), ask)
 

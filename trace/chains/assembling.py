@@ -96,8 +96,7 @@ def _of_event(row: Mapping[str, Any]) -> ChainStep:
 
 
 def _message(fate: MessageFate, comes_from: str | None, topic: str | None) -> ChainMessage:
-    if topic is None and fate.row is not None:
-        topic = fate.row.column("topic")[0].as_py()
+    topic = fate.topic if topic is None else topic
     times = fate.due_ms, fate.created_ms, fate.left_ms
     return ChainMessage(fate.id, comes_from, topic, fate.state, fate.why, *times)
 
@@ -108,7 +107,8 @@ def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainSt
             kind = StepKind.ACCEPTED
             yield ChainStep(kind, Tier.WHEEL, one.created_ms, one.id, topic=one.topic)
         known = one.created_ms is not None or one.state != MessageState.UNKNOWN
-        if one.due_ms is not None and known and one.due_ms <= now_ms:
+        waits = one.state == MessageState.PENDING
+        if one.due_ms is not None and known and (waits or one.due_ms <= now_ms):
             yield ChainStep(StepKind.DUE, Tier.WHEEL, one.due_ms, one.id, topic=one.topic)
         if one.state in _ENDS:
             kind = _ENDS[MessageState(one.state)]

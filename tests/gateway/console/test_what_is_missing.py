@@ -426,5 +426,5 @@ def test_a_chain_of_very_many_steps_is_cut_and_says_so() -> None:
         for number in range(STEPS_MAX + 7)
     )
     chain = Chain("id", ChainState.PROCESSED, {}, (), steps, {}, ())
-    page = MessageWay(chain, shown_steps(chain, 0))
+    page = MessageWay(chain, shown_steps(chain))
     assert (len(page.steps), page.left_out) == (STEPS_MAX, 7)
