@@ -35,6 +35,15 @@ def test_an_option_that_chooses_nothing_is_refused(
     assert f"{option} chooses nothing with {question}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("question", [[], ["--show", "latency"], ["--show", "anomalies"]])
+def test_times_that_nothing_lies_between_are_refused(
+    question: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = ["--from", "2026-11-24T15:00:00Z", "--to", "2026-11-24T14:00:00Z"]
+    assert run(["trace", "--store", str(tmp_path), *question, *times]) == 1
+    assert "no time lies between" in capsys.readouterr().err
+
+
 def test_a_terminal_gets_no_control_characters_of_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ from ...reading.departures import DepartureReader
 from ...reading.problems import Problem
 from ...search.fate import MessageFate, MessageState, find
 from ...search.pending import PendingReader
+from ...search.query import check_times
 from ...wheel.errors import InvalidConfiguration
 from ..events import EVENT, STORED, EventKind
 from ..store import TraceKey, TracePage, TraceQuery, TraceReader
@@ -103,14 +104,16 @@ class TraceLookup:
     def page(
         self, query: TraceQuery, after: TraceKey | None = None, limit: int = LIMIT
     ) -> TracePage:
-        """Errors: ``InvalidConfiguration``: there is no store."""
+        """Errors: ``InvalidConfiguration``: there is no store; as of ``check_times``."""
+        check_times(query.from_ms, query.to_ms)
         return self._reader().page(query, after, limit)
 
     def latency(
         self, interval_ms: int, from_ms: int, to_ms: int, topic: str | None = None
     ) -> LatencyFound:
         """Of events and departures of that time. Errors: ``InvalidConfiguration``: there is no
-        store; it would look through too much."""
+        store; it would look through too much; as of ``check_times``."""
+        check_times(from_ms, to_ms)
         problems: list[Problem] = []
         events = list(self._events(EVENT_COLUMNS, from_ms, to_ms, topic, problems))
         left = self._departures(from_ms, to_ms, topic, problems)
@@ -128,6 +131,7 @@ class TraceLookup:
     ) -> AnomaliesFound:
         """Likewise; ``limit``: so many of them at most. With a ``topic`` the gaps of all senders,
         too: what is missing may be of that topic."""
+        check_times(from_ms, to_ms)
         problems: list[Problem] = []
         rows = self._events(EVENT.names, from_ms, to_ms, topic, problems)
         schema = pa.schema([STORED.field(name) for name in EVENT.names])
@@ -141,6 +145,7 @@ class TraceLookup:
         if self._store is None or not self._has_store():
             raise InvalidConfiguration(
                 "there is no store of events",
+                got=None if self._store_root is None else str(self._store_root),
                 remedy="Give the directory where a gateway keeps them",
             )
         return self._store
