@@ -129,6 +129,7 @@ def command(
                 report = watch.step()
                 differing = report.differing
                 output.show(report)
+                output.note_refused(report)
                 over = once and report.at_ms > report.from_ms + _whole_ms(settings)
                 if over or (end_s is not None and time.monotonic() >= end_s):
                     break
@@ -154,6 +155,7 @@ class _Output:
         self._as_json = as_json
         self._known: dict[tuple[str, int, str, str], AuditVerdict] = {}
         self._problem = ""
+        self._refused: set[str] = set()
 
     @staticmethod
     @contextmanager
@@ -164,6 +166,12 @@ class _Output:
         else:
             with Live(console=console, refresh_per_second=4) as live:
                 yield _LiveTable(live)
+
+    def note_refused(self, report: AuditReport) -> None:
+        """Who sends sums that are refused is in no comparison: each reason is named once."""
+        for reason in sorted(report.refused.keys() - self._refused):
+            self._refused.add(reason)
+            click.echo(f"audit: sums are refused: {reason}", err=True)
 
     def show(self, report: AuditReport) -> None:
         stale = report.stale(clock_ms())
@@ -186,7 +194,7 @@ class _Output:
         if self._as_json:
             print_json({**asdict(one), "at_ms": at_ms, "stale": stale})
         else:
-            click.echo("  ".join([*_cells_of(one)]))
+            click.echo("  ".join(_cells_of(one)).rstrip())
 
 
 class _LiveTable(_Output):

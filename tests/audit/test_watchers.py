@@ -9,18 +9,19 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from slotwheel import Client
-from slotwheel.audit import AUDIT_TOPIC
+from slotwheel.audit import AUDIT_TOPIC, Auditor
 from slotwheel.audit.ledger import AuditLedger
 from slotwheel.audit.watch.tails import EmbeddedTails
 from slotwheel.audit.watch.watching import AuditSettings, AuditWatch
 from slotwheel.reading.problems import INTEGRITY, Problem
+from slotwheel.trace import WheelTarget
 from slotwheel.wheel.texts import time_text
 from support.gatewayprocess import GatewayProcess
 from support.lossynode import LOST, LossyNode
@@ -79,9 +80,14 @@ def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_
 
 
 def test_with_once_it_ends_by_itself_and_without_a_fault_with_0(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
+    with (
+        NodeProcess(tmp_path / "data") as node,
+        closing(Auditor(WheelTarget(node.address, AUDIT_TOPIC), interval_s=10)),
+    ):
         done = run_cli("audit", node.data, *_OPTIONS, "--once")
     assert (done.returncode, done.stdout) == (0, "")
+    # Whose buckets do not fit is in no comparison; that must not pass for agreement.
+    assert done.stderr == "audit: sums are refused: another interval\n"
 
 
 def test_what_is_not_read_does_not_make_a_report_newer(
