@@ -97,15 +97,15 @@ def shown_steps(chain: Chain) -> list[ShownStep]:
 
 
 async def message(call: RouteCall[MessageForm, None]) -> Reply:
-    """What is known of a message; its way, which may have to be looked for in the store of events,
-    comes when it is there."""
+    """What is known of a message. Its state is that of its whole way, which may have to be looked
+    for in the store of events: both come when they are there."""
     form, parts = call.query, {}
     if call.services.searcher is None:
         parts = {"known": search_off()}
     elif form.id:
         parts = {"known": _known(call, "message/known.html")}
         if _is_id(form.id):
-            parts["way"] = _way(call)
+            parts |= {name: _way(call, f"message/{name}.html") for name in ("state", "way")}
     said = form.id, form.done, form.old
     done = form.done if is_sealed(call.scope, form.seal, *said) else ""
     return await page(call, "message", "message.html", parts, form=form, done=done)
@@ -120,14 +120,14 @@ def _known(call: RouteCall[Any, Any], template: str, **more: Any) -> PagePart:
     return PagePart(template, ("message", message_id), ask, more={"form": call.query, **more})
 
 
-def _way(call: RouteCall[MessageForm, None]) -> PagePart:
+def _way(call: RouteCall[MessageForm, None], template: str) -> PagePart:
     message_id = call.query.id
 
     async def ask() -> MessageWay:
         chain = await chain_of(call.services, message_id)
         return MessageWay(chain, shown_steps(chain))
 
-    return PagePart("message/way.html", ("way", message_id), ask)
+    return PagePart(template, ("way", message_id), ask)
 
 
 def _is_id(text: str) -> bool:

@@ -147,6 +147,9 @@ def test_a_long_way_is_readable(tab: Tab, node: GatewayProcess, chained: str) ->
     one = tab()
     page = one.open(f"/console/message?id={quote(chained)}")
     settle(page)
+    # The wheel has done its part, and a group has not.
+    expect(page.locator("h2").nth(0)).to_have_text("It is retrying")
+    expect(page.locator("h2").nth(1)).to_have_text("In the wheel: delivered")
     steps = page.get_by_role("region", name="Its way").locator("tbody tr")
     expect(steps.filter(has_text="the card was refused")).to_have_count(2)
     expect(page.locator("#part-way")).to_contain_text("retrying")
