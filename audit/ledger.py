@@ -358,8 +358,8 @@ class AuditLedger:
             return frozenset()
         client = self._killed[0][1]
         others = bisect_left(self._killed, -bucket, key=lambda one: -one[0]) - 1
-        who = f"{client} and {others} more clients have" if others else f"{client} has"
-        return frozenset({f"{who} ended without sending its last sums"})
+        who = f"{client} and {others} more" if others else client
+        return frozenset({f"ended without the last sums being sent: {who}"})
 
     def _sides(
         self, topic: str, bucket: int, cell: AuditCell, now_ms: int

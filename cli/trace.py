@@ -6,7 +6,7 @@ It needs no node and no gateway: it reads the files that these write.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -36,10 +36,10 @@ from ..trace.store import TraceKey, TracePage, TraceQuery
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted, time_text
 from .printing import Listing, print_table, printable, quiet_pipe
-from .shared import Exit, epoch_ms, json_option, moment, positive_span, print_json, span_ms
+from .shared import Exit, instant, json_option, positive_span, print_json, span_ms
 
 _LATENCY, _ANOMALIES = "latency", "anomalies"
-_HOUR = timedelta(hours=1)
+_HOUR_MS = 3_600_000
 _ALWAYS = {"ids", "data", "store", "show", "as_json"}
 _TIME = {"topic", "start", "end"}
 _USED = {
@@ -83,8 +83,8 @@ def event_page(value: str) -> TraceKey:
     "--kind", type=click.Choice([kind.value for kind in EventKind]), help="Events of this kind."
 )
 @click.option("--failed", is_flag=True, help="Events with an error.")
-@click.option("--from", "start", type=moment, help="Events from this time on.")
-@click.option("--to", "end", type=moment, help="Events before this time.")
+@click.option("--from", "start", type=instant, help="Events from this time on; also -10m.")
+@click.option("--to", "end", type=instant, help="Events before this time; also -5m.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 10_000),
@@ -118,8 +118,8 @@ def command(
     group: str | None,
     kind: str | None,
     failed: bool,
-    start: datetime | None,
-    end: datetime | None,
+    start: int | None,
+    end: int | None,
     limit: int,
     after: TraceKey | None,
     show: str | None,
@@ -143,9 +143,8 @@ def command(
             chains = [lookup.chain(one, clock_ms()) for one in ids]
             return max(_print_chain(one, as_json) for one in chains)
         if show is not None:
-            last = end or datetime.now(UTC)
-            first = start or last - _HOUR
-            between = epoch_ms(first), epoch_ms(last)
+            last = clock_ms() if end is None else end
+            between = last - _HOUR_MS if start is None else start, last
             if show == _LATENCY:
                 found = lookup.latency(span_ms(interval), *between, topic)
                 return _print_latency(found, as_json)
@@ -157,7 +156,7 @@ def command(
             *(tag, topic, client, group),
             None if kind is None else EventKind(kind),
             failed or None,
-            *(None if one is None else epoch_ms(one) for one in (start, end)),
+            *(start, end),
         )
         return _print_events(lookup.page(query, after, limit), as_json)
 
@@ -218,20 +217,43 @@ def _where(step: ChainStep) -> str:
 
 
 def _print_events(page: TracePage, as_json: bool) -> int:
-    listed = Listing(as_json)
-    for fields in event_fields(page.events):
-        listed.line(fields)
+    events = list(event_fields(page.events))
     following = None if page.next is None else str(page.next)
     count = page.events.num_rows
     if as_json:
+        for one in events:
+            print_json(one)
         end: Fields = {"events": count, "next": following}
         end |= {"complete": page.complete, "looked_through": page.looked_through}
         print_json({"page": end | {"problems": [str(one) for one in page.problems]}})
     else:
+        numbers: dict[str, int] = {}
+        rows = [_event_row(one, numbers) for one in events]
+        if rows:
+            print_table(rows, "lrlrll", ("at", "message", "what", "took", "where", "why"))
+        for message_id, number in numbers.items():
+            click.echo(f"message {number}: {printable(message_id)}")
         more = "" if following is None else f"; the next page: --page {printable(following)}"
         looked = counted(page.looked_through, "row")
         click.echo(f"{counted(count, 'event')}{more}; looked through {looked}", err=True)
     return _ended(page.problems)
+
+
+def _event_row(event: Fields, numbers: dict[str, int]) -> tuple[str, ...]:
+    """``numbers``: of messages by their ids, in the order in which they come."""
+    number = numbers.setdefault(event["id"], len(numbers) + 1) if "id" in event else ""
+    place = (str(event[name]) for name in ("topic", "partition", "offset") if name in event)
+    address = f"at {event['address']}" if "address" in event else ""
+    whose = ("/".join(place), event.get("group"), event.get("client"), address)
+    missing = f"{counted(event['count'], 'event')} before it missing" if "count" in event else ""
+    return (
+        time_text(event["at_ms"]),
+        str(number),
+        event["kind"] + (" (failed)" if "error" in event else ""),
+        f"{event['took_us'] / 1000:,.1f} ms" if "took_us" in event else "",
+        " ".join(one for one in whose if one),
+        event.get("error", missing),
+    )
 
 
 def _print_latency(found: LatencyFound, as_json: bool) -> int:

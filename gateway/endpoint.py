@@ -206,7 +206,9 @@ def _parsed(place: str, what: type, value: str) -> Any:
     if what is int:
         if _WHOLE_NUMBER.fullmatch(value):
             return int(value)
-        raise HttpError(422, "not a whole number", place=place, got=value)
+        raise HttpError(
+            422, "not a whole number", place=place, got=value, limit="19 digits at most"
+        )
     if what is bool:
         if value in _TRUTH:
             return _TRUTH[value]

@@ -22,12 +22,12 @@ import uvicorn
 import uvloop
 
 from ..audit.auditor import Auditor
-from ..audit.sums import AUDIT_TOPIC
 from ..audit.watch.watching import AuditSettings
 from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..search.worker import SearchProcess
 from ..trace.chains.worker import LookupProcess
+from ..trace.events import AUDIT_TOPIC
 from ..trace.targets import WheelTarget
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
@@ -114,7 +114,8 @@ async def _serve(
 @contextlib.contextmanager
 def made_services(settings: GatewaySettings) -> Iterator[Services]:
     """Everything the routes work with; in a running loop."""
-    with contextlib.ExitStack() as undo:
+    # What sends ends first: a node that stops waits for it, and not for those who read.
+    with contextlib.ExitStack() as readers, contextlib.ExitStack() as undo:
         auditor = None
         if settings.audit:
             auditor = Auditor(
@@ -150,11 +151,11 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         searcher = lookup = None
         if settings.data is not None:
             process = SearchProcess(settings.data, dead_letter_topic=settings.dead_letter_topic)
-            undo.callback(process.close)
+            readers.callback(process.close)
             searcher = Searcher(process, client)
         if settings.store is not None:
             lookup = LookupProcess(settings.store, settings.data, settings.dead_letter_topic)
-            undo.callback(lookup.close)
+            readers.callback(lookup.close)
         if settings.trace_retain_ms:
             assert settings.store is not None
             storing = StoreProcess(
@@ -167,7 +168,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
                     kafka=dict(settings.kafka),
                 )
             )
-            undo.callback(storing.close)
+            readers.callback(storing.close)
             metrics.add(storing)
         audit = None
         if settings.audit and settings.data is not None:
@@ -182,7 +183,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
                     others=frozenset(settings.audit_others),
                 )
             )
-            undo.callback(audit.close)
+            readers.callback(audit.close)
             metrics.audit = lambda: audit.report
         yield Services(
             settings=settings,

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from .config import NodeConfig
 
 _LOOK_EVERY_S = 0.2
-_END_S = 1.0
+GATEWAY_END_S = 2.0
+"""For the requests that it has, and the last sums for the audit."""
 
 
 class GatewayEnded(Exception):
@@ -53,7 +54,7 @@ class GatewayProcess:
             return
         self._close(process)
         try:
-            process.wait(_END_S)
+            process.wait(GATEWAY_END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

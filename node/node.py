@@ -10,9 +10,10 @@ Rules
 - A thread that fails goes on: it logs, raises an alarm, waits and tries again. Only an error that
   makes the journal untrustworthy ends the process: a failed sync, and an unforeseen error of the
   syncer, which may have left entries half-way. A restart recovers from the disk.
-- Stopping is bounded: ways in first, then the hand, then the last mark. A thread that does not end
-  in time (a broker that does not answer) is left behind, and the process ends without it;
-  everything acknowledged is on disk, as at every other moment.
+- Stopping is bounded: the gateway first, as its last sums for the audit go to this node, then ways
+  in, the hand, the last mark. A thread that does not end in time (a broker that does not answer) is
+  left behind, and the process ends without it; everything acknowledged is on disk, as at every
+  other moment.
 """
 
 from __future__ import annotations
@@ -285,14 +286,15 @@ class Node:
     # Stopping
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> list[str]:
-        """Stop within about ``within_s`` seconds. Returns the threads that did not end: then the
-        files are still open, and the process must end. May be called again."""
+        """Stop within about ``within_s`` seconds, and ``GATEWAY_END_S`` more if there is a gateway.
+        Returns the threads that did not end: then the files are still open, and the process must
+        end. May be called again."""
         if not self._started or self._stopping:
             return []
         self._stopping = True
-        deadline = time.monotonic() + within_s
         if self._gateway is not None:
-            threading.Thread(target=self._gateway.stop, name="gateway-end", daemon=True).start()
+            self._gateway.stop()
+        deadline = time.monotonic() + within_s
         if self._peers is not None:
             self._hand_over(self._peers)
         if self._master_threads is not None:

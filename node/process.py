@@ -1,7 +1,8 @@
 """A node as a process: signals, and how it ends.
 
-SIGTERM and SIGINT stop it cleanly within two seconds; a second one ends it at once, with 130. While
-it is starting there is nothing to finish, so the first one ends it at once, too.
+SIGTERM and SIGINT stop it cleanly within two seconds, four with a gateway; a second one ends it at
+once, with 130. While it is starting there is nothing to finish, so the first one ends it at once,
+too.
 
 A handler may interrupt any code, also another handler, so it acquires no lock: it only counts. The
 main thread waits for a byte of Python's wake-up descriptor and not for an interruption: the kernel

@@ -143,6 +143,10 @@ def _departed(fate: MessageFate, departures: Sequence[Departure]) -> MessageFate
     state = next(MessageState(one) for one in STATES.values() if one in states)
     if state is MessageState.CANCELLED:
         seen = "it was cancelled: the node saw its mark pass it"
+    elif state is MessageState.EXPIRED:
+        seen = f"the node saw it expire; it was to go to the topic {first.topic}"
+    elif state is MessageState.DEAD:
+        seen = f"the node saw it become a dead letter; it was to go to the topic {first.topic}"
     elif state is MessageState.UNKNOWN:
         seen += ", and no clear answer followed"
     left_ms = next(one.left_ms for one in departures if one.state == state)

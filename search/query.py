@@ -171,15 +171,15 @@ def check_query(query: Query) -> None:
                 limit="UTF-8",
                 remedy="No message has such a one",
             ) from None
-    check_times(query)
+    check_times(query.from_ms, query.to_ms)
 
 
-def check_times(query: Query) -> None:
-    """Errors: ``InvalidConfiguration``: no due time can lie between ``from_ms`` and ``to_ms``."""
-    if query.from_ms is not None and query.to_ms is not None and query.from_ms >= query.to_ms:
+def check_times(from_ms: int | None, to_ms: int | None) -> None:
+    """Errors: ``InvalidConfiguration``: no time lies between the two."""
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise InvalidConfiguration(
             "no time lies between the two",
-            got=f"from {query.from_ms} ms to {query.to_ms} ms",
+            got=f"from {from_ms} ms to {to_ms} ms",
             remedy="Give an end behind the begin; the end itself is left out",
         )
 

@@ -28,6 +28,7 @@ from typing import Self
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...reading.problems import Problem
 from ...search.view import View
+from ...trace.events import AUDIT_TOPIC, OWN_TOPICS
 from ...wheel.config import TICK_MS, WheelConfig
 from ...wheel.errors import (
     InvalidConfiguration,
@@ -37,10 +38,10 @@ from ...wheel.errors import (
 )
 from ...wheel.mark import Marks
 from ...wheel.texts import time_text
-from ..comparing import FAULTS, AuditLimits, Boundary, Comparison
+from ..comparing import FAULTS, AuditLimits, AuditVerdict, Boundary, Comparison
 from ..differing import Differing, join_differing
 from ..ledger import AuditLedger, CellReport
-from ..sums import AUDIT_TOPIC, INTERVAL_MS, decode_sums
+from ..sums import INTERVAL_MS, decode_sums
 from .accepted import LEAD_S, AcceptedTier
 from .delivered import TopicRows, add_delivered
 from .tails import EmbeddedTails, KafkaTails, Tails
@@ -113,6 +114,12 @@ class AuditReport:
         """How many comparisons have each."""
         return Counter(one.verdict for cell in self.cells for one in cell.comparisons)
 
+    @property
+    def compared(self) -> int:
+        """How many comparisons have had an answer, also those of buckets that are forgotten."""
+        every = self.verdicts + Counter(self.closed)
+        return every.total() - every[AuditVerdict.OPEN]
+
 
 class AuditWatch:
     """Not thread-safe; LMDB opens a store once a process, so nothing else reads ``data`` in it."""
@@ -144,7 +151,7 @@ class AuditWatch:
         ahead_ms = settings.ahead_ms
         begin_ms = now_ms + (LEAD_S + 1) * TICK_MS
         self._ledger = AuditLedger(
-            *(wheel, limits, begin_ms), ahead_ms=ahead_ms, left_out=frozenset({settings.topic})
+            *(wheel, limits, begin_ms), ahead_ms=ahead_ms, left_out=OWN_TOPICS | {settings.topic}
         )
         self._accepted.begin(self._ledger.from_ms)
         self._begun_ms = now_ms - TICK_MS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...client.message import clock_ms
-from ...trace.chains.chain import Chain, ChainStep, StepKind, Tier
+from ...trace.chains.chain import Chain
 from ...trace.chains.fields import place_of
 from ...wheel.errors import UnknownId
 from ...wheel.ids import MessageId
@@ -72,16 +72,12 @@ class MessageWay:
         return max(0, len(self.chain.steps) - STEPS_MAX)
 
 
-def shown_steps(chain: Chain, now_ms: int) -> list[ShownStep]:
-    """The steps of a chain, and when its messages that wait will be due."""
+def shown_steps(chain: Chain) -> list[ShownStep]:
+    """The steps of a chain."""
     numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
-    steps = list(chain.steps[:STEPS_MAX])
-    for one in chain.messages:
-        if one.state == "pending" and one.due_ms is not None and one.due_ms > now_ms:
-            steps.append(ChainStep(StepKind.DUE, Tier.WHEEL, one.due_ms, one.id, topic=one.topic))
     found: list[ShownStep] = []
     before: int | None = None
-    for step in steps:
+    for step in chain.steps[:STEPS_MAX]:
         at_ms = step.at_ms
         found.append(
             ShownStep(
@@ -101,15 +97,15 @@ def shown_steps(chain: Chain, now_ms: int) -> list[ShownStep]:
 
 
 async def message(call: RouteCall[MessageForm, None]) -> Reply:
-    """What is known of a message; its way, which may have to be looked for in the store of events,
-    comes when it is there."""
+    """What is known of a message. Its state is that of its whole way, which may have to be looked
+    for in the store of events: both come when they are there."""
     form, parts = call.query, {}
     if call.services.searcher is None:
         parts = {"known": search_off()}
     elif form.id:
         parts = {"known": _known(call, "message/known.html")}
         if _is_id(form.id):
-            parts["way"] = _way(call)
+            parts |= {name: _way(call, f"message/{name}.html") for name in ("state", "way")}
     said = form.id, form.done, form.old
     done = form.done if is_sealed(call.scope, form.seal, *said) else ""
     return await page(call, "message", "message.html", parts, form=form, done=done)
@@ -124,14 +120,14 @@ def _known(call: RouteCall[Any, Any], template: str, **more: Any) -> PagePart:
     return PagePart(template, ("message", message_id), ask, more={"form": call.query, **more})
 
 
-def _way(call: RouteCall[MessageForm, None]) -> PagePart:
+def _way(call: RouteCall[MessageForm, None], template: str) -> PagePart:
     message_id = call.query.id
 
     async def ask() -> MessageWay:
         chain = await chain_of(call.services, message_id)
-        return MessageWay(chain, shown_steps(chain, clock_ms()))
+        return MessageWay(chain, shown_steps(chain))
 
-    return PagePart("message/way.html", ("way", message_id), ask)
+    return PagePart(template, ("way", message_id), ask)
 
 
 def _is_id(text: str) -> bool:

@@ -16,10 +16,12 @@ from msgspec import Meta
 from ...deadletters.course import RedriveCourse, RedriveOrder
 from ...deadletters.letters import LetterFilter, any_letters, letters_of
 from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
-from ...deadletters.notes import Redriven, notes_topic
+from ...deadletters.notes import Redriven
 from ...deadletters.redrive import redriven_before
 from ...deadletters.source import LetterSource, Topic
+from ...policy.deadletters import notes_topic
 from ...reading.directory import reading
+from ...search.query import check_times
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
 from ..endpoint import AnyEndpoint, Endpoint, RouteCall
@@ -107,6 +109,8 @@ class LetterConditions(TopicQuery, forbid_unknown_fields=True):
     """Buried before this time."""
 
     def wanted(self) -> LetterFilter:
+        """Errors: ``InvalidConfiguration``: as of ``check_times``."""
+        check_times(self.from_ms, self.to_ms)
         return LetterFilter(
             *(self.reason, self.for_topic, self.key, self.id, self.group),
             *(self.from_ms, self.to_ms),
@@ -230,14 +234,15 @@ async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
 
 
 def listed_letters(services: Services, query: LettersQuery) -> LetterList:
-    """Waits. Errors: as of ``open_letters``."""
+    """Waits. Errors: as of ``open_letters``, ``LetterConditions.wanted``."""
+    wanted = query.wanted()
     counts: LetterCounts = Counter()
     shown: list[DeadLetter] = []
     damage: list[str] = []
     try:
         with open_letters(services, query.topic) as letters:
             redriven = letters.redriven()
-            for batch in letters.read(query.wanted(), services.settings.letters_s):
+            for batch in letters.read(wanted, services.settings.letters_s):
                 again = redriven.has(batch)
                 counts.update(count_letters(batch, again))
                 left = query.limit - len(shown)

@@ -72,7 +72,8 @@ class TraceEvents(msgspec.Struct):
 
 
 class FoundStep(msgspec.Struct, omit_defaults=True):
-    """Something that happened. Without ``at_ms`` nobody says when."""
+    """Something that happened, or the due time of a message that waits. Without ``at_ms`` nobody
+    says when."""
 
     kind: str
     tier: Literal["client", "wheel", "consumer"]

@@ -9,18 +9,19 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from slotwheel import Client
-from slotwheel.audit import AUDIT_TOPIC
+from slotwheel.audit import AUDIT_TOPIC, Auditor
 from slotwheel.audit.ledger import AuditLedger
 from slotwheel.audit.watch.tails import EmbeddedTails
 from slotwheel.audit.watch.watching import AuditSettings, AuditWatch
 from slotwheel.reading.problems import INTEGRITY, Problem
+from slotwheel.trace import TRACE_TOPIC, WheelTarget
 from slotwheel.wheel.texts import time_text
 from support.gatewayprocess import GatewayProcess
 from support.lossynode import LOST, LossyNode
@@ -58,8 +59,9 @@ def _losing(node: LossyNode, topic: str) -> Iterator[None]:
 _OPTIONS = ("--interval", "1s", "--grace", "1s")
 
 
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_lost(
-    node: LossyNode,
+    node: LossyNode, end: signal.Signals
 ) -> None:
     command = command_line("audit", node.data, *_OPTIONS, "--json", "--for", "60s")
     with (
@@ -68,9 +70,10 @@ def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_
     ):
         assert process.stdout is not None
         found = json.loads(process.stdout.readline())
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
+        process.send_signal(end)
+        last = json.loads(process.stdout.read().splitlines()[-1])
     assert process.returncode == 1
+    assert (last["end"]["compared"] > 0, last["end"]["differing"]) == (True, 1)
     assert (found["verdict"], found["boundary"], found["topic"]) == (
         *("lost", "wheel to topic", "orders"),
     )
@@ -79,9 +82,18 @@ def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_
 
 
 def test_with_once_it_ends_by_itself_and_without_a_fault_with_0(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        done = run_cli("audit", node.data, *_OPTIONS, "--once")
-    assert (done.returncode, done.stdout) == (0, "")
+    with (
+        NodeProcess(tmp_path / "data") as node,
+        closing(Auditor(WheelTarget(node.address, AUDIT_TOPIC), interval_s=10)),
+    ):
+        done = run_cli("audit", node.data, *_OPTIONS, "--once", "--json")
+    end = json.loads(done.stdout)["end"]
+    assert (done.returncode, end["compared"], end["open"]) == (0, 0, 0)
+    # Neither that buckets do not fit, nor that there are none, must pass for agreement.
+    refused, nothing = done.stderr.splitlines()
+    assert refused == "audit: sums are refused: another interval"
+    assert "nothing was compared" in nothing
+    assert time_text(end["from_ms"]) in nothing
 
 
 def test_what_is_not_read_does_not_make_a_report_newer(
@@ -101,6 +113,20 @@ def test_what_is_not_read_does_not_make_a_report_newer(
         eventually(lambda: watch.step().at_ms > first.at_ms)
 
 
+def test_what_is_said_of_messages_is_not_audited(node: LossyNode) -> None:
+    settings = AuditSettings(node.data, interval_ms=1_000)
+    with AuditWatch(settings) as watch, Client(node.address) as client:
+        due_ms = now_ms() + 9_000
+        for topic in (TRACE_TOPIC, "kept"):
+            client.send(topic, b"v", due=due_ms).result(10)
+
+        def audited() -> set[str]:
+            found = {cell.topic for cell in watch.step().cells}
+            return found if "kept" in found else set()
+
+        assert TRACE_TOPIC not in eventually(audited, every_s=0.3)
+
+
 def test_what_the_audit_topic_has_no_more_is_missing_in_the_sums(
     node: LossyNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +139,13 @@ def test_what_the_audit_topic_has_no_more_is_missing_in_the_sums(
     with AuditWatch(AuditSettings(node.data)) as watch:
         assert watch.step().problem == ""
     assert missed == ["the audit topic: some were deleted"]
+
+
+@pytest.mark.parametrize("option", ["--topic", "--dead-letter-topic", "--others"])
+def test_what_is_no_topic_is_refused(tmp_path: Path, option: str) -> None:
+    done = run_cli("audit", tmp_path, option, "bad topic!")
+    assert done.returncode == 1
+    assert "illegal topic name" in done.stderr
 
 
 def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:

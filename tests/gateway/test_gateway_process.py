@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from slotwheel.audit.sums import decode_sums
+from slotwheel.trace.events import AUDIT_TOPIC
 from support.gatewayprocess import NodeWithGateway, ask
 from support.nodeprocess import run_process
 from support.stopwatch import Stopwatch
@@ -30,6 +32,22 @@ def test_it_is_started_again_and_ends_with_its_node(tmp_path: Path) -> None:
         assert node.signal() < 5
         eventually(lambda: _ended(third))
     assert "the gateway ended with" in node.log_text()
+
+
+def test_a_node_that_is_stopped_has_the_last_sums_of_its_gateway(tmp_path: Path) -> None:
+    with NodeWithGateway(tmp_path / "data", "--audit") as node:
+        sent = ask(node, "POST", "/v1/messages", {"topic": "t", "value": "v", "delay_ms": 1})
+        assert sent.status_code == 201
+        first = eventually(lambda: _senders(node))
+        node.signal()
+        node.start()
+        eventually(lambda: first <= _senders(node, last=True), otherwise=node.log_text)
+
+
+def _senders(node: NodeWithGateway, *, last: bool = False) -> set[str]:
+    """Who has sent sums; ``last``: and has said that these are all."""
+    batches = [decode_sums(row["value"]) for row in node.delivered(AUDIT_TOPIC)]
+    return {one.sender.name for one in batches if one.last or not last}
 
 
 def _ended(process: psutil.Process) -> bool:

@@ -65,6 +65,9 @@ def test_a_message_that_left_is_known_by_its_departures(
     assert [one.state for one in found] == states
     assert [one.left_ms for one in found] == [LEFT, LEFT + 1, LEFT + 2, LEFT + 3, LEFT + 11]
     assert {(one.topic, one.created_ms) for one in found} == {("orders", START_MS)}
+    assert "leave for the topic orders" in found[0].why
+    assert found[1].why.endswith("dead letter; it was to go to the topic orders")
+    assert found[2].why.endswith("expire; it was to go to the topic orders")
     assert "no clear answer" in found[3].why
     assert found[4].why.endswith("orders, 2 times")
     assert (nothing.state, nothing.left_ms, nothing.topic) == ("unknown", None, None)

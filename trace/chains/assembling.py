@@ -3,7 +3,7 @@ read here, and the time is an argument."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from ...policy.deadletters import EXPIRED
 from ...search.fate import MessageFate, MessageState
 from ...wheel.ids import MessageId
+from ...wheel.texts import span_text
 from ..events import EventKind
 from .anomalies import AnomalyKind, AnomalyLimits, anomalies, anomaly_text
 from .chain import Anomaly, Chain, ChainMessage, ChainState, ChainStep, StepKind, Tier
@@ -39,9 +40,11 @@ def assemble(
     now_ms: int,
     limits: AnomalyLimits,
     missing: Iterable[str] = (),
+    unread: Collection[str] = (),
 ) -> Chain:
     """The chain of the message ``asked``, an id. ``events``: of all its messages (schema
-    ``STORED``); ``fates``: of these. ``missing``: what is known to be incomplete."""
+    ``STORED``); ``fates``: of these. ``missing``: what is known to be incomplete; ``unread``:
+    topics that no consumer is expected to read."""
     rows = events.to_pylist()
     steps = sorted((_of_event(row) for row in rows), key=_time)
     parents = _parents(rows, {one.id for one in fates})
@@ -59,7 +62,7 @@ def assemble(
         tuple(steps),
         _latencies([one for one in steps if one.id == first]),
         tuple(_anomalies(events, messages, now_ms, limits)),
-        (*missing, *_missing(steps, messages)),
+        (*missing, *_missing(steps, messages, unread)),
     )
 
 
@@ -96,8 +99,7 @@ def _of_event(row: Mapping[str, Any]) -> ChainStep:
 
 
 def _message(fate: MessageFate, comes_from: str | None, topic: str | None) -> ChainMessage:
-    if topic is None and fate.row is not None:
-        topic = fate.row.column("topic")[0].as_py()
+    topic = fate.topic if topic is None else topic
     times = fate.due_ms, fate.created_ms, fate.left_ms
     return ChainMessage(fate.id, comes_from, topic, fate.state, fate.why, *times)
 
@@ -108,7 +110,8 @@ def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainSt
             kind = StepKind.ACCEPTED
             yield ChainStep(kind, Tier.WHEEL, one.created_ms, one.id, topic=one.topic)
         known = one.created_ms is not None or one.state != MessageState.UNKNOWN
-        if one.due_ms is not None and known and one.due_ms <= now_ms:
+        waits = one.state == MessageState.PENDING
+        if one.due_ms is not None and known and (waits or one.due_ms <= now_ms):
             yield ChainStep(StepKind.DUE, Tier.WHEEL, one.due_ms, one.id, topic=one.topic)
         if one.state in _ENDS:
             kind = _ENDS[MessageState(one.state)]
@@ -227,12 +230,14 @@ def _anomalies(
         if message.state == MessageState.PENDING and message.due_ms is not None:
             waits_ms = now_ms - max(message.due_ms, message.created_ms or message.due_ms)
             if waits_ms > limits.late_ms:
-                text = f"due for {waits_ms} ms, and not delivered"
+                text = f"due for {span_text(waits_ms)}, and not delivered"
                 kind = AnomalyKind.STUCK
                 yield Anomaly(kind, message.due_ms, message.id, text, message.topic)
 
 
-def _missing(steps: Sequence[ChainStep], messages: Sequence[ChainMessage]) -> Iterator[str]:
+def _missing(
+    steps: Sequence[ChainStep], messages: Sequence[ChainMessage], unread: Collection[str]
+) -> Iterator[str]:
     """What ought to be there by what is there."""
     by_id = groupby(sorted(steps, key=lambda one: one.id), key=lambda one: one.id)
     kinds = {one: {(step.kind, step.tier) for step in found} for one, found in by_id}
@@ -245,5 +250,6 @@ def _missing(steps: Sequence[ChainStep], messages: Sequence[ChainMessage]) -> It
         elif message.state == MessageState.DELIVERED:
             if message.left_ms is None:
                 yield f"{message.id}: nothing says when it was delivered"
-            if not any(tier is Tier.CONSUMER for _, tier in has):
+            read = any(tier is Tier.CONSUMER for _, tier in has)
+            if not read and message.topic not in unread:
                 yield f"{message.id}: no event of a consumer; it may wait there, or not be traced"

@@ -64,9 +64,10 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChainStep:
-    """One thing that happened. ``at_ms``: when it began; None: not known. ``took_us``: how long it
-    took, if it took time. ``id``: of the message of the chain that it happened to; empty: of none
-    that was stored. ``why``: its error, or what the wheel knows it by."""
+    """One thing that happened, or the due time of a message that waits. ``at_ms``: when it began;
+    None: not known. ``took_us``: how long it took, if it took time. ``id``: of the message of the
+    chain that it happened to; empty: of none that was stored. ``why``: its error, or what the wheel
+    knows it by."""
 
     kind: StepKind
     tier: Tier

@@ -18,13 +18,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...policy.deadletters import DEAD_LETTER_TOPIC, notes_topic
 from ...reading.departures import DepartureReader
 from ...reading.problems import Problem
 from ...search.fate import MessageFate, MessageState, find
 from ...search.pending import PendingReader
+from ...search.query import check_times
 from ...wheel.errors import InvalidConfiguration
-from ..events import EVENT, STORED, EventKind
+from ..events import EVENT, OWN_TOPICS, STORED, EventKind
 from ..store import TraceKey, TracePage, TraceQuery, TraceReader
 from .anomalies import LIMITS, AnomalyLimits, anomalies
 from .chain import Chain
@@ -69,6 +70,7 @@ class TraceLookup:
             )
         self._data = data
         self._dead_letter_topic = dead_letter_topic
+        self._own_topics = OWN_TOPICS | {notes_topic(dead_letter_topic)}
         self._store = None if store is None else TraceReader(store)
         self._store_root = store
         self._closing = ExitStack()
@@ -88,7 +90,8 @@ class TraceLookup:
     def chain(self, message_id: str, now_ms: int, limits: AnomalyLimits = LIMITS) -> Chain:
         """Errors: ``UnknownId``: it has not the form of an id."""
         store = self._store if self._has_store() else None
-        return find_chain(message_id, store, self._fates, now_ms, limits)
+        unread = self._own_topics | {self._dead_letter_topic}
+        return find_chain(message_id, store, self._fates, now_ms, limits, unread)
 
     def _has_store(self) -> bool:
         """A gateway may make it later."""
@@ -103,18 +106,24 @@ class TraceLookup:
     def page(
         self, query: TraceQuery, after: TraceKey | None = None, limit: int = LIMIT
     ) -> TracePage:
-        """Errors: ``InvalidConfiguration``: there is no store."""
+        """Errors: ``InvalidConfiguration``: there is no store; as of ``check_times``."""
+        check_times(query.from_ms, query.to_ms)
         return self._reader().page(query, after, limit)
 
     def latency(
         self, interval_ms: int, from_ms: int, to_ms: int, topic: str | None = None
     ) -> LatencyFound:
-        """Of events and departures of that time. Errors: ``InvalidConfiguration``: there is no
-        store; it would look through too much."""
+        """Of events and departures of that time; without a ``topic`` of all but slotwheel's own.
+        Errors: ``InvalidConfiguration``: there is no store; it would look through too much; as of
+        ``check_times``."""
+        check_times(from_ms, to_ms)
         problems: list[Problem] = []
         events = list(self._events(EVENT_COLUMNS, from_ms, to_ms, topic, problems))
         left = self._departures(from_ms, to_ms, topic, problems)
-        return LatencyFound(latencies(events, left, interval_ms), tuple(problems))
+        found = latencies(events, left, interval_ms)
+        if topic is None:
+            found = [one for one in found if one.topic not in self._own_topics]
+        return LatencyFound(found, tuple(problems))
 
     def anomalies(
         self,
@@ -128,6 +137,7 @@ class TraceLookup:
     ) -> AnomaliesFound:
         """Likewise; ``limit``: so many of them at most. With a ``topic`` the gaps of all senders,
         too: what is missing may be of that topic."""
+        check_times(from_ms, to_ms)
         problems: list[Problem] = []
         rows = self._events(EVENT.names, from_ms, to_ms, topic, problems)
         schema = pa.schema([STORED.field(name) for name in EVENT.names])
@@ -141,6 +151,7 @@ class TraceLookup:
         if self._store is None or not self._has_store():
             raise InvalidConfiguration(
                 "there is no store of events",
+                got=None if self._store_root is None else str(self._store_root),
                 remedy="Give the directory where a gateway keeps them",
             )
         return self._store

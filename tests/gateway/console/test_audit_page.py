@@ -12,7 +12,6 @@ from playwright.sync_api import expect
 
 from slotwheel import Client
 from slotwheel.audit.sums import (
-    AUDIT_TOPIC,
     AuditTier,
     IdSum,
     SumBatch,
@@ -21,7 +20,7 @@ from slotwheel.audit.sums import (
 )
 from slotwheel.client.message import clock_ms
 from slotwheel.trace.chains.lookup import STORE_DIRECTORY
-from slotwheel.trace.events import EventSender
+from slotwheel.trace.events import AUDIT_TOPIC, EventSender
 from slotwheel.trace.store.making import SegmentAbout, write_segment
 from slotwheel.trace.store.names import SegmentName
 from slotwheel.wheel.ids import MessageId
@@ -147,6 +146,9 @@ def test_a_long_way_is_readable(tab: Tab, node: GatewayProcess, chained: str) ->
     one = tab()
     page = one.open(f"/console/message?id={quote(chained)}")
     settle(page)
+    # The wheel has done its part, and a group has not.
+    expect(page.locator("h2").nth(0)).to_have_text("It is retrying")
+    expect(page.locator("h2").nth(1)).to_have_text("In the wheel: delivered")
     steps = page.get_by_role("region", name="Its way").locator("tbody tr")
     expect(steps.filter(has_text="the card was refused")).to_have_count(2)
     expect(page.locator("#part-way")).to_contain_text("retrying")

@@ -18,7 +18,7 @@ from slotwheel.trace.events import EVENT, STORED, EventKind, EventSender, with_s
 from slotwheel.trace.store.making import SegmentAbout, write_segment
 from slotwheel.trace.store.names import SegmentName
 from slotwheel.wheel.ids import IdMint, MessageId
-from support.traced import event, stored
+from support.traced import event, id_parts, stored
 
 _NOW = 1_000
 _LIMITS = AnomalyLimits(late_ms=20, backlog_ms=30, stuck_ms=900)
@@ -83,10 +83,10 @@ def _model(events: list[dict[str, Any]], left: list[dict[str, Any]]) -> Counter[
             held.append((whose, one))
         elif one["kind"] == "processed":
             answers[whose].append(one)
-            gone = by_place.get(message)
-            if gone is not None and gone["state"] == "delivered" and one["at"] - gone["at"] > 30:
-                found["backlog", one["at"], one["at"] - gone["at"]] += 1
-    for repeated in answers.values():
+    for (message, _), repeated in answers.items():
+        at, gone = min(one["at"] for one in repeated), by_place.get(message)
+        if gone is not None and gone["state"] == "delivered" and at - gone["at"] > 30:
+            found["backlog", at, at - gone["at"]] += 1
         if len(repeated) > 1:
             found["repeat", repeated[-1]["at"], len(repeated)] += 1
     for whose, one in held:
@@ -113,6 +113,19 @@ def test_anomalies_are_those_of_a_plain_model(
     assert Counter((one["kind"], one["at"], one["amount"]) for one in made) == _model(events, left)
 
 
+def test_only_the_first_answer_says_how_long_a_message_lay_on_its_topic() -> None:
+    of = {"kind": "processed", "id": id_parts(3), "topic": "orders"}
+    rows = [event(0, 134, group="billing", **of), event(1, 1_346_510, group="billing", **of)]
+    rows.append(event(2, 1_346_506, group="audit", **of))
+    row = {"due": 5, "offset": 3, "at": 110, "state": "delivered", "topic": "orders"}
+    gone = Departures("g", [pa.RecordBatch.from_pylist([row], schema=LEFT)])
+    found = list(anomaly_fields(anomalies(stored(rows), gone, 1 << 40, AnomalyLimits())))
+    assert [(one["kind"], one["group"], one["text"]) for one in found] == [
+        ("backlog", "audit", "it lay on its topic for 22 min 26 s"),
+        ("repeat", "billing", "billing has answered for it 2 times"),
+    ]
+
+
 def test_events_without_id_and_place_are_not_of_one_message() -> None:
     rows = [
         {"number": at, "at": at, "kind": EventKind.PROCESSED, "topic": "orders", "group": "billing"}
@@ -135,6 +148,22 @@ def test_gaps_are_shown_whatever_the_topic_as_what_is_missing_may_be_of_it(tmp_p
         found = lookup.anomalies(0, 10, 20, topic="orders")
         assert found.counts == {"gap": 1, "retry": 1}
         assert not lookup.latency(1, 0, 10, topic="orders").latencies
+
+
+def test_latency_of_all_topics_is_that_of_messages_and_not_of_what_is_said_of_them(
+    tmp_path: Path,
+) -> None:
+    own = "slotwheel-audit", "slotwheel-trace", "letters-redriven"
+    rows = [
+        event(at, at, id=id_parts(at), took_us=9, topic=topic)
+        for at, topic in enumerate(("orders", "letters", *own))
+    ]
+    write_segment(tmp_path, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(rows))
+    with TraceLookup(tmp_path, None, "letters") as lookup:
+        found = lookup.latency(1, 0, 10).latencies
+        assert [one.topic for one in found] == ["letters", "orders"]
+        for topic in own:
+            assert [one.topic for one in lookup.latency(1, 0, 10, topic).latencies] == [topic]
 
 
 def test_what_the_wheel_alone_knows_has_whole_ids() -> None:

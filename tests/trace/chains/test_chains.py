@@ -152,6 +152,15 @@ def test_a_chain_goes_over_retries_and_what_was_sent_again_whichever_id_is_asked
     assert len([one for one in chain.steps if one.kind is StepKind.PRODUCED]) == 4
 
 
+def test_that_nobody_reads_a_topic_of_dead_letters_is_no_gap_in_what_is_known() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10, topic="letters")
+    fates = _Fates(_delivered(_id(1), 1_000_001))
+    assert not find_chain(str(_id(1)), events, fates, _NOW, unread={"letters"}).missing
+    (line,) = find_chain(str(_id(1)), events, fates, _NOW, unread={"others"}).missing
+    assert "no event of a consumer" in line
+
+
 def test_each_group_has_its_own_outcome_and_the_worst_is_the_state() -> None:
     events = _Events()
     events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10)
@@ -180,7 +189,7 @@ def test_what_is_not_in_order_is_named() -> None:
 @pytest.mark.parametrize(
     ("state", "due", "kinds", "anomalies"),
     [
-        (MessageState.PENDING, _NOW + 500, ["accepted"], set()),
+        (MessageState.PENDING, _NOW + 500, ["accepted", "due"], set()),
         (MessageState.PENDING, _DUE, ["accepted", "due"], {AnomalyKind.STUCK}),
         (MessageState.CANCELLED, _DUE, ["accepted", "cancelled", "due"], set()),
         (MessageState.EXPIRED, _DUE, ["accepted", "due", "expired!"], {AnomalyKind.EXPIRED}),
@@ -196,6 +205,13 @@ def test_without_events_the_wheel_says_what_it_knows(
     chain = find_chain(fate.id, None, _Fates(fate), _NOW)
     assert (str(chain.state), _kinds(chain), _anomalies(chain)) == (state, kinds, anomalies)
     assert "there is no store of events" in chain.missing[0]
+
+
+def test_the_topic_of_a_message_without_an_event_is_the_one_that_the_wheel_knows() -> None:
+    fate = MessageFate(str(_id(1)), MessageState.DELIVERED, "so", _DUE, None, 1, 2, "orders")
+    chain = find_chain(fate.id, _Events(), _Fates(fate), _NOW)
+    assert [one.topic for one in chain.messages] == ["orders"]
+    assert [one.topic for one in chain.steps] == ["orders"] * 3
 
 
 def test_of_what_nobody_knows_nothing_is_said() -> None:
