@@ -295,7 +295,7 @@ def test_after_an_unclear_end_everything_counts_once(
     monkeypatch.setattr(kind, "commit", unclear)
     fill(broker.bootstrap, own.topic, numbers(150))
     more: dict[str, Any] = {"transactional": True, "delay_topic": wheel.delays, "client": client}
-    with opened(broker, own, wheel, messages_max=40, **more) as consumer:
+    with opened(broker, own, wheel, messages_max=20, **more) as consumer:
         # On a machine that is busy enough a transaction takes longer than it may, and comes again.
         deadline = time.monotonic() + 240
         while (finished := _finished(broker, own)) < 150:
