@@ -114,7 +114,7 @@ def test_anomalies_are_those_of_a_plain_model(
 
 
 def test_only_the_first_answer_says_how_long_a_message_lay_on_its_topic() -> None:
-    of = {"kind": "processed", "id": id_parts(3), "topic": "orders"}
+    of: dict[str, Any] = {"kind": "processed", "id": id_parts(3), "topic": "orders"}
     rows = [event(0, 134, group="billing", **of), event(1, 1_346_510, group="billing", **of)]
     rows.append(event(2, 1_346_506, group="audit", **of))
     row = {"due": 5, "offset": 3, "at": 110, "state": "delivered", "topic": "orders"}
