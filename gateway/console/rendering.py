@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...client.message import clock_ms
+from ...wheel.texts import span_text
 from ..errors import HttpError
 from ..requests import Reply
 from . import shown
@@ -80,7 +81,7 @@ def _environment() -> Environment:
     made.filters |= {
         "number": shown.number,
         "size": shown.size,
-        "span": shown.span,
+        "span": span_text,
         "seconds": shown.seconds,
         "time": shown.time_element,
         "plain": shown.plain,

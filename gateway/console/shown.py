@@ -10,12 +10,12 @@ from markupsafe import Markup, escape
 
 from ...policy.levels import span_ms
 from ...wheel.errors import InvalidConfiguration
+from ...wheel.texts import span_text
 from ..errors import HttpError
 
 NOTHING = "\N{EN DASH}"
 _FAR_MS = 253_402_300_800_000
 """Year 10000, which ``datetime`` has not."""
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _FORMS = "a time as 2026-05-31T18:30:00Z (without zone: UTC), +10m from now, or ms since 1970"
 
@@ -40,28 +40,6 @@ def size(value: float | None) -> str:
     return f"{int(value)} B"
 
 
-def span(ms: float) -> str:
-    """A length of time in two units at most: ``1 h 12 min``."""
-    ms = abs(ms)
-    if 0 < ms < 1:
-        return f"{ms:.2g} ms"
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    if ms < 10_000:
-        return f"{ms / 1000:.1f} s"
-    rest = int(ms)
-    parts = []
-    for unit, name in _UNITS:
-        many, rest = divmod(rest, unit)
-        if many:
-            parts.append(f"{many:,} {name}")
-        if many and len(parts) == 1 and name == "s":
-            break
-        if len(parts) == 2 or (parts and not many):
-            break
-    return " ".join(parts)
-
-
 def plain(name: str) -> str:
     """The name of a field as words; its unit stands with its value, as of ``measured``."""
     return _UNIT_OF.sub("", name).replace("_", " ")
@@ -79,10 +57,10 @@ def seconds(value: float) -> str:
 
 
 def _of_seconds(value: float) -> str:
-    return span(1000 * value)
+    return span_text(1000 * value)
 
 
-_WRITTEN = {"bytes": size, "ms": span, "s": _of_seconds}
+_WRITTEN = {"bytes": size, "ms": span_text, "s": _of_seconds}
 _UNIT_OF = re.compile(rf"_({'|'.join(_WRITTEN)})(?=(_max)?$)")
 
 
@@ -106,7 +84,7 @@ def time_element(ms: int | None, now_ms: int | None = None) -> Markup:
     made = Markup('<time datetime="{}" title="{}">{}</time>').format(machine, text, text)
     if now_ms is None:
         return made
-    away = f"in {span(ms - now_ms)}" if ms >= now_ms else f"{span(now_ms - ms)} ago"
+    away = f"in {span_text(ms - now_ms)}" if ms >= now_ms else f"{span_text(now_ms - ms)} ago"
     return Markup('{} <small class="away">{}</small>').format(made, away)
 
 

@@ -38,7 +38,9 @@ def _of_events(
 
     dead = of(EventKind.DEAD)
     expired = f.coalesce(f.col("error") == EXPIRED, f.lit(False))
-    processed = beside(of(EventKind.PROCESSED).where("id is not null"), departures)
+    of_group = f.row_number().over(Window.partitionBy("id", "group").orderBy("at"))
+    answers = of(EventKind.PROCESSED).where("id is not null").withColumn("answer", of_group)
+    processed = beside(answers.where("answer = 1"), departures)
     waited = f.unix_millis("at") - f.col("left_ms")
     # Of an event without an id and without a place nobody can say which message it is of.
     held = of(EventKind.RECEIVED, EventKind.PROCESSED).where("id is not null or offset is not null")

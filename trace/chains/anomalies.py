@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from ...policy.deadletters import EXPIRED
 from ...search.fate import MessageState
 from ...wheel.schema import Int64s
+from ...wheel.texts import span_text
 from ..events import ID, EventKind
 from .departures import Departures, integers, ready
 
@@ -34,7 +35,7 @@ class AnomalyKind(StrEnum):
     LATE = "late"
     """The wheel gave it away later than it was due. ``amount``: ms."""
     BACKLOG = "backlog"
-    """It lay on its topic for long before a consumer had it. ``amount``: ms."""
+    """It lay on its topic for long before a group first had it. ``amount``: ms."""
     STUCK = "stuck"
     """It is due, or in an application's hands, for long. ``amount``: ms."""
     EXPIRED = "expired"
@@ -73,9 +74,9 @@ _HELD = pa.array([EventKind.RECEIVED, EventKind.PROCESSED])
 _TEXTS = {
     AnomalyKind.RETRY: "attempt {amount} failed, and another one was asked for",
     AnomalyKind.REPEAT: "{group} has answered for it {amount} times",
-    AnomalyKind.LATE: "delivered {amount} ms after it was due",
-    AnomalyKind.BACKLOG: "it lay on its topic for {amount} ms",
-    AnomalyKind.STUCK: "{group} has it for {amount} ms, and has not answered",
+    AnomalyKind.LATE: "delivered {span} after it was due",
+    AnomalyKind.BACKLOG: "it lay on its topic for {span}",
+    AnomalyKind.STUCK: "{group} has it for {span}, and has not answered",
     AnomalyKind.EXPIRED: "its time was over",
     AnomalyKind.DEAD: "it became a dead letter",
     AnomalyKind.GAP: "{amount} events before this one are missing",
@@ -84,7 +85,8 @@ _TEXTS = {
 
 def anomaly_text(kind: AnomalyKind, amount: int | None, group: str | None, why: str | None) -> str:
     """An anomaly in words."""
-    text = _TEXTS[kind].format(amount=amount, group=group or NO_GROUP)
+    span = span_text(amount or 0)
+    text = _TEXTS[kind].format(amount=amount, span=span, group=group or NO_GROUP)
     return f"{text}: {why}" if why else text
 
 
@@ -188,7 +190,8 @@ def _plain(values: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def _backlog(processed: pa.Table, left: Departures, backlog_ms: int) -> pa.Table:
-    known = processed.filter(processed.column("id").is_valid())
+    known = processed.filter(processed.column("id").is_valid()).sort_by("at")
+    known = known.take(np.unique(_whose(known), return_index=True)[1])  # of each group the first
     place, there = left.find(known.column("id").combine_chunks())
     waited = np.zeros(known.num_rows, np.int64)
     waited[there] = integers(known, "at")[there] - left.at[place[there]]

@@ -12,6 +12,7 @@ import pyarrow as pa
 from ...policy.deadletters import EXPIRED
 from ...search.fate import MessageFate, MessageState
 from ...wheel.ids import MessageId
+from ...wheel.texts import span_text
 from ..events import EventKind
 from .anomalies import AnomalyKind, AnomalyLimits, anomalies, anomaly_text
 from .chain import Anomaly, Chain, ChainMessage, ChainState, ChainStep, StepKind, Tier
@@ -227,7 +228,7 @@ def _anomalies(
         if message.state == MessageState.PENDING and message.due_ms is not None:
             waits_ms = now_ms - max(message.due_ms, message.created_ms or message.due_ms)
             if waits_ms > limits.late_ms:
-                text = f"due for {waits_ms} ms, and not delivered"
+                text = f"due for {span_text(waits_ms)}, and not delivered"
                 kind = AnomalyKind.STUCK
                 yield Anomaly(kind, message.due_ms, message.id, text, message.topic)
 

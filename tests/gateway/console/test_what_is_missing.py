@@ -37,6 +37,7 @@ from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.search.pending import PendingCount
 from slotwheel.search.view import AnswerPoint
 from slotwheel.trace.chains.chain import Chain, ChainState, ChainStep, StepKind, Tier
+from slotwheel.wheel.texts import span_text
 from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
 
@@ -340,7 +341,7 @@ def test_what_is_no_time_is_named(text: str) -> None:
     ],
 )
 def test_spans_are_short(ms: float, text: str) -> None:
-    assert shown.span(ms) == text
+    assert span_text(ms) == text
 
 
 @pytest.mark.parametrize(
