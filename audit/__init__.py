@@ -4,7 +4,7 @@ Comes in: what clients and consumers tell an observer. Goes out: a batch of sums
 (``Auditor``), and what a comparison of the tiers says (``judge``). Who compares: ``audit/watch``.
 """
 
+from ..trace.events import AUDIT_TOPIC
 from .auditor import Auditor
-from .sums import AUDIT_TOPIC
 
 __all__ = ["AUDIT_TOPIC", "Auditor"]

@@ -33,7 +33,6 @@ from ..wheel.digest import id_hashes
 from ..wheel.errors import InvalidMessage, UnsupportedVersion
 from ..wheel.schema import Int64s
 
-AUDIT_TOPIC = "slotwheel-audit"
 AUDIT_VERSION = 1
 INTERVAL_MS = 10_000
 SUMS_MAX = 2_000

@@ -20,10 +20,10 @@ from rich.text import Text
 
 from ..audit.comparing import AuditVerdict, Comparison
 from ..audit.differing import Differing, differing_text
-from ..audit.sums import AUDIT_TOPIC
 from ..audit.watch.watching import STEP_S, AuditReport, AuditSettings, AuditWatch
 from ..client.message import clock_ms
 from ..policy.deadletters import DEAD_LETTER_TOPIC
+from ..trace.events import AUDIT_TOPIC
 from ..wheel.texts import time_text
 from .printing import quiet_pipe
 from .shared import Exit, data_argument, json_option, pair, positive_span, print_json, span, span_ms

@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from ..client import Client
 from ..client.resending import Resending
+from ..policy.deadletters import notes_topic
 from ..reading.kafka.kafkatopic import NewTopic, no_such_topic
 from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidConfiguration, InvalidMessage, SlotwheelError
 from .again import AGAIN, as_messages
 from .letters import sendable
-from .notes import Redriven, notes_topic
+from .notes import Redriven
 from .redrive import Sending, begin
 from .source import LetterSource, Topic, create
 from .spool import Spool

@@ -38,11 +38,6 @@ Places = Int64s
 """Partition, position, and ms since when each letter stands there (-1: unknown); shape (rows, 3)"""
 
 
-def notes_topic(topic: str) -> str:
-    """The topic of the notes about the letters in ``topic``."""
-    return f"{topic}-redriven"
-
-
 def places_of(letters: pa.RecordBatch) -> Places:
     """By the columns ``partition``, ``position`` and ``buried``."""
     buried = pc.fill_null(letters.column("buried").cast(pa.int64()), -1)

@@ -37,6 +37,7 @@ from ..client.message import clock_ms
 from ..client.receipts import Receipts
 from ..client.resending import WAITING_MAX, Resending
 from ..client.succession import SEQUENCES, Successor
+from ..policy.deadletters import notes_topic
 from ..wheel.errors import (
     InvalidBatch,
     InvalidConfiguration,
@@ -48,7 +49,7 @@ from ..wheel.errors import (
 from ..wheel.rows import take_rows, without_slack
 from ..wheel.schema import Int64s
 from .again import to_input
-from .notes import LETTERS_MAX, Places, Redriven, note_row, notes_topic, places_of
+from .notes import LETTERS_MAX, Places, Redriven, note_row, places_of
 from .source import LetterSource, Topic
 
 _LOOK_AGAIN_S = 0.05

@@ -22,12 +22,12 @@ import uvicorn
 import uvloop
 
 from ..audit.auditor import Auditor
-from ..audit.sums import AUDIT_TOPIC
 from ..audit.watch.watching import AuditSettings
 from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..search.worker import SearchProcess
 from ..trace.chains.worker import LookupProcess
+from ..trace.events import AUDIT_TOPIC
 from ..trace.targets import WheelTarget
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address

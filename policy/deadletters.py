@@ -57,6 +57,11 @@ INTAKE = "intake"
 CONSUMER = "consumer"
 
 
+def notes_topic(topic: str) -> str:
+    """The topic of the notes about which letters in ``topic`` were redriven."""
+    return f"{topic}-redriven"
+
+
 def letter_headers(
     stage: str,
     reason: str,

@@ -21,6 +21,10 @@ import pyarrow as pa
 from ..wheel.schema import TIME
 
 TRACE_TOPIC = "slotwheel-trace"
+AUDIT_TOPIC = "slotwheel-audit"
+"""Of sums (``audit/``)."""
+OWN_TOPICS = frozenset({TRACE_TOPIC, AUDIT_TOPIC})
+"""What is said of messages is no message of an application."""
 TRACE_VERSION = 1
 VERSION_KEY = b"slotwheel.trace"
 """In a schema's metadata: ``TRACE_VERSION``."""

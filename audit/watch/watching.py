@@ -28,6 +28,7 @@ from typing import Self
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...reading.problems import Problem
 from ...search.view import View
+from ...trace.events import AUDIT_TOPIC, OWN_TOPICS
 from ...wheel.config import TICK_MS, WheelConfig
 from ...wheel.errors import (
     InvalidConfiguration,
@@ -40,7 +41,7 @@ from ...wheel.texts import time_text
 from ..comparing import FAULTS, AuditLimits, Boundary, Comparison
 from ..differing import Differing, join_differing
 from ..ledger import AuditLedger, CellReport
-from ..sums import AUDIT_TOPIC, INTERVAL_MS, decode_sums
+from ..sums import INTERVAL_MS, decode_sums
 from .accepted import LEAD_S, AcceptedTier
 from .delivered import TopicRows, add_delivered
 from .tails import EmbeddedTails, KafkaTails, Tails
@@ -144,7 +145,7 @@ class AuditWatch:
         ahead_ms = settings.ahead_ms
         begin_ms = now_ms + (LEAD_S + 1) * TICK_MS
         self._ledger = AuditLedger(
-            *(wheel, limits, begin_ms), ahead_ms=ahead_ms, left_out=frozenset({settings.topic})
+            *(wheel, limits, begin_ms), ahead_ms=ahead_ms, left_out=OWN_TOPICS | {settings.topic}
         )
         self._accepted.begin(self._ledger.from_ms)
         self._begun_ms = now_ms - TICK_MS

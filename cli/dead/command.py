@@ -20,10 +20,10 @@ from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from ...deadletters.course import RedriveOrder
 from ...deadletters.letters import LETTER, LetterFilter, letters_of, place_of
 from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
-from ...deadletters.notes import Redriven, notes_topic
+from ...deadletters.notes import Redriven
 from ...deadletters.redrive import redriven_before
 from ...deadletters.source import LetterSource, Topic
-from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...policy.deadletters import DEAD_LETTER_TOPIC, notes_topic
 from ...reading.directory import reading
 from ...reading.messagefields import Fields
 from ...wheel.checks import check_topic

@@ -16,9 +16,10 @@ from msgspec import Meta
 from ...deadletters.course import RedriveCourse, RedriveOrder
 from ...deadletters.letters import LetterFilter, any_letters, letters_of
 from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
-from ...deadletters.notes import Redriven, notes_topic
+from ...deadletters.notes import Redriven
 from ...deadletters.redrive import redriven_before
 from ...deadletters.source import LetterSource, Topic
+from ...policy.deadletters import notes_topic
 from ...reading.directory import reading
 from ...search.query import check_times
 from ...wheel.checks import check_topic

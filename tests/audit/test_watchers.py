@@ -21,7 +21,7 @@ from slotwheel.audit.ledger import AuditLedger
 from slotwheel.audit.watch.tails import EmbeddedTails
 from slotwheel.audit.watch.watching import AuditSettings, AuditWatch
 from slotwheel.reading.problems import INTEGRITY, Problem
-from slotwheel.trace import WheelTarget
+from slotwheel.trace import TRACE_TOPIC, WheelTarget
 from slotwheel.wheel.texts import time_text
 from support.gatewayprocess import GatewayProcess
 from support.lossynode import LOST, LossyNode
@@ -105,6 +105,20 @@ def test_what_is_not_read_does_not_make_a_report_newer(
         assert (later.at_ms, later.problem) == (first.at_ms, "nothing to be read")
         monkeypatch.undo()
         eventually(lambda: watch.step().at_ms > first.at_ms)
+
+
+def test_what_is_said_of_messages_is_not_audited(node: LossyNode) -> None:
+    settings = AuditSettings(node.data, interval_ms=1_000)
+    with AuditWatch(settings) as watch, Client(node.address) as client:
+        due_ms = now_ms() + 9_000
+        for topic in (TRACE_TOPIC, "kept"):
+            client.send(topic, b"v", due=due_ms).result(10)
+
+        def audited() -> set[str]:
+            found = {cell.topic for cell in watch.step().cells}
+            return found if "kept" in found else set()
+
+        assert TRACE_TOPIC not in eventually(audited, every_s=0.3)
 
 
 def test_what_the_audit_topic_has_no_more_is_missing_in_the_sums(

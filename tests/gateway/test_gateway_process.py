@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from slotwheel.audit.sums import AUDIT_TOPIC, decode_sums
+from slotwheel.audit.sums import decode_sums
+from slotwheel.trace.events import AUDIT_TOPIC
 from support.gatewayprocess import NodeWithGateway, ask
 from support.nodeprocess import run_process
 from support.stopwatch import Stopwatch

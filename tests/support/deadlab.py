@@ -19,8 +19,13 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from slotwheel import Client, Message
-from slotwheel.deadletters.notes import notes_topic
-from slotwheel.policy.deadletters import BURIED, CONSUMER, DEAD_LETTER_TOPIC, letter_headers
+from slotwheel.policy.deadletters import (
+    BURIED,
+    CONSUMER,
+    DEAD_LETTER_TOPIC,
+    letter_headers,
+    notes_topic,
+)
 from slotwheel.reading.kafka.kafkatopic import DUMP
 from slotwheel.wheel.rows import Header, header_column
 from slotwheel.wheel.schema import TIME

@@ -129,7 +129,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "audit/watch": frozenset(
         {
             *(ENGINE_VALUES, "policy", "reading", "reading/growing", "reading/kafka", "search"),
-            *("delivery/embedded", "replay/facts", "audit"),
+            *("delivery/embedded", "replay/facts", "trace", "audit"),
         }
     ),
     "deadletters": frozenset(
@@ -214,6 +214,7 @@ ONLY_MODULES = {
     ("audit/watch", "delivery/embedded"): _TOPIC_FILES,
     ("audit/watch", "policy"): _LETTERS,
     ("audit/watch", "replay/facts"): frozenset({"headers"}),
+    ("audit/watch", "trace"): frozenset({"events"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,

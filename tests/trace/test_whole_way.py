@@ -24,7 +24,7 @@ from kafka import KafkaProducer
 
 from slotwheel import Client, Consumer, Message, Received
 from slotwheel.client.message import clock_ms
-from slotwheel.deadletters.notes import notes_topic
+from slotwheel.policy.deadletters import notes_topic
 from slotwheel.trace import KafkaPythonTarget, Tracer
 from slotwheel.trace.chains.chain import Chain, StepKind, Tier
 from slotwheel.trace.chains.lookup import STORE_DIRECTORY, TraceLookup

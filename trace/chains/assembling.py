@@ -3,7 +3,7 @@ read here, and the time is an argument."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import groupby
 from typing import Any
 
@@ -40,9 +40,11 @@ def assemble(
     now_ms: int,
     limits: AnomalyLimits,
     missing: Iterable[str] = (),
+    unread: Collection[str] = (),
 ) -> Chain:
     """The chain of the message ``asked``, an id. ``events``: of all its messages (schema
-    ``STORED``); ``fates``: of these. ``missing``: what is known to be incomplete."""
+    ``STORED``); ``fates``: of these. ``missing``: what is known to be incomplete; ``unread``:
+    topics that no consumer is expected to read."""
     rows = events.to_pylist()
     steps = sorted((_of_event(row) for row in rows), key=_time)
     parents = _parents(rows, {one.id for one in fates})
@@ -60,7 +62,7 @@ def assemble(
         tuple(steps),
         _latencies([one for one in steps if one.id == first]),
         tuple(_anomalies(events, messages, now_ms, limits)),
-        (*missing, *_missing(steps, messages)),
+        (*missing, *_missing(steps, messages, unread)),
     )
 
 
@@ -233,7 +235,9 @@ def _anomalies(
                 yield Anomaly(kind, message.due_ms, message.id, text, message.topic)
 
 
-def _missing(steps: Sequence[ChainStep], messages: Sequence[ChainMessage]) -> Iterator[str]:
+def _missing(
+    steps: Sequence[ChainStep], messages: Sequence[ChainMessage], unread: Collection[str]
+) -> Iterator[str]:
     """What ought to be there by what is there."""
     by_id = groupby(sorted(steps, key=lambda one: one.id), key=lambda one: one.id)
     kinds = {one: {(step.kind, step.tier) for step in found} for one, found in by_id}
@@ -246,5 +250,6 @@ def _missing(steps: Sequence[ChainStep], messages: Sequence[ChainMessage]) -> It
         elif message.state == MessageState.DELIVERED:
             if message.left_ms is None:
                 yield f"{message.id}: nothing says when it was delivered"
-            if not any(tier is Tier.CONSUMER for _, tier in has):
+            read = any(tier is Tier.CONSUMER for _, tier in has)
+            if not read and message.topic not in unread:
                 yield f"{message.id}: no event of a consumer; it may wait there, or not be traced"

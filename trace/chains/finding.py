@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -48,8 +48,10 @@ def find_chain(
     fates: Fates,
     now_ms: int,
     limits: AnomalyLimits = LIMITS,
+    unread: Collection[str] = (),
 ) -> Chain:
-    """The chain of the message with the id ``text``. ``events``: None: there is no store.
+    """The chain of the message with the id ``text``. ``events``: None: there is no store;
+    ``unread``: topics that no consumer is expected to read.
 
     Errors: ``UnknownId``: it is no id; those of ``events`` and ``fates``.
     """
@@ -80,7 +82,7 @@ def find_chain(
         missing.append("there is no store of events: what clients and consumers did is not known")
     every = _once(list(found.values()))
     of_each = fates([str(one) for one in sorted(seen, key=str)])
-    return assemble(text, every, of_each, now_ms, limits, dict.fromkeys(missing))
+    return assemble(text, every, of_each, now_ms, limits, dict.fromkeys(missing), unread)
 
 
 def _linked(events: pa.Table) -> Iterator[MessageId]:

@@ -18,14 +18,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...policy.deadletters import DEAD_LETTER_TOPIC, notes_topic
 from ...reading.departures import DepartureReader
 from ...reading.problems import Problem
 from ...search.fate import MessageFate, MessageState, find
 from ...search.pending import PendingReader
 from ...search.query import check_times
 from ...wheel.errors import InvalidConfiguration
-from ..events import EVENT, STORED, EventKind
+from ..events import EVENT, OWN_TOPICS, STORED, EventKind
 from ..store import TraceKey, TracePage, TraceQuery, TraceReader
 from .anomalies import LIMITS, AnomalyLimits, anomalies
 from .chain import Chain
@@ -70,6 +70,7 @@ class TraceLookup:
             )
         self._data = data
         self._dead_letter_topic = dead_letter_topic
+        self._own_topics = OWN_TOPICS | {notes_topic(dead_letter_topic)}
         self._store = None if store is None else TraceReader(store)
         self._store_root = store
         self._closing = ExitStack()
@@ -89,7 +90,8 @@ class TraceLookup:
     def chain(self, message_id: str, now_ms: int, limits: AnomalyLimits = LIMITS) -> Chain:
         """Errors: ``UnknownId``: it has not the form of an id."""
         store = self._store if self._has_store() else None
-        return find_chain(message_id, store, self._fates, now_ms, limits)
+        unread = self._own_topics | {self._dead_letter_topic}
+        return find_chain(message_id, store, self._fates, now_ms, limits, unread)
 
     def _has_store(self) -> bool:
         """A gateway may make it later."""
@@ -111,13 +113,17 @@ class TraceLookup:
     def latency(
         self, interval_ms: int, from_ms: int, to_ms: int, topic: str | None = None
     ) -> LatencyFound:
-        """Of events and departures of that time. Errors: ``InvalidConfiguration``: there is no
-        store; it would look through too much; as of ``check_times``."""
+        """Of events and departures of that time; without a ``topic`` of all but slotwheel's own.
+        Errors: ``InvalidConfiguration``: there is no store; it would look through too much; as of
+        ``check_times``."""
         check_times(from_ms, to_ms)
         problems: list[Problem] = []
         events = list(self._events(EVENT_COLUMNS, from_ms, to_ms, topic, problems))
         left = self._departures(from_ms, to_ms, topic, problems)
-        return LatencyFound(latencies(events, left, interval_ms), tuple(problems))
+        found = latencies(events, left, interval_ms)
+        if topic is None:
+            found = [one for one in found if one.topic not in self._own_topics]
+        return LatencyFound(found, tuple(problems))
 
     def anomalies(
         self,

@@ -12,7 +12,6 @@ from playwright.sync_api import expect
 
 from slotwheel import Client
 from slotwheel.audit.sums import (
-    AUDIT_TOPIC,
     AuditTier,
     IdSum,
     SumBatch,
@@ -21,7 +20,7 @@ from slotwheel.audit.sums import (
 )
 from slotwheel.client.message import clock_ms
 from slotwheel.trace.chains.lookup import STORE_DIRECTORY
-from slotwheel.trace.events import EventSender
+from slotwheel.trace.events import AUDIT_TOPIC, EventSender
 from slotwheel.trace.store.making import SegmentAbout, write_segment
 from slotwheel.trace.store.names import SegmentName
 from slotwheel.wheel.ids import MessageId

@@ -150,6 +150,22 @@ def test_gaps_are_shown_whatever_the_topic_as_what_is_missing_may_be_of_it(tmp_p
         assert not lookup.latency(1, 0, 10, topic="orders").latencies
 
 
+def test_latency_of_all_topics_is_that_of_messages_and_not_of_what_is_said_of_them(
+    tmp_path: Path,
+) -> None:
+    own = "slotwheel-audit", "slotwheel-trace", "letters-redriven"
+    rows = [
+        event(at, at, id=id_parts(at), took_us=9, topic=topic)
+        for at, topic in enumerate(("orders", "letters", *own))
+    ]
+    write_segment(tmp_path, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(rows))
+    with TraceLookup(tmp_path, None, "letters") as lookup:
+        found = lookup.latency(1, 0, 10).latencies
+        assert [one.topic for one in found] == ["letters", "orders"]
+        for topic in own:
+            assert [one.topic for one in lookup.latency(1, 0, 10, topic).latencies] == [topic]
+
+
 def test_what_the_wheel_alone_knows_has_whole_ids() -> None:
     mint = IdMint("g", b"k" * 16)
     row = {"due": 10, "offset": 3, "created": 1, "at": 90, "state": "dead", "topic": "orders"}

@@ -152,6 +152,15 @@ def test_a_chain_goes_over_retries_and_what_was_sent_again_whichever_id_is_asked
     assert len([one for one in chain.steps if one.kind is StepKind.PRODUCED]) == 4
 
 
+def test_that_nobody_reads_a_topic_of_dead_letters_is_no_gap_in_what_is_known() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10, topic="letters")
+    fates = _Fates(_delivered(_id(1), 1_000_001))
+    assert not find_chain(str(_id(1)), events, fates, _NOW, unread={"letters"}).missing
+    (line,) = find_chain(str(_id(1)), events, fates, _NOW, unread={"others"}).missing
+    assert "no event of a consumer" in line
+
+
 def test_each_group_has_its_own_outcome_and_the_worst_is_the_state() -> None:
     events = _Events()
     events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10)
