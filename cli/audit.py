@@ -6,7 +6,7 @@ On a terminal a table that lives; otherwise a line for each verdict when it is f
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -19,13 +19,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..audit.comparing import AuditVerdict, Comparison
-from ..audit.differing import Differing, differing_text
+from ..audit.differing import differing_text
 from ..audit.watch.watching import STEP_S, AuditReport, AuditSettings, AuditWatch
 from ..client.message import clock_ms
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.events import AUDIT_TOPIC
+from ..wheel.checks import check_topic
 from ..wheel.texts import time_text
 from .printing import quiet_pipe
+from .resending import interruptible
 from .shared import Exit, data_argument, json_option, pair, positive_span, print_json, span, span_ms
 
 _ROWS = 30
@@ -106,8 +108,10 @@ def command(
     the node that runs on the data directory DIR, until Ctrl-C.
 
     It begins with messages that are due in a few seconds. The exit code is 1 if messages were lost
-    or repeated, or are not the same.
+    or repeated, or are not the same. If nothing was compared, that is said.
     """
+    for name in (topic, dead_letter_topic, *others):
+        check_topic(name)
     settings = AuditSettings(
         data=directory,
         bootstrap=bootstrap,
@@ -121,26 +125,43 @@ def command(
         ahead_ms=span_ms(ahead),
     )
     end_s = None if run_for is None else time.monotonic() + run_for.total_seconds()
-    differing: Sequence[Differing] = ()
+    report: AuditReport | None = None
     interrupted = False
-    with quiet_pipe(), AuditWatch(settings) as watch, _Output.chosen(as_json) as output:
-        try:
-            while True:
-                report = watch.step()
-                differing = report.differing
-                output.show(report)
-                output.note_refused(report)
-                over = once and report.at_ms > report.from_ms + _whole_ms(settings)
-                if over or (end_s is not None and time.monotonic() >= end_s):
-                    break
-                time.sleep(STEP_S)
-        except KeyboardInterrupt:
-            interrupted = True
-    for one in differing:
-        click.echo(f"audit: {differing_text(one)}", err=True)
-    if differing:
-        return Exit.FAILED
+    with quiet_pipe():
+        with AuditWatch(settings) as watch, _Output.chosen(as_json) as output, interruptible():
+            try:
+                while True:
+                    report = watch.step()
+                    output.show(report)
+                    output.note_refused(report)
+                    over = once and report.at_ms > report.from_ms + _whole_ms(settings)
+                    if over or (end_s is not None and time.monotonic() >= end_s):
+                        break
+                    time.sleep(STEP_S)
+            except KeyboardInterrupt:
+                interrupted = True
+        if report is not None and _print_end(report, as_json):
+            return Exit.FAILED
     return Exit.INTERRUPTED if interrupted else Exit.DONE
+
+
+def _print_end(report: AuditReport, as_json: bool) -> bool:
+    """What it comes to; whether something differs."""
+    for one in report.differing:
+        click.echo(f"audit: {differing_text(one)}", err=True)
+    compared, still_open = report.compared, report.verdicts[AuditVerdict.OPEN]
+    if not compared:
+        since = f"audit: nothing was compared: of what is due from {time_text(report.from_ms)} on"
+        if still_open:
+            why = "nothing is decided yet. Let it run for longer."
+        else:
+            why = "no message was seen. Are there any, is DIR their node's, does Kafka have its"
+            why += " topics (--bootstrap)?"
+        click.echo(f"{since} {why}", err=True)
+    if as_json:
+        about = {"from_ms": report.from_ms, "at_ms": report.at_ms, "compared": compared}
+        print_json({"end": {**about, "open": still_open, "differing": len(report.differing)}})
+    return bool(report.differing)
 
 
 def _whole_ms(settings: AuditSettings) -> int:

@@ -38,7 +38,7 @@ from ...wheel.errors import (
 )
 from ...wheel.mark import Marks
 from ...wheel.texts import time_text
-from ..comparing import FAULTS, AuditLimits, Boundary, Comparison
+from ..comparing import FAULTS, AuditLimits, AuditVerdict, Boundary, Comparison
 from ..differing import Differing, join_differing
 from ..ledger import AuditLedger, CellReport
 from ..sums import INTERVAL_MS, decode_sums
@@ -113,6 +113,12 @@ class AuditReport:
     def verdicts(self) -> Counter[str]:
         """How many comparisons have each."""
         return Counter(one.verdict for cell in self.cells for one in cell.comparisons)
+
+    @property
+    def compared(self) -> int:
+        """How many comparisons have had an answer, also those of buckets that are forgotten."""
+        every = self.verdicts + Counter(self.closed)
+        return every.total() - every[AuditVerdict.OPEN]
 
 
 class AuditWatch:

@@ -59,8 +59,9 @@ def _losing(node: LossyNode, topic: str) -> Iterator[None]:
 _OPTIONS = ("--interval", "1s", "--grace", "1s")
 
 
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_lost(
-    node: LossyNode,
+    node: LossyNode, end: signal.Signals
 ) -> None:
     command = command_line("audit", node.data, *_OPTIONS, "--json", "--for", "60s")
     with (
@@ -69,9 +70,10 @@ def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_
     ):
         assert process.stdout is not None
         found = json.loads(process.stdout.readline())
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
+        process.send_signal(end)
+        last = json.loads(process.stdout.read().splitlines()[-1])
     assert process.returncode == 1
+    assert (last["end"]["compared"] > 0, last["end"]["differing"]) == (True, 1)
     assert (found["verdict"], found["boundary"], found["topic"]) == (
         *("lost", "wheel to topic", "orders"),
     )
@@ -84,10 +86,14 @@ def test_with_once_it_ends_by_itself_and_without_a_fault_with_0(tmp_path: Path) 
         NodeProcess(tmp_path / "data") as node,
         closing(Auditor(WheelTarget(node.address, AUDIT_TOPIC), interval_s=10)),
     ):
-        done = run_cli("audit", node.data, *_OPTIONS, "--once")
-    assert (done.returncode, done.stdout) == (0, "")
-    # Whose buckets do not fit is in no comparison; that must not pass for agreement.
-    assert done.stderr == "audit: sums are refused: another interval\n"
+        done = run_cli("audit", node.data, *_OPTIONS, "--once", "--json")
+    end = json.loads(done.stdout)["end"]
+    assert (done.returncode, end["compared"], end["open"]) == (0, 0, 0)
+    # Neither that buckets do not fit, nor that there are none, must pass for agreement.
+    refused, nothing = done.stderr.splitlines()
+    assert refused == "audit: sums are refused: another interval"
+    assert "nothing was compared" in nothing
+    assert time_text(end["from_ms"]) in nothing
 
 
 def test_what_is_not_read_does_not_make_a_report_newer(
@@ -133,6 +139,13 @@ def test_what_the_audit_topic_has_no_more_is_missing_in_the_sums(
     with AuditWatch(AuditSettings(node.data)) as watch:
         assert watch.step().problem == ""
     assert missed == ["the audit topic: some were deleted"]
+
+
+@pytest.mark.parametrize("option", ["--topic", "--dead-letter-topic", "--others"])
+def test_what_is_no_topic_is_refused(tmp_path: Path, option: str) -> None:
+    done = run_cli("audit", tmp_path, option, "bad topic!")
+    assert done.returncode == 1
+    assert "illegal topic name" in done.stderr
 
 
 def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
