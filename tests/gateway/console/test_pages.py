@@ -68,6 +68,7 @@ def test_the_address_alone_leads_to_the_overview(tab: Tab, node: NodeWithGateway
     settle(page)
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
     expect(page.locator("#part-now")).to_contain_text("504")
+    expect(page.locator("#part-now")).to_contain_text("Dead in the wheel")
     expect(page.locator("#part-lateness")).to_contain_text("Of 504 messages")
     expect(page.locator("figure[data-chart] canvas")).to_have_count(2)
     rows = page.locator("#part-slots tbody tr")
