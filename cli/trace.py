@@ -218,20 +218,43 @@ def _where(step: ChainStep) -> str:
 
 
 def _print_events(page: TracePage, as_json: bool) -> int:
-    listed = Listing(as_json)
-    for fields in event_fields(page.events):
-        listed.line(fields)
+    events = list(event_fields(page.events))
     following = None if page.next is None else str(page.next)
     count = page.events.num_rows
     if as_json:
+        for one in events:
+            print_json(one)
         end: Fields = {"events": count, "next": following}
         end |= {"complete": page.complete, "looked_through": page.looked_through}
         print_json({"page": end | {"problems": [str(one) for one in page.problems]}})
     else:
+        numbers: dict[str, int] = {}
+        rows = [_event_row(one, numbers) for one in events]
+        if rows:
+            print_table(rows, "lrlrll", ("at", "message", "what", "took", "where", "why"))
+        for message_id, number in numbers.items():
+            click.echo(f"message {number}: {printable(message_id)}")
         more = "" if following is None else f"; the next page: --page {printable(following)}"
         looked = counted(page.looked_through, "row")
         click.echo(f"{counted(count, 'event')}{more}; looked through {looked}", err=True)
     return _ended(page.problems)
+
+
+def _event_row(event: Fields, numbers: dict[str, int]) -> tuple[str, ...]:
+    """``numbers``: of messages by their ids, in the order in which they come."""
+    number = numbers.setdefault(event["id"], len(numbers) + 1) if "id" in event else ""
+    place = (str(event[name]) for name in ("topic", "partition", "offset") if name in event)
+    address = f"at {event['address']}" if "address" in event else ""
+    whose = ("/".join(place), event.get("group"), event.get("client"), address)
+    missing = f"{counted(event['count'], 'event')} before it missing" if "count" in event else ""
+    return (
+        time_text(event["at_ms"]),
+        str(number),
+        event["kind"] + (" (failed)" if "error" in event else ""),
+        f"{event['took_us'] / 1000:,.1f} ms" if "took_us" in event else "",
+        " ".join(one for one in whose if one),
+        event.get("error", missing),
+    )
 
 
 def _print_latency(found: LatencyFound, as_json: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from slotwheel.cli.printing import print_table, text_line
 from slotwheel.trace.chains.lookup import STORE_DIRECTORY
 from slotwheel.trace.store.making import SegmentAbout, write_segment
 from slotwheel.trace.store.names import SegmentName
-from support.traced import event, stored
+from support.traced import event, id_parts, stored
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,30 @@ def test_times_that_nothing_lies_between_are_refused(
     assert "no time lies between" in capsys.readouterr().err
 
 
+def test_events_are_a_table_and_each_message_of_them_has_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    billing: dict[str, Any] = {"topic": "orders", "partition": 2, "group": "billing"}
+    billing["kind"] = "processed"
+    rows = [
+        event(0, 1_000, id=id_parts(3), topic="orders", took_us=1_500, client="shop"),
+        event(1, 1_005, id=id_parts(4), offset=8, error="no money", **billing),
+        event(2, 1_006, id=id_parts(3), offset=7, **billing),
+        event(3, 1_007, kind="dropped", count=12),
+    ]
+    write_segment(tmp_path, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(rows))
+    assert run(["trace", "--store", str(tmp_path)]) == 0
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "at message what took where why",
+        "1970-01-01T00:00:01.000Z 1 produced 1.5 ms orders shop",
+        "1970-01-01T00:00:01.005Z 2 processed (failed) orders/2/8 billing no money",
+        "1970-01-01T00:00:01.006Z 1 processed orders/2/7 billing",
+        "1970-01-01T00:00:01.007Z dropped 12 events before it missing",
+        "message 1: g.5.3.00000007",
+        "message 2: g.5.4.00000007",
+    ]
+
+
 def test_a_terminal_gets_no_control_characters_of_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,7 +78,7 @@ def test_a_terminal_gets_no_control_characters_of_others(
     write_segment(root, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(rows))
     assert run(["trace", "--store", str(root)]) == 0
     shown = capsys.readouterr().out
-    assert "error \\x1b[31mred\\nline" in shown
+    assert "\\x1b[31mred\\nline" in shown
     print_table([("a\x1b[2Jb\nc", "\u00e9")], "ll")
     shown += capsys.readouterr().out + text_line({"error": "\x9b"})
     assert "a\\x1b[2Jb\\nc" in shown
