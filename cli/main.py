@@ -50,6 +50,7 @@ COMMANDS = {
 METAVARS = {
     "directory": "DIR",
     "file": "FILE",
+    "instant": "TIME",
     "integer range": "N",
     "moment": "TIME",
     "pair": "NAME=VALUE",

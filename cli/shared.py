@@ -21,6 +21,8 @@ from click.core import ParameterSource
 
 from ..client.addresses import check_addresses, split
 from ..client.httpconnection import SCHEMES
+from ..client.message import clock_ms
+from ..policy.levels import instant_ms
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra
 from ..wheel.protocol import DEFAULT_ADDRESS
@@ -89,6 +91,14 @@ def moment(value: str) -> datetime:
     if found.tzinfo is None:
         raise click.BadParameter(f"{value!r} has no time zone; add Z for UTC, or +01:00")
     return found
+
+
+def instant(value: str) -> int:
+    """Option type: ms since 1970, written as ``instant_ms`` takes it."""
+    try:
+        return instant_ms(value, clock_ms())
+    except InvalidConfiguration as error:
+        raise click.BadParameter(f"{error.message}: {error.got}; write {error.limit}") from None
 
 
 def epoch_ms(value: datetime) -> int:

@@ -6,7 +6,7 @@ It needs no node and no gateway: it reads the files that these write.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -36,10 +36,10 @@ from ..trace.store import TraceKey, TracePage, TraceQuery
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted, time_text
 from .printing import Listing, print_table, printable, quiet_pipe
-from .shared import Exit, epoch_ms, json_option, moment, positive_span, print_json, span_ms
+from .shared import Exit, instant, json_option, positive_span, print_json, span_ms
 
 _LATENCY, _ANOMALIES = "latency", "anomalies"
-_HOUR = timedelta(hours=1)
+_HOUR_MS = 3_600_000
 _ALWAYS = {"ids", "data", "store", "show", "as_json"}
 _TIME = {"topic", "start", "end"}
 _USED = {
@@ -83,8 +83,8 @@ def event_page(value: str) -> TraceKey:
     "--kind", type=click.Choice([kind.value for kind in EventKind]), help="Events of this kind."
 )
 @click.option("--failed", is_flag=True, help="Events with an error.")
-@click.option("--from", "start", type=moment, help="Events from this time on.")
-@click.option("--to", "end", type=moment, help="Events before this time.")
+@click.option("--from", "start", type=instant, help="Events from this time on; also -10m.")
+@click.option("--to", "end", type=instant, help="Events before this time; also -5m.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 10_000),
@@ -118,8 +118,8 @@ def command(
     group: str | None,
     kind: str | None,
     failed: bool,
-    start: datetime | None,
-    end: datetime | None,
+    start: int | None,
+    end: int | None,
     limit: int,
     after: TraceKey | None,
     show: str | None,
@@ -143,9 +143,8 @@ def command(
             chains = [lookup.chain(one, clock_ms()) for one in ids]
             return max(_print_chain(one, as_json) for one in chains)
         if show is not None:
-            last = end or datetime.now(UTC)
-            first = start or last - _HOUR
-            between = epoch_ms(first), epoch_ms(last)
+            last = clock_ms() if end is None else end
+            between = last - _HOUR_MS if start is None else start, last
             if show == _LATENCY:
                 found = lookup.latency(span_ms(interval), *between, topic)
                 return _print_latency(found, as_json)
@@ -157,7 +156,7 @@ def command(
             *(tag, topic, client, group),
             None if kind is None else EventKind(kind),
             failed or None,
-            *(None if one is None else epoch_ms(one) for one in (start, end)),
+            *(start, end),
         )
         return _print_events(lookup.page(query, after, limit), as_json)
 

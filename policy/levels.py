@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from ..wheel.errors import InvalidConfiguration, InvalidMessage
 from .shown import shown
@@ -31,6 +32,35 @@ def span_ms(text: str) -> int:
             remedy="Write a number and its unit: ms, s, m, h or d",
         )
     return ms
+
+
+def instant_ms(text: str, now_ms: int) -> int:
+    """A time that somebody wrote, ms since 1970: ISO 8601 (UTC, if it has no zone), so long from
+    now or ago (``+10m``, ``-10m``), or ms since 1970. Errors: ``InvalidConfiguration``."""
+    text = text.strip()
+    if text.isascii() and text.isdecimal() and len(text) < 19:
+        return int(text)
+    problem = "not a time"
+    try:
+        if text[:1] in ("+", "-"):
+            away = span_ms(text[1:])
+            ms = now_ms + (away if text[0] == "+" else -away)
+        else:
+            found = datetime.fromisoformat(text)
+            if found.tzinfo is None:
+                found = found.replace(tzinfo=UTC)
+            ms = round(found.timestamp() * 1000)
+        if ms >= 0:
+            return ms
+        problem = "a time before 1970"
+    except (ValueError, OverflowError, InvalidConfiguration):
+        pass
+    raise InvalidConfiguration(
+        problem,
+        got=repr(text[:80]),
+        limit="a time as 2026-05-31T18:30:00Z (without zone: UTC), +10m from now, or ms since 1970",
+        remedy="Write it in one of these forms",
+    )
 
 
 def spans_ms(texts: object, what: str) -> dict[str, int]:

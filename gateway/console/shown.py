@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ...policy.levels import span_ms
+from ...policy.levels import instant_ms
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.texts import span_text
 from ..errors import HttpError
@@ -17,7 +17,6 @@ NOTHING = "\N{EN DASH}"
 _FAR_MS = 253_402_300_800_000
 """Year 10000, which ``datetime`` has not."""
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_FORMS = "a time as 2026-05-31T18:30:00Z (without zone: UTC), +10m from now, or ms since 1970"
 
 
 def number(value: float | None) -> str:
@@ -102,22 +101,10 @@ def when(text: str, now_ms: int, place: str) -> int | None:
     text = text.strip()
     if not text:
         return None
-    if text.isascii() and text.isdecimal() and len(text) < 19:
-        return int(text)
     try:
-        if text[0] in "+-":
-            away = span_ms(text[1:])
-            ms = now_ms + (away if text[0] == "+" else -away)
-        else:
-            found = datetime.fromisoformat(text)
-            if found.tzinfo is None:
-                found = found.replace(tzinfo=UTC)
-            ms = round(found.timestamp() * 1000)
-    except (ValueError, OverflowError, InvalidConfiguration):
-        raise HttpError(422, "not a time", place=place, got=text, limit=_FORMS) from None
-    if ms < 0:
-        raise HttpError(422, "a time before 1970", place=place, got=text, limit=_FORMS)
-    return ms
+        return instant_ms(text, now_ms)
+    except InvalidConfiguration as error:
+        raise HttpError(422, error.message, place=place, got=text, limit=error.limit) from None
 
 
 def content(of: Any, name: str, length: int = 0) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from slotwheel.trace.chains.lookup import STORE_DIRECTORY
 from slotwheel.trace.store.making import SegmentAbout, write_segment
 from slotwheel.trace.store.names import SegmentName
 from support.traced import event, id_parts, stored
+from support.waiting import now_ms
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,16 @@ def test_events_are_a_table_and_each_message_of_them_has_a_number(
         "message 1: g.5.3.00000007",
         "message 2: g.5.4.00000007",
     ]
+
+
+def test_times_may_be_so_long_ago(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now = now_ms()
+    rows = [event(at, now - ago, error=f"e{at}") for at, ago in enumerate((7_200_000, 60_000, 0))]
+    write_segment(tmp_path, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(rows))
+    assert run(["trace", "--store", str(tmp_path), "--from", "-10m", "--to", "-30s"]) == 0
+    assert re.findall(r"\be\d\b", capsys.readouterr().out) == ["e1"]
+    assert run(["trace", "--store", str(tmp_path), "--from", "soon"]) == 2
+    assert "not a time: 'soon'" in capsys.readouterr().err
 
 
 def test_a_terminal_gets_no_control_characters_of_others(
