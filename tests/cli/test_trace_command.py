@@ -50,8 +50,8 @@ def test_times_that_nothing_lies_between_are_refused(
 def test_events_are_a_table_and_each_message_of_them_has_a_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    billing: dict[str, Any] = {"topic": "orders", "partition": 2, "kind": "processed"}
-    billing["group"] = "billing"
+    billing: dict[str, Any] = {"topic": "orders", "partition": 2, "group": "billing"}
+    billing["kind"] = "processed"
     rows = [
         event(0, 1_000, id=id_parts(3), topic="orders", took_us=1_500, client="shop"),
         event(1, 1_005, id=id_parts(4), offset=8, error="no money", **billing),
