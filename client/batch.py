@@ -53,7 +53,7 @@ class Shipment:
     """
 
     deadline: float
-    _nudge: Callable[[], None]
+    _wait_for: Callable[[Shipment, float | None], None]
     rows: pa.RecordBatch | None = None
     columns: Columns | None = None
     due: Int64s | list[int] = field(default_factory=list)
@@ -152,8 +152,9 @@ class Shipment:
         """Wait until it is done; the sender stops lingering. Errors: ``TimeoutError``."""
         if self._done.is_set():
             return
-        self._nudge()
-        if not self._done.wait(timeout_s):
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        self._wait_for(self, timeout_s)
+        if not self._done.wait(None if end is None else max(0.0, end - time.monotonic())):
             raise TimeoutError(f"no receipt within {timeout_s} s; the message is still being sent")
 
     def error(self, row: int) -> SlotwheelError | None:

@@ -31,9 +31,12 @@ class CountedShipment(Shipment):
     __slots__ = ("_unread", "counted_in")
 
     def __init__(
-        self, deadline: float, nudge: Callable[[], None], failures: UnreadFailures
+        self,
+        deadline: float,
+        wait_for: Callable[[Shipment, float | None], None],
+        failures: UnreadFailures,
     ) -> None:
-        super().__init__(deadline, nudge)
+        super().__init__(deadline, wait_for)
         self.counted_in: UnreadFailures | None = failures
         self._unread: set[int] | None = None
         """Rows that failed; None: not counted yet."""

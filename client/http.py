@@ -77,7 +77,17 @@ class HttpLink:
         self._exchange = GatewayConnection(address, timeout_s)
         read_in_thread(self._run)
 
-    def write(self, rows: pa.RecordBatch, sequence: int, request: RequestKey | None = None) -> None:
+    def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:
+        """Only its own thread reads."""
+
+    def write(
+        self,
+        rows: pa.RecordBatch,
+        sequence: int,
+        request: RequestKey | None = None,
+        *,
+        read: bool = True,  # noqa: ARG002
+    ) -> None:
         assert request is None
         if self.error is not None:
             raise self.error

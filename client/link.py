@@ -14,8 +14,9 @@ finishes its writing, for its last batches may still be in flight.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -32,18 +33,23 @@ from ..wheel.protocol import (
     decode_json,
     encode_json,
     encode_sequence,
+    split_address,
     translate,
     translated,
 )
 from ..wheel.request import RequestKey
 from ..wheel.schema import INPUT
 from .columns import Limits
+from .edgelink import EdgeLink
+from .hello import Hello
 from .message import clock_ms
-from .transport import OnAnswer, OnLost, ReadInThread
+from .transport import LinkPort, OnAnswer, OnLost, OpenLink, ReadInThread
 
 # gRPC gives up connecting after the shortest pause between two attempts. It is longer than the time
 # limit of a link's first call, so that this one decides how slow a node may be.
 _OPTIONS = channel_options(reconnect_ms_min=5000, reconnect_ms_max=5000)
+_log = logging.getLogger("slotwheel.client")
+
 _GOODBYE_S = 0.2
 _CLOSE_S = 1.0
 
@@ -67,22 +73,21 @@ def call(client: Any, action: str, fields: dict[str, Any], timeout_s: float) -> 
         return decode_json(results[0].body.to_pybytes() if results else b"")
 
 
-class Link:
-    """One connection, open on construction. ``read_in_thread``: runs a function in another thread;
-    this one calls ``on_answer``, and ``on_lost`` once, with the reason, unless ``close`` was called
-    first.
+class FlightLink:
+    """One append exchange over ``client``, open on construction. ``read_in_thread``: runs a
+    function in another thread; this one calls ``on_answer``, and ``on_lost`` once, with the reason,
+    unless ``close`` was called first.
 
     ``error``: that reason, once it is known. ``epoch``: the master's, 0 without peers.
 
-    Errors: ``NodeUnreachable``, ``NotMaster``, ``UnsupportedVersion``, and others that a node
-    answers.
+    ``client`` belongs to it then. Errors: ``NodeUnreachable``.
     """
 
     def __init__(
         self,
-        address: str,
+        client: Any,
+        hello: Hello,
         command: AppendCommand,
-        timeout_s: float,
         on_answer: OnAnswer,
         on_lost: OnLost,
         read_in_thread: ReadInThread,
@@ -98,11 +103,9 @@ class Link:
         self._reads_in: threading.Thread | None = None
         self.error: SlotwheelError | None = None
         self._writer: Any = None
-        self._client = connect(address)
+        self._client = client
+        self.group, self.limits, self.epoch = hello.group, hello.limits, hello.epoch
         try:
-            hello = say_hello(self._client, timeout_s)
-            hello.check_master()
-            self.group, self.limits, self.epoch = hello.group, hello.limits, hello.epoch
             with translated():
                 descriptor = flight.FlightDescriptor.for_command(command.encode())
                 self._writer, self._reader = self._client.do_exchange(descriptor)
@@ -110,11 +113,21 @@ class Link:
         except BaseException:
             if self._writer is not None:
                 self._reader.cancel()
-            close_all(self._writer, self._client)
+            close_all(self._writer)
             raise
         read_in_thread(self._read)
 
-    def write(self, rows: pa.RecordBatch, sequence: int, request: RequestKey | None = None) -> None:
+    def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:
+        """Only its own thread reads."""
+
+    def write(
+        self,
+        rows: pa.RecordBatch,
+        sequence: int,
+        request: RequestKey | None = None,
+        *,
+        read: bool = True,  # noqa: ARG002
+    ) -> None:
         """Send a batch; blocks while the node reads nothing. Errors: ``SlotwheelError``."""
         metadata = pa.py_buffer(encode_sequence(sequence, request))
         try:
@@ -177,23 +190,6 @@ class Link:
             self._on_lost(self, error)
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """A node's answer to a hello. Without peers a node serves, its epoch is 0, and ``master`` is
-    empty; else ``master`` is the master's address, empty if unknown."""
-
-    group: str
-    limits: Limits
-    serving: bool
-    epoch: int
-    master: str
-
-    def check_master(self) -> None:
-        """Errors: ``NotMaster``."""
-        if not self.serving:
-            raise NotMaster(master=self.master)
-
-
 def say_hello(client: Any, timeout_s: float) -> Hello:
     """Errors: those that the node answers, ``NodeUnreachable``."""
     fields = call(client, HELLO, {}, timeout_s)
@@ -213,15 +209,58 @@ def say_hello(client: Any, timeout_s: float) -> Hello:
             alone or bool(fields["serving"]),
             0 if alone else int(fields["epoch"]),
             "" if alone else str(fields["master_address"] or ""),
+            int(fields.get("append_port", 0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise SlotwheelError("the node's hello is not readable", got=repr(error)) from None
 
 
+def open_link(
+    address: str,
+    command: AppendCommand,
+    timeout_s: float,
+    on_answer: OnAnswer,
+    on_lost: OnLost,
+    read_in_thread: ReadInThread,
+) -> LinkPort:
+    """Connect to a node that accepts appends: to its append edge, if it has one that can be
+    reached, else by Flight. Errors: ``NodeUnreachable``, ``NotMaster``, ``UnsupportedVersion``, and
+    others that a node answers."""
+    client = connect(address)
+    ours = (command, on_answer, on_lost, read_in_thread)
+    try:
+        hello = say_hello(client, timeout_s)
+        hello.check_master()
+        if hello.append_port:
+            try:
+                link = EdgeLink(split_address(address)[0], hello, timeout_s, *ours)
+            except OSError as error:
+                _log_fallback(address, hello.append_port, error)
+            else:
+                close_all(client)
+                return link
+        return FlightLink(client, hello, *ours)
+    except BaseException:
+        close_all(client)
+        raise
+
+
+def _log_fallback(address: str, port: int, error: OSError) -> None:
+    _log.warning(
+        "slotwheel client: port %d of the node at %s cannot be reached (%s): sending by Flight,"
+        " which is slower for single messages",
+        port,
+        address,
+        error,
+    )
+
+
 class FlightTransport:
     """Links and calls to nodes, by Flight."""
 
-    open_link = Link
+    @property
+    def open_link(self) -> OpenLink:
+        return open_link
 
     def connect(self, address: str) -> Any:
         return connect(address)

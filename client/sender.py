@@ -44,6 +44,8 @@ _log = logging.getLogger("slotwheel.client")
 
 _BACKOFF_S = 0.02
 _WATCH_S = 0.1
+_WRITTEN_HERE_MAX = 16 << 10
+"""Bytes of a batch that the caller's thread may write."""
 
 
 class Sender:
@@ -79,6 +81,7 @@ class Sender:
         """Notified when there is more room, or a shipment is done."""
         self._link: LinkPort | None = None
         self._group = ""
+        self._writing = False  # a thread has a batch that it is writing
         self._not_before = 0.0
         self._backoff = Backoff(_BACKOFF_S)
         self._last_error: SlotwheelError | None = None
@@ -100,7 +103,7 @@ class Sender:
     # Called by the application's threads
 
     def new_shipment(self) -> CountedShipment:
-        return CountedShipment(time.monotonic() + self._timeout_s, self.nudge, self.unread)
+        return CountedShipment(time.monotonic() + self._timeout_s, self.wait_for, self.unread)
 
     def submit(
         self, shipment: Shipment, *, wait: bool = True, timeout_s: float | None = None
@@ -130,23 +133,34 @@ class Sender:
             shipment, row = buffer.linger(flat, nbytes, time.monotonic(), self.new_shipment)
             if row == 0 and self._observer is not None:
                 shipment.observe(self._observer)
-            if row == 0 or buffer.lingering is None:
+            link, batch = self._link, self._batch_to_write_here()
+            if batch is None and (row == 0 or buffer.lingering is None):
                 self._changed.notify_all()
-            assert isinstance(shipment, CountedShipment)  # ``new_shipment`` made it
-            return shipment, row
+        assert isinstance(shipment, CountedShipment)  # ``new_shipment`` made it
+        if link is not None and batch is not None:
+            self._write(link, batch, read=False)
+        return shipment, row
 
-    def nudge(self) -> None:
-        """A caller waits: send the lingering shipment now, or when nothing else is in flight.
+    def wait_for(self, shipment: Shipment, timeout_s: float | None) -> None:
+        """A caller waits for a shipment: send the lingering one now, or when nothing else is in
+        flight. Until then messages of other waiting callers may join it: one commit for all.
 
-        Until then messages of other waiting callers may join it: one commit for all of them.
+        The caller handles answers meanwhile, if nobody else does. Returns before the shipment is
+        done, too.
         """
+        self._hurry()
+        link = self._link
+        if link is not None:
+            link.read_while(lambda: not shipment.done, timeout_s)
+
+    def _hurry(self) -> None:
         with self._changed:
             if self._buffer.hurry():
                 self._changed.notify_all()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every shipment so far is done. Errors: ``TimeoutError``."""
-        self.nudge()
+        self._hurry()
         with self._changed:
             waiting = set(self._buffer.open)
             if not self._ended.wait_for(lambda: waiting.isdisjoint(self._buffer.open), timeout_s):
@@ -189,6 +203,19 @@ class Sender:
                 )
         if self._closed:
             raise NotRunning("the client is closed", remedy="Make a new Client")
+
+    def _batch_to_write_here(self) -> Batch | None:
+        """A small batch that is the only one, for the caller's thread to write: that is sooner done
+        than to wake the sender, and cannot block, as nothing else is on its way."""
+        buffer = self._buffer
+        alone = len(buffer.open) == 1 and buffer.lingering is None and buffer.waits_to_be_sent
+        if not alone or self._link is None or self._writing or buffer.unanswered:
+            return None
+        if buffer.nbytes > _WRITTEN_HERE_MAX or time.monotonic() < self._not_before:
+            return None
+        batch = buffer.next_batch()
+        self._writing = batch is not None
+        return batch
 
     def _notify_of_end(self) -> None:
         """Shipments are done. The sender is woken only if it has work: each waking costs other
@@ -239,12 +266,13 @@ class Sender:
         while not self._closed:
             now = time.monotonic()
             wake = self._buffer.seal_in_time(now)
-            if self._buffer.waits_to_be_sent:
+            if self._buffer.waits_to_be_sent and not self._writing:
                 if now < self._not_before:
                     wake = min(wake or self._not_before, self._not_before)
                 elif self._link is None:
                     return None
                 elif (batch := self._buffer.next_batch()) is not None:
+                    self._writing = True
                     return batch
             self._changed.wait(None if wake is None else max(0.0, wake - now))
         return None
@@ -267,7 +295,24 @@ class Sender:
         elif link.error is not None:  # lost before it was in use
             self._lost(link, link.error)
 
-    def _write(self, link: LinkPort, batch: Batch) -> None:
+    def _write(self, link: LinkPort, batch: Batch, *, read: bool = True) -> None:
+        """``read``: as of a link's ``write``."""
+        try:
+            self._write_to(link, batch, read=read)
+        except SlotwheelError as error:
+            self._lost(link, error)
+        finally:
+            with self._changed:
+                self._writing = False
+                if not self._on_senders_thread and self._buffer.waits_to_be_sent:
+                    self._changed.notify_all()
+
+    @property
+    def _on_senders_thread(self) -> bool:
+        return threading.current_thread() is self._threads[0]
+
+    def _write_to(self, link: LinkPort, batch: Batch, *, read: bool) -> None:
+        """Errors: ``SlotwheelError``: the link is lost."""
         if batch.request is not None and not link.limits.requests:
             with self._changed:
                 self._give_up(batch.shipments[0], _without_requests())
@@ -282,11 +327,7 @@ class Sender:
             if not self._buffer.awaits(batch):
                 return  # given up meanwhile, and reported as never sent
             batch.sent_at = time.monotonic()
-        try:
-            link.write(rows, batch.sequence, batch.request)
-        except SlotwheelError as error:
-            self._lost(link, error)
-            return
+        link.write(rows, batch.sequence, batch.request, read=read)
         if self._command.acks == "0":
             with self._changed:
                 for shipment in batch.shipments:

@@ -31,8 +31,19 @@ class LinkPort(Protocol):
     epoch: int
     error: SlotwheelError | None
 
-    def write(self, rows: pa.RecordBatch, sequence: int, request: RequestKey | None = None) -> None:
-        """Send a batch. Errors: ``SlotwheelError``: the link is lost."""
+    def write(
+        self,
+        rows: pa.RecordBatch,
+        sequence: int,
+        request: RequestKey | None = None,
+        *,
+        read: bool = True,
+    ) -> None:
+        """Send a batch. ``read``: False if the caller will wait for the answer in ``read_while``.
+        Errors: ``SlotwheelError``: the link is lost."""
+
+    def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:
+        """Handle answers in this thread while ``waiting()``, if no other thread does."""
 
     def cut(self) -> None:
         """End the link at once; from any thread."""

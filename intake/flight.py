@@ -72,6 +72,7 @@ from ..wheel.protocol import (
 from .append_stream import AppendStream
 from .calls import OpenCalls
 from .connections import CONNECTIONS_MAX, Address, Connections, address_of, cut_connections
+from .edge import AppendEdge
 from .ports import (
     Clock,
     GroupPort,
@@ -100,7 +101,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     ``group`` and ``step_down``: on a node with peers, which calls ``depose`` when it is not the
     master any more. ``peers``: serves the calls of other peers.
     ``facts``: what the node adds to its ``status``. ``policies``: the group's; None: it has none.
-    ``pages``: metrics and health, by path.
+    ``pages``: metrics and health, by path. ``edge``: the address of the append edge, which this
+    server names in its hello; None: there is none. ``commit``: as of ``AppendEdge``.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -122,6 +124,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         facts: Callable[[], dict[str, Any]] = dict,
         policies: PoliciesPort | None = None,
         pages: Mapping[str, Page] = MappingProxyType({}),
+        edge: str | None = None,
+        commit: Callable[[], object] | None = None,
     ) -> None:
         self._wheel = wheel
         self._pages = pages
@@ -149,12 +153,31 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             FORGET: self._forget,
         }
         check_free(address)
+        self._edge: AppendEdge | None = None
+        if edge is not None:
+            check_free(edge, "--append")
+            self._edge = AppendEdge(
+                wheel,
+                *split_address(edge, to_listen=True),
+                clock,
+                self._events,
+                check_serving=self._check_master,
+                closing=self._closing,
+                ending=self._ending,
+                room_timeout_s=room_timeout_s,
+                connections_max=connections_max,
+                quiet_s=quiet_s,
+                has_peers=group is not None,
+                commit=commit,
+            )
         try:
             super().__init__(f"grpc://{address}")
         except pa.ArrowException as error:
             check_free(address)  # it may have been taken just now
             raise OSError(f"cannot listen on {address}: {error}") from None
         self._connections.start(self.port)
+        if self._edge is not None:
+            self._edge.start()
 
     # Flight's methods: each runs in a thread of its own
 
@@ -241,6 +264,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     def _hello(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         config = self._wheel.config
         return {
+            **({} if self._edge is None else {"append_port": self._edge.port}),
             "group": config.group,
             "now_ms": self._clock(),
             "limits": {
@@ -351,6 +375,12 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     def depose(self) -> None:
         """This node is not the master any more: answer so on every open stream."""
         self._calls.depose(self._not_master())
+        if self._edge is not None:
+            self._edge.depose(self._not_master())
+
+    @property
+    def _idle(self) -> bool:
+        return self._calls.idle and (self._edge is None or self._edge.idle)
 
     def close(self, grace_s: float = 1.0) -> None:
         """Accept nothing more, answer what was read (for ``grace_s`` at most), and end."""
@@ -359,10 +389,12 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._closing.set()
         self._connections.close()
         deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and not self._calls.idle:
+        while time.monotonic() < deadline and not self._idle:
             time.sleep(0.005)
         self._ending.set()
         self._calls.wake()
+        if self._edge is not None:
+            self._edge.close(grace_s)
         time.sleep(_LAST_WORDS_S)
         shutdown = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
         shutdown.start()

@@ -38,6 +38,8 @@ class NodeConfig:
     data: Path
     """The data directory; created if it does not exist."""
     listen: str = DEFAULT_ADDRESS
+    append: str | None = None
+    """Address of the append edge; None: there is none."""
     metrics: str | None = DEFAULT_METRICS_ADDRESS
     """Address of metrics and health; None: they are not served there."""
     http: str | None = None
@@ -80,6 +82,8 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         check_address(self.listen, "--listen")
+        if self.append is not None:
+            check_address(self.append, "--append")
         if self.metrics is not None:
             check_address(self.metrics, "--metrics")
         if self.http is not None:
@@ -193,3 +197,9 @@ def check_address(address: str, option: str) -> tuple[str, int]:
             limit="host:port, [host]:port for IPv6; port 0 takes any free one",
             remedy=f"Change {option}",
         ) from None
+
+
+def with_port(address: str, port: int) -> str:
+    """The address with another port."""
+    host, _ = split_address(address, to_listen=True)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

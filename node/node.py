@@ -31,9 +31,8 @@ from ..intake.flight import FlightIntake, check_free
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.peers.peer import PeerWheel
-from ..wheel.protocol import split_address
 from . import descriptors, work
-from .config import NodeConfig
+from .config import NodeConfig, with_port
 from .damage import Damage, remedy_of
 from .events import NodeEvents
 from .gateway import GatewayProcess
@@ -125,7 +124,7 @@ class Node:
             if self.config.metrics is not None:
                 self._health = HealthServer(self.config.metrics, self._pages)
                 undo.callback(self._health.close)
-                self.metrics_at = _with_port(self.config.metrics, self._health.port)
+                self.metrics_at = with_port(self.config.metrics, self._health.port)
             self._files = OsFiles(self.config.data)
             undo.callback(self._files.close)
             self.wheel = open_wheel(self.config, self._files, self._clock, self.metrics)
@@ -147,7 +146,7 @@ class Node:
             self._flight = self._listen()
             if self._peers is not None:
                 self._peers.driver.start()
-            self.listening = _with_port(self.config.listen, self._flight.port)
+            self.listening = with_port(self.config.listen, self._flight.port)
             if self.config.http is not None:
                 self._gateway = GatewayProcess(self.config, self.listening)
                 self._threads.loop("gateway", self._gateway.turn)
@@ -171,7 +170,7 @@ class Node:
         slot_files = work.SlotFileWork(wheel, clock, self.metrics)
         # An error in the midst of a group commit may have left entries half-way.
         threads = self._threads
-        threads.loop("syncer", lambda: work.sync(wheel, self.metrics), fatal=(Exception,))
+        threads.loop("syncer", self._sync, fatal=(Exception,))
         threads.loop("slot-files", slot_files.turn)
         threads.loop("scrubber", self._damage.turn)
         if isinstance(wheel, PeerWheel):
@@ -218,7 +217,8 @@ class Node:
             self.config.listen,
             self._clock,
             events=self.events,
-            connections_max=self._connections_max,
+            # A client of the edge has a connection here and there.
+            connections_max=self._connections_max // (1 if self.config.append is None else 2),
             facts=lambda: {
                 "delivery": self.config.delivery,
                 "damaged_files": self._damage.all(),
@@ -226,6 +226,8 @@ class Node:
             },
             policies=self._policies,
             pages=self._pages,
+            edge=self.config.append,
+            commit=self._commit,
         )
         peers = self._peers
         if peers is None:
@@ -237,6 +239,19 @@ class Node:
         )
         peers.on_deposed = flight.depose
         return flight
+
+    def _sync(self) -> float:
+        work.sync(self.wheel, self.metrics)
+        return 0.0
+
+    def _commit(self) -> None:
+        """Commit what is queued, in the edge's thread."""
+        try:
+            while work.sync(self.wheel, self.metrics, 0.0):
+                pass
+        except Exception as error:  # it may have left entries half-way
+            self._on_fatal(error)
+            raise
 
     @property
     def _master_threads(self) -> MasterThreads | None:
@@ -348,8 +363,3 @@ class Node:
     def _close_sinks(self) -> None:
         with contextlib.suppress(Exception):  # whatever it is, the process is ending
             self._out.close()
-
-
-def _with_port(address: str, port: int) -> str:
-    host, _ = split_address(address, to_listen=True)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

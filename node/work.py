@@ -46,11 +46,12 @@ slower."""
 T = TypeVar("T")
 
 
-def sync(wheel: Wheel, metrics: Metrics) -> float:
-    """One group commit, if anything is queued."""
-    if wheel.write_pending(SYNC_WAIT_S):
-        metrics.group_commits.inc()
-    return 0.0
+def sync(wheel: Wheel, metrics: Metrics, wait_s: float = SYNC_WAIT_S) -> bool:
+    """One group commit, if anything is queued within ``wait_s``. Returns whether there was."""
+    if not wheel.write_pending(wait_s):
+        return False
+    metrics.group_commits.inc()
+    return True
 
 
 def prepare(dispatcher: Dispatcher, clock: Clock) -> float:

@@ -50,6 +50,14 @@ def claims(stream: bytes) -> Iterator[ArrowClaim]:
         yield ArrowClaim(kind, rows, True, sum(sizes))
 
 
+def is_plain_batch(metadata: pa.Buffer) -> bool:
+    """Whether a message's metadata is that of a record batch that is not compressed. Errors: those
+    in ``CLAIM_ERRORS``."""
+    content = metadata.to_pybytes()
+    kind, batch = _header(content)
+    return kind == RECORD_BATCH and not _field(content, batch, _COMPRESSION)
+
+
 CLAIM_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError)
 """What reading a stream that somebody sent may raise."""
 

@@ -236,6 +236,7 @@ class Wheel:
         producer: int = 0,
         sequence: int = -1,
         early: bool = False,
+        wake: bool = True,
     ) -> Future[AppendReceipt]:
         """Check a batch and queue it; the future resolves when it is committed.
 
@@ -243,7 +244,8 @@ class Wheel:
         ``producer`` and ``sequence`` make a retry harmless: the same pair is stored once; those of
         a request (``request.py``) are found by the producer alone, and its due times become those
         of the first time.
-        ``early``: resolve when it is durable on this node, whatever the peers have.
+        ``early``: resolve when it is durable on this node, whatever the peers have. ``wake`` False:
+        the caller calls ``write_pending`` itself, soon.
 
         Errors: ``InvalidBatch``, ``InvalidMessage``, ``Overloaded``, ``SequenceTooOld``,
         ``NotRunning``, ``NotMaster``; nothing is stored then. The future may fail with
@@ -255,7 +257,7 @@ class Wheel:
             # What was accepted once is not refused when it is repeated after the clock was set
             # back. Looked up only now, for the lock has many that wait for it.
             checked = check_input(rows, self.config, self._created(producer, sequence, now_ms))
-        return self._append(checked, now_ms, producer, sequence, early=early)
+        return self._append(checked, now_ms, producer, sequence, early=early, wake=wake)
 
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
@@ -329,6 +331,7 @@ class Wheel:
         sequence: int,
         *,
         early: bool = False,
+        wake: bool = True,
     ) -> Future[AppendReceipt]:
         batch = encode_input(rows, now_ms)
         with self._lock:
@@ -339,7 +342,8 @@ class Wheel:
                 if known is not None:
                     waiting = self._log.in_queue(known.index)
                     return answer_again(known, waiting, batch.due, producer, sequence, early=early)
-            return self._queue(batch, now_ms, producer, sequence, early=early).future
+            queued = self._queue(batch, now_ms, producer, sequence, early=early, wake=wake)
+            return queued.future
 
     def _queue_for(self, dispatcher: Dispatcher, now_ms: int) -> QueueRows:
         """Queue rows that this dispatcher has decided on, cancel rows among them. Errors:
@@ -362,6 +366,7 @@ class Wheel:
         sequence: int = -1,
         *,
         early: bool = False,
+        wake: bool = True,
     ) -> AppendWaiter:
         """Under the lock. Errors: ``NotMaster``, ``Overloaded``."""
         _ = self._serving_dispatcher
@@ -374,6 +379,7 @@ class Wheel:
             producer=producer,
             sequence=sequence,
             created_ms=now_ms,
+            wake=wake,
         )
         queued.carry(batch, now_ms, early=early)
         waiter = queued.callers[0]

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import flight
 
 from slotwheel import Client, Message, NodeUnreachable, Overloaded, UnsupportedVersion
-from slotwheel.client.link import Link
+from slotwheel.client.link import open_link
 from slotwheel.intake.connections import cut_connections
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX, AppendCommand
@@ -184,7 +184,7 @@ def test_links_that_are_lost_while_they_are_closed() -> None:
 
     address, command = f"127.0.0.1:{server.port}", AppendCommand(5)
     for number in range(300):
-        link = Link(address, command, 10.0, ignore, ignore, in_thread)
+        link = open_link(address, command, 10.0, ignore, ignore, in_thread)
         if number % 2:
             link.cut()
         else:

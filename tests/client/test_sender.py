@@ -36,7 +36,12 @@ class FakeLink:
         self.on_write = on_write
         self.wrote: list[tuple[int, list[bytes]]] = []
 
-    def write(self, rows: pa.RecordBatch, sequence: int, request: Any = None) -> None:
+    def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:
+        pass
+
+    def write(
+        self, rows: pa.RecordBatch, sequence: int, request: Any = None, *, read: bool = True
+    ) -> None:
         self.wrote.append((sequence, rows.column("value").to_pylist()))
         self.on_write(self, rows, sequence)
 
@@ -187,7 +192,7 @@ def test_giving_up_very_many_takes_time_in_proportion() -> None:
 
     def seconds(count: int) -> float:
         buffer = Buffer(timeout_s=1.0, linger_s=1.0, batch_rows=1, batch_bytes=1, bytes_max=1 << 30)
-        shipments = [Shipment(0.0, lambda: None) for _ in range(count)]
+        shipments = [Shipment(0.0, lambda *_: None) for _ in range(count)]
         for shipment in shipments:
             buffer.add(shipment)
         began = time.thread_time()

@@ -56,7 +56,7 @@ class Held:
     def end(self, error: SlotwheelError) -> None:
         """The oldest batch fails."""
         done, count = self._ends.pop(0)
-        shipment = CountedShipment(0.0, lambda: None, UnreadFailures())
+        shipment = CountedShipment(0.0, lambda *_: None, UnreadFailures())
         shipment.due = [0] * count
         shipment.fail(error)
         done(Receipts([shipment]))

@@ -32,7 +32,8 @@ VALUES = {
                 "ids",
                 "mark",
             ),
-            *("checks", "expiry", "protocol", "request", "rows", "schema", "state", "texts"),
+            *("checks", "expiry", "packets", "protocol"),
+            *("request", "rows", "schema", "state", "texts"),
         }
     ),
     "gateway": frozenset(
@@ -189,7 +190,7 @@ ONLY_MODULES = {
     ("client", ENGINE_VALUES): frozenset(
         {
             *("backoff", "checks", "config", "digest", "errors", "expiry"),
-            *("ids", "protocol", "request", "rows", "schema"),
+            *("ids", "packets", "protocol", "request", "rows", "schema"),
         }
     ),
     ("consumer", ENGINE_VALUES): frozenset(

@@ -92,6 +92,7 @@ class Log:
         self._lock = lock
         self._write_lock = threading.Lock()
         self._work = threading.Condition(lock)
+        self._woken = False  # whoever waits in ``wait`` was notified
         self._closed = False
 
     # -- any thread, under the lock --------------------------------------------------------------
@@ -105,8 +106,10 @@ class Log:
         producer: int = 0,
         sequence: int = -1,
         created_ms: int = 0,
+        wake: bool = True,
     ) -> QueuedEntry:
-        """Give an entry its place and queue it. The caller fills in the other fields."""
+        """Give an entry its place and queue it. The caller fills in the other fields. ``wake``:
+        whoever waits for entries; False: the caller will call ``write``."""
         entry = Entry(
             kind=kind,
             epoch=self.epoch,
@@ -120,7 +123,7 @@ class Log:
         queued = QueuedEntry(entry, own=True)
         if producer:
             queued.sent = ProducerEntry(sequence, entry.base_offset, created_ms, entry.index, count)
-        self._place(queued)
+        self._place(queued, wake=wake)
         return queued
 
     def receive(self, arrived: Sequence[QueuedEntry]) -> None:
@@ -135,7 +138,7 @@ class Log:
             assert queued.entry.base_offset == self.next_offset, "offsets are not dense"
             self._place(queued)
 
-    def _place(self, queued: QueuedEntry) -> None:
+    def _place(self, queued: QueuedEntry, *, wake: bool = True) -> None:
         if self._closed:
             raise NotRunning("the wheel is closed", remedy="Send it to a running node")
         if queued.sent is not None:
@@ -144,7 +147,8 @@ class Log:
         self.next_offset = _end(queued.entry)
         self.queued_bytes += queued.nbytes
         self._queue.append(queued)
-        if len(self._queue) == 1:
+        if wake and not self._woken:
+            self._woken = True
             self._work.notify()
 
     def in_queue(self, index: int) -> QueuedEntry | None:
@@ -189,7 +193,8 @@ class Log:
     def wait(self, timeout_s: float) -> bool:
         """Wait for something to write; whether there is."""
         with self._lock:
-            if not self._queue:  # also when it is closed: whoever asks again must not spin
+            if not self._queue and timeout_s:  # also when closed: whoever asks again must not spin
+                self._woken = False
                 self._work.wait(timeout_s)
             return bool(self._queue)
 

@@ -1,0 +1,288 @@
+"""The rules of an append exchange: what of it is appended, and what is answered, in which order.
+
+Theory: a client sends batches, and gets an answer to each, in their order. An exchange appends what
+arrived to the wheel, which checks, copies and queues it for the next group commit, and keeps the
+future in line with those before it. How bytes come and go is not known here, and nothing waits:
+whoever moves them asks what may be read, and what can be answered (``append_stream.py``: two
+threads of Flight; ``edge.py``: one thread for all connections).
+
+    read -> append -> (line: sequence, future) -> answer
+
+Rules:
+- At most ``IN_FLIGHT_MAX`` batches are read and not answered; besides, ``REQUESTS_IN_FLIGHT_MAX``
+  requests, while they are smaller than one full batch together. The next is not even read, so flow
+  control of the transport stops the sender and memory stays bounded.
+- A request is appended under its own producer, and may come again on any exchange.
+- A batch that cannot be accepted is answered with an error, and the exchange goes on. Only an error
+  that leaves nothing to answer to (no sequence, broken framing, a wrong schema) ends it.
+- A refused batch is freed: errors are stripped of their traceback, whose frames refer to it.
+- On a deposed master an exchange ends: batches that wait are answered ``NotMaster``, and a quiet
+  client gets an answer to no batch (``NO_BATCH``), so that it connects to the new master by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, SlotwheelError
+from ..wheel.protocol import (
+    IN_FLIGHT_MAX,
+    NO_BATCH,
+    REQUESTS_IN_FLIGHT_MAX,
+    AppendCommand,
+    decode_sequence,
+    encode_refused,
+    encode_stored,
+)
+from ..wheel.request import RequestKey
+from .ports import Clock, IntakeEvents, WheelPort
+
+
+@dataclass(slots=True)
+class _InLine:
+    """A batch that was read. ``outcome`` None: it waits for room in the wheel."""
+
+    sequence: int
+    request: RequestKey | None
+    batch: pa.RecordBatch | None
+    rows: int
+    nbytes: int
+    received_s: float
+    outcome: Future[Any] | SlotwheelError | None = None
+
+
+class AppendExchange:
+    """One exchange. ``closing``: no further batch is accepted. ``ending``: nothing is waited for
+    any more. ``resolved``: called when an answer may be ready, from any thread. One thread may read
+    while another one answers.
+    """
+
+    def __init__(
+        self,
+        wheel: WheelPort,
+        clock: Clock,
+        events: IntakeEvents,
+        command: AppendCommand,
+        *,
+        closing: threading.Event,
+        ending: threading.Event,
+        room_timeout_s: float,
+        resolved: Callable[[], object],
+        has_peers: bool = False,
+    ) -> None:
+        self._wheel = wheel
+        self._clock = clock
+        self._events = events
+        self._command = command
+        # Without peers, an append is committed when it is durable here.
+        self._early = {"early": True} if has_peers and command.acks == "1" else {}
+        self._closing = closing
+        self._ending = ending
+        self._room_timeout_s = room_timeout_s
+        self._resolved = resolved
+        self._line: deque[_InLine | NotMaster] = deque()  # in the order of the answers
+        self._waiting: _InLine | None = None  # read last; not in the line yet, for lack of room
+        self._counting = threading.Lock()
+        self._batches = self._requests = self._requests_bytes = 0
+        self._read = 0  # batches read
+        self._answered = 0
+        self._active_s = time.monotonic()
+
+    @property
+    def idle(self) -> bool:
+        """Whether every batch that was read is answered."""
+        return self._read == self._answered
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds since it became idle; -1 while it is not."""
+        return time.monotonic() - self._active_s if self.idle else -1.0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next batch may be read."""
+        return (
+            self._waiting is None
+            and self._batches < IN_FLIGHT_MAX
+            and self._requests < REQUESTS_IN_FLIGHT_MAX
+            and self._requests_bytes < self._wheel.config.batch_bytes_max
+        )
+
+    # Reading
+
+    def read(self, batch: pa.RecordBatch | None, metadata: bytes | None, **how: Any) -> None:
+        """A batch arrived. ``how``: further arguments for the wheel.
+
+        Errors: ``InvalidBatch``: there is nothing to answer to. ``NotMaster``: it is answered, and
+        nothing more is to be read.
+        """
+        received_s = time.perf_counter()
+        sequence, request = decode_sequence(metadata)
+        rows = 0 if batch is None else batch.num_rows
+        nbytes = 0 if batch is None else batch.get_total_buffer_size()
+        item = _InLine(sequence, request, batch, rows, nbytes, received_s)
+        self._active_s = time.monotonic()
+        self._read += 1
+        self._count(1, item)
+        self._waiting = item
+        self.append(**how)
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether the last batch could not be appended for lack of room: ``append`` tries again."""
+        return self._waiting is not None
+
+    @property
+    def room_left_s(self) -> float:
+        """For how many seconds more the batch that waits is tried."""
+        item = self._waiting
+        return 0.0 if item is None else item.received_s + self._room_timeout_s - time.perf_counter()
+
+    def append(self, **how: Any) -> None:
+        """Append the batch that was read last, if there is room. Errors: ``NotMaster``, as of
+        ``read``."""
+        item = self._waiting
+        assert item is not None
+        outcome: Future[Any] | SlotwheelError
+        try:
+            outcome = self._append(item, how)
+        except Overloaded as error:
+            if self.room_left_s > 0:
+                return
+            outcome = stripped(error)
+        except SlotwheelError as error:
+            outcome = stripped(error)
+        except Exception as error:  # a bug, or the disk's error: the exchange must go on
+            outcome = self._unexpected(error)
+        item.batch, item.outcome, self._waiting = None, outcome, None
+        self._line.append(item)
+        if isinstance(outcome, Future) and not self._ending.is_set():
+            outcome.add_done_callback(self._on_future)
+        else:
+            self._resolved()
+        if isinstance(outcome, NotMaster):
+            raise outcome
+
+    def _append(self, item: _InLine, how: dict[str, Any]) -> Future[Any]:
+        if self._closing.is_set():
+            raise NotRunning("the node is shutting down", remedy="Try again in a moment")
+        if item.batch is None:
+            raise InvalidBatch("metadata without a batch", remedy="Send both in one message")
+        check_size(item.nbytes, self._wheel.config.batch_bytes_max)
+        if item.request is not None:
+            producer, sequence = item.request.producer, item.request.sequence
+        else:
+            producer = self._command.producer
+            sequence = item.sequence if producer else -1
+        now_ms = self._clock()
+        return self._wheel.append(
+            item.batch, now_ms, producer=producer, sequence=sequence, **self._early, **how
+        )
+
+    def _on_future(self, _future: Future[Any]) -> None:
+        self._resolved()
+
+    def depose(self, error: NotMaster) -> None:
+        """Answer the client that this is not the master any more. From any thread."""
+        self._line.append(error)
+        self._resolved()
+
+    # Answering
+
+    def next_answer(self) -> tuple[bytes | None] | None:
+        """The next answer, if there is one; for a batch that is not to be answered, (None,)."""
+        if not self._line:
+            return None
+        item = self._line[0]
+        if isinstance(item, NotMaster):
+            self._line.popleft()
+            return (encode_refused(NO_BATCH, item),)
+        ready = not isinstance(item.outcome, Future) or item.outcome.done()
+        if not ready and not self._ending.is_set():
+            return None
+        self._line.popleft()
+        answer = self._answer(item)
+        self._active_s = time.monotonic()
+        self._answered += 1
+        self._count(-1, item)
+        return (answer,)
+
+    def _answer(self, item: _InLine) -> bytes | None:
+        try:
+            if isinstance(item.outcome, SlotwheelError):
+                raise item.outcome
+            receipt = _result(item.outcome)
+        except SlotwheelError as error:
+            self._events.refused(error.code, item.rows)
+            return encode_refused(item.sequence, stripped(error))
+        except Exception as error:
+            return encode_refused(item.sequence, self._unexpected(error))
+        self._events.appended(receipt.count, item.nbytes, time.perf_counter() - item.received_s)
+        if self._command.acks == "0":
+            return None
+        base = receipt.base_offset
+        offsets = np.arange(base, base + receipt.count, dtype=np.int64)
+        checks = self._wheel.mint.checks(receipt.due, offsets)
+        shift_ms = None if item.request is None else item.request.shift_ms(receipt.sequence)
+        return encode_stored(item.sequence, base, receipt.created_ms, checks, shift_ms)
+
+    def _count(self, one: int, item: _InLine) -> None:
+        """``one`` batch more in flight, or if it is -1, less."""
+        with self._counting:
+            if item.request is None:
+                self._batches += one
+            else:
+                self._requests += one
+                self._requests_bytes += one * item.nbytes
+
+    def _unexpected(self, error: Exception) -> SlotwheelError:
+        self._events.alarm("append-failed", error=repr(error))
+        return SlotwheelError(
+            "the node failed on this batch; whether it is stored is not known",
+            got=type(error).__name__,
+            remedy="The node's log has the cause",
+        )
+
+
+def received_bytes_max(limit: int) -> int:
+    """How large a batch's buffers may be as received, where the wheel's ``limit`` is for its exact
+    size: padding is allowed a tenth."""
+    return limit + limit // 10
+
+
+def check_size(nbytes: int, limit: int) -> None:
+    """Counted on the buffers as received, before their content is read. Errors:
+    ``InvalidBatch``."""
+    if nbytes > received_bytes_max(limit):
+        raise InvalidBatch(
+            "batch too large",
+            got=f"{nbytes} bytes",
+            limit=f"{limit} bytes",
+            remedy="Send smaller batches",
+        )
+
+
+def _result(outcome: Future[Any] | None) -> Any:
+    if outcome is not None and outcome.done():
+        return outcome.result()
+    raise NotRunning(
+        "the node is shutting down; whether the batch is stored is not known yet",
+        remedy="Send it again with the same producer and sequence",
+    )
+
+
+def stripped(error: SlotwheelError) -> SlotwheelError:
+    """The error without its frames, which would keep the batch in memory."""
+    error.__traceback__ = None
+    error.__context__ = None
+    error.__cause__ = None
+    return error

@@ -1,0 +1,274 @@
+"""The append edge: its connections, and what each kind of client gets for an answer."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from slotwheel.client import Client, Message
+from slotwheel.client.edgelink import EdgeLink
+from slotwheel.intake.flight import FlightIntake
+from slotwheel.wheel.errors import NotMaster, Overloaded, SlotwheelError
+from slotwheel.wheel.packets import MAGIC, PacketReader, encode_hello, encode_packet
+from slotwheel.wheel.protocol import (
+    NO_BATCH,
+    AppendCommand,
+    RefusedBatch,
+    StoredBatch,
+    decode_answer,
+    encode_sequence,
+)
+from support.exchange import action, rows
+from support.fakewheel import FakeWheel
+from support.waiting import eventually
+
+
+@contextmanager
+def served(wheel: FakeWheel, **options: Any) -> Iterator[FlightIntake]:
+    server = FlightIntake(
+        wheel, "127.0.0.1:0", edge="127.0.0.1:0", **{"room_timeout_s": 0.05, **options}
+    )
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def port_of(server: FlightIntake) -> int:
+    return int(action(server, "hello", b'{"slotwheel": 1}')["append_port"])
+
+
+class EdgeClient:
+    """A client of the bare protocol."""
+
+    def __init__(self, server: FlightIntake, hello: bytes | None = None) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port_of(server)), 10)
+        self.socket.sendall(encode_hello(AppendCommand(7)) if hello is None else hello)
+        self._packets = PacketReader(1 << 20, 0, greeted=True)
+
+    def send(self, batch: pa.RecordBatch, sequence: int) -> None:
+        self.send_bytes(batch.serialize().to_pybytes(), sequence)
+
+    def send_bytes(self, body: bytes, sequence: int) -> None:
+        self.socket.sendall(encode_packet(encode_sequence(sequence), len(body)) + body)
+
+    def answer(self) -> StoredBatch | RefusedBatch:
+        while (packet := self._packets.next()) is None:
+            received = self.socket.recv(65_536)
+            if not received:
+                raise EOFError
+            self._packets.feed(received)
+        return decode_answer(packet.metadata)
+
+    def error(self) -> SlotwheelError:
+        answer = self.answer()
+        assert isinstance(answer, RefusedBatch)
+        return answer.error
+
+    def ended(self) -> bool:
+        try:
+            self.answer()
+        except (EOFError, ConnectionError):
+            return True
+        return False
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def send_without_end(client: EdgeClient, batch: pa.RecordBatch) -> None:
+    for sequence in itertools.count():
+        client.send(batch, sequence)
+
+
+def test_batches_are_stored_and_answered_in_order() -> None:
+    wheel = FakeWheel(commit_s=0.01)
+    with served(wheel) as server, closing(EdgeClient(server)) as client:
+        for sequence in range(20):
+            client.send(rows(b"%d" % sequence), sequence)
+        assert [client.answer().sequence for _ in range(20)] == list(range(20))
+    assert wheel.values() == [b"%d" % sequence for sequence in range(20)]
+
+
+def test_a_batch_that_comes_byte_by_byte_is_stored() -> None:
+    wheel = FakeWheel()
+    body = rows(b"slow").serialize().to_pybytes()
+    sent = encode_hello(AppendCommand(7)) + encode_packet(encode_sequence(0), len(body)) + body
+    with served(wheel) as server, closing(EdgeClient(server, b"")) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(len(sent)):
+            client.socket.sendall(sent[number : number + 1])
+        assert isinstance(client.answer(), StoredBatch)
+    assert wheel.values() == [b"slow"]
+
+
+def test_a_refused_batch_does_not_end_the_exchange() -> None:
+    with served(FakeWheel()) as server, closing(EdgeClient(server)) as client:
+        client.send(rows(b"past", due=-5), 0)
+        assert client.error().code == "invalid-message"
+        client.send(rows(b"good"), 1)
+        assert isinstance(client.answer(), StoredBatch)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        MAGIC + b"\x02" + encode_packet(AppendCommand(7).encode()),
+        MAGIC + b"\x01" + encode_packet(b"not json"),
+        MAGIC + b"\x01" + encode_packet(AppendCommand(7).encode(), 1) + b"x",
+        MAGIC + b"\x01" + struct.pack("<II", 1 << 31, 0),
+    ],
+)
+def test_a_wrong_hello_is_answered_with_the_reason_and_ended(hello: bytes) -> None:
+    with served(FakeWheel()) as server, closing(EdgeClient(server, hello)) as client:
+        answer = client.answer()
+        assert isinstance(answer, RefusedBatch)
+        assert answer.sequence == NO_BATCH
+        assert answer.error.code in ("invalid-batch", "unsupported-version")
+        assert client.ended()
+
+
+def compressed() -> bytes:
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    sink = pa.BufferOutputStream()
+    batch = rows(bytes(100_000))
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()
+    return bytes(reader.read_next_message().serialize().to_pybytes())
+
+
+@pytest.mark.parametrize(
+    "body", [b"no Arrow at all", bytes(64), rows(b"").schema.serialize().to_pybytes(), compressed()]
+)
+def test_what_is_no_plain_batch_ends_the_exchange_after_all_answers(body: bytes) -> None:
+    wheel = FakeWheel(commit_s=0.05)
+    with served(wheel) as server, closing(EdgeClient(server)) as client:
+        client.send(rows(b"before"), 0)
+        client.send_bytes(body, 1)
+        assert isinstance(client.answer(), StoredBatch)
+        assert client.error().code == "invalid-batch"
+        assert client.ended()
+
+
+def test_each_byte_of_a_batch_may_be_wrong_and_the_node_goes_on() -> None:
+    wheel = FakeWheel()
+    body = rows(b"value").serialize().to_pybytes()
+    with served(wheel) as server:
+        for place in range(0, len(body), 3):
+            wrong = bytearray(body)
+            wrong[place] ^= 0xFF
+            with closing(EdgeClient(server)) as client:
+                client.send_bytes(bytes(wrong), 0)
+                client.answer()  # stored or refused, but answered
+        with closing(EdgeClient(server)) as client:
+            client.send(rows(b"good"), 0)
+            assert isinstance(client.answer(), StoredBatch)
+
+
+def test_a_client_that_does_not_read_its_answers_holds_up_nobody() -> None:
+    wheel = FakeWheel()
+    with served(wheel) as server, closing(EdgeClient(server)) as deaf:
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.socket.settimeout(0.2)
+        many = rows(*[b""] * 5000)
+        with pytest.raises(TimeoutError):  # it is not read any more
+            send_without_end(deaf, many)
+        with closing(EdgeClient(server, encode_hello(AppendCommand(8)))) as client:
+            client.send(rows(b"mine"), 0)
+            assert isinstance(client.answer(), StoredBatch)
+
+
+def test_a_wheel_without_room_is_waited_for_and_then_refuses() -> None:
+    wheel = FakeWheel()
+    wheel.has_room.clear()
+    with served(wheel) as server, closing(EdgeClient(server)) as client:
+        client.send(rows(b"too soon"), 0)
+        assert client.error().code == "overloaded"
+        wheel.has_room.set()
+        client.send(rows(b"again"), 0)
+        assert isinstance(client.answer(), StoredBatch)
+    full = FakeWheel()
+    full.has_room.clear()
+    with served(full, room_timeout_s=60) as server, closing(EdgeClient(server)) as client:
+        client.send(rows(b"waits"), 0)
+        full.has_room.set()
+        assert isinstance(client.answer(), StoredBatch)
+
+
+def test_a_deposed_master_tells_a_quiet_client_and_one_that_sends() -> None:
+    wheel = FakeWheel()
+    group = {"role": "standby", "master_address": "other:1"}
+    with served(wheel, group=lambda: group) as server:
+        with closing(EdgeClient(server)) as client, closing(EdgeClient(server)) as late:
+            client.send(rows(b""), 0)
+            assert isinstance(client.answer(), StoredBatch)
+            wheel.serving = False
+            server.depose()
+            answer = client.answer()
+            assert isinstance(answer, RefusedBatch)
+            assert answer.sequence == NO_BATCH
+            assert isinstance(answer.error, NotMaster)
+            assert isinstance(late.error(), NotMaster)
+        with closing(EdgeClient(server)) as standby:
+            assert isinstance(standby.error(), NotMaster)
+            assert standby.ended()
+
+
+def test_one_beyond_the_limit_is_refused_until_another_is_quiet() -> None:
+    with served(FakeWheel(), connections_max=2, quiet_s=60) as server:
+        first, second = EdgeClient(server), EdgeClient(server)
+        for client in (first, second):
+            client.send(rows(b""), 0)
+            client.answer()
+        assert isinstance(EdgeClient(server).error(), Overloaded)
+        first.close()
+        eventually(lambda: server._edge is not None and server._edge.open == 1)
+        with closing(EdgeClient(server)) as third:
+            third.send(rows(b""), 1)
+            assert isinstance(third.answer(), StoredBatch)
+        second.close()
+
+
+def test_closing_answers_what_was_read() -> None:
+    wheel = FakeWheel(commit_s=0.2)
+    with served(wheel) as server, closing(EdgeClient(server)) as client:
+        client.send(rows(b"last"), 0)
+        eventually(lambda: wheel.values() == [b"last"])
+        server.close(grace_s=10)
+        assert isinstance(client.answer(), StoredBatch)
+        assert client.ended()
+
+
+def test_a_client_sends_by_the_edge_and_follows_its_loss() -> None:
+    wheel = FakeWheel()
+    with served(wheel) as server, Client(f"127.0.0.1:{server.port}", timeout_s=20) as client:
+        for number in range(50):
+            client.send(Message("t", b"%d" % number, delay=60)).result(10)
+        link = client._sender._link
+        assert isinstance(link, EdgeLink)
+        link.cut()
+        client.send(Message("t", b"50", delay=60)).result(10)
+        receipts = client.send_many(Message("t", b"x", delay=60) for _ in range(20_000))
+        assert len(receipts.result(20)) == 20_000
+    assert wheel.values()[:51] == [b"%d" % number for number in range(51)]
+
+
+def test_a_client_falls_back_to_flight(caplog: pytest.LogCaptureFixture) -> None:
+    wheel = FakeWheel()
+    with served(wheel) as server:
+        assert server._edge is not None
+        server._edge._listener.close()
+        with Client(f"127.0.0.1:{server.port}", timeout_s=20) as client:
+            client.send(Message("t", b"all the same", delay=60)).result(10)
+    assert "cannot be reached" in caplog.text
+    assert wheel.values() == [b"all the same"]
