@@ -86,9 +86,9 @@ class AppendEdge:
     """Listens from construction until ``close``; ``start`` starts its thread. ``port``: the real
     one.
 
-    ``check_serving`` raises ``NotMaster`` on a standby. ``commit``: writes, syncs and commits what
-    is queued in the wheel, whose ``append`` takes ``wake=False`` then; without it somebody else
-    does.
+    ``check_serving`` raises ``NotMaster`` on a standby. ``commit``: writes, syncs and commits a
+    group of what is queued in the wheel, and says whether there may be more; the wheel's ``append``
+    takes ``wake=False`` then. Without it somebody else does.
 
     Errors: ``OSError`` when it cannot listen there.
     """
@@ -108,7 +108,7 @@ class AppendEdge:
         connections_max: int,
         quiet_s: float,
         has_peers: bool = False,
-        commit: Callable[[], object] | None = None,
+        commit: Callable[[], bool] | None = None,
     ) -> None:
         self._wheel = wheel
         self._clock = clock
@@ -184,7 +184,8 @@ class AppendEdge:
             self._turn_last()
 
     def _turn(self) -> None:
-        found = self._poll.poll(_ROOM_RETRY_S if self._blocked else _WAIT_S)
+        wait_s = 0.0 if self._to_commit else _ROOM_RETRY_S if self._blocked else _WAIT_S
+        found = self._poll.poll(wait_s)
         self._awake = False
         for number, mask in found:
             if number == self._wakes:
@@ -208,9 +209,9 @@ class AppendEdge:
             self._commit_small()
 
     def _commit_small(self) -> None:
-        if self._to_commit and self._commit is not None:
-            self._to_commit = False
-            self._commit()
+        """One group, so that a queue which others fill does not keep answers waiting."""
+        if self._to_commit:
+            self._to_commit = self._commit is not None and self._commit()
 
     def _answer_all(self) -> None:
         ready, self._ready = self._ready, deque()

@@ -125,7 +125,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         policies: PoliciesPort | None = None,
         pages: Mapping[str, Page] = MappingProxyType({}),
         edge: str | None = None,
-        commit: Callable[[], object] | None = None,
+        commit: Callable[[], bool] | None = None,
     ) -> None:
         self._wheel = wheel
         self._pages = pages

@@ -244,11 +244,10 @@ class Node:
         work.sync(self.wheel, self.metrics)
         return 0.0
 
-    def _commit(self) -> None:
-        """Commit what is queued, in the edge's thread."""
+    def _commit(self) -> bool:
+        """Commit a group of what is queued, in the edge's thread. Returns whether there was one."""
         try:
-            while work.sync(self.wheel, self.metrics, 0.0):
-                pass
+            return work.sync(self.wheel, self.metrics, 0.0)
         except Exception as error:  # it may have left entries half-way
             self._on_fatal(error)
             raise

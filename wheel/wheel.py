@@ -71,6 +71,9 @@ class Wheel:
         self._room = threading.Condition(self._lock)
         self._files_lock = threading.Lock()
         """Held while slot files are written or deleted."""
+        self._committing = threading.Lock()
+        """Held while entries become visible: those of one commit before those of the next, whoever
+        writes."""
         self._dispatcher: Dispatcher | None = None
         self.mint = IdMint(config.group)
         self._capacity = Capacity(files, config)
@@ -418,10 +421,17 @@ class Wheel:
 
     def commit(self, index: int) -> None:
         """A majority holds the journal up to ``index``: make it visible and answer its callers."""
-        done = self._log.committed(index)
-        if not done:
-            return
-        pieces = list(pieces_of(done))
+        with self._committing:
+            done = self._log.committed(index)
+            if not done:
+                return
+            self._publish(done, list(pieces_of(done)))
+        for queued in done:
+            for caller in queued.callers:
+                caller.answer()
+
+    def _publish(self, done: Sequence[QueuedEntry], pieces: list[Piece]) -> None:
+        """Make entries visible: those that follow on from the last visible one."""
         tail = self._storage.tail
         while True:
             before = tail.pieces
@@ -432,10 +442,7 @@ class Wheel:
                 tail.publish(grown)
                 self._log.advance(done)
                 self._count(done, pieces)
-                break
-        for queued in done:
-            for caller in queued.callers:
-                caller.answer()
+                return
 
     def _count(self, done: Sequence[QueuedEntry], pieces: Sequence[Piece]) -> None:
         for queued in done:
