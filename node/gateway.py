@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from .config import NodeConfig
 
@@ -57,7 +58,8 @@ class GatewayProcess:
             process.wait(GATEWAY_END_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):  # the kernel does not let it go
+                process.wait(GATEWAY_END_S)
 
     @staticmethod
     def _close(process: subprocess.Popen[bytes]) -> None:

@@ -227,7 +227,7 @@ class Driver:
         return self._backlog.nbytes < BACKLOG_BYTES_MAX and not self._wheel.tail_is_full
 
     def _log_changed(self) -> None:
-        """From the syncer's thread. One look at the log serves all changes before it."""
+        """From a thread that writes. One look at the log serves all changes before it."""
         if not self._look_asked:
             self._look_asked = True
             self._inbox.put(self._look)

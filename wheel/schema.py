@@ -4,7 +4,7 @@
 ``PAYLOAD``  what a journal entry stores: offsets are dense in an entry, so they are left out.
 ``ROW``      what slot files, sinks and readers see: everything.
 
-Encode once, at the edge: a batch is checked once (``checks.py``), and from then on is never taken
+Encode once, at the border: a batch is checked once (``checks.py``), and from then on is never taken
 apart into Python objects again.
 """
 

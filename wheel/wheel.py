@@ -1,7 +1,7 @@
 """The wheel: one log, one resting place, one set of marks, one lock.
 
-Theory: this is where the parts meet. Callers append and cancel; a syncer thread writes and commits;
-a deliverer asks what is due and answers; a slot-file thread spills and cleans. The wheel starts no
+Theory: this is where the parts meet. Callers append and cancel; a thread or two write and commit; a
+deliverer asks what is due and answers; a slot-file thread spills and cleans. The wheel starts no
 thread and reads no clock: the node brings both. Its lock is held for microseconds; sorting,
 copying, checksums, writing and syncing happen outside it.
 
@@ -399,7 +399,7 @@ class Wheel:
     def _check_room(self, now_ms: int) -> None:
         self._capacity.check(self._held, now_ms)
 
-    # -- the syncer ------------------------------------------------------------------------------
+    # -- who writes ------------------------------------------------------------------------------
 
     def write_pending(self, timeout_s: float) -> bool:
         """Wait for entries, write and sync them; on a node without peers they are committed then.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.tail.tail import Piece, Tail
 from support.crashlife import Steps, World
 from support.waiting import eventually
@@ -43,3 +44,26 @@ def test_what_two_threads_commit_becomes_visible_in_order(monkeypatch: pytest.Mo
     assert [piece.base_offset for piece in pieces[1:]] == ends[:-1]
     assert (log.commit_index, log.committed_offset) == (log.next_index - 1, log.next_offset)
     assert ends[-1] == log.next_offset
+
+
+def test_after_a_failed_sync_nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reports it once; the next sync would hide that the first entry is lost."""
+    world = World(Steps(), embedded=False)
+    world.open()
+    wheel = world.wheel
+    journal = wheel._log.journal
+
+    def fails() -> None:
+        raise SyncFailed("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "sync", fails)
+        world.append("first", [("x", 5100)])
+        with pytest.raises(SyncFailed):
+            wheel.write_pending(0.0)
+    written = journal.last_index
+    world.append("second", [("x", 5100)])
+    with pytest.raises(SyncFailed):
+        wheel.write_pending(0.0)
+    assert journal.last_index == written
+    assert wheel.status().commit_index < written

@@ -1,10 +1,10 @@
 """The log: entries get their place, wait for the group's one sync, and are committed.
 
-Theory: many callers append; one syncer thread takes everything that has gathered, writes it with
-one call and syncs once (group commit). An entry gets its index and its offsets when it is queued,
-under the owner's lock, so their order is the journal's order. It is *written*, then *durable* after
-the sync, and *committed* when a majority of the peers has it - at once, on a node without peers.
-Only committed rows are visible to delivery and spill.
+Theory: many callers append; whoever writes (the node's syncer, or its append edge) takes everything
+that has gathered, writes it with one call and syncs once (group commit). An entry gets its index
+and its offsets when it is queued, under the owner's lock, so their order is the journal's order. It
+is *written*, then *durable* after the sync, and *committed* when a majority of the peers has it -
+at once, on a node without peers. Only committed rows are visible to delivery and spill.
 
     queue --> journal (written) --> sync (durable) --> waiting --> committed
       ^ own entries of a master, or entries received from one
@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import NotRunning, Overloaded, SlotwheelError, remedy_for
+from ..errors import NotRunning, Overloaded, SlotwheelError, SyncFailed, remedy_for
 from ..files import Bytes
 from ..state import ProducerEntry
 from .entry import Entry, EntryKind
@@ -58,8 +58,8 @@ class LogPositions:
 class Log:
     """Queue, journal and positions. ``lock`` is the owner's lock of the wheel.
 
-    ``waiting``: what was found in the journal behind ``commit_index``. ``changed`` is called from
-    the syncer's thread after every write, sync, and failed write.
+    ``waiting``: what was found in the journal behind ``commit_index``. ``changed`` is called after
+    every write, sync, and failed write, by the thread that writes.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Log:
         self.queued_bytes = sum(queued.nbytes for queued in waiting)
         self.changed: Callable[[], None] = lambda: None
         self._failing = False
+        self._sync_failed: SyncFailed | None = None
         self._queue: deque[QueuedEntry] = deque()
         self._writing: list[QueuedEntry] = []
         self._waiting: deque[QueuedEntry] = deque(waiting)
@@ -188,7 +189,7 @@ class Log:
     def recent(self, first: int, last: int, bytes_max: int) -> list[Entry]:
         return [] if self._recent is None else self._recent.get(first, last, bytes_max)
 
-    # -- the syncer ------------------------------------------------------------------------------
+    # -- who writes ------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for something to write; whether there is."""
@@ -201,37 +202,48 @@ class Log:
     def write(self) -> list[QueuedEntry]:
         """Write and sync what is queued. Returns entries that could not be written, if any.
 
-        Errors: ``SyncFailed`` passes through: the process has to end.
+        Errors: ``SyncFailed`` passes through: the process has to end. It comes again to whoever
+        writes meanwhile, as a later sync would say nothing of what this one has lost.
         """
         with self._write_lock:
-            with self._lock:
-                group = self._next_group()
-                self._writing = group
-            if not group:
-                return []
-            entries = [queued.entry for queued in group]
+            if self._sync_failed is not None:
+                raise self._sync_failed
             try:
-                self.journal.append(entries)
-            except OSError as error:
-                self._failing = True
-                failed = self._roll_back(group, error)
-                self.changed()
-                return failed
-            self._failing = False
-            if self._recent is not None:
-                with self._lock:
-                    self._recent.add(entries)
-                self.changed()
-            self.journal.sync()
-            with self._lock:
-                self._waiting.extend(group)
-                self._writing = []
+                group, failed = self._write()
+            except SyncFailed as error:
+                self._sync_failed = error
+                raise
         for queued in group:
             for caller in queued.callers:
                 if caller.early:
                     caller.answer()
-        self.changed()
-        return []
+        if group or failed:
+            self.changed()
+        return failed
+
+    def _write(self) -> tuple[list[QueuedEntry], list[QueuedEntry]]:
+        """What was written, and what could not be."""
+        with self._lock:
+            group = self._next_group()
+            self._writing = group
+        if not group:
+            return [], []
+        entries = [queued.entry for queued in group]
+        try:
+            self.journal.append(entries)
+        except OSError as error:
+            self._failing = True
+            return [], self._roll_back(group, error)
+        self._failing = False
+        if self._recent is not None:
+            with self._lock:
+                self._recent.add(entries)
+            self.changed()
+        self.journal.sync()
+        with self._lock:
+            self._waiting.extend(group)
+            self._writing = []
+        return group, []
 
     def _next_group(self) -> list[QueuedEntry]:
         group: list[QueuedEntry] = []
