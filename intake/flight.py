@@ -90,6 +90,8 @@ QUIET_S = 5.0
 ROOM_TIMEOUT_S = 2.0
 CANCELS_MAX = 10_000
 CANCEL_TIMEOUT_S = 10.0
+_LAST_ANSWERS_S = 0.5
+"""How long, s, it is waited for who answers what will not be committed any more."""
 _LAST_WORDS_S = 0.02
 """Time, s, for the last answers to leave the transport before its sockets are shut."""
 
@@ -388,13 +390,12 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             return
         self._closing.set()
         self._connections.close()
-        deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and not self._idle:
-            time.sleep(0.005)
+        self._wait_until_idle(grace_s)
         self._ending.set()
         self._calls.wake()
         if self._edge is not None:
             self._edge.close(grace_s)
+        self._wait_until_idle(_LAST_ANSWERS_S)
         time.sleep(_LAST_WORDS_S)
         shutdown = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
         shutdown.start()
@@ -402,6 +403,11 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         while shutdown.is_alive() and time.monotonic() < deadline:
             cut_connections(self.port)
             shutdown.join(0.02)
+
+    def _wait_until_idle(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and not self._idle:
+            time.sleep(0.005)
 
 
 def _group_of(fields: dict[str, Any]) -> str:

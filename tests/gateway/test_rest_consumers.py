@@ -299,7 +299,8 @@ def test_instances_are_members_of_a_group(
     bootstrap = with_kafka_bootstrap(with_kafka)
     for partition in range(2):
         fill(bootstrap, name, [b"%d" % one for one in range(10)], partition=partition)
-    first, second = (one.read(10) for one in members)
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(lambda one: one.read(10), members)
     assert {one["partition"] for one in first}.isdisjoint({one["partition"] for one in second})
     members[0].delete()
     for partition in range(2):
