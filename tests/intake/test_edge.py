@@ -18,7 +18,9 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.client import Client, Message, edgelink
+from slotwheel.client.columns import Limits
 from slotwheel.client.edgelink import EdgeLink
+from slotwheel.client.hello import Hello
 from slotwheel.client.link import FlightLink
 from slotwheel.intake.edge import AppendEdge
 from slotwheel.intake.flight import FlightIntake, check_free
@@ -475,3 +477,12 @@ def test_a_flush_reads_the_answers_itself(monkeypatch: pytest.MonkeyPatch) -> No
             for number in range(20):
                 client.send(Message("t", b"%d" % number, delay=60))
                 client.flush(30)
+
+
+def test_a_port_that_does_not_answer_the_hello_is_no_link() -> None:
+    def ignore(*_args: object) -> None: ...
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        hello = Hello("g", Limits(), True, 0, "", silent.getsockname()[1], "token")
+        with pytest.raises(TimeoutError):
+            EdgeLink("127.0.0.1", hello, 0.1, AppendCommand(7), ignore, ignore, ignore)
