@@ -106,7 +106,7 @@ def _limits(function: F) -> F:
     metavar="HOST:PORT",
     help="Take clients' batches on plain TCP connections, too, which costs less for single"
     " messages; port 0 takes a free one. Clients ask for it at --listen, under whose host they"
-    " connect.",
+    " connect. It has no authentication: keep it on a trusted network.",
 )
 @click.option(
     "--metrics",

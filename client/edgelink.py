@@ -7,7 +7,8 @@ unanswered; else it looks ten times a second whether the node has ended the link
 say.
 
 Rules: one thread reads at a time, and one writes. A link lives until its first error, also when a
-reader or writer is interrupted half-way, and is never repaired; the reader's thread reports it.
+reader or writer is interrupted half-way, and is never repaired; the reader's thread reports it. It
+is not used before the edge has answered that it is the one of the node that named it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -37,12 +39,15 @@ from .transport import OnAnswer, OnLost, ReadInThread
 
 _LOOK_S = 0.1
 _CLOSE_S = 1.0
+_CONNECT_S = 1.0
+"""A port that a firewall keeps silent costs this time."""
 _RECEIVED_MAX = 256 << 10
 _ANSWER_BYTES_MAX = 64 + 8 * JSON_BYTES_MAX
 
 
 class EdgeLink:
-    """One connection, open on construction. Errors: ``OSError``."""
+    """One connection, open on construction. Errors: ``OSError``, ``SlotwheelError``: it is not
+    open, and no batch was sent by it."""
 
     def __init__(
         self,
@@ -67,13 +72,38 @@ class EdgeLink:
         self._reported = threading.Event()
         self._reader: threading.Thread | None = None
         self._written = self._answered = 0
-        self._socket = socket.create_connection((host, hello.append_port), timeout_s)
-        self._socket.settimeout(None)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self._socket.sendall(encode_hello(command))
+        connect_s = min(timeout_s, _CONNECT_S)
+        self._socket = socket.create_connection((host, hello.append_port), connect_s)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._greet(replace(command, token=hello.append_token), time.monotonic() + timeout_s)
+            self._socket.settimeout(None)
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
+        except BaseException:
+            self._socket.close()
+            raise
         read_in_thread(self._read)
+
+    def _greet(self, command: AppendCommand, deadline: float) -> None:
+        """Errors: as of the constructor."""
+        self._socket.sendall(encode_hello(command))
+        while (packet := self._packets.next()) is None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("no answer to the hello")
+            self._socket.settimeout(left_s)
+            received = self._socket.recv(_RECEIVED_MAX)
+            if not received:
+                raise NodeUnreachable("the node ended the stream")
+            self._packets.feed(received)
+        answer = decode_answer(packet.metadata)
+        if isinstance(answer, RefusedBatch):
+            raise answer.error
+        if answer.sequence != NO_BATCH:
+            raise NodeUnreachable("no answer to the hello", got=f"one to batch {answer.sequence}")
+        if (packet := self._packets.next()) is not None:  # it was deposed just now
+            self._handle(packet.metadata)
 
     def write(
         self,
@@ -167,6 +197,8 @@ class EdgeLink:
                     pass
             finally:
                 self._reading.release()
+            if self._unanswered:  # whoever waits for it may have found this thread reading
+                self._wanted.set()
         self._reported.set()
         if not self._closed:
             self._on_lost(self, self.error)

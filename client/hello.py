@@ -20,6 +20,8 @@ class Hello:
     master: str
     append_port: int = 0
     """Where its append edge listens; 0: it has none."""
+    append_token: str = ""
+    """What tells this edge from others, to which that port may lead from here."""
 
     def check_master(self) -> None:
         """Errors: ``NotMaster``."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,11 @@ from .transport import LinkPort, OnAnswer, OnLost, OpenLink, ReadInThread
 # limit of a link's first call, so that this one decides how slow a node may be.
 _OPTIONS = channel_options(reconnect_ms_min=5000, reconnect_ms_max=5000)
 _log = logging.getLogger("slotwheel.client")
+
+_AVOID_S = 60.0
+"""How long, s, an append edge is not tried again that could not be used."""
+_avoided: dict[str, float] = {}
+"""Until when, monotonic, by token: so one of a node that was started again is tried at once."""
 
 _GOODBYE_S = 0.2
 _CLOSE_S = 1.0
@@ -210,6 +216,7 @@ def say_hello(client: Any, timeout_s: float) -> Hello:
             0 if alone else int(fields["epoch"]),
             "" if alone else str(fields["master_address"] or ""),
             int(fields.get("append_port", 0)),
+            str(fields.get("append_token", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise SlotwheelError("the node's hello is not readable", got=repr(error)) from None
@@ -223,19 +230,21 @@ def open_link(
     on_lost: OnLost,
     read_in_thread: ReadInThread,
 ) -> LinkPort:
-    """Connect to a node that accepts appends: to its append edge, if it has one that can be
-    reached, else by Flight. Errors: ``NodeUnreachable``, ``NotMaster``, ``UnsupportedVersion``, and
+    """Connect to a node that accepts appends: to its append edge, if it has one that answers, else
+    by Flight. Errors: ``NodeUnreachable``, ``NotMaster``, ``UnsupportedVersion``, and
     others that a node answers."""
     client = connect(address)
     ours = (command, on_answer, on_lost, read_in_thread)
     try:
         hello = say_hello(client, timeout_s)
         hello.check_master()
-        if hello.append_port:
+        if hello.append_port and time.monotonic() >= _avoided.get(hello.append_token, 0.0):
             try:
                 link = EdgeLink(split_address(address)[0], hello, timeout_s, *ours)
-            except OSError as error:
-                _log_fallback(address, hello.append_port, error)
+            except NotMaster:
+                raise
+            except (OSError, SlotwheelError) as error:
+                _avoid(address, hello, error)
             else:
                 close_all(client)
                 return link
@@ -245,12 +254,13 @@ def open_link(
         raise
 
 
-def _log_fallback(address: str, port: int, error: OSError) -> None:
+def _avoid(address: str, hello: Hello, error: Exception) -> None:
+    _avoided[hello.append_token] = time.monotonic() + _AVOID_S
     _log.warning(
-        "slotwheel client: port %d of the node at %s cannot be reached (%s): sending by Flight,"
-        " which is slower for single messages",
-        port,
+        "slotwheel client: the append edge of the node at %s, port %d, cannot be used (%s): sending"
+        " by Flight, which is slower for single messages",
         address,
+        hello.append_port,
         error,
     )
 

@@ -160,10 +160,21 @@ class Sender:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every shipment so far is done. Errors: ``TimeoutError``."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
         self._hurry()
         with self._changed:
             waiting = set(self._buffer.open)
-            if not self._ended.wait_for(lambda: waiting.isdisjoint(self._buffer.open), timeout_s):
+            link = self._link
+
+        def done() -> bool:
+            with self._changed:
+                return waiting.isdisjoint(self._buffer.open)
+
+        if link is not None:
+            link.read_while(lambda: not done(), timeout_s)
+        with self._changed:
+            left_s = None if end is None else max(0.0, end - time.monotonic())
+            if not self._ended.wait_for(done, left_s):
                 raise TimeoutError(f"not everything was answered within {timeout_s} s")
 
     def close(self) -> None:

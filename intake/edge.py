@@ -12,8 +12,11 @@ Rules:
 - The exchange's rules are those of ``exchange.py``, the bytes those of ``wheel/packets.py``.
 - Nothing waits for a single client: what cannot be written at once is kept. Until it is gone no
   further answer of that connection is made, so its window fills and nothing more of it is read.
-- Connections are bounded in number. One beyond the limit replaces the one that has been quiet
-  longest; if none has been quiet for ``quiet_s``, it is refused.
+- Connections are bounded in number, as each may hold a large batch of which a part has come. One
+  beyond the limit replaces the one that has been quiet longest, or has read nothing of its answers;
+  if that is less than ``quiet_s``, it is refused.
+- A turn reads and answers so much of each connection at most: one that sends without end leaves
+  the others their share.
 - A batch is not compressed: what is received is what it takes in memory.
 """
 
@@ -21,10 +24,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -32,7 +37,7 @@ import pyarrow as pa
 
 from ..wheel.arrowclaims import CLAIM_ERRORS, is_plain_batch
 from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, SlotwheelError
-from ..wheel.packets import COMMAND_BYTES_MAX, Packet, PacketReader, encode_packet
+from ..wheel.packets import ACCEPTED, COMMAND_BYTES_MAX, Packet, PacketReader, encode_packet
 from ..wheel.protocol import NO_BATCH, AppendCommand, encode_refused
 from ..wheel.schema import INPUT
 from .exchange import AppendExchange, received_bytes_max
@@ -63,7 +68,7 @@ class _Connection:
         self.last_word = b""  # sent after all answers, before it is closed
         self.ended = False
         self.events = _READ
-        self.since_s = time.monotonic()
+        self.since_s = time.monotonic()  # when it began, or took bytes
 
     @property
     def reads(self) -> bool:
@@ -78,13 +83,15 @@ class _Connection:
 
     @property
     def quiet_s(self) -> float:
-        since_s = time.monotonic() - self.since_s
-        return since_s if self.exchange is None else self.exchange.quiet_s
+        if self.exchange is None or self.out:
+            return time.monotonic() - self.since_s
+        return self.exchange.quiet_s
 
 
 class AppendEdge:
-    """Listens from construction until ``close``; ``start`` starts its thread. ``port``: the real
-    one.
+    """Listens from construction until ``close``. One thread calls ``turn`` again and again, also
+    after an exception, and once more after ``close``. ``port``: the real one. ``token``: tells this
+    edge from all others; a hello has to name it.
 
     ``check_serving`` raises ``NotMaster`` on a standby. ``commit``: writes, syncs and commits a
     group of what is queued in the wheel, and says whether there may be more; the wheel's ``append``
@@ -121,27 +128,28 @@ class AppendEdge:
         self._quiet_s = quiet_s
         self._has_peers = has_peers
         self._commit = commit
-        self._quiet = {} if commit is None else {"wake": False}
         self._to_commit = False
         self._connections: dict[int, _Connection] = {}
         self._blocked: set[_Connection] = set()  # a batch of theirs waits for room in the wheel
         self._ready: deque[_Connection] = deque()  # an answer may be ready
         self._deposed: deque[NotMaster] = deque()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._retried_s = 0.0  # when a batch was last tried that waits for room
         self._closed = False
+        self._ended = threading.Event()
+        self._thread_id = 0  # of the thread that turns
+        self.token = secrets.token_hex(8)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._listener.setblocking(False)
         self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._awake = False  # somebody has woken the thread, and it has not turned since
+        # Not sooner: whoever resolves an answer may be about to write to it.
+        weakref.finalize(self, os.close, self._wakes).atexit = False
+        self._awake = False  # ``_wakes`` was written, and not read since
         self._poll = select.epoll()
         self._poll.register(self._listener, select.EPOLLIN)
         self._poll.register(self._wakes, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._run, name="append-edge", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     # From any thread
 
@@ -164,49 +172,49 @@ class AppendEdge:
     def close(self, timeout_s: float) -> None:
         """End all connections. ``closing`` and ``ending`` are set before."""
         self._closed = True
-        self._wake()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        if self._thread_id:
+            self._wake()
+            self._ended.wait(timeout_s)
+        else:  # it has never turned
+            self._end_all()
 
     def _wake(self) -> None:
-        if threading.get_ident() != self._thread.ident and not self._awake:
+        if threading.get_ident() != self._thread_id and not self._awake:
             self._awake = True
-            with contextlib.suppress(OSError):
-                os.eventfd_write(self._wakes, 1)
+            os.eventfd_write(self._wakes, 1)
 
     # The thread
 
-    def _run(self) -> None:
-        try:
-            while not self._closed:
-                self._turn()
-        finally:
-            self._turn_last()
-
-    def _turn(self) -> None:
-        wait_s = 0.0 if self._to_commit else _ROOM_RETRY_S if self._blocked else _WAIT_S
-        found = self._poll.poll(wait_s)
-        self._awake = False
-        for number, mask in found:
+    def turn(self) -> float:
+        """Wait a moment for something to do, and do it. Returns how long to wait before the next
+        turn, in seconds: 0 until ``close``."""
+        self._thread_id = threading.get_ident()
+        if self._closed:
+            self._end_all()
+            return _WAIT_S
+        more = self._to_commit or self._ready
+        comes = False
+        for number, mask in self._poll.poll(
+            0.0 if more else _ROOM_RETRY_S if self._blocked else _WAIT_S
+        ):
             if number == self._wakes:
-                with contextlib.suppress(OSError):
-                    os.eventfd_read(self._wakes)
-            elif (connection := self._connections.get(number)) is None:
-                self._accept()
-            else:
+                os.eventfd_read(self._wakes)
+                self._awake = False  # before ``_ready`` is looked at, and not before it was read
+            elif number == self._listener.fileno():
+                comes = True
+            elif (connection := self._connections.get(number)) is not None:
                 self._serve(connection, mask)
-        for connection in list(self._blocked):
-            self._handle(connection, self._retry)
+        if comes:  # last, as it may get the number of one that was dropped
+            self._accept()
+        self._retry_blocked()
         while self._deposed:
             error = self._deposed.popleft()
             for connection in self._connections.values():
                 if connection.exchange is not None:
                     connection.exchange.depose(error)
         self._commit_small()
-        # What is answered makes room for what was received with it, and must be committed, too.
-        while self._ready:
-            self._answer_all()
-            self._commit_small()
+        self._answer_all()
+        return 0.0
 
     def _commit_small(self) -> None:
         """One group, so that a queue which others fill does not keep answers waiting."""
@@ -219,16 +227,17 @@ class AppendEdge:
             if connection.sock.fileno() >= 0:
                 self._handle(connection, self._answer)
 
-    def _turn_last(self) -> None:
+    def _end_all(self) -> None:
         """The last answers, as far as they can be sent at once."""
+        if self._ended.is_set():
+            return
         for connection in list(self._connections.values()):
             connection.ended = True
             self._handle(connection, self._answer)
             self._drop(connection)
         self._listener.close()
         self._poll.close()
-        os.close(self._wakes)
-        self._wakes = -1
+        self._ended.set()
 
     def _handle(self, connection: _Connection, do: Callable[[_Connection], None]) -> None:
         """Do something for a connection; its error ends this connection alone."""
@@ -251,7 +260,7 @@ class AppendEdge:
         if mask & ~_WRITE and connection.sock.fileno() >= 0:
             self._handle(connection, self._receive)
         if connection.sock.fileno() >= 0:
-            self._watch(connection)
+            self._handle(connection, self._watch)
 
     def _accept(self) -> None:
         try:
@@ -259,6 +268,15 @@ class AppendEdge:
         except OSError:  # it is gone again, or no descriptor is free
             self._closing.wait(_PAUSE_S)
             return
+        try:
+            self._admit(sock)
+        except BaseException as error:
+            sock.close()
+            if not isinstance(error, OSError):
+                raise
+
+    def _admit(self, sock: socket.socket) -> None:
+        """Errors: ``OSError`` when it is gone."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._has_place():
@@ -274,8 +292,8 @@ class AppendEdge:
             return
         body_max = received_bytes_max(self._wheel.config.batch_bytes_max) + _HEAD_BYTES
         connection = _Connection(sock, body_max)
-        self._connections[sock.fileno()] = connection
         self._poll.register(sock, connection.events)
+        self._connections[sock.fileno()] = connection
 
     def _has_place(self) -> bool:
         """Whether there may be one connection more; a quiet one leaves for it."""
@@ -327,6 +345,14 @@ class AppendEdge:
         if packet.body.size:
             raise InvalidBatch("a hello with a body", got=f"{packet.body.size} bytes", limit=0)
         command = AppendCommand.decode(packet.metadata)
+        if command.token != self.token:
+            raise InvalidBatch(
+                "a hello for another append edge",
+                got=repr(command.token[:80]),
+                limit="the append_token of this node's hello",
+                remedy="Ask this node for its port and token. Behind a mapping of ports, its own"
+                " port has to lead to it, too",
+            )
         self._check_serving()
         if self._closing.is_set():
             raise NotRunning("the node is shutting down", remedy="Try again in a moment")
@@ -341,6 +367,8 @@ class AppendEdge:
             resolved=lambda: self._resolved(connection),
             has_peers=self._has_peers,
         )
+        connection.out = memoryview(encode_packet(ACCEPTED))  # nothing can stand before it
+        self._ready.append(connection)
 
     def _resolved(self, connection: _Connection) -> None:
         self._ready.append(connection)
@@ -348,10 +376,22 @@ class AppendEdge:
 
     def _append(self, connection: _Connection, exchange: AppendExchange, packet: Packet) -> None:
         small = packet.body.size <= SMALL_BYTES
-        exchange.read(_batch_of(packet.body), packet.metadata, **(self._quiet if small else {}))
+        wake = self._commit is None or not small
+        exchange.read(_batch_of(packet.body), packet.metadata, wake=wake)
         self._to_commit |= small
         if exchange.waits_for_room:
             self._blocked.add(connection)
+
+    def _retry_blocked(self) -> None:
+        now_s = time.monotonic()
+        if not self._blocked or now_s - self._retried_s < _ROOM_RETRY_S:
+            return
+        self._retried_s = now_s
+        # Each try encodes the batch once more.
+        there_is_room = self._wheel.wait_for_room(0.0) or self._closing.is_set()
+        for connection in list(self._blocked):
+            if there_is_room or (connection.exchange and connection.exchange.room_left_s <= 0):
+                self._handle(connection, self._retry)
 
     def _retry(self, connection: _Connection) -> None:
         """The wheel had no room for its last batch."""
@@ -386,6 +426,7 @@ class AppendEdge:
     def _send(self, connection: _Connection) -> None:
         with contextlib.suppress(BlockingIOError):
             connection.out = connection.out[connection.sock.send(connection.out) :]
+            connection.since_s = time.monotonic()
 
     def _end(self, connection: _Connection, error: SlotwheelError) -> None:
         """Nothing more is read; the client gets the reason after all answers."""

@@ -104,7 +104,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     master any more. ``peers``: serves the calls of other peers.
     ``facts``: what the node adds to its ``status``. ``policies``: the group's; None: it has none.
     ``pages``: metrics and health, by path. ``edge``: the address of the append edge, which this
-    server names in its hello; None: there is none. ``commit``: as of ``AppendEdge``.
+    server names in its hello; None: there is none. Whoever made the server turns ``self.edge``.
+    ``commit``: as of ``AppendEdge``.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -155,31 +156,37 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             FORGET: self._forget,
         }
         check_free(address)
-        self._edge: AppendEdge | None = None
+        self.edge: AppendEdge | None = None
         if edge is not None:
             check_free(edge, "--append")
-            self._edge = AppendEdge(
-                wheel,
-                *split_address(edge, to_listen=True),
-                clock,
-                self._events,
-                check_serving=self._check_master,
-                closing=self._closing,
-                ending=self._ending,
-                room_timeout_s=room_timeout_s,
-                connections_max=connections_max,
-                quiet_s=quiet_s,
-                has_peers=group is not None,
-                commit=commit,
-            )
-        try:
-            super().__init__(f"grpc://{address}")
-        except pa.ArrowException as error:
-            check_free(address)  # it may have been taken just now
-            raise OSError(f"cannot listen on {address}: {error}") from None
+            try:
+                self.edge = AppendEdge(
+                    wheel,
+                    *split_address(edge, to_listen=True),
+                    clock,
+                    self._events,
+                    check_serving=self._check_master,
+                    closing=self._closing,
+                    ending=self._ending,
+                    room_timeout_s=room_timeout_s,
+                    connections_max=min(streams_max, connections_max),
+                    quiet_s=quiet_s,
+                    has_peers=group is not None,
+                    commit=commit,
+                )
+            except OSError:
+                check_free(edge, "--append")  # it may have been taken just now
+                raise
+        with contextlib.ExitStack() as undo:
+            if self.edge is not None:
+                undo.callback(self.edge.close, 0.0)
+            try:
+                super().__init__(f"grpc://{address}")
+            except pa.ArrowException as error:
+                check_free(address)
+                raise OSError(f"cannot listen on {address}: {error}") from None
+            undo.pop_all()
         self._connections.start(self.port)
-        if self._edge is not None:
-            self._edge.start()
 
     # Flight's methods: each runs in a thread of its own
 
@@ -265,8 +272,9 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
 
     def _hello(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         config = self._wheel.config
+        edge = self.edge
         return {
-            **({} if self._edge is None else {"append_port": self._edge.port}),
+            **({} if edge is None else {"append_port": edge.port, "append_token": edge.token}),
             "group": config.group,
             "now_ms": self._clock(),
             "limits": {
@@ -377,12 +385,12 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     def depose(self) -> None:
         """This node is not the master any more: answer so on every open stream."""
         self._calls.depose(self._not_master())
-        if self._edge is not None:
-            self._edge.depose(self._not_master())
+        if self.edge is not None:
+            self.edge.depose(self._not_master())
 
     @property
     def _idle(self) -> bool:
-        return self._calls.idle and (self._edge is None or self._edge.idle)
+        return self._calls.idle and (self.edge is None or self.edge.idle)
 
     def close(self, grace_s: float = 1.0) -> None:
         """Accept nothing more, answer what was read (for ``grace_s`` at most), and end."""
@@ -393,8 +401,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._wait_until_idle(grace_s)
         self._ending.set()
         self._calls.wake()
-        if self._edge is not None:
-            self._edge.close(grace_s)
+        if self.edge is not None:
+            self.edge.close(grace_s)
         self._wait_until_idle(_LAST_ANSWERS_S)
         time.sleep(_LAST_WORDS_S)
         shutdown = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)

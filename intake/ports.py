@@ -48,9 +48,10 @@ class WheelPort(Protocol):
         producer: int = 0,
         sequence: int = -1,
         early: bool = False,
+        wake: bool = True,
     ) -> Future[Any]:
         """Append rows; the future resolves when they are committed; ``early``: when they are
-        durable here, before a majority has them.
+        durable here, before a majority has them. ``wake`` False: the caller commits them, soon.
 
         Errors: ``NotMaster``, at once or by the future, on a standby and when deposed.
         """

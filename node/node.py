@@ -144,6 +144,8 @@ class Node:
             undo.callback(self._stop_threads)
             self._start_threads()
             self._flight = self._listen()
+            if self._flight.edge is not None:
+                self._threads.loop("append-edge", self._flight.edge.turn)
             if self._peers is not None:
                 self._peers.driver.start()
             self.listening = with_port(self.config.listen, self._flight.port)

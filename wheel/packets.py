@@ -3,7 +3,7 @@
 Theory: what a batch and an answer consist of is the same as over Flight (``protocol.py``): metadata
 of a few bytes, and beside a batch its Arrow record batch message. Each such pair is a *packet*,
 both lengths first. A client begins with a hello: the magic, and a packet whose metadata is its
-append command.
+append command; the node answers it with a packet, too, or refuses it as it refuses a batch.
 
 Rules: a length is checked before anything of that size is allocated. A reader keeps what it was
 given until it is a whole packet, whatever the pieces; a large body is received where it will stay.
@@ -15,10 +15,11 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from .errors import InvalidBatch, UnsupportedVersion
-from .protocol import AppendCommand
+from .protocol import NO_BATCH, AppendCommand, encode_stored
 
 # Hello, client to node: the magic, then a packet without a body.
 # +--------+---------+
@@ -50,6 +51,9 @@ COMMAND_BYTES_MAX = 1024
 """Of the metadata of a client's packets; that of a batch has 24 bytes at most."""
 _COPIED_BYTES_MAX = 64 << 10
 """A smaller body is copied out of what was received; for a larger one memory of its own pays."""
+
+ACCEPTED = encode_stored(NO_BATCH, -1, 0, np.empty(0, np.uint32))
+"""The metadata of the packet that answers a hello: stored, of no batch."""
 
 
 class Packet(NamedTuple):

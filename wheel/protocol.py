@@ -83,7 +83,8 @@ JSON_BYTES_MAX = 1 << 20
 STORED = 0
 REFUSED = 1
 NO_BATCH = (1 << 64) - 1
-"""The sequence in an answer that answers no batch: the node was deposed while nothing was sent."""
+"""The sequence in an answer that answers no batch: the node was deposed while nothing was sent, or
+the append edge answers a hello."""
 
 # Beside each batch (app_metadata), client to node; the last two only beside a request:
 # +----------+----------+---------+
@@ -150,14 +151,16 @@ class RefusedBatch:
 
 @dataclass(frozen=True, slots=True)
 class AppendCommand:
-    """The command of an append exchange. ``producer`` 0 means: no protection from repeats."""
+    """The command of an append exchange. ``producer`` 0 means: no protection from repeats.
+    ``token``: of the append edge that it is for; empty: it goes by Flight."""
 
     producer: int
     acks: str = "all"
+    token: str = ""
 
     def encode(self) -> bytes:
         fields = {"do": "append", "producer": f"{self.producer:x}", "acks": self.acks}
-        return encode_json(fields)
+        return encode_json({**fields, "token": self.token} if self.token else fields)
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
@@ -177,7 +180,7 @@ class AppendCommand:
                 limit=f"do append, producer below {PRODUCER_LIMIT:x} (hex), acks {'|'.join(ACKS)}",
                 remedy=f"See docs/formats.md ({type(error).__name__}: {error})",
             ) from None
-        return cls(producer, acks)
+        return cls(producer, acks, str(fields.get("token", "")))
 
 
 def split_address(address: str, *, to_listen: bool = False) -> tuple[str, int]:

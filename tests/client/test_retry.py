@@ -117,7 +117,7 @@ def test_sequences_stay_within_the_window() -> None:
     refusals = random.Random(5)
 
     class Picky(FakeWheel):
-        def append(self, rows, now_ms, *, producer=0, sequence=-1, early=False):  # type: ignore[no-untyped-def]
+        def append(self, rows, now_ms, *, producer=0, sequence=-1, early=False, wake=True):  # type: ignore[no-untyped-def]
             try:
                 if refusals.random() < 0.3:
                     raise_overloaded()

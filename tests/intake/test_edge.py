@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import os
+import select
 import socket
 import struct
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from slotwheel.client import Client, Message
+from slotwheel.client import Client, Message, edgelink
+from slotwheel.client.columns import Limits
 from slotwheel.client.edgelink import EdgeLink
-from slotwheel.intake.flight import FlightIntake
-from slotwheel.wheel.errors import NotMaster, Overloaded, SlotwheelError
+from slotwheel.client.hello import Hello
+from slotwheel.client.link import FlightLink
+from slotwheel.intake.edge import AppendEdge
+from slotwheel.intake.flight import FlightIntake, check_free
+from slotwheel.intake.ports import IntakeEvents
+from slotwheel.node.threads import Threads
+from slotwheel.wheel.errors import AddressInUse, NotMaster, Overloaded, SlotwheelError
 from slotwheel.wheel.packets import MAGIC, PacketReader, encode_hello, encode_packet
 from slotwheel.wheel.protocol import (
     NO_BATCH,
@@ -31,27 +42,55 @@ from support.waiting import eventually
 
 
 @contextmanager
-def served(wheel: FakeWheel, **options: Any) -> Iterator[FlightIntake]:
+def served(
+    wheel: FakeWheel, *, alarms: list[str] | None = None, commits: bool = True, **options: Any
+) -> Iterator[FlightIntake]:
+    """``commits``: the edge commits small batches by itself, as it does in a node. ``alarms``: gets
+    those of its loop."""
     server = FlightIntake(
-        wheel, "127.0.0.1:0", edge="127.0.0.1:0", **{"room_timeout_s": 0.05, **options}
+        wheel,
+        "127.0.0.1:0",
+        edge="127.0.0.1:0",
+        commit=wheel.commit if commits else None,
+        **{"room_timeout_s": 0.05, **options},
     )
+    assert server.edge is not None
+    kept = [] if alarms is None else alarms
+    threads = Threads(lambda kind, error: kept.append(f"{kind} {error}"), lambda _error: None)
+    threads.loop("append-edge", server.edge.turn)
     try:
         yield server
+        assert not threads.unhealthy()
     finally:
         server.close()
+        assert not threads.stop(time.monotonic() + 10, last="append-edge")
+    assert kept is alarms or not kept
 
 
-def port_of(server: FlightIntake) -> int:
-    return int(action(server, "hello", b'{"slotwheel": 1}')["append_port"])
+def command_for(server: FlightIntake, producer: int = 7) -> AppendCommand:
+    assert server.edge is not None
+    return AppendCommand(producer, token=server.edge.token)
 
 
 class EdgeClient:
-    """A client of the bare protocol."""
+    """A client of the bare protocol. ``hello``: instead of one that is accepted."""
 
-    def __init__(self, server: FlightIntake, hello: bytes | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port_of(server)), 10)
-        self.socket.sendall(encode_hello(AppendCommand(7)) if hello is None else hello)
+    def __init__(
+        self, server: FlightIntake, hello: bytes | None = None, *, producer: int = 7
+    ) -> None:
+        fields = action(server, "hello", b'{"slotwheel": 1}')
+        self.socket = socket.create_connection(("127.0.0.1", fields["append_port"]), 10)
+        command = AppendCommand(producer, token=fields["append_token"])
+        self.socket.sendall(encode_hello(command) if hello is None else hello)
         self._packets = PacketReader(1 << 20, 0, greeted=True)
+        if hello is None:
+            self.accepted()
+
+    def accepted(self) -> None:
+        answer = self.answer()
+        if isinstance(answer, RefusedBatch):
+            raise answer.error
+        assert (answer.sequence, answer.count) == (NO_BATCH, 0)
 
     def send(self, batch: pa.RecordBatch, sequence: int) -> None:
         self.send_bytes(batch.serialize().to_pybytes(), sequence)
@@ -88,9 +127,10 @@ def send_without_end(client: EdgeClient, batch: pa.RecordBatch) -> None:
         client.send(batch, sequence)
 
 
-def test_batches_are_stored_and_answered_in_order() -> None:
+@pytest.mark.parametrize("commits", [True, False])
+def test_batches_are_stored_and_answered_in_order(commits: bool) -> None:
     wheel = FakeWheel(commit_s=0.01)
-    with served(wheel) as server, closing(EdgeClient(server)) as client:
+    with served(wheel, commits=commits) as server, closing(EdgeClient(server)) as client:
         for sequence in range(20):
             client.send(rows(b"%d" % sequence), sequence)
         assert [client.answer().sequence for _ in range(20)] == list(range(20))
@@ -100,11 +140,13 @@ def test_batches_are_stored_and_answered_in_order() -> None:
 def test_a_batch_that_comes_byte_by_byte_is_stored() -> None:
     wheel = FakeWheel()
     body = rows(b"slow").serialize().to_pybytes()
-    sent = encode_hello(AppendCommand(7)) + encode_packet(encode_sequence(0), len(body)) + body
     with served(wheel) as server, closing(EdgeClient(server, b"")) as client:
+        sent = encode_hello(command_for(server))
+        sent += encode_packet(encode_sequence(0), len(body)) + body
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for number in range(len(sent)):
             client.socket.sendall(sent[number : number + 1])
+        client.accepted()
         assert isinstance(client.answer(), StoredBatch)
     assert wheel.values() == [b"slow"]
 
@@ -125,6 +167,8 @@ def test_a_refused_batch_does_not_end_the_exchange() -> None:
         MAGIC + b"\x01" + encode_packet(b"not json"),
         MAGIC + b"\x01" + encode_packet(AppendCommand(7).encode(), 1) + b"x",
         MAGIC + b"\x01" + struct.pack("<II", 1 << 31, 0),
+        encode_hello(AppendCommand(7)),
+        encode_hello(AppendCommand(7, token="of another node")),
     ],
 )
 def test_a_wrong_hello_is_answered_with_the_reason_and_ended(hello: bytes) -> None:
@@ -150,9 +194,12 @@ def compressed() -> bytes:
 @pytest.mark.parametrize(
     "body", [b"no Arrow at all", bytes(64), rows(b"").schema.serialize().to_pybytes(), compressed()]
 )
-def test_what_is_no_plain_batch_ends_the_exchange_after_all_answers(body: bytes) -> None:
+@pytest.mark.parametrize("commits", [True, False])
+def test_what_is_no_plain_batch_ends_the_exchange_after_all_answers(
+    body: bytes, commits: bool
+) -> None:
     wheel = FakeWheel(commit_s=0.05)
-    with served(wheel) as server, closing(EdgeClient(server)) as client:
+    with served(wheel, commits=commits) as server, closing(EdgeClient(server)) as client:
         client.send(rows(b"before"), 0)
         client.send_bytes(body, 1)
         assert isinstance(client.answer(), StoredBatch)
@@ -183,7 +230,7 @@ def test_a_client_that_does_not_read_its_answers_holds_up_nobody() -> None:
         many = rows(*[b""] * 5000)
         with pytest.raises(TimeoutError):  # it is not read any more
             send_without_end(deaf, many)
-        with closing(EdgeClient(server, encode_hello(AppendCommand(8)))) as client:
+        with closing(EdgeClient(server, producer=8)) as client:
             client.send(rows(b"mine"), 0)
             assert isinstance(client.answer(), StoredBatch)
 
@@ -219,29 +266,156 @@ def test_a_deposed_master_tells_a_quiet_client_and_one_that_sends() -> None:
             assert answer.sequence == NO_BATCH
             assert isinstance(answer.error, NotMaster)
             assert isinstance(late.error(), NotMaster)
-        with closing(EdgeClient(server)) as standby:
+        with closing(EdgeClient(server, encode_hello(command_for(server)))) as standby:
             assert isinstance(standby.error(), NotMaster)
             assert standby.ended()
 
 
-def test_one_beyond_the_limit_is_refused_until_another_is_quiet() -> None:
-    with served(FakeWheel(), connections_max=2, quiet_s=60) as server:
+def test_one_beyond_the_limit_is_refused_until_another_is_gone() -> None:
+    with served(FakeWheel(), streams_max=2, quiet_s=60) as server:
         first, second = EdgeClient(server), EdgeClient(server)
         for client in (first, second):
             client.send(rows(b""), 0)
             client.answer()
-        assert isinstance(EdgeClient(server).error(), Overloaded)
+        with closing(EdgeClient(server, b"")) as refused:
+            assert isinstance(refused.error(), Overloaded)
         first.close()
-        eventually(lambda: server._edge is not None and server._edge.open == 1)
+        eventually(lambda: server.edge is not None and server.edge.open == 1)
         with closing(EdgeClient(server)) as third:
             third.send(rows(b""), 1)
             assert isinstance(third.answer(), StoredBatch)
         second.close()
 
 
-def test_closing_answers_what_was_read() -> None:
+def test_one_beyond_the_limit_replaces_the_one_that_has_been_quiet_longest() -> None:
+    with served(FakeWheel(), streams_max=2, quiet_s=0) as server:
+        first, second = EdgeClient(server), EdgeClient(server)
+        for client in (second, first, second):
+            client.send(rows(b""), 0)
+            client.answer()
+        with closing(EdgeClient(server)) as third:
+            assert first.ended()
+            for client in (second, third):
+                client.send(rows(b""), 1)
+                assert isinstance(client.answer(), StoredBatch)
+        first.close()
+        second.close()
+
+
+def test_one_beyond_the_limit_replaces_one_that_does_not_read_its_answers() -> None:
+    with (
+        served(FakeWheel(), streams_max=1, quiet_s=0) as server,
+        closing(EdgeClient(server)) as deaf,
+    ):
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.socket.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            send_without_end(deaf, rows(*[b""] * 5000))
+        with closing(EdgeClient(server, producer=8)) as client:
+            client.send(rows(b"mine"), 0)
+            assert isinstance(client.answer(), StoredBatch)
+
+
+def test_a_batch_that_waits_for_room_is_tried_again_only_when_there_is_some() -> None:
+    wheel = FakeWheel()
+    wheel.has_room.clear()
+    with served(wheel, room_timeout_s=60) as server, closing(EdgeClient(server)) as client:
+        client.send(rows(b"waits"), 0)
+        eventually(lambda: bool(wheel.early))
+        for _ in range(50):  # each is a turn
+            EdgeClient(server).close()
+        assert len(wheel.early) == 1
+        wheel.has_room.set()
+        assert isinstance(client.answer(), StoredBatch)
+
+
+def in_thread(do: Callable[[], object]) -> None:
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+
+
+def edge_of(wheel: FakeWheel) -> AppendEdge:
+    return AppendEdge(
+        wheel,
+        "127.0.0.1",
+        0,
+        lambda: 0,
+        IntakeEvents(),
+        check_serving=wheel.check_serving,
+        closing=threading.Event(),
+        ending=threading.Event(),
+        room_timeout_s=1,
+        connections_max=2,
+        quiet_s=0,
+    )
+
+
+def test_no_wake_is_lost_that_comes_while_an_earlier_one_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    edge = edge_of(FakeWheel())
+    edge.turn()
+    read = os.eventfd_read
+
+    def read_while_it_is_woken(number: int) -> int:
+        in_thread(edge._wake)
+        return read(number)
+
+    monkeypatch.setattr(os, "eventfd_read", read_while_it_is_woken)
+    in_thread(edge._wake)
+    edge.turn()
+    in_thread(edge._wake)
+    assert select.select([edge._wakes], [], [], 0)[0]
+    edge.close(0)
+    edge.turn()
+
+
+def test_an_edge_that_has_ended_may_still_be_woken() -> None:
+    edge = edge_of(FakeWheel())
+    edge.turn()
+    edge.close(0)
+    edge.turn()
+    in_thread(edge._wake)
+    assert str(Path(f"/proc/self/fd/{edge._wakes}").readlink()) == "anon_inode:[eventfd]"
+
+
+def test_an_unforeseen_error_is_an_alarm_and_the_edge_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alarms: list[str] = []
+    accept = AppendEdge._admit
+    with served(FakeWheel(), alarms=alarms) as server:
+
+        def fail_once(edge: AppendEdge, sock: socket.socket) -> None:
+            monkeypatch.setattr(AppendEdge, "_admit", accept)
+            raise MemoryError("no memory")
+
+        monkeypatch.setattr(AppendEdge, "_admit", fail_once)
+        with closing(EdgeClient(server, b"")) as lost:
+            assert lost.ended()
+        with closing(EdgeClient(server)) as client:
+            client.send(rows(b"good"), 0)
+            assert isinstance(client.answer(), StoredBatch)
+    assert alarms == ["append-edge-failed no memory"]
+
+
+def test_an_address_that_is_taken_is_named_and_the_other_one_is_free_again() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as found:
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    with pytest.raises(AddressInUse):
+        FlightIntake(FakeWheel(), address, edge=address)
+    check_free(address)
+    taken = edge_of(FakeWheel())
+    with pytest.raises(AddressInUse, match="--append"):
+        FlightIntake(FakeWheel(), "127.0.0.1:0", edge=f"127.0.0.1:{taken.port}")
+    taken.close(0)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_closing_answers_what_was_read(commits: bool) -> None:
     wheel = FakeWheel(commit_s=0.2)
-    with served(wheel) as server, closing(EdgeClient(server)) as client:
+    with served(wheel, commits=commits) as server, closing(EdgeClient(server)) as client:
         client.send(rows(b"last"), 0)
         eventually(lambda: wheel.values() == [b"last"])
         server.close(grace_s=10)
@@ -265,10 +439,50 @@ def test_a_client_sends_by_the_edge_and_follows_its_loss() -> None:
 
 def test_a_client_falls_back_to_flight(caplog: pytest.LogCaptureFixture) -> None:
     wheel = FakeWheel()
+    with closing(socket.create_server(("127.0.0.1", 0))) as found:
+        unused = found.getsockname()[1]
     with served(wheel) as server:
-        assert server._edge is not None
-        server._edge._listener.close()
+        assert server.edge is not None
+        server.edge.port = unused
         with Client(f"127.0.0.1:{server.port}", timeout_s=20) as client:
             client.send(Message("t", b"all the same", delay=60)).result(10)
-    assert "cannot be reached" in caplog.text
+    assert "cannot be used" in caplog.text
     assert wheel.values() == [b"all the same"]
+
+
+def test_a_client_stores_nothing_at_the_edge_of_another_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wheel, other = FakeWheel(), FakeWheel()
+    with served(wheel) as server, served(other) as there:
+        assert server.edge is not None
+        assert there.edge is not None
+        server.edge.port = there.edge.port  # as through a tunnel that leads elsewhere
+        with Client(f"127.0.0.1:{server.port}", timeout_s=20) as client:
+            for number in range(3):
+                client.send(Message("t", b"%d" % number, delay=60)).result(10)
+                link = client._sender._link
+                assert isinstance(link, FlightLink)
+                link.cut()
+    assert wheel.values() == [b"0", b"1", b"2"]
+    assert not other.batches
+    assert caplog.text.count("cannot be used") == 1  # it is not tried again soon
+
+
+def test_a_flush_reads_the_answers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(FakeWheel()) as server:
+        monkeypatch.setattr(edgelink, "_LOOK_S", 300.0)  # nobody else would read soon
+        with Client(f"127.0.0.1:{server.port}", timeout_s=60) as client:
+            client.send(Message("t", b"first", delay=60)).result(30)
+            for number in range(20):
+                client.send(Message("t", b"%d" % number, delay=60))
+                client.flush(30)
+
+
+def test_a_port_that_does_not_answer_the_hello_is_no_link() -> None:
+    def ignore(*_args: object) -> None: ...
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        hello = Hello("g", Limits(), True, 0, "", silent.getsockname()[1], "token")
+        with pytest.raises(TimeoutError):
+            EdgeLink("127.0.0.1", hello, 0.1, AppendCommand(7), ignore, ignore, ignore)

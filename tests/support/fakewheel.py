@@ -5,6 +5,7 @@ Several of them with one ``Log`` play the peers of a group: what one has stored,
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -42,8 +43,9 @@ class Log:
 
 @dataclass
 class FakeWheel:
-    """``commit_s``: how long a commit takes. ``before_append``: may raise, to play any refusal.
-    ``serving`` False: a standby; ``master`` is its hint."""
+    """``commit_s``: how long a commit takes. Whoever appends with ``wake=False`` calls ``commit``.
+    ``before_append``: may raise, to play any refusal. ``serving`` False: a standby; ``master`` is
+    its hint."""
 
     config: WheelConfig = field(default_factory=WheelConfig)
     commit_s: float = 0.0
@@ -64,6 +66,7 @@ class FakeWheel:
         self._producers = self.log.producers
         self.batches = self.log.batches
         self._positions: dict[int, int] = {}
+        self._to_commit: list[tuple[Future[AppendReceipt], AppendReceipt]] = []
 
     def append(
         self,
@@ -73,6 +76,7 @@ class FakeWheel:
         producer: int = 0,
         sequence: int = -1,
         early: bool = False,
+        wake: bool = True,
     ) -> Future[AppendReceipt]:
         self.check_serving()
         self.early.append(early)
@@ -95,7 +99,7 @@ class FakeWheel:
             if producer and sequence in known:
                 self.duplicates += 1
                 return known[sequence]
-            future = self._store(rows, now_ms, sequence)
+            future = self._store(rows, now_ms, sequence, wake=wake)
             if producer:
                 known[sequence] = future
                 while len(known) > IN_FLIGHT_MAX:
@@ -112,7 +116,7 @@ class FakeWheel:
         return again
 
     def _store(
-        self, rows: pa.RecordBatch, now_ms: int, sequence: int = -1
+        self, rows: pa.RecordBatch, now_ms: int, sequence: int = -1, *, wake: bool = True
     ) -> Future[AppendReceipt]:
         # As the real one does: its own copy, so that Flight's buffers are free again.
         sink = pa.BufferOutputStream()
@@ -124,13 +128,25 @@ class FakeWheel:
         self.log.next_offset += rows.num_rows
         self.batches.append(rows)
         future: Future[AppendReceipt] = Future()
-        if self.commit_s:
+        if not wake:
+            self._to_commit.append((future, receipt))
+        elif self.commit_s:
             timer = threading.Timer(self.commit_s, future.set_result, [receipt])
             timer.daemon = True
             timer.start()
         else:
             future.set_result(receipt)
         return future
+
+    def commit(self) -> bool:
+        """Commit what was appended without waking anybody. Returns whether there was anything."""
+        with self._lock:
+            found, self._to_commit = self._to_commit, []
+        if found:
+            time.sleep(self.commit_s)
+        for future, receipt in found:
+            future.set_result(receipt)
+        return bool(found)
 
     def check_serving(self) -> None:
         if not self.serving:
