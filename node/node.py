@@ -29,6 +29,7 @@ from functools import partial
 
 from ..intake.flight import FlightIntake, check_free
 from ..wheel.dispatcher import Dispatcher
+from ..wheel.errors import AddressInUse
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.peers.peer import PeerWheel
 from . import descriptors, work
@@ -53,6 +54,7 @@ STOP_WITHIN_S = 1.3
 _LAST_MARK_S = 0.4
 """The part of that time, s, that is reserved for the last mark and for closing."""
 _HAND_OVER_S = 0.3
+_GATEWAY_GONE_S = 5.0
 _SUCCESSOR_S = 0.2
 SWITCH_INTERVAL_S = 0.002
 """How long a thread keeps the interpreter, s: short, so that the hand is punctual. Not shorter, for
@@ -117,7 +119,7 @@ class Node:
             undo.callback(self._lock.release)
             check_free(self.config.listen)
             if self.config.http is not None:
-                check_free(self.config.http, "--http")
+                _wait_until_free(self.config.http)
             self._connections_max = descriptors.for_connections(
                 self.config.wheel, descriptors.limit()
             )
@@ -364,3 +366,17 @@ class Node:
     def _close_sinks(self) -> None:
         with contextlib.suppress(Exception):  # whatever it is, the process is ending
             self._out.close()
+
+
+def _wait_until_free(http: str) -> None:
+    """The gateway of a node that was killed just now ends once it has begun, and listens until
+    then. Errors: ``AddressInUse``, ``OSError``."""
+    deadline = time.monotonic() + _GATEWAY_GONE_S
+    while True:
+        try:
+            check_free(http, "--http")
+            return
+        except AddressInUse:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.05)
