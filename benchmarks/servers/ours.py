@@ -61,6 +61,9 @@ class _Sender:
         self._client = Client(address)
 
     def send(self, values: Sequence[bytes], due_ms: Sequence[int]) -> None:
+        if len(values) == 1:
+            self._client.send(_TOPIC, values[0], due=due_ms[0]).result()
+            return
         columns = [pa.array(due_ms, pa.int64()), pa.array([_TOPIC] * len(values)), pa.array(values)]
         batch = pa.RecordBatch.from_arrays(columns, names=["due", "topic", "value"])
         self._client.send_table(batch).wait()
