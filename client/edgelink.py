@@ -3,8 +3,7 @@
 Theory: waking a thread costs more than sending a small batch. So whoever waits for a receipt may
 read the answers by itself (``read_while``). The reader's thread reads when nobody waits: it is
 woken by a batch that was written for it, and by whoever stops reading while something is
-unanswered; else it looks ten times a second whether the node has ended the link, or has anything to
-say.
+unanswered; else it looks once a second whether the node has ended the link, or has anything to say.
 
 Rules: one thread reads at a time, and one writes. A link lives until its first error, also when a
 reader or writer is interrupted half-way, and is never repaired; the reader's thread reports it. It
@@ -16,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -38,9 +38,13 @@ from .hello import Hello
 from .transport import OnAnswer, OnLost, ReadInThread
 
 _LOOK_S = 0.1
+"""Who waits for bytes looks so often whether it still has to."""
+_IDLE_LOOK_S = 1.0
 _CLOSE_S = 1.0
 _CONNECT_S = 1.0
 """A port that a firewall keeps silent costs this time."""
+_RECEIVE_TIMEOUT = struct.pack("@ll", 0, int(_LOOK_S * 1_000_000))
+"""To receive with a timeout of the socket's takes one call, and gives the interpreter away once."""
 _RECEIVED_MAX = 256 << 10
 _ANSWER_BYTES_MAX = 64 + 8 * JSON_BYTES_MAX
 
@@ -78,6 +82,7 @@ class EdgeLink:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._greet(replace(command, token=hello.append_token), time.monotonic() + timeout_s)
             self._socket.settimeout(None)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLIN)
         except BaseException:
@@ -188,7 +193,7 @@ class EdgeLink:
         """The reader's thread."""
         self._reader = threading.current_thread()
         while self.error is None:
-            self._wanted.wait(_LOOK_S)
+            self._wanted.wait(_IDLE_LOOK_S)
             self._wanted.clear()
             if not self._reading.acquire(blocking=self._closed):
                 continue  # whoever waits reads
@@ -211,9 +216,12 @@ class EdgeLink:
         """Handle what comes within ``wait_s``; whether there may be more soon. One thread at a
         time."""
         try:
-            if not self._poll.poll(wait_s * 1000):
+            if wait_s < _LOOK_S and not self._poll.poll(wait_s * 1000):
                 return self._unanswered
-            received = self._socket.recv(_RECEIVED_MAX)
+            try:
+                received = self._socket.recv(_RECEIVED_MAX)
+            except BlockingIOError:  # nothing came within the timeout
+                return self._unanswered
             if not received:
                 raise NodeUnreachable("the node ended the stream")
             self._packets.feed(received)

@@ -32,6 +32,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -40,7 +41,7 @@ from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, Slot
 from ..wheel.packets import ACCEPTED, COMMAND_BYTES_MAX, Packet, PacketReader, encode_packet
 from ..wheel.protocol import NO_BATCH, AppendCommand, encode_refused
 from ..wheel.schema import INPUT
-from .exchange import AppendExchange, received_bytes_max
+from .exchange import AppendExchange, Outcome, append_waiting, received_bytes_max
 from .ports import Clock, IntakeEvents, WheelPort
 
 SMALL_BYTES = 16 << 10
@@ -130,6 +131,7 @@ class AppendEdge:
         self._commit = commit
         self._to_commit = False
         self._connections: dict[int, _Connection] = {}
+        self._small: dict[_Connection, None] = {}  # a small batch of theirs is to be appended
         self._blocked: set[_Connection] = set()  # a batch of theirs waits for room in the wheel
         self._ready: deque[_Connection] = deque()  # an answer may be ready
         self._deposed: deque[NotMaster] = deque()
@@ -192,7 +194,7 @@ class AppendEdge:
         if self._closed:
             self._end_all()
             return _WAIT_S
-        more = self._to_commit or self._ready
+        more = self._small or self._to_commit or self._ready
         comes = False
         for number, mask in self._poll.poll(
             0.0 if more else _ROOM_RETRY_S if self._blocked else _WAIT_S
@@ -212,9 +214,21 @@ class AppendEdge:
             for connection in self._connections.values():
                 if connection.exchange is not None:
                     connection.exchange.depose(error)
+        self._append_small()
         self._commit_small()
         self._answer_all()
         return 0.0
+
+    def _append_small(self) -> None:
+        """All small batches that were read, together: one of each connection at a time."""
+        while self._small:
+            read, self._small = [*self._small], {}
+            exchanges = [one.exchange for one in read if one.exchange is not None]
+            outcomes = append_waiting(exchanges, wake=self._commit is None)
+            for connection in read:
+                if connection.exchange is not None:
+                    self._handle(connection, partial(self._appended, outcome=next(outcomes)))
+            self._to_commit = True
 
     def _commit_small(self) -> None:
         """One group, so that a queue which others fill does not keep answers waiting."""
@@ -231,6 +245,7 @@ class AppendEdge:
         """The last answers, as far as they can be sent at once."""
         if self._ended.is_set():
             return
+        self._append_small()
         for connection in list(self._connections.values()):
             connection.ended = True
             self._handle(connection, self._answer)
@@ -375,12 +390,23 @@ class AppendEdge:
         self._wake()
 
     def _append(self, connection: _Connection, exchange: AppendExchange, packet: Packet) -> None:
-        small = packet.body.size <= SMALL_BYTES
-        wake = self._commit is None or not small
-        exchange.read(_batch_of(packet.body), packet.metadata, wake=wake)
-        self._to_commit |= small
-        if exchange.waits_for_room:
+        exchange.read(_batch_of(packet.body), packet.metadata)
+        if packet.body.size <= SMALL_BYTES:
+            self._small[connection] = None  # nothing more is read of it until that is appended
+            return
+        exchange.append()
+        if exchange.waits:
             self._blocked.add(connection)
+
+    def _appended(self, connection: _Connection, outcome: Outcome) -> None:
+        exchange = connection.exchange
+        assert exchange is not None
+        exchange.appended(outcome)
+        if exchange.waits:
+            self._blocked.add(connection)
+        else:
+            self._read(connection)
+        self._watch(connection)
 
     def _retry_blocked(self) -> None:
         now_s = time.monotonic()
@@ -398,7 +424,7 @@ class AppendEdge:
         exchange = connection.exchange
         assert exchange is not None
         exchange.append()
-        if not exchange.waits_for_room:
+        if not exchange.waits:
             self._blocked.discard(connection)
             self._read(connection)
             self._watch(connection)
@@ -444,11 +470,14 @@ class AppendEdge:
             self._poll.unregister(number)
             connection.sock.close()
         connection.ended = True
+        self._small.pop(connection, None)
         connection.exchange = None  # it refers to the connection, too, and would keep what was read
         self._blocked.discard(connection)
 
     def _watch(self, connection: _Connection) -> None:
         """Wait for what can be done next: a full window is not read, so TCP stops the client."""
+        if connection in self._small:
+            return
         events = (_READ if connection.reads else 0) | (_WRITE if connection.out else 0)
         if events != connection.events and connection.sock.fileno() >= 0:
             connection.events = events
