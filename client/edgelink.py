@@ -35,7 +35,7 @@ from ..wheel.protocol import (
 )
 from ..wheel.request import RequestKey
 from .hello import Hello
-from .transport import OnAnswer, OnLost, ReadInThread
+from .transport import LinkPort, OnAnswer, OnLost, ReadInThread
 
 _LOOK_S = 0.1
 """Who waits for bytes looks so often whether it still has to."""
@@ -49,7 +49,7 @@ _RECEIVED_MAX = 256 << 10
 _ANSWER_BYTES_MAX = 64 + 8 * JSON_BYTES_MAX
 
 
-class EdgeLink:
+class EdgeLink(LinkPort):
     """One connection, open on construction. Errors: ``OSError``, ``SlotwheelError``: it is not
     open, and no batch was sent by it."""
 

@@ -1,9 +1,9 @@
 """The append edge: batches over plain TCP connections, all of them served by one thread.
 
-Theory: a small batch costs more in threads that wake each other than in work. Here one thread reads
-what has come on all connections, appends it, commits it by itself (``commit``: one write and one
-sync for all of it), and answers. What comes during a sync is read after it, so a group commit grows
-with the load. A large batch is left to the node's syncer, and its answer follows when that wakes
+Theory: a small batch costs more in threads that wake each other than in work, and more in calls
+than for its bytes. Here one thread reads what has come on all connections, appends all small batches
+at once, commits them by itself (``commit``: one write and one sync), and answers. What comes during
+a sync is read after it, so a group grows with the load, and a batch of it costs less. A large batch is left to the node's syncer, and its answer follows when that wakes
 this thread; so do answers that wait for peers.
 
     ready? -> read -> append -> commit -> answer -> ready? -> ...

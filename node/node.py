@@ -221,8 +221,7 @@ class Node:
             self.config.listen,
             self._clock,
             events=self.events,
-            # A client of the edge has a connection here and there.
-            connections_max=self._connections_max // (1 if self.config.append is None else 2),
+            connections_max=self._connections_max,
             facts=lambda: {
                 "delivery": self.config.delivery,
                 "damaged_files": self._damage.all(),
