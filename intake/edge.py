@@ -1,9 +1,10 @@
 """The append edge: batches over plain TCP connections, all of them served by one thread.
 
 Theory: a small batch costs more in threads that wake each other than in work, and more in calls
-than for its bytes. Here one thread reads what has come on all connections, appends all small batches
-at once, commits them by itself (``commit``: one write and one sync), and answers. What comes during
-a sync is read after it, so a group grows with the load, and a batch of it costs less. A large batch is left to the node's syncer, and its answer follows when that wakes
+than for its bytes. Here one thread reads what has come on all connections, appends the small
+batches of all of them at once, commits them by itself (``commit``: one write and one sync), and
+answers. What comes during a sync is read after it, so a group grows with the load, and a batch of
+it costs less. A large batch is left to the node's syncer, and its answer follows when that wakes
 this thread; so do answers that wait for peers.
 
     ready? -> read -> append -> commit -> answer -> ready? -> ...
@@ -41,7 +42,7 @@ from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, Slot
 from ..wheel.packets import ACCEPTED, COMMAND_BYTES_MAX, Packet, PacketReader, encode_packet
 from ..wheel.protocol import NO_BATCH, AppendCommand, encode_refused
 from ..wheel.schema import INPUT
-from .exchange import AppendExchange, Outcome, append_waiting, received_bytes_max
+from .exchange import AppendExchange, AppendOutcome, append_waiting, received_bytes_max
 from .ports import Clock, IntakeEvents, WheelPort
 
 SMALL_BYTES = 16 << 10
@@ -398,7 +399,7 @@ class AppendEdge:
         if exchange.waits:
             self._blocked.add(connection)
 
-    def _appended(self, connection: _Connection, outcome: Outcome) -> None:
+    def _appended(self, connection: _Connection, outcome: AppendOutcome) -> None:
         exchange = connection.exchange
         assert exchange is not None
         exchange.appended(outcome)

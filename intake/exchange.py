@@ -47,7 +47,7 @@ from ..wheel.protocol import (
 from ..wheel.request import RequestKey
 from .ports import Clock, IntakeEvents, WheelPort
 
-Outcome = Future[Any] | SlotwheelError
+AppendOutcome = Future[Any] | SlotwheelError
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _InLine:
     rows: int
     nbytes: int
     received_s: float
-    outcome: Outcome | None = None
+    outcome: AppendOutcome | None = None
 
 
 class AppendExchange:
@@ -169,7 +169,7 @@ class AppendExchange:
             sequence = item.sequence if producer else -1
         return InputBatch(item.batch, producer, sequence, self._early)
 
-    def appended(self, outcome: Outcome) -> None:
+    def appended(self, outcome: AppendOutcome) -> None:
         """What became of the batch that waits: it takes its place in the line, unless it goes on
         waiting for room. Errors: ``NotMaster``: it is answered, and nothing more is to be read."""
         item = self._waiting
@@ -243,7 +243,7 @@ class AppendExchange:
                 self._requests += one
                 self._requests_bytes += one * item.nbytes
 
-    def append_all(self, batches: Sequence[InputBatch], *, wake: bool) -> Sequence[Outcome]:
+    def append_all(self, batches: Sequence[InputBatch], *, wake: bool) -> Sequence[AppendOutcome]:
         """Append batches to its wheel. What happens unexpectedly is the outcome of all of them."""
         try:
             return self._wheel.append_all(batches, self._clock(), wake=wake)
@@ -259,7 +259,9 @@ class AppendExchange:
         )
 
 
-def append_waiting(exchanges: Sequence[AppendExchange], *, wake: bool = True) -> Iterator[Outcome]:
+def append_waiting(
+    exchanges: Sequence[AppendExchange], *, wake: bool = True
+) -> Iterator[AppendOutcome]:
     """Append the batch of each of these exchanges of one wheel; what became of it is to be passed
     to ``appended``. ``wake``: as of ``WheelPort.append_all``."""
     refused: dict[int, SlotwheelError] = {}
