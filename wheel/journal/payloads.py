@@ -110,7 +110,8 @@ def _read_back(data: pa.Buffer) -> EncodedBatch:
 
 
 def joined(batches: Sequence[EncodedBatch]) -> pa.RecordBatch:
-    """The rows of at least one small batch, PAYLOAD schema, copied into one."""
+    """The rows of at least one small batch, PAYLOAD schema: in one batch, which keeps the memory of
+    no other rows."""
     parts: list[tuple[pa.RecordBatch, int, int]] = []  # rows, from, to
     for one in batches:
         end = one.start + one.count
@@ -118,6 +119,8 @@ def joined(batches: Sequence[EncodedBatch]) -> pa.RecordBatch:
             parts[-1] = (one.rows, parts[-1][1], end)  # encoded together: one slice of all of them
         else:
             parts.append((one.rows, one.start, end))
+    if len(parts) == 1 and parts[0][2] - parts[0][1] == parts[0][0].num_rows:
+        return parts[0][0]
     return pa.concat_batches([rows.slice(start, end - start) for rows, start, end in parts])
 
 
