@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -43,8 +42,6 @@ _IDLE_LOOK_S = 1.0
 _CLOSE_S = 1.0
 _CONNECT_S = 1.0
 """A port that a firewall keeps silent costs this time."""
-_RECEIVE_TIMEOUT = struct.pack("@ll", 0, int(_LOOK_S * 1_000_000))
-"""To receive with a timeout of the socket's takes one call, and gives the interpreter away once."""
 _RECEIVED_MAX = 256 << 10
 _ANSWER_BYTES_MAX = 64 + 8 * JSON_BYTES_MAX
 
@@ -82,7 +79,6 @@ class EdgeLink(LinkPort):
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._greet(replace(command, token=hello.append_token), time.monotonic() + timeout_s)
             self._socket.settimeout(None)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLIN)
         except BaseException:
@@ -133,6 +129,7 @@ class EdgeLink(LinkPort):
                 if sent < len(head) + len(body):
                     self._socket.sendall(body[max(0, sent - len(head)) :])
             except OSError as error:
+                self._wanted.set()
                 self._reported.wait(0.5)  # the reading side gets the reason
                 raise self._lose(_broken(error)) from None
             except BaseException:  # interrupted: half a packet may be written
@@ -193,7 +190,7 @@ class EdgeLink(LinkPort):
         """The reader's thread."""
         self._reader = threading.current_thread()
         while self.error is None:
-            self._wanted.wait(_IDLE_LOOK_S)
+            self._wanted.wait(_LOOK_S if self._closed else _IDLE_LOOK_S)
             self._wanted.clear()
             if not self._reading.acquire(blocking=self._closed):
                 continue  # whoever waits reads
@@ -216,12 +213,9 @@ class EdgeLink(LinkPort):
         """Handle what comes within ``wait_s``; whether there may be more soon. One thread at a
         time."""
         try:
-            if wait_s < _LOOK_S and not self._poll.poll(wait_s * 1000):
+            if not self._poll.poll(wait_s * 1000):
                 return self._unanswered
-            try:
-                received = self._socket.recv(_RECEIVED_MAX)
-            except BlockingIOError:  # nothing came within the timeout
-                return self._unanswered
+            received = self._socket.recv(_RECEIVED_MAX)
             if not received:
                 raise NodeUnreachable("the node ended the stream")
             self._packets.feed(received)

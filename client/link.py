@@ -252,7 +252,7 @@ def open_link(
 
 def _avoid(address: str, hello: Hello, error: Exception) -> None:
     now_s = time.monotonic()
-    for token in [token for token, until_s in _avoided.items() if until_s < now_s]:
+    for token in [token for token, until_s in [*_avoided.items()] if until_s < now_s]:
         _avoided.pop(token, None)  # several clients may do so at once
     _avoided[hello.append_token] = now_s + _AVOID_S
     _log.warning(

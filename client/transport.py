@@ -45,7 +45,7 @@ class LinkPort(Protocol):
     def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:  # noqa: ARG002
         """Handle answers in this thread while ``waiting()``, if no other thread does. Nothing is
         done unless a link overrides it: only its own thread reads."""
-        return
+        return  # not abstract
 
     def cut(self) -> None:
         """End the link at once; from any thread."""

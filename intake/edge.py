@@ -96,8 +96,8 @@ class AppendEdge:
     edge from all others; a hello has to name it.
 
     ``check_serving`` raises ``NotMaster`` on a standby. ``commit``: writes, syncs and commits a
-    group of what is queued in the wheel, and says whether there may be more; the wheel's ``append``
-    takes ``wake=False`` then. Without it somebody else does.
+    group of what is queued in the wheel, and says whether there may be more; the wheel's
+    ``append_all`` takes ``wake=False`` then. Without it somebody else does.
 
     Errors: ``OSError`` when it cannot listen there.
     """
@@ -132,7 +132,7 @@ class AppendEdge:
         self._commit = commit
         self._to_commit = False
         self._connections: dict[int, _Connection] = {}
-        self._small: dict[_Connection, None] = {}  # a small batch of theirs is to be appended
+        self._small: dict[_Connection, AppendExchange] = {}  # a small batch is to be appended
         self._blocked: set[_Connection] = set()  # a batch of theirs waits for room in the wheel
         self._ready: deque[_Connection] = deque()  # an answer may be ready
         self._deposed: deque[NotMaster] = deque()
@@ -223,13 +223,17 @@ class AppendEdge:
     def _append_small(self) -> None:
         """All small batches that were read, together: one of each connection at a time."""
         while self._small:
-            read, self._small = [*self._small], {}
-            exchanges = [one.exchange for one in read if one.exchange is not None]
-            outcomes = append_waiting(exchanges, wake=self._commit is None)
-            for connection in read:
-                if connection.exchange is not None:
-                    self._handle(connection, partial(self._appended, outcome=next(outcomes)))
+            small, self._small = self._small, {}
+            try:
+                outcomes = append_waiting([*small.values()], wake=self._commit is None)
+            except BaseException:  # they would wait for ever
+                for connection in small:
+                    self._drop(connection)
+                raise
             self._to_commit = True
+            for connection, outcome in zip(small, outcomes, strict=True):
+                if connection.exchange is not None:
+                    self._handle(connection, partial(self._appended, outcome=outcome))
 
     def _commit_small(self) -> None:
         """One group, so that a queue which others fill does not keep answers waiting."""
@@ -261,7 +265,7 @@ class AppendEdge:
             do(connection)
         except SlotwheelError as error:
             self._end(connection, error)
-        except OSError:  # the client left; its batches are stored all the same
+        except OSError:  # the client left; what was appended is stored all the same
             self._drop(connection)
         except Exception as error:  # a bug, or memory
             self._events.alarm("append-failed", error=repr(error))
@@ -350,7 +354,8 @@ class AppendEdge:
             self._drop(connection)
 
     def _read(self, connection: _Connection) -> None:
-        """Append what is there in whole packets, as far as there is room."""
+        """Append what is there in whole packets, as far as there is room; a small batch waits for
+        those of others."""
         while connection.reads and (packet := connection.packets.next()) is not None:
             if connection.exchange is None:
                 self._greet(connection, packet)
@@ -393,7 +398,7 @@ class AppendEdge:
     def _append(self, connection: _Connection, exchange: AppendExchange, packet: Packet) -> None:
         exchange.read(_batch_of(packet.body), packet.metadata)
         if packet.body.size <= SMALL_BYTES:
-            self._small[connection] = None  # nothing more is read of it until that is appended
+            self._small[connection] = exchange  # nothing more is read of it until it is appended
             return
         exchange.append()
         if exchange.waits:
@@ -477,7 +482,7 @@ class AppendEdge:
 
     def _watch(self, connection: _Connection) -> None:
         """Wait for what can be done next: a full window is not read, so TCP stops the client."""
-        if connection in self._small:
+        if connection in self._small:  # it will be watched again in a moment
             return
         events = (_READ if connection.reads else 0) | (_WRITE if connection.out else 0)
         if events != connection.events and connection.sock.fileno() >= 0:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +52,7 @@ AppendOutcome = Future[Any] | SlotwheelError
 
 @dataclass(slots=True)
 class _InLine:
-    """A batch that was read. ``outcome`` None: it waits for room in the wheel."""
+    """A batch that was read. ``outcome`` None: it is to be appended."""
 
     sequence: int
     request: RequestKey | None
@@ -93,7 +93,7 @@ class AppendExchange:
         self._room_timeout_s = room_timeout_s
         self._resolved = resolved
         self._line: deque[_InLine | NotMaster] = deque()  # in the order of the answers
-        self._waiting: _InLine | None = None  # read last; not in the line yet, for lack of room
+        self._waiting: _InLine | None = None  # read last; not appended yet
         self._counting = threading.Lock()
         self._batches = self._requests = self._requests_bytes = 0
         self._read = 0  # batches read
@@ -261,7 +261,7 @@ class AppendExchange:
 
 def append_waiting(
     exchanges: Sequence[AppendExchange], *, wake: bool = True
-) -> Iterator[AppendOutcome]:
+) -> list[AppendOutcome]:
     """Append the batch of each of these exchanges of one wheel; what became of it is to be passed
     to ``appended``. ``wake``: as of ``WheelPort.append_all``."""
     refused: dict[int, SlotwheelError] = {}
@@ -272,7 +272,7 @@ def append_waiting(
         except SlotwheelError as error:
             refused[number] = error
     outcomes = iter(exchanges[0].append_all(batches, wake=wake) if batches else ())
-    return (refused.get(number) or next(outcomes) for number in range(len(exchanges)))
+    return [refused.get(number) or next(outcomes) for number in range(len(exchanges))]
 
 
 def received_bytes_max(limit: int) -> int:

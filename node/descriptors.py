@@ -36,9 +36,10 @@ def limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def for_connections(config: WheelConfig, limit: int) -> int:
-    """How many connections clients may have. Errors: ``InvalidConfiguration``."""
-    files = config.open_handles_max + OPEN_FILES_MAX + OTHERS + METRICS_MAX + EDGE_MAX
+def for_connections(config: WheelConfig, limit: int, *, edge: bool = False) -> int:
+    """How many connections clients may have, not counting those to an append edge (``edge``: there
+    is one). Errors: ``InvalidConfiguration``."""
+    files = config.open_handles_max + OPEN_FILES_MAX + OTHERS + METRICS_MAX + edge * EDGE_MAX
     if limit < files + CONNECTIONS_MIN:
         raise InvalidConfiguration(
             "too few files may be open at a time",

@@ -121,7 +121,7 @@ class Node:
             if self.config.http is not None:
                 _wait_until_free(self.config.http)
             self._connections_max = descriptors.for_connections(
-                self.config.wheel, descriptors.limit()
+                self.config.wheel, descriptors.limit(), edge=self.config.append is not None
             )
             if self.config.metrics is not None:
                 self._health = HealthServer(self.config.metrics, self._pages)

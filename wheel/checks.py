@@ -185,7 +185,7 @@ def check_together(
                 return None
             batch.validate(full=True)  # before their buffers are read to join them
         return check_input(pa.concat_batches(batches), config, now_ms)
-    except (pa.ArrowException, InvalidBatch, InvalidMessage):
+    except (pa.ArrowException, UnicodeDecodeError, InvalidBatch, InvalidMessage):
         return None
 
 

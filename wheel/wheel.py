@@ -263,20 +263,22 @@ class Wheel:
         self, batches: Sequence[InputBatch], now_ms: int, *, wake: bool = True
     ) -> list[Future[AppendReceipt] | SlotwheelError]:
         """Append at least one batch, each stored or refused by itself: of each the future, or the
-        error of ``append``. Several small ones of the INPUT schema are checked and encoded at the
-        cost of one. ``wake`` False: the caller calls ``write_pending`` itself, soon.
+        error of ``append``. Several are checked at the cost of one if they are of one schema, and
+        none is refused. ``wake`` False: the caller calls ``write_pending`` itself, soon.
         """
+        if len(batches) == 1:
+            return [self._append_one(batches[0], now_ms, wake=wake)]
         rows = [one.rows for one in batches]
-        together = check_together(rows, self.config, now_ms) if len(rows) > 1 else None
+        together = check_together(rows, self.config, now_ms)
         if together is None:
-            return [self._append_one(one, now_ms, wake=wake) for one in batches]
-        counts = [one.num_rows for one in rows]
-        encoded = encode_together(together, counts, now_ms)
-        with self._lock:
-            return [
-                self._queue_input(batch, now_ms, one, wake=wake)
-                for batch, one in zip(encoded, batches, strict=True)
-            ]
+            middle = len(batches) // 2
+            halves = (batches[:middle], batches[middle:])
+            return [one for half in halves for one in self.append_all(half, now_ms, wake=wake)]
+        encoded = encode_together(together, [one.num_rows for one in rows], now_ms)
+        return [
+            self._queue_input(batch, now_ms, one, wake=wake)
+            for batch, one in zip(encoded, batches, strict=True)
+        ]
 
     def _append_one(
         self, one: InputBatch, now_ms: int, *, wake: bool
@@ -291,9 +293,7 @@ class Wheel:
                 checked = check_input(one.rows, self.config, created_ms)
         except SlotwheelError as error:
             return error
-        batch = encode_input(checked, now_ms)
-        with self._lock:
-            return self._queue_input(batch, now_ms, one, wake=wake)
+        return self._queue_input(encode_input(checked, now_ms), now_ms, one, wake=wake)
 
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
@@ -312,9 +312,8 @@ class Wheel:
             )
         producer = SOURCE_PRODUCER | partition
         checked = check_input(rows, self.config, now_ms, reserved=True)  # those of a dead letter
-        batch = encode_input(checked, now_ms)
-        with self._lock:
-            outcome = self._queue_input(batch, now_ms, InputBatch(rows, producer, last))
+        one = InputBatch(rows, producer, last)
+        outcome = self._queue_input(encode_input(checked, now_ms), now_ms, one)
         if isinstance(outcome, SlotwheelError):
             raise outcome
         return outcome
@@ -367,22 +366,18 @@ class Wheel:
     def _queue_input(
         self, batch: EncodedBatch, now_ms: int, one: InputBatch, *, wake: bool = True
     ) -> Future[AppendReceipt] | SlotwheelError:
-        """Under the lock: queue a batch from outside, unless it was appended before."""
-        producer, sequence = one.producer, one.sequence
+        """Queue a batch from outside, unless it was appended before."""
+        producer, sequence, early = one.producer, one.sequence, one.early
         try:
-            # Raises on a standby: what it knows of a producer may be cut off again.
-            _ = self._serving_dispatcher
-            if producer:
-                known = self._log.producers.find(producer, sequence)
-                if known is not None:
-                    waiting = self._log.in_queue(known.index)
-                    return answer_again(
-                        known, waiting, batch.due, producer, sequence, early=one.early
-                    )
-            queued = self._queue(batch, now_ms, producer, sequence, early=one.early, wake=wake)
+            with self._lock:
+                # Raises on a standby: what it knows of a producer may be cut off again.
+                _ = self._serving_dispatcher
+                if producer and (known := self._log.producers.find(producer, sequence)):
+                    again = self._log.in_queue(known.index)
+                    return answer_again(known, again, batch.due, producer, sequence, early=early)
+                return self._queue(batch, now_ms, producer, sequence, early=early, wake=wake).future
         except SlotwheelError as error:
             return error
-        return queued.future
 
     def _queue_for(self, dispatcher: Dispatcher, now_ms: int) -> QueueRows:
         """Queue rows that this dispatcher has decided on, cancel rows among them. Errors:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.wheel.checks import InputBatch
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
-from slotwheel.wheel.journal.payloads import decode_rows, encode_together, joined
+from slotwheel.wheel.journal.payloads import decode_rows, encode_input, encode_together
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import INPUT
 from support.wheels import NOW, Node, batch, opened
@@ -87,19 +86,29 @@ def test_the_same_as_one_by_one(shapes: list[Any]) -> None:
     assert found[0] == found[1]
 
 
-def test_one_that_is_broken_does_not_reach_its_neighbours(tmp_path: Path) -> None:
-    """Its offsets would be read beyond its buffers when the batches are joined."""
-    whole = batch([(NOW, "t", b"x"), (NOW, "t", b"y")])
-    ends = pa.py_buffer(np.array([0, 1 << 30, 5], np.int32))
-    values = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(b"short")])
-    broken = whole.set_column(4, INPUT.field(4), values)
+def with_short_bitmap(rows: int) -> pa.RecordBatch:
+    """As received, with metadata that claim fewer bytes of a bitmap than ``rows`` need."""
+    partitions = [None, *range(rows - 1)]
+    nothing = [None] * rows
+    columns = ([NOW] * rows, ["t"] * rows, partitions, nothing, nothing, [()] * rows)
+    message = bytearray(from_columns(*columns).serialize().to_pybytes())
+    needed = struct.pack("<q", (rows + 7) // 8)
+    at = message.index(needed)
+    message[at : at + 8] = struct.pack("<q", 1)
+    return pa.ipc.read_record_batch(pa.py_buffer(bytes(message)), INPUT)
+
+
+def test_one_that_is_broken_is_refused_before_it_is_joined(tmp_path: Path) -> None:
+    """Joining reads beyond its buffer, and what it makes of it is whole."""
+    whole, broken = batch([(NOW, "t", b"x")]), with_short_bitmap(1000)
+    pa.concat_batches([whole, broken]).validate(full=True)
     with opened(tmp_path, CONFIG, NOW) as node:
         first, second, third = node.wheel.append_all(
             [InputBatch(whole), InputBatch(broken), InputBatch(whole)], NOW
         )
         node.sync()
         assert isinstance(second, InvalidBatch)
-        assert [told(one)[0] for one in (first, third)] == [0, 2]
+        assert [told(one)[0] for one in (first, third)] == [0, 1]
 
 
 def test_a_batch_of_another_schema_is_taken_with_the_others(tmp_path: Path) -> None:
@@ -124,16 +133,16 @@ def test_what_a_wheel_refuses_of_one_it_takes_of_the_others(tmp_path: Path) -> N
         assert refused.row == 1  # of its own batch
 
 
-@pytest.mark.parametrize("kept", [[0, 1, 2, 3], [0], [3], [1, 2], [0, 2]])
-def test_entries_that_were_encoded_together_may_be_committed_apart(kept: list[int]) -> None:
-    counts = [1, 3, 2, 1]
-    rows = batch([(NOW + n, "t", b"%d" % n) for n in range(sum(counts))])
-    encoded = encode_together(rows, counts, NOW)
-    found = joined([encoded[number] for number in kept])
-    starts = [0, 1, 4, 6]
-    wanted = [n for number in kept for n in range(starts[number], starts[number] + counts[number])]
-    assert found.column("value").to_pylist() == [b"%d" % n for n in wanted]
-    assert found.get_total_buffer_size() < 600  # and nothing of the others is kept
+@given(st.lists(st.lists(good, min_size=1, max_size=3), min_size=1, max_size=12))
+def test_an_entry_has_the_bytes_that_it_would_have_alone(shapes: list[Any]) -> None:
+    """Nothing of its neighbours is in it."""
+    parts = [batch_of(shape, (0, 0)).rows for shape in shapes]
+    together = encode_together(pa.concat_batches(parts), [one.num_rows for one in parts], NOW)
+    for one, encoded in zip(parts, together, strict=True):
+        alone = encode_input(pa.concat_batches([one]), NOW)
+        assert bytes(encoded.payload) == bytes(alone.payload)
+        assert encoded.due.tolist() == alone.due.tolist()
+        assert encoded.due.base is None  # a receipt keeps those of no other
 
 
 def test_a_large_one_among_those_that_are_joined_keeps_its_own_memory(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.journal.payloads import encode_input, joined
+from slotwheel.wheel.journal.payloads import encode_input, read_together
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import INPUT, PAYLOAD, times
 from support.wheels import NOW, opened
@@ -61,7 +61,7 @@ def test_the_same_rows_whatever_their_buffers_hold_besides(rows: list[Any], data
 @given(st.lists(st.lists(row, min_size=1, max_size=5), min_size=1, max_size=40))
 def test_many_are_read_as_one(batches: list[list[Any]]) -> None:
     inputs = [batch_of(rows) for rows in batches]
-    found = joined([encode_input(one, NOW + n) for n, one in enumerate(inputs)])
+    found = read_together([encode_input(one, NOW + n).payload for n, one in enumerate(inputs)])
     found.validate(full=True)
     assert found.schema == PAYLOAD
     assert found.select(INPUT.names).to_pylist() == [r for one in inputs for r in one.to_pylist()]

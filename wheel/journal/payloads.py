@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from .entry import Entry
 from .segment import STORE_ID_BYTES
 
 _SMALL_BYTES = 64 << 10
-"""Up to so many bytes, rows cost less to copy than to read back from their payload."""
+"""Up to so many bytes, a payload costs less to copy than to read by a call of its own."""
+_SCHEMA_MESSAGE = bytes(PAYLOAD.serialize())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,43 +50,25 @@ class EncodedBatch:
 
     payload: Bytes
     due: Int64s
-    rows: pa.RecordBatch
-    """PAYLOAD schema. Those of a small one are ``count`` rows from ``start`` on."""
-    start: int = 0
-    small: bool = False
-
-    @property
-    def count(self) -> int:
-        return len(self.due)
+    rows: pa.RecordBatch | None
+    """As they lie in the payload, PAYLOAD schema; None for a small one: ``read_together``."""
 
 
 def encode_input(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
-    """Checked rows (INPUT schema) as one entry, copied out of whatever buffers they came in;
-    journal and tail share the copy of a large one."""
-    whole = _with_created(rows, created_ms)
-    payload = whole.serialize()
-    if len(payload) > _SMALL_BYTES:
-        return _read_back(payload)
-    copied = pa.concat_batches([whole])
-    return EncodedBatch(memoryview(payload), times(copied, "due"), copied, small=True)
+    """Checked rows (INPUT schema), copied out of whatever buffers the batch came in; journal and
+    tail share the copy, unless it is small."""
+    return _encoded(_with_created(rows, created_ms))
 
 
 def encode_together(
     rows: pa.RecordBatch, counts: Sequence[int], created_ms: int
 ) -> list[EncodedBatch]:
-    """Checked rows (INPUT schema) in buffers of their own as entries of so many rows each."""
+    """The same of several batches, so many rows of ``rows`` each, one after the other."""
     whole = _with_created(rows, created_ms)
-    due = times(rows, "due")
-    found, start = [], 0
-    for count in counts:
-        payload = whole.slice(start, count).serialize()
-        if len(payload) > _SMALL_BYTES:
-            found.append(_read_back(payload))
-        else:
-            part = due[start : start + count]
-            found.append(EncodedBatch(memoryview(payload), part, whole, start, small=True))
-        start += count
-    return found
+    ends = accumulate(counts)
+    parts = (whole.slice(end - count, count) for end, count in zip(ends, counts, strict=True))
+    # A slice would be written with what stands beside it in its buffers, up to all of it.
+    return [_encoded(pa.concat_batches([part])) for part in parts]
 
 
 def _with_created(rows: pa.RecordBatch, created_ms: int) -> pa.RecordBatch:
@@ -92,6 +76,13 @@ def _with_created(rows: pa.RecordBatch, created_ms: int) -> pa.RecordBatch:
     count = rows.num_rows
     columns = [rows.column(0), _created(count, created_ms), no_cancels(count), *rows.columns[1:]]
     return pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
+
+
+def _encoded(rows: pa.RecordBatch) -> EncodedBatch:
+    payload = rows.serialize()
+    if len(payload) > _SMALL_BYTES:
+        return _read_back(payload)
+    return EncodedBatch(memoryview(payload), times(rows, "due").copy(), None)
 
 
 def encode_own(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
@@ -109,19 +100,11 @@ def _read_back(data: pa.Buffer) -> EncodedBatch:
     return EncodedBatch(memoryview(data), times(rows, "due"), rows)
 
 
-def joined(batches: Sequence[EncodedBatch]) -> pa.RecordBatch:
-    """The rows of at least one small batch, PAYLOAD schema: in one batch, which keeps the memory of
-    no other rows."""
-    parts: list[tuple[pa.RecordBatch, int, int]] = []  # rows, from, to
-    for one in batches:
-        end = one.start + one.count
-        if parts and parts[-1][0] is one.rows and parts[-1][2] == one.start:
-            parts[-1] = (one.rows, parts[-1][1], end)  # encoded together: one slice of all of them
-        else:
-            parts.append((one.rows, one.start, end))
-    if len(parts) == 1 and parts[0][2] - parts[0][1] == parts[0][0].num_rows:
-        return parts[0][0]
-    return pa.concat_batches([rows.slice(start, end - start) for rows, start, end in parts])
+def read_together(payloads: Sequence[Bytes]) -> pa.RecordBatch:
+    """The rows of at least one payload of our own, PAYLOAD schema: copied into one batch."""
+    stream = pa.py_buffer(b"".join([_SCHEMA_MESSAGE, *payloads]))
+    [rows] = pa.ipc.open_stream(stream).read_all().combine_chunks().to_batches()
+    return rows
 
 
 def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from ..schema import Int64s
 from ..state import ProducerEntry
 from ..tail.tail import Piece, piece_of
 from .entry import Entry, EntryKind
-from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows, joined
+from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows, read_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,7 @@ class QueuedEntry:
 
     entry: Entry
     piece: Piece | None = None
-    """Its rows, for the tail; None if it has none, or they are in ``small``."""
-    small: EncodedBatch | None = None
-    """Few rows, which become a piece together with others (``pieces_of``)."""
+    """Its rows, for the tail; None if it has none, or they are not read yet (``pieces_of``)."""
     marks: Marks | None = None
     config: Mapping[str, Any] | None = None
     cancels: CancelRows | None = None
@@ -71,9 +69,7 @@ class QueuedEntry:
     def carry(self, batch: EncodedBatch, created_ms: int, *, early: bool) -> None:
         """Rows of a caller of this node, which is the first in ``callers``."""
         entry = self.entry
-        if batch.small:
-            self.small = batch
-        else:
+        if batch.rows is not None:
             self.hold(batch.rows)
         receipt = AppendReceipt(
             entry.base_offset, entry.count, created_ms, batch.due, entry.sequence
@@ -149,14 +145,13 @@ def arrived(entry: Entry) -> QueuedEntry:
 
 
 def pieces_of(done: Sequence[QueuedEntry]) -> Iterator[Piece]:
-    """What consecutive entries add to the tail. Small ones become one piece: with many threads, a
-    piece for each would cost most of what an entry of one row costs."""
+    """What consecutive entries add to the tail. Small ones become one piece, read by one call into
+    Arrow: with many threads, a call for each would cost most of what an entry of one row costs."""
     with_rows = (queued for queued in done if queued.entry.kind is EntryKind.ROWS)
-    for small, run in groupby(with_rows, lambda queued: queued.small is not None):
-        if small:
-            found = [*run]
-            first, last = found[0].entry, found[-1].entry
-            rows = joined([queued.small for queued in found if queued.small is not None])
-            yield piece_of(first.base_offset, rows, last.index)
+    for unread, run in groupby(with_rows, lambda queued: queued.piece is None):
+        if unread:
+            entries = [queued.entry for queued in run]
+            rows = read_together([entry.payload for entry in entries])
+            yield piece_of(entries[0].base_offset, rows, entries[-1].index)
         else:
             yield from (queued.piece for queued in run if queued.piece is not None)
