@@ -3,8 +3,7 @@
 Theory: waking a thread costs more than sending a small batch. So whoever waits for a receipt may
 read the answers by itself (``read_while``). The reader's thread reads when nobody waits: it is
 woken by a batch that was written for it, and by whoever stops reading while something is
-unanswered; else it looks ten times a second whether the node has ended the link, or has anything to
-say.
+unanswered; else it looks once a second whether the node has ended the link, or has anything to say.
 
 Rules: one thread reads at a time, and one writes. A link lives until its first error, also when a
 reader or writer is interrupted half-way, and is never repaired; the reader's thread reports it. It
@@ -35,9 +34,11 @@ from ..wheel.protocol import (
 )
 from ..wheel.request import RequestKey
 from .hello import Hello
-from .transport import OnAnswer, OnLost, ReadInThread
+from .transport import LinkPort, OnAnswer, OnLost, ReadInThread
 
 _LOOK_S = 0.1
+"""Who waits for bytes looks so often whether it still has to."""
+_IDLE_LOOK_S = 1.0
 _CLOSE_S = 1.0
 _CONNECT_S = 1.0
 """A port that a firewall keeps silent costs this time."""
@@ -45,7 +46,7 @@ _RECEIVED_MAX = 256 << 10
 _ANSWER_BYTES_MAX = 64 + 8 * JSON_BYTES_MAX
 
 
-class EdgeLink:
+class EdgeLink(LinkPort):
     """One connection, open on construction. Errors: ``OSError``, ``SlotwheelError``: it is not
     open, and no batch was sent by it."""
 
@@ -128,6 +129,7 @@ class EdgeLink:
                 if sent < len(head) + len(body):
                     self._socket.sendall(body[max(0, sent - len(head)) :])
             except OSError as error:
+                self._wanted.set()
                 self._reported.wait(0.5)  # the reading side gets the reason
                 raise self._lose(_broken(error)) from None
             except BaseException:  # interrupted: half a packet may be written
@@ -188,7 +190,7 @@ class EdgeLink:
         """The reader's thread."""
         self._reader = threading.current_thread()
         while self.error is None:
-            self._wanted.wait(_LOOK_S)
+            self._wanted.wait(_LOOK_S if self._closed else _IDLE_LOOK_S)
             self._wanted.clear()
             if not self._reading.acquire(blocking=self._closed):
                 continue  # whoever waits reads

@@ -44,12 +44,12 @@ from ..wheel.protocol import (
 from ..wheel.request import RequestKey
 from .columns import Limits
 from .httpconnection import TEXT_MAX, GatewayAnswer, GatewayConnection
-from .transport import OnAnswer, OnLost, ReadInThread
+from .transport import LinkPort, OnAnswer, OnLost, ReadInThread
 
 _CLOSE_S = 1.0
 
 
-class HttpLink:
+class HttpLink(LinkPort):
     """A link over HTTP; see ``transport.LinkPort``."""
 
     epoch = 0
@@ -76,9 +76,6 @@ class HttpLink:
         self.group = ""
         self._exchange = GatewayConnection(address, timeout_s)
         read_in_thread(self._run)
-
-    def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:
-        """Only its own thread reads."""
 
     def write(
         self,

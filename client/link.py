@@ -17,7 +17,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -79,7 +78,7 @@ def call(client: Any, action: str, fields: dict[str, Any], timeout_s: float) -> 
         return decode_json(results[0].body.to_pybytes() if results else b"")
 
 
-class FlightLink:
+class FlightLink(LinkPort):
     """One append exchange over ``client``, open on construction. ``read_in_thread``: runs a
     function in another thread; this one calls ``on_answer``, and ``on_lost`` once, with the reason,
     unless ``close`` was called first.
@@ -122,9 +121,6 @@ class FlightLink:
             close_all(self._writer)
             raise
         read_in_thread(self._read)
-
-    def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:
-        """Only its own thread reads."""
 
     def write(
         self,
@@ -255,7 +251,10 @@ def open_link(
 
 
 def _avoid(address: str, hello: Hello, error: Exception) -> None:
-    _avoided[hello.append_token] = time.monotonic() + _AVOID_S
+    now_s = time.monotonic()
+    for token in [token for token, until_s in [*_avoided.items()] if until_s < now_s]:
+        _avoided.pop(token, None)  # several clients may do so at once
+    _avoided[hello.append_token] = now_s + _AVOID_S
     _log.warning(
         "slotwheel client: the append edge of the node at %s, port %d, cannot be used (%s): sending"
         " by Flight, which is slower for single messages",

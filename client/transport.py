@@ -42,8 +42,10 @@ class LinkPort(Protocol):
         """Send a batch. ``read``: False if the caller will wait for the answer in ``read_while``.
         Errors: ``SlotwheelError``: the link is lost."""
 
-    def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:
-        """Handle answers in this thread while ``waiting()``, if no other thread does."""
+    def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:  # noqa: ARG002
+        """Handle answers in this thread while ``waiting()``, if no other thread does. Nothing is
+        done unless a link overrides it: only its own thread reads."""
+        return  # not abstract
 
     def cut(self) -> None:
         """End the link at once; from any thread."""

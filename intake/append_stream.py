@@ -130,7 +130,8 @@ class AppendStream:
         del chunk
         self._exchange.read(batch, None if metadata is None else metadata.to_pybytes())
         del batch
-        while self._exchange.waits_for_room:
+        self._exchange.append()
+        while self._exchange.waits:
             self._wait_for_room()
             self._exchange.append()
         return True

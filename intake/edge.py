@@ -1,9 +1,10 @@
 """The append edge: batches over plain TCP connections, all of them served by one thread.
 
-Theory: a small batch costs more in threads that wake each other than in work. Here one thread reads
-what has come on all connections, appends it, commits it by itself (``commit``: one write and one
-sync for all of it), and answers. What comes during a sync is read after it, so a group commit grows
-with the load. A large batch is left to the node's syncer, and its answer follows when that wakes
+Theory: a small batch costs more in threads that wake each other than in work, and more in calls
+than for its bytes. Here one thread reads what has come on all connections, appends the small
+batches of all of them at once, commits them by itself (``commit``: one write and one sync), and
+answers. What comes during a sync is read after it, so a group grows with the load, and a batch of
+it costs less. A large batch is left to the node's syncer, and its answer follows when that wakes
 this thread; so do answers that wait for peers.
 
     ready? -> read -> append -> commit -> answer -> ready? -> ...
@@ -32,6 +33,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -40,7 +42,7 @@ from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, Slot
 from ..wheel.packets import ACCEPTED, COMMAND_BYTES_MAX, Packet, PacketReader, encode_packet
 from ..wheel.protocol import NO_BATCH, AppendCommand, encode_refused
 from ..wheel.schema import INPUT
-from .exchange import AppendExchange, received_bytes_max
+from .exchange import AppendExchange, AppendOutcome, append_waiting, received_bytes_max
 from .ports import Clock, IntakeEvents, WheelPort
 
 SMALL_BYTES = 16 << 10
@@ -94,8 +96,8 @@ class AppendEdge:
     edge from all others; a hello has to name it.
 
     ``check_serving`` raises ``NotMaster`` on a standby. ``commit``: writes, syncs and commits a
-    group of what is queued in the wheel, and says whether there may be more; the wheel's ``append``
-    takes ``wake=False`` then. Without it somebody else does.
+    group of what is queued in the wheel, and says whether there may be more; the wheel's
+    ``append_all`` takes ``wake=False`` then. Without it somebody else does.
 
     Errors: ``OSError`` when it cannot listen there.
     """
@@ -130,6 +132,7 @@ class AppendEdge:
         self._commit = commit
         self._to_commit = False
         self._connections: dict[int, _Connection] = {}
+        self._small: dict[_Connection, AppendExchange] = {}  # a small batch is to be appended
         self._blocked: set[_Connection] = set()  # a batch of theirs waits for room in the wheel
         self._ready: deque[_Connection] = deque()  # an answer may be ready
         self._deposed: deque[NotMaster] = deque()
@@ -192,7 +195,7 @@ class AppendEdge:
         if self._closed:
             self._end_all()
             return _WAIT_S
-        more = self._to_commit or self._ready
+        more = self._small or self._to_commit or self._ready
         comes = False
         for number, mask in self._poll.poll(
             0.0 if more else _ROOM_RETRY_S if self._blocked else _WAIT_S
@@ -212,9 +215,25 @@ class AppendEdge:
             for connection in self._connections.values():
                 if connection.exchange is not None:
                     connection.exchange.depose(error)
+        self._append_small()
         self._commit_small()
         self._answer_all()
         return 0.0
+
+    def _append_small(self) -> None:
+        """All small batches that were read, together: one of each connection at a time."""
+        while self._small:
+            small, self._small = self._small, {}
+            try:
+                outcomes = append_waiting([*small.values()], wake=self._commit is None)
+            except BaseException:  # they would wait for ever
+                for connection in small:
+                    self._drop(connection)
+                raise
+            self._to_commit = True
+            for connection, outcome in zip(small, outcomes, strict=True):
+                if connection.exchange is not None:
+                    self._handle(connection, partial(self._appended, outcome=outcome))
 
     def _commit_small(self) -> None:
         """One group, so that a queue which others fill does not keep answers waiting."""
@@ -231,6 +250,7 @@ class AppendEdge:
         """The last answers, as far as they can be sent at once."""
         if self._ended.is_set():
             return
+        self._append_small()
         for connection in list(self._connections.values()):
             connection.ended = True
             self._handle(connection, self._answer)
@@ -245,7 +265,7 @@ class AppendEdge:
             do(connection)
         except SlotwheelError as error:
             self._end(connection, error)
-        except OSError:  # the client left; its batches are stored all the same
+        except OSError:  # the client left; what was appended is stored all the same
             self._drop(connection)
         except Exception as error:  # a bug, or memory
             self._events.alarm("append-failed", error=repr(error))
@@ -334,7 +354,8 @@ class AppendEdge:
             self._drop(connection)
 
     def _read(self, connection: _Connection) -> None:
-        """Append what is there in whole packets, as far as there is room."""
+        """Append what is there in whole packets, as far as there is room; a small batch waits for
+        those of others."""
         while connection.reads and (packet := connection.packets.next()) is not None:
             if connection.exchange is None:
                 self._greet(connection, packet)
@@ -375,12 +396,23 @@ class AppendEdge:
         self._wake()
 
     def _append(self, connection: _Connection, exchange: AppendExchange, packet: Packet) -> None:
-        small = packet.body.size <= SMALL_BYTES
-        wake = self._commit is None or not small
-        exchange.read(_batch_of(packet.body), packet.metadata, wake=wake)
-        self._to_commit |= small
-        if exchange.waits_for_room:
+        exchange.read(_batch_of(packet.body), packet.metadata)
+        if packet.body.size <= SMALL_BYTES:
+            self._small[connection] = exchange  # nothing more is read of it until it is appended
+            return
+        exchange.append()
+        if exchange.waits:
             self._blocked.add(connection)
+
+    def _appended(self, connection: _Connection, outcome: AppendOutcome) -> None:
+        exchange = connection.exchange
+        assert exchange is not None
+        exchange.appended(outcome)
+        if exchange.waits:
+            self._blocked.add(connection)
+        else:
+            self._read(connection)
+        self._watch(connection)
 
     def _retry_blocked(self) -> None:
         now_s = time.monotonic()
@@ -398,7 +430,7 @@ class AppendEdge:
         exchange = connection.exchange
         assert exchange is not None
         exchange.append()
-        if not exchange.waits_for_room:
+        if not exchange.waits:
             self._blocked.discard(connection)
             self._read(connection)
             self._watch(connection)
@@ -444,11 +476,14 @@ class AppendEdge:
             self._poll.unregister(number)
             connection.sock.close()
         connection.ended = True
+        self._small.pop(connection, None)
         connection.exchange = None  # it refers to the connection, too, and would keep what was read
         self._blocked.discard(connection)
 
     def _watch(self, connection: _Connection) -> None:
         """Wait for what can be done next: a full window is not read, so TCP stops the client."""
+        if connection in self._small:  # it will be watched again in a moment
+            return
         events = (_READ if connection.reads else 0) | (_WRITE if connection.out else 0)
         if events != connection.events and connection.sock.fileno() >= 0:
             connection.events = events

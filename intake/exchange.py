@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..wheel.checks import InputBatch
 from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, SlotwheelError
 from ..wheel.protocol import (
     IN_FLIGHT_MAX,
@@ -46,10 +47,12 @@ from ..wheel.protocol import (
 from ..wheel.request import RequestKey
 from .ports import Clock, IntakeEvents, WheelPort
 
+AppendOutcome = Future[Any] | SlotwheelError
+
 
 @dataclass(slots=True)
 class _InLine:
-    """A batch that was read. ``outcome`` None: it waits for room in the wheel."""
+    """A batch that was read. ``outcome`` None: it is to be appended."""
 
     sequence: int
     request: RequestKey | None
@@ -57,7 +60,7 @@ class _InLine:
     rows: int
     nbytes: int
     received_s: float
-    outcome: Future[Any] | SlotwheelError | None = None
+    outcome: AppendOutcome | None = None
 
 
 class AppendExchange:
@@ -84,13 +87,13 @@ class AppendExchange:
         self._events = events
         self._command = command
         # Without peers, an append is committed when it is durable here.
-        self._early = {"early": True} if has_peers and command.acks == "1" else {}
+        self._early = has_peers and command.acks == "1"
         self._closing = closing
         self._ending = ending
         self._room_timeout_s = room_timeout_s
         self._resolved = resolved
         self._line: deque[_InLine | NotMaster] = deque()  # in the order of the answers
-        self._waiting: _InLine | None = None  # read last; not in the line yet, for lack of room
+        self._waiting: _InLine | None = None  # read last; not appended yet
         self._counting = threading.Lock()
         self._batches = self._requests = self._requests_bytes = 0
         self._read = 0  # batches read
@@ -119,11 +122,10 @@ class AppendExchange:
 
     # Reading
 
-    def read(self, batch: pa.RecordBatch | None, metadata: bytes | None, **how: Any) -> None:
-        """A batch arrived. ``how``: further arguments for the wheel.
+    def read(self, batch: pa.RecordBatch | None, metadata: bytes | None) -> None:
+        """A batch arrived, and waits to be appended (``append_waiting``).
 
-        Errors: ``InvalidBatch``: there is nothing to answer to. ``NotMaster``: it is answered, and
-        nothing more is to be read.
+        Errors: ``InvalidBatch``: there is nothing to answer to.
         """
         received_s = time.perf_counter()
         sequence, request = decode_sequence(metadata)
@@ -134,11 +136,10 @@ class AppendExchange:
         self._read += 1
         self._count(1, item)
         self._waiting = item
-        self.append(**how)
 
     @property
-    def waits_for_room(self) -> bool:
-        """Whether the last batch could not be appended for lack of room: ``append`` tries again."""
+    def waits(self) -> bool:
+        """Whether the last batch is not appended yet, or could not be for lack of room."""
         return self._waiting is not None
 
     @property
@@ -147,32 +148,15 @@ class AppendExchange:
         item = self._waiting
         return 0.0 if item is None else item.received_s + self._room_timeout_s - time.perf_counter()
 
-    def append(self, **how: Any) -> None:
-        """Append the batch that was read last, if there is room. Errors: ``NotMaster``, as of
-        ``read``."""
+    def append(self) -> None:
+        """Append the batch that waits, if there is room. Errors: as of ``appended``."""
+        [outcome] = append_waiting([self])
+        self.appended(outcome)
+
+    def offer(self) -> InputBatch:
+        """The batch that waits. Errors: ``SlotwheelError`` when it is refused."""
         item = self._waiting
         assert item is not None
-        outcome: Future[Any] | SlotwheelError
-        try:
-            outcome = self._append(item, how)
-        except Overloaded as error:
-            if self.room_left_s > 0:
-                return
-            outcome = stripped(error)
-        except SlotwheelError as error:
-            outcome = stripped(error)
-        except Exception as error:  # a bug, or the disk's error: the exchange must go on
-            outcome = self._unexpected(error)
-        item.batch, item.outcome, self._waiting = None, outcome, None
-        self._line.append(item)
-        if isinstance(outcome, Future) and not self._ending.is_set():
-            outcome.add_done_callback(self._on_future)
-        else:
-            self._resolved()
-        if isinstance(outcome, NotMaster):
-            raise outcome
-
-    def _append(self, item: _InLine, how: dict[str, Any]) -> Future[Any]:
         if self._closing.is_set():
             raise NotRunning("the node is shutting down", remedy="Try again in a moment")
         if item.batch is None:
@@ -183,10 +167,25 @@ class AppendExchange:
         else:
             producer = self._command.producer
             sequence = item.sequence if producer else -1
-        now_ms = self._clock()
-        return self._wheel.append(
-            item.batch, now_ms, producer=producer, sequence=sequence, **self._early, **how
-        )
+        return InputBatch(item.batch, producer, sequence, self._early)
+
+    def appended(self, outcome: AppendOutcome) -> None:
+        """What became of the batch that waits: it takes its place in the line, unless it goes on
+        waiting for room. Errors: ``NotMaster``: it is answered, and nothing more is to be read."""
+        item = self._waiting
+        assert item is not None
+        if isinstance(outcome, SlotwheelError):
+            if isinstance(outcome, Overloaded) and self.room_left_s > 0:
+                return
+            outcome = stripped(outcome)
+        item.batch, item.outcome, self._waiting = None, outcome, None
+        self._line.append(item)
+        if isinstance(outcome, Future) and not self._ending.is_set():
+            outcome.add_done_callback(self._on_future)
+        else:
+            self._resolved()
+        if isinstance(outcome, NotMaster):
+            raise outcome
 
     def _on_future(self, _future: Future[Any]) -> None:
         self._resolved()
@@ -244,6 +243,13 @@ class AppendExchange:
                 self._requests += one
                 self._requests_bytes += one * item.nbytes
 
+    def append_all(self, batches: Sequence[InputBatch], *, wake: bool) -> Sequence[AppendOutcome]:
+        """Append batches to its wheel. What happens unexpectedly is the outcome of all of them."""
+        try:
+            return self._wheel.append_all(batches, self._clock(), wake=wake)
+        except Exception as error:  # a bug, or the disk's error: the exchanges must go on
+            return [self._unexpected(error)] * len(batches)
+
     def _unexpected(self, error: Exception) -> SlotwheelError:
         self._events.alarm("append-failed", error=repr(error))
         return SlotwheelError(
@@ -251,6 +257,22 @@ class AppendExchange:
             got=type(error).__name__,
             remedy="The node's log has the cause",
         )
+
+
+def append_waiting(
+    exchanges: Sequence[AppendExchange], *, wake: bool = True
+) -> list[AppendOutcome]:
+    """Append the batch of each of these exchanges of one wheel; what became of it is to be passed
+    to ``appended``. ``wake``: as of ``WheelPort.append_all``."""
+    refused: dict[int, SlotwheelError] = {}
+    batches = []
+    for number, exchange in enumerate(exchanges):
+        try:
+            batches.append(exchange.offer())
+        except SlotwheelError as error:
+            refused[number] = error
+    outcomes = iter(exchanges[0].append_all(batches, wake=wake) if batches else ())
+    return [refused.get(number) or next(outcomes) for number in range(len(exchanges))]
 
 
 def received_bytes_max(limit: int) -> int:

@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from ..policy.policyset import PolicySet
 from ..policy.rule import Rule
+from ..wheel.checks import InputBatch
 from ..wheel.config import WheelConfig
+from ..wheel.errors import SlotwheelError
 from ..wheel.ids import IdMint, MessageId
 
 Clock = Callable[[], int]
@@ -40,20 +42,14 @@ class WheelPort(Protocol):
     def serving(self) -> bool:
         """Whether appends are accepted: always without peers; with peers only on the master."""
 
-    def append(
-        self,
-        rows: pa.RecordBatch,
-        now_ms: int,
-        *,
-        producer: int = 0,
-        sequence: int = -1,
-        early: bool = False,
-        wake: bool = True,
-    ) -> Future[Any]:
-        """Append rows; the future resolves when they are committed; ``early``: when they are
-        durable here, before a majority has them. ``wake`` False: the caller commits them, soon.
+    def append_all(
+        self, batches: Sequence[InputBatch], now_ms: int, *, wake: bool = True
+    ) -> Sequence[Future[Any] | SlotwheelError]:
+        """Append batches, each by itself: of each the error why it is refused, or a future that
+        resolves when it is committed (``InputBatch.early``: when it is durable here). ``wake``
+        False: the caller commits them, soon.
 
-        Errors: ``NotMaster``, at once or by the future, on a standby and when deposed.
+        ``NotMaster`` comes at once or by the future, on a standby and when deposed.
         """
 
     def wait_for_room(self, timeout_s: float) -> bool: ...

@@ -121,7 +121,7 @@ class Node:
             if self.config.http is not None:
                 _wait_until_free(self.config.http)
             self._connections_max = descriptors.for_connections(
-                self.config.wheel, descriptors.limit()
+                self.config.wheel, descriptors.limit(), edge=self.config.append is not None
             )
             if self.config.metrics is not None:
                 self._health = HealthServer(self.config.metrics, self._pages)
@@ -221,8 +221,7 @@ class Node:
             self.config.listen,
             self._clock,
             events=self.events,
-            # A client of the edge has a connection here and there.
-            connections_max=self._connections_max // (1 if self.config.append is None else 2),
+            connections_max=self._connections_max,
             facts=lambda: {
                 "delivery": self.config.delivery,
                 "damaged_files": self._damage.all(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,19 @@ STAGE_HEADER = "slotwheel-dead-stage"
 DEAD_ERROR_HEADER = "slotwheel-dead-error"
 """A message that says of itself that it is a dead letter says why. Without it it could pass for a
 letter of the sink in the former format, which had neither this nor a stage."""
+
+
+class InputBatch(NamedTuple):
+    """A batch to be appended. ``rows``: the INPUT schema (``check_input`` says which
+    columns may be missing). ``producer`` and ``sequence`` make a retry harmless: the same pair is
+    stored once; those of a request (``request.py``) are found by the producer alone, and its due
+    times become those of the first time. ``early``: its future resolves when it is durable on this
+    node, whatever the peers have."""
+
+    rows: pa.RecordBatch
+    producer: int = 0
+    sequence: int = -1
+    early: bool = False
 
 
 def is_topic(name: str) -> bool:
@@ -157,6 +170,23 @@ def check_input(
         fault.row = row
         raise fault
     return batch
+
+
+def check_together(
+    batches: Sequence[pa.RecordBatch], config: WheelConfig, now_ms: int
+) -> pa.RecordBatch | None:
+    """Check several batches at the cost of one: their rows, copied one after the other. None: at
+    least one of them may have to be refused; ``check_input`` says which, and why. What passes
+    together would pass alone.
+    """
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                return None
+            batch.validate(full=True)  # before their buffers are read to join them
+        return check_input(pa.concat_batches(batches), config, now_ms)
+    except (pa.ArrowException, UnicodeDecodeError, InvalidBatch, InvalidMessage):
+        return None
 
 
 def _nbytes(batch: pa.RecordBatch, limit: int) -> int:

@@ -43,20 +43,35 @@ def from_columns(
     Errors: those of pyarrow (``ArrowException``, ``TypeError``) for a value of a wrong type.
     """
     due = np.asarray(due, dtype=np.int64)
-    if len(due) <= FEW_ROWS:
+    few = len(due) <= FEW_ROWS
+    if few and any(map(len, headers)):
         # Arrow accepts only some of tuples, lists and dicts as pairs: make tuples of all.
         pairs = [[(key, value) for key, value in each] for each in headers]
         rows = zip(due.tolist(), topics, partitions, keys, values, pairs, strict=True)
         return pa.RecordBatch.from_struct_array(pa.array(list(rows), _INPUT_STRUCT))
     columns = [
         from_numpy(due, TIME),
-        pa.array(topics, pa.utf8()),
-        pa.array(partitions, pa.int32()),
-        pa.array(keys, pa.binary()),
-        pa.array(values, pa.binary()),
-        header_column(headers),
+        _column(topics, pa.utf8()),
+        _column(partitions, pa.int32()),
+        _column(keys, pa.binary()),
+        _column(values, pa.binary()),
+        _few_without_headers(len(due)) if few else header_column(headers),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=INPUT)
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The values as an Arrow array. Few that are all bytes, or all missing, do without Arrow's
+    conversion, which looks at each for its kind."""
+    if len(values) <= FEW_ROWS:
+        kinds = set(map(type, values))
+        if kinds == {bytes} and kind == pa.binary():
+            ends = np.fromiter(accumulate(map(len, values), initial=0), np.int32, len(values) + 1)
+            buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
+            return pa.Array.from_buffers(kind, len(values), buffers)
+        if kinds == {type(None)}:
+            return _few_nulls(len(values), kind)
+    return pa.array(values, kind)
 
 
 def from_numpy(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
@@ -164,12 +179,17 @@ def no_headers(rows: int) -> pa.Array:
 
 def no_cancels(rows: int) -> pa.Array:
     """The cancels column of rows that cancel nothing."""
-    return _few_nulls(rows) if rows <= FEW_ROWS else pa.nulls(rows, pa.int64())
+    return _few_nulls(rows, pa.int64()) if rows <= FEW_ROWS else pa.nulls(rows, pa.int64())
 
 
 @functools.cache
-def _few_nulls(rows: int) -> pa.Array:
-    return pa.nulls(rows, pa.int64())
+def _few_nulls(rows: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(rows, kind)
+
+
+@functools.cache
+def _few_without_headers(rows: int) -> pa.Array:
+    return absent(INPUT.field("headers"), rows)
 
 
 def members(sorted_values: Int64s, values: Int64s) -> Mask:

@@ -27,17 +27,24 @@ import pyarrow as pa
 
 from .answers import AppendReceipt, CancelAnswer, Status
 from .capacity import Capacity
-from .checks import check_input
+from .checks import InputBatch, check_input, check_together
 from .config import TICK_MS, WheelConfig
 from .dispatcher import Dispatcher
 from .due.canceller import QueueRows
 from .due.cancels import Cancels
-from .errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning, Overloaded
+from .errors import (
+    InvalidBatch,
+    InvalidMessage,
+    NotMaster,
+    NotRunning,
+    Overloaded,
+    SlotwheelError,
+)
 from .files import Files
 from .ids import IdMint, MessageId
 from .journal.entry import EntryKind
 from .journal.log import Log
-from .journal.payloads import EncodedBatch, encode_input, encode_own
+from .journal.payloads import EncodedBatch, encode_input, encode_own, encode_together
 from .journal.producers import SOURCE_PRODUCER
 from .journal.queued import AppendWaiter, QueuedEntry, answer_again, pieces_of
 from .mark import Marks
@@ -239,28 +246,54 @@ class Wheel:
         producer: int = 0,
         sequence: int = -1,
         early: bool = False,
-        wake: bool = True,
     ) -> Future[AppendReceipt]:
-        """Check a batch and queue it; the future resolves when it is committed.
-
-        ``rows``: the INPUT schema (columns that may be missing: see ``checks.check_input``).
-        ``producer`` and ``sequence`` make a retry harmless: the same pair is stored once; those of
-        a request (``request.py``) are found by the producer alone, and its due times become those
-        of the first time.
-        ``early``: resolve when it is durable on this node, whatever the peers have. ``wake`` False:
-        the caller calls ``write_pending`` itself, soon.
+        """Check a batch (``append_all`` says of what) and queue it; the future resolves when it is
+        committed.
 
         Errors: ``InvalidBatch``, ``InvalidMessage``, ``Overloaded``, ``SequenceTooOld``,
         ``NotRunning``, ``NotMaster``; nothing is stored then. The future may fail with
         ``Overloaded`` (not stored), or with ``NotMaster``: then it may be stored all the same.
         """
+        [outcome] = self.append_all([InputBatch(rows, producer, sequence, early)], now_ms)
+        if isinstance(outcome, SlotwheelError):
+            raise outcome
+        return outcome
+
+    def append_all(
+        self, batches: Sequence[InputBatch], now_ms: int, *, wake: bool = True
+    ) -> list[Future[AppendReceipt] | SlotwheelError]:
+        """Append at least one batch, each stored or refused by itself: of each the future, or the
+        error of ``append``. Several are checked at the cost of one if they are of one schema, and
+        none is refused. ``wake`` False: the caller calls ``write_pending`` itself, soon.
+        """
+        if len(batches) == 1:
+            return [self._append_one(batches[0], now_ms, wake=wake)]
+        rows = [one.rows for one in batches]
+        together = check_together(rows, self.config, now_ms)
+        if together is None:
+            middle = len(batches) // 2
+            halves = (batches[:middle], batches[middle:])
+            return [one for half in halves for one in self.append_all(half, now_ms, wake=wake)]
+        encoded = encode_together(together, [one.num_rows for one in rows], now_ms)
+        return [
+            self._queue_input(batch, now_ms, one, wake=wake)
+            for batch, one in zip(encoded, batches, strict=True)
+        ]
+
+    def _append_one(
+        self, one: InputBatch, now_ms: int, *, wake: bool
+    ) -> Future[AppendReceipt] | SlotwheelError:
         try:
-            checked = check_input(rows, self.config, now_ms)
-        except InvalidMessage:
-            # What was accepted once is not refused when it is repeated after the clock was set
-            # back. Looked up only now, for the lock has many that wait for it.
-            checked = check_input(rows, self.config, self._created(producer, sequence, now_ms))
-        return self._append(checked, now_ms, producer, sequence, early=early, wake=wake)
+            try:
+                checked = check_input(one.rows, self.config, now_ms)
+            except InvalidMessage:
+                # What was accepted once is not refused when it is repeated after the clock was set
+                # back. Looked up only now, for the lock has many that wait for it.
+                created_ms = self._created(one.producer, one.sequence, now_ms)
+                checked = check_input(one.rows, self.config, created_ms)
+        except SlotwheelError as error:
+            return error
+        return self._queue_input(encode_input(checked, now_ms), now_ms, one, wake=wake)
 
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
@@ -279,7 +312,11 @@ class Wheel:
             )
         producer = SOURCE_PRODUCER | partition
         checked = check_input(rows, self.config, now_ms, reserved=True)  # those of a dead letter
-        return self._append(checked, now_ms, producer, last)
+        one = InputBatch(rows, producer, last)
+        outcome = self._queue_input(encode_input(checked, now_ms), now_ms, one)
+        if isinstance(outcome, SlotwheelError):
+            raise outcome
+        return outcome
 
     def source_position(self, partition: int) -> int:
         """The last source offset taken from a partition of the delay topic, -1 if none."""
@@ -326,27 +363,21 @@ class Wheel:
             known = self._log.producers.find(producer, sequence)
         return now_ms if known is None else known.created
 
-    def _append(
-        self,
-        rows: pa.RecordBatch,
-        now_ms: int,
-        producer: int,
-        sequence: int,
-        *,
-        early: bool = False,
-        wake: bool = True,
-    ) -> Future[AppendReceipt]:
-        batch = encode_input(rows, now_ms)
-        with self._lock:
-            # Raises on a standby: what it knows of a producer may be cut off again.
-            _ = self._serving_dispatcher
-            if producer:
-                known = self._log.producers.find(producer, sequence)
-                if known is not None:
-                    waiting = self._log.in_queue(known.index)
-                    return answer_again(known, waiting, batch.due, producer, sequence, early=early)
-            queued = self._queue(batch, now_ms, producer, sequence, early=early, wake=wake)
-            return queued.future
+    def _queue_input(
+        self, batch: EncodedBatch, now_ms: int, one: InputBatch, *, wake: bool = True
+    ) -> Future[AppendReceipt] | SlotwheelError:
+        """Queue a batch from outside, unless it was appended before."""
+        producer, sequence, early = one.producer, one.sequence, one.early
+        try:
+            with self._lock:
+                # Raises on a standby: what it knows of a producer may be cut off again.
+                _ = self._serving_dispatcher
+                if producer and (known := self._log.producers.find(producer, sequence)):
+                    again = self._log.in_queue(known.index)
+                    return answer_again(known, again, batch.due, producer, sequence, early=early)
+                return self._queue(batch, now_ms, producer, sequence, early=early, wake=wake).future
+        except SlotwheelError as error:
+            return error
 
     def _queue_for(self, dispatcher: Dispatcher, now_ms: int) -> QueueRows:
         """Queue rows that this dispatcher has decided on, cancel rows among them. Errors:

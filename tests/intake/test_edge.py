@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import select
@@ -26,6 +27,7 @@ from slotwheel.intake.edge import AppendEdge
 from slotwheel.intake.flight import FlightIntake, check_free
 from slotwheel.intake.ports import IntakeEvents
 from slotwheel.node.threads import Threads
+from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import AddressInUse, NotMaster, Overloaded, SlotwheelError
 from slotwheel.wheel.packets import MAGIC, PacketReader, encode_hello, encode_packet
 from slotwheel.wheel.protocol import (
@@ -38,7 +40,8 @@ from slotwheel.wheel.protocol import (
 )
 from support.exchange import action, rows
 from support.fakewheel import FakeWheel
-from support.waiting import eventually
+from support.waiting import eventually, now_ms
+from support.wheels import opened
 
 
 @contextmanager
@@ -486,3 +489,68 @@ def test_a_port_that_does_not_answer_the_hello_is_no_link() -> None:
         hello = Hello("g", Limits(), True, 0, "", silent.getsockname()[1], "token")
         with pytest.raises(TimeoutError):
             EdgeLink("127.0.0.1", hello, 0.1, AppendCommand(7), ignore, ignore, ignore)
+
+
+def test_each_connection_gets_the_answers_to_its_own_batches(tmp_path: Path) -> None:
+    """Good, bad, empty and repeated ones of many connections are appended in one turn."""
+    kinds = ("good", "bad", "empty", "again", "good")
+    now = now_ms()
+    with opened(tmp_path, WheelConfig(disk_reserve_bytes=0), now) as node:
+        alone = threading.Lock()  # while a test holds it, nothing turns
+
+        def turn() -> float:
+            with alone:
+                return server.edge.turn() if server.edge is not None else 0.0
+
+        with contextlib.ExitStack() as stack:
+            server = FlightIntake(
+                node.wheel,
+                "127.0.0.1:0",
+                edge="127.0.0.1:0",
+                commit=lambda: node.wheel.write_pending(0),
+            )
+            threads = Threads(lambda *_: None, lambda _: None)
+            threads.loop("append-edge", turn)
+            stack.callback(lambda: threads.stop(time.monotonic() + 10, last="append-edge"))
+            stack.callback(server.close)
+            clients = [
+                stack.enter_context(closing(EdgeClient(server, producer=10 + number)))
+                for number in range(20)
+            ]
+            sent: list[tuple[EdgeClient, list[tuple[str, list[bytes]]]]] = []
+            with alone:
+                for number, client in enumerate(clients):
+                    mine: list[tuple[str, list[bytes]]] = []
+                    for place in range(4):
+                        kind = kinds[(number + place) % len(kinds)]
+                        values = [b"%d %d %d" % (number, place, row) for row in range(place + 1)]
+                        batch = rows(*values)
+                        if kind == "bad":
+                            far = now + 10**9
+                            batch = pa.concat_batches([batch, rows(b"far", due=far)])
+                        client.send_bytes(
+                            b"" if kind == "empty" else batch.serialize().to_pybytes(), place
+                        )
+                        if kind == "again":
+                            client.send(batch, place)
+                            mine.append((kind, values))
+                        mine.append((kind, values))
+                    sent.append((client, mine))
+            stored: dict[int, bytes] = {}
+            for client, mine in sent:
+                for kind, values in mine:
+                    answer = client.answer()
+                    if kind in ("bad", "empty"):
+                        assert isinstance(answer, RefusedBatch)
+                        assert answer.error.row == (len(values) if kind == "bad" else None)
+                        continue
+                    assert isinstance(answer, StoredBatch)
+                    assert answer.count == len(values)
+                    for row, value in enumerate(values, answer.base_offset):
+                        assert stored.setdefault(row, value) == value
+        kept = [
+            value
+            for piece in node.wheel._storage.tail.pieces
+            for value in piece.rows.column("value").to_pylist()
+        ]
+        assert stored == dict(enumerate(kept))

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
-from slotwheel.wheel.checks import check_input
+from slotwheel.wheel.checks import InputBatch, check_input
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import NotMaster, Overloaded, SequenceTooOld, UnknownId
+from slotwheel.wheel.errors import NotMaster, Overloaded, SequenceTooOld, SlotwheelError, UnknownId
 from slotwheel.wheel.ids import IdMint, MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.request import RequestKey, is_request
@@ -67,6 +67,18 @@ class FakeWheel:
         self.batches = self.log.batches
         self._positions: dict[int, int] = {}
         self._to_commit: list[tuple[Future[AppendReceipt], AppendReceipt]] = []
+
+    def append_all(
+        self, batches: Sequence[InputBatch], now_ms: int, *, wake: bool = True
+    ) -> list[Future[AppendReceipt] | SlotwheelError]:
+        outcomes: list[Future[AppendReceipt] | SlotwheelError] = []
+        for rows, producer, sequence, early in batches:
+            how: Any = {"producer": producer, "sequence": sequence, "early": early}
+            try:
+                outcomes.append(self.append(rows, now_ms, **how, wake=wake))
+            except SlotwheelError as error:
+                outcomes.append(error)
+        return outcomes
 
     def append(
         self,

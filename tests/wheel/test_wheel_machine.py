@@ -32,6 +32,7 @@ from hypothesis.stateful import (
 )
 
 from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
+from slotwheel.wheel.checks import InputBatch
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import ClockBehind, InvalidMessage, Overloaded, SequenceTooOld
@@ -188,6 +189,15 @@ class WheelMachine(RuleBasedStateMachine):
         first, self.values = self.values + 1, self.values + count
         due = self.now + delay
         self._send([(due, TOPICS[n % 3], b"%d" % n) for n in range(first, first + count)])
+        self._sync()
+
+    @rule(shapes=st.lists(batches, min_size=2, max_size=4), again=st.booleans())
+    def append_several_at_once(self, shapes: list[list[tuple[int, str]]], again: bool) -> None:
+        """The last one is that of a producer, which may send it twice."""
+        self.sequences[1] += 1
+        sent = [(self._rows(shape), NOBODY, -1) for shape in shapes]
+        sent.append((self._rows(shapes[0]), 1, self.sequences[1]))
+        self._send_all(sent + sent[-1:] * again)
         self._sync()
 
     @precondition(lambda self: any(self.recorded.values()))
@@ -506,21 +516,29 @@ class WheelMachine(RuleBasedStateMachine):
         return self.node.wheel._log.next_offset
 
     def _send(self, rows: list[NewRow], producer: int = NOBODY, sequence: int = -1) -> None:
+        self._send_all([(rows, producer, sequence)])
+
+    def _send_all(self, asked: list[tuple[list[NewRow], int, int]]) -> None:
+        batches = [InputBatch(batch(rows), who, number) for rows, who, number in asked]
         before = self.node.wheel._log.next_offset
-        try:
-            future = self.node.wheel.append(
-                batch(rows), self.now, producer=producer, sequence=sequence
-            )
-        except Overloaded:
-            status = self.node.wheel.status()
-            held = status.tail_bytes + status.queued_bytes
-            assert held >= self.node.config.tail_bytes_refuse
-            assert self.node.wheel._log.next_offset == before
-            return
-        sent = Outbox(producer, sequence, rows, future)
-        self.outbox.append(sent)
-        if producer in self.recorded:
-            self.recorded[producer][sequence] = sent
+        outcomes = self.node.wheel.append_all(batches, self.now)
+        futures: set[int] = set()
+        for (rows, producer, sequence), outcome in zip(asked, outcomes, strict=True):
+            if isinstance(outcome, Overloaded):
+                status = self.node.wheel.status()
+                held = status.tail_bytes + status.queued_bytes
+                assert held >= self.node.config.tail_bytes_refuse
+                continue
+            assert isinstance(outcome, Future)
+            if id(outcome) in futures:  # the same entry again
+                continue
+            futures.add(id(outcome))
+            before += len(rows)
+            sent = Outbox(producer, sequence, rows, outcome)
+            self.outbox.append(sent)
+            if producer in self.recorded:
+                self.recorded[producer][sequence] = sent
+        assert self.node.wheel._log.next_offset == before
 
     def _sync(self) -> None:
         self.node.sync()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,29 @@ class EncodedBatch:
 def encode_input(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
     """Checked rows (INPUT schema), copied out of whatever buffers the batch came in; journal and
     tail share the copy, unless it is small."""
+    return _encoded(_with_created(rows, created_ms))
+
+
+def encode_together(
+    rows: pa.RecordBatch, counts: Sequence[int], created_ms: int
+) -> list[EncodedBatch]:
+    """The same of several batches, so many rows of ``rows`` each, one after the other."""
+    whole = _with_created(rows, created_ms)
+    ends = accumulate(counts)
+    parts = (whole.slice(end - count, count) for end, count in zip(ends, counts, strict=True))
+    # A slice would be written with what stands beside it in its buffers, up to all of it.
+    return [_encoded(pa.concat_batches([part])) for part in parts]
+
+
+def _with_created(rows: pa.RecordBatch, created_ms: int) -> pa.RecordBatch:
+    """Rows of the INPUT schema with the PAYLOAD schema."""
     count = rows.num_rows
     columns = [rows.column(0), _created(count, created_ms), no_cancels(count), *rows.columns[1:]]
-    payload = pa.RecordBatch.from_arrays(columns, schema=PAYLOAD).serialize()
+    return pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
+
+
+def _encoded(rows: pa.RecordBatch) -> EncodedBatch:
+    payload = rows.serialize()
     if len(payload) > _SMALL_BYTES:
         return _read_back(payload)
     return EncodedBatch(memoryview(payload), times(rows, "due").copy(), None)
