@@ -2,15 +2,21 @@
 
 A wheel in this process with a full tail is spilled into slots that are there already (each append
 opens a file) or new. Wall time, and beside it the raw limit of the same run: the same bytes in one
-file, written and synced.
+file, written and synced. Then the same beside a thread that appends to another file and syncs it,
+as journal and topics are: how long that takes while a spill runs, and without one.
 
     python -m benchmarks.spill [--slots 1,60,1200,7180] [--messages 900000]
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
+import threading
 import time
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +36,9 @@ _ESTIMATE = (
 )
 _NOW_MS = 1_900_000_000_000
 _BATCH_ROWS = 10_000
+_SYNCED = bytes(100_000)
+_SYNC_PAUSE_S = 0.003
+_QUIET_S = 0.5
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,6 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
                 walls.append(time.perf_counter() - started)
                 cpus.append(time.process_time() - cpu)
                 nbytes = told.nbytes
+            with Syncing(directory / "synced") as syncing:
+                during, quiet = _syncs(wheel, syncing, chosen, slots)
             wheel.close()
             files.close()
             middle, spread = median_spread(walls[1:])
@@ -64,10 +75,64 @@ def main(arguments: list[str] | None = None) -> int:
             report.figure(f"into {slots} new slots, s", walls[0], f"{walls[0]:.2f}")
             micros = median_spread(cpus[1:])[0] / chosen.messages * 1e6
             report.figure(f"CPU, {slots} slots, us/message", micros, f"{micros:.2f}")
+            for when, found in (("a spill", during), ("none", quiet)):
+                p90, p99 = np.percentile(found or [0.0], [90, 99]) * 1000
+                name = f"a sync beside {when}, {slots} slots, ms, p99"
+                report.figure(name, float(p99), f"{p99:.1f} (p90 {p90:.1f})")
             raw = raw_write_rate(directory, nbytes, 0.1)
             report.ratio(f"to one write + fdatasync, {slots} slots", nbytes / middle, raw)
         report.end(chosen.json)
     return 0
+
+
+class Syncing:
+    """A thread that appends to a file at ``path`` and syncs it, with a pause behind each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seconds: list[float] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def since_last(self) -> list[float]:
+        """How long each sync took that ended since the last call, s."""
+        found, self._seconds = self._seconds, []
+        return found
+
+    def _run(self) -> None:
+        handle = os.open(self._path, os.O_CREAT | os.O_RDWR)
+        position = 0
+        while not self._stop.wait(_SYNC_PAUSE_S):
+            position += os.pwrite(handle, _SYNCED, position)
+            started = time.perf_counter()
+            os.fdatasync(handle)
+            self._seconds.append(time.perf_counter() - started)
+        os.close(handle)
+        self._path.unlink()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def _syncs(
+    wheel: Wheel, syncing: Syncing, chosen: argparse.Namespace, slots: int
+) -> tuple[list[float], list[float]]:
+    """How long syncs took while spills ran, and without one, s."""
+    during: list[float] = []
+    quiet: list[float] = []
+    for _ in range(chosen.repeats):
+        _fill(wheel, chosen.messages, slots)
+        syncing.since_last()
+        time.sleep(_QUIET_S)
+        quiet += syncing.since_last()
+        wheel.spill(_NOW_MS, everything=True)
+        during += syncing.since_last()
+    return during, quiet
 
 
 def _fill(wheel: Wheel, messages: int, slots: int) -> None:

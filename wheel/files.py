@@ -6,8 +6,8 @@ narrow place that a test can replace by a double with *live* and *durable* bytes
 
 Rules
 - Writes name their position. There is no append mode: after a crash there may be junk at the end.
-- ``sync`` that fails raises ``SyncFailed``; the process must end (the kernel may have dropped the
-  dirty pages and will report success next time).
+- ``sync`` or ``write_back`` that fails raises ``SyncFailed``; the process must end (the kernel may
+  have dropped the dirty pages and will report success next time).
 - One process a data directory: ``DirectoryLock``.
 - Creating, linking, renaming or deleting is durable only after ``sync_dir`` (or ``sync_all``).
 """
@@ -41,6 +41,10 @@ class Handle(Protocol):
         """Write all ``parts`` one after the other at ``position``; the number of bytes written."""
 
     def truncate(self, length: int) -> None: ...
+
+    def write_back(self) -> None:
+        """Hand what was written to the disk, once it has what was handed to it before: others that
+        sync meanwhile wait behind that much at most. Durable only after ``sync``."""
 
     def sync(self) -> None:
         """Make the content durable (fdatasync)."""
@@ -86,6 +90,8 @@ class Files(Protocol):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_WAIT_BEFORE_AND_WRITE = 1 | 2
 _WRITE_PARTS_MAX = 1024  # IOV_MAX on Linux
 
 
@@ -130,6 +136,12 @@ class OsHandle:
 
     def truncate(self, length: int) -> None:
         os.ftruncate(self._fd, length)
+
+    def write_back(self) -> None:
+        # An error that is reported here is not reported to ``sync`` any more.
+        if _libc.sync_file_range(self._fd, 0, 0, _WAIT_BEFORE_AND_WRITE) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise SyncFailed(f"sync_file_range of {self._path} failed: {reason}")
 
     def sync(self) -> None:
         try:

@@ -20,7 +20,8 @@ from __future__ import annotations
 import errno
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -90,13 +91,24 @@ class CrashHandle:
         self._files.step("truncate", f"{self._path} {length}")
         self._change(Truncate(length))
 
+    def write_back(self) -> None:
+        """No step: nothing is durable afterwards that was not before."""
+        self._files.steps.check()
+        with self._failing_sync():
+            self._files.fail("write_back")
+
     def sync(self) -> None:
-        try:
+        with self._failing_sync():
             self._files.step("sync", self._path)
+        self._node.sync()
+
+    @contextmanager
+    def _failing_sync(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             self._node.pending.clear()
-            raise SyncFailed(f"fdatasync of {self._path} failed: {error}") from error
-        self._node.sync()
+            raise SyncFailed(f"a sync of {self._path} failed: {error}") from error
 
     def size(self) -> int:
         self._files.steps.check()
@@ -129,9 +141,9 @@ class CrashFiles:
     def fail_next(self, operation: str, error: OSError, *, after: int = 0) -> None:
         """Let the next call of that name fail, or the one after ``after`` more.
 
-        open create pread pwrite truncate sync rename link unlink list map make_directory
-        remove_directory sync_dir sync_all. A failing sync raises ``SyncFailed``; open_directory is
-        what comes before sync_dir.
+        open create pread pwrite truncate write_back sync rename link unlink list map
+        make_directory remove_directory sync_dir sync_all. A failing sync or write_back raises
+        ``SyncFailed``; open_directory is what comes before sync_dir.
         """
         self._faults.setdefault(operation, []).append((after, error))
 
