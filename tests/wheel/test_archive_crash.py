@@ -145,7 +145,7 @@ BREAKAGES = (
 )
 
 
-SEEDS = {second_names_of_the_living_stay: 8}
+SEEDS: dict[Callable[[Patch], None], int] = {second_names_of_the_living_stay: 8}
 """Of what shows at few points: an order in which one comes early (``test_crash_sweep_finds``)."""
 
 

@@ -304,7 +304,7 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
     expired_a_millisecond_late,
 )
 
-SEEDS = {
+SEEDS: dict[Callable[[Patch], None], int] = {
     catalog_before_the_slot_files_sync: 19,
     file_deleted_before_the_commit: 24,
     junk_of_slot_files_not_cut: 4,
