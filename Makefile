@@ -20,8 +20,8 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 CLASSES := .cache/java-classes-kafka.jsa .cache/java-classes-spark.jsa
-# Half of a test's time is waiting.
-BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
+# More than half of a test's time is waiting.
+BESIDE := -n 7 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## Show this list
@@ -33,7 +33,7 @@ demo: $(BASE) ## Run a node (ARGS="--peers 3": three; "--stay": show the console
 
 .PHONY: test
 test: setup kafka ## Run lint, types, and all tests but the soak
-	@$(MAKE) --no-print-directory --jobs 2 lint $(CLASSES)
+	@$(MAKE) --no-print-directory --jobs 2 lint compiled $(CLASSES)
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(BESIDE) --durations=30 $(ARGS)
 	@$(MAKE) --no-print-directory lines
@@ -101,6 +101,11 @@ kafka: ## Fetch what tests need: jars of Kafka and of Spark's connector (as root
 .cache/java-classes-%.jsa: $(DEV)
 	@echo "==> keeping the classes that Java loads for $* (once)"
 	@cd tests && ../$(BIN)/python -m support.javaclasses $*
+
+# Otherwise each of the processes that run tests compiles all of them at the begin.
+.PHONY: compiled
+compiled: $(DEV)
+	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
 .PHONY: clean
 clean: ## Remove .venv, .cache and all that tools left behind
