@@ -20,8 +20,8 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 CLASSES := .cache/java-classes-kafka.jsa .cache/java-classes-spark.jsa
-# More than half of a test's time is waiting.
-BESIDE := -n 7 --dist loadfile --no-loadscope-reorder
+# Half of a test's time is waiting. More at a time end no sooner on two cores.
+BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## Show this list

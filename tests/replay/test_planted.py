@@ -232,13 +232,13 @@ def test_nothing_is_no_proof(tmp_path: Path) -> None:
     assert verdict.reasons == ["nothing to prove: no accepted message was found"]
 
 
-def test_marks_that_claim_everything_hide_nothing(spark: Any, tmp_path: Path) -> None:
+def test_marks_that_claim_everything_hide_nothing(tmp_path: Path) -> None:
     """The marks of all peers, in journals and checkpoints, say that every row there is has left:
     then those that did not arrive are lost, whatever lies in slot files."""
     run = replayrun.made()
     gone = replayrun.remove_delivered(run)
     replayrun.claim_everything(run)
-    verdict = prove(spark, find(run.write(tmp_path)), Options(problems_max=3_000))
+    verdict = prove_here(find(run.write(tmp_path)), Options(problems_max=3_000))
     assert not verdict.proven
     pending = WHOLE["pending"]
     assert verdict.problem_counts == {"lost": pending + 1}
