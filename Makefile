@@ -20,7 +20,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 CLASSES := .cache/java-classes-kafka.jsa .cache/java-classes-spark.jsa
-# Half of a test's time is waiting.
+# Half of a test's time is waiting. More at a time end no sooner on two cores.
 BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
@@ -33,7 +33,7 @@ demo: $(BASE) ## Run a node (ARGS="--peers 3": three; "--stay": show the console
 
 .PHONY: test
 test: setup kafka ## Run lint, types, and all tests but the soak
-	@$(MAKE) --no-print-directory --jobs 2 lint $(CLASSES)
+	@$(MAKE) --no-print-directory --jobs 2 lint compiled $(CLASSES)
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(BESIDE) --durations=30 $(ARGS)
 	@$(MAKE) --no-print-directory lines
@@ -101,6 +101,12 @@ kafka: ## Fetch what tests need: jars of Kafka and of Spark's connector (as root
 .cache/java-classes-%.jsa: $(DEV)
 	@echo "==> keeping the classes that Java loads for $* (once)"
 	@cd tests && ../$(BIN)/python -m support.javaclasses $*
+
+# Otherwise each of the processes that run tests compiles all of them at the begin. What is wrong with
+# them is told by those.
+.PHONY: compiled
+compiled: $(DEV)
+	-@$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
 .PHONY: clean
 clean: ## Remove .venv, .cache and all that tools left behind

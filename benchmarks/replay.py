@@ -5,8 +5,8 @@ encoders, not through a node: each message is accepted, held and delivered once,
 read for it. Then, at a quarter, half and all of ``--rows``, in this order: a bare Arrow read of
 these files in two processes, without Spark or facts (the raw limit); on ``local[2]`` the bare read,
 ``spark.read.format("slotwheel")`` with all columns, and the scan, which reads, checks and packs
-facts, both thrown away as they come (Spark's ``noop``); and the whole proof, with all validators,
-to its verdict. A row is a row read from a file.
+facts, both thrown away as they come (Spark's ``noop``). Then, as often, in a session such as the
+command has: the whole proof, with all validators, to its verdict. A row is a row read from a file.
 
     python -m benchmarks.replay --rows 20000000
 
@@ -86,24 +86,34 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(report: Report, directory: Path, rows: int) -> None:
+    from slotwheel.replay.session import BRIEF, session
+
+    data, before = directory / "data", 0
+    raw: dict[int, tuple[list[File], float]] = {}
+    """By how many messages there were: the files then, and seconds of the bare Arrow read."""
     spark = _spark(directory)
     try:
-        data, before = directory / "data", 0
         totals = {max(_SECOND, int(rows * step) // _SECOND * _SECOND) for step in _STEPS}
         for total in sorted(totals):
             write(data, before, total)
+            files = layout.find([str(data)]).files
             if not before:
-                _check(spark, layout.find([str(data)]).files, total)
+                _check(spark, files, total)
             before = total
-            _measure(report, spark, data, total)
+            raw[total] = files, _measure_reads(report, spark, data, files, total)
     finally:
-        spark.stop()
+        _end(spark)
+    with session("local[2]", more=BRIEF) as spark:
+        for total, (files, seconds) in raw.items():
+            _measure_proof(report, spark, files, total, seconds)
 
 
-def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
+def _measure_reads(
+    report: Report, spark: Any, data: Path, files: Sequence[File], total: int
+) -> float:
+    """Returns the seconds of the bare Arrow read."""
     from slotwheel.replay.facts.scan import scan, tasks, tasks_frame
 
-    files = layout.find([str(data)]).files
     planned = tasks(files, 2)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         list(pool.map(_bare, [[], []]))  # both are there, and have imported what they need
@@ -120,28 +130,40 @@ def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
         found = scan(tasks_frame(spark, planned), terms)
         found.write.format("noop").mode("overwrite").save()
 
-    read = _timed(source)
-    scan_ = _timed(scanned)
+    rate = 3 * total / raw.seconds
+    text = f"{rate / 1e6:.2f} M ({raw.seconds:.1f} s)"
+    report.figure(f"bare Arrow read {_at(total)}, rows/s", rate, text)
+    _figure(report, "bare read", _timed(source), total, raw.seconds, "2 M")
+    _figure(report, "scan", _timed(scanned), total, raw.seconds)
+    return raw.seconds
+
+
+def _measure_proof(
+    report: Report, spark: Any, files: Sequence[File], total: int, raw_s: float
+) -> None:
     before = _forget_peaks()
     proof = _timed(lambda: _prove(spark, files))
     verdict = proof.found
     if not verdict.proven or verdict.counts["delivered"] != total:
         raise RuntimeError(f"{total} messages were written; {verdict.reasons}, {verdict.counts}")
-    at = f"at {total / 1e6:g} M"
-    for name, step, goal in (
-        ("bare Arrow read", raw, ""),
-        ("bare read", read, "2 M"),
-        ("scan", scan_, ""),
-        ("all validators", proof, "0.5 M"),
-    ):
-        rate = 3 * total / step.seconds
-        used = f"; {step.processor_s:.0f} s of processor time" if step is not raw else ""
-        share = f"; {raw.seconds / step.seconds:.1%} of the bare Arrow read"
-        text = f"{rate / 1e6:.2f} M ({step.seconds:.1f} s{used}{share if step is not raw else ''})"
-        report.figure(f"{name} {at}, rows/s", rate, text, goal)
+    _figure(report, "all validators", proof, total, raw_s, "0.5 M")
     for name, peak in _driver_resident("VmHWM").items():
         text = f"{peak / 1e6:.0f} (before the proof {before[name] / 1e6:.0f})"
-        report.figure(f"{name}'s peak {at}, MB", peak / 1e6, text, "flat")
+        report.figure(f"{name}'s peak {_at(total)}, MB", peak / 1e6, text, "flat")
+
+
+def _at(total: int) -> str:
+    return f"at {total / 1e6:g} M"
+
+
+def _figure(
+    report: Report, name: str, step: _Step, total: int, raw_s: float, goal: str = ""
+) -> None:
+    rate = 3 * total / step.seconds
+    used = f"{step.seconds:.1f} s; {step.processor_s:.0f} s of processor time"
+    share = f"{raw_s / step.seconds:.1%} of the bare Arrow read"
+    text = f"{rate / 1e6:.2f} M ({used}; {share})"
+    report.figure(f"{name} {_at(total)}, rows/s", rate, text, goal)
 
 
 def _check(spark: Any, files: Sequence[File], total: int) -> None:
@@ -378,6 +400,18 @@ def _spark(directory: Path) -> Any:
     session.sparkContext.pythonExec = sys.executable
     register(session)
     return session
+
+
+def _end(spark: Any) -> None:
+    """End its Java process, too, whose options are not those of the next session."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 if __name__ == "__main__":

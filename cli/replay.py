@@ -258,10 +258,10 @@ def _prove(
     more: dict[str, str],
 ) -> Verdict:
     from ..replay.proof import prove
-    from ..replay.session import interruptible, session
+    from ..replay.session import BRIEF, interruptible, session
 
     def work() -> Verdict:
-        with session(master, driver_memory=driver_memory, more=more) as spark:
+        with session(master, driver_memory=driver_memory, more=BRIEF | more) as spark:
             progress.watch(spark.sparkContext.statusTracker())
             try:
                 on_phase = progress.phase

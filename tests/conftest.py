@@ -27,7 +27,6 @@ TOGETHER = (
         "replay/test_planted",
         "replay/test_real_kafka",
         "replay/test_routed_runs",
-        "replay/test_inputs",
         "replay/test_dumps",
         "replay/test_kafka_topics",
     ),

@@ -55,7 +55,7 @@ OUTAGES = [
     ),
 ]
 REFUSALS = [
-    *((sink, 8) for sink in SINKS),
+    ("confluent", 8),
     *(pytest.param(sink, 60, marks=pytest.mark.soak) for sink in SINKS),
 ]
 Figure = Callable[[str], None]

@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import weakref
@@ -138,9 +139,12 @@ class OsHandle:
         os.ftruncate(self._fd, length)
 
     def write_back(self) -> None:
-        # An error that is reported here is not reported to ``sync`` any more.
-        if _libc.sync_file_range(self._fd, 0, 0, _WAIT_BEFORE_AND_WRITE) != 0:
-            reason = os.strerror(ctypes.get_errno())
+        if _libc.sync_file_range(self._fd, 0, 0, _WAIT_BEFORE_AND_WRITE) == 0:
+            return
+        number = ctypes.get_errno()
+        # Not every file system knows it. Another error is not reported to ``sync`` any more.
+        if number not in (errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP):
+            reason = os.strerror(number)
             raise SyncFailed(f"sync_file_range of {self._path} failed: {reason}")
 
     def sync(self) -> None:

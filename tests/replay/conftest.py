@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slotwheel.cli import main
+from slotwheel.reading import layout
+from slotwheel.reading.state import load_state
+from slotwheel.wheel.state import STATE_DIRECTORY, StoredState
 from support.spark import Replay, spark_session
 
 
@@ -17,6 +21,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One Spark session for all tests of this process; starting one takes seconds."""
     with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
+
+
+@pytest.fixture(autouse=True)
+def _quick_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State stores are read in this process, which takes a hundredth of the time. A test that
+    damages one reads it as the proof does, in a process of its own."""
+
+    def read_state(root: str | Path) -> StoredState | None:
+        return load_state(root) if (Path(root) / STATE_DIRECTORY).is_dir() else None
+
+    monkeypatch.setattr(layout, "read_state", read_state)
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
     seen = ("--kafka", broker.bootstrap, "--kafka-jars", str(connector_jars()), "--topic", topic)
     with LossyNode(tmp_path / "data", *kafka) as node:
         stream = steady(node.address, (topic,))
-        follower = Follower(node.data, tmp_path / "audit.log", *seen, "--for", "60s")
+        follower = Follower(node.data, tmp_path / "audit.log", *seen, "--for", "40s")
         try:
             with Client(node.address) as client:
                 planted = client.send(topic, LOST, due=now_ms() + 2_000).result(10)

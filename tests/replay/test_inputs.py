@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from slotwheel.delivery.embedded.topicfile import SEGMENT_SUFFIX
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
-from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import Outcome
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.files import OsFiles
@@ -22,6 +20,7 @@ from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
 from support import replayrun
 from support.damage import flip
+from support.plainproof import prove_here
 
 
 @pytest.mark.parametrize(
@@ -76,30 +75,30 @@ def dumped(directory: Path, to: Path) -> str:
     return str(to)
 
 
-def test_a_dump_beside_its_own_directory(spark: Any, tmp_path: Path) -> None:
+def test_a_dump_beside_its_own_directory(tmp_path: Path) -> None:
     run = replayrun.made()
     directories = run.write(tmp_path)
     dumps = [dumped(tmp_path / name, tmp_path / f"{name}.arrows") for name in ("one", "two")]
-    verdict = prove(spark, find(directories, dumps=dumps), Options(exactly_once=True))
+    verdict = prove_here(find(directories, dumps=dumps), Options(exactly_once=True))
     assert verdict.proven, verdict.reasons
     assert verdict.counts.get("repeated", 0) == 0
     assert {one.kind for one in verdict.inputs} >= {"dump", "topic"}
     # What did come twice is found all the same.
     again = replayrun.repeat_delivered(run)
     directories = run.write(tmp_path / "again")
-    verdict = prove(spark, find(directories, dumps=dumps), Options(exactly_once=True))
+    verdict = prove_here(find(directories, dumps=dumps), Options(exactly_once=True))
     assert [one.id for one in verdict.problems] == [run.id_of(again)]
 
 
-def test_one_directory_of_three(spark: Any, tmp_path: Path) -> None:
+def test_one_directory_of_three(tmp_path: Path) -> None:
     directories = replayrun.made().write(tmp_path)
     layout = find(directories[:1])
     assert layout.group_size == 3
-    verdict = prove(spark, layout)
+    verdict = prove_here(layout, Options())
     assert verdict.outcome is Outcome.IN_PART
     assert verdict.counts["undecided"] > 1_000
     (point,) = verdict.open_points
     assert point.subject == "2 of the group's 3 directories"
-    whole = prove(spark, find(directories))
+    whole = prove_here(find(directories), Options())
     assert whole.proven
     assert whole.open_points == []

@@ -20,27 +20,22 @@ import pytest
 
 import slotwheel
 from slotwheel.reading import layout
-from slotwheel.reading.files import Layout
 from slotwheel.reading.layout import find
 from slotwheel.reading.problems import Problem
-from slotwheel.replay.conclusion import Conclusion
-from slotwheel.replay.facts.making import GroupTerms
-from slotwheel.replay.judging.context import Options, make_context
-from slotwheel.replay.judging.judge import judge_range
+from slotwheel.reading.state import read_state
+from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import CLASSES, Verdict
 from slotwheel.wheel.mark import Mark
-from slotwheel.wheel.state import STATE_DIRECTORY, StoredState
 from support import replayrun
 from support.broker import Cluster
 from support.connector import connector_jars
-from support.datadirs import state_of
 from support.faulttable import BY_SPARK, FAULTS, TOGETHER
 from support.kafkaplanting import KAFKA_FAULTS, KafkaFault, KafkaRun, plant_in_kafka
 from support.nodeprocess import run_process
+from support.plainproof import prove_here
 from support.planting import RUNS, Fault, Lab, Labs, blamed_in, matches, shown
 from support.replayrun import LATER_MS, NOW_MS
-from support.told import scan
 
 WHOLE = {
     "accepted": 5995,
@@ -57,46 +52,9 @@ HEAD = ["| planted | verdict | what is blamed |", "| --- | --- | --- |"]
 BEGIN, END = "<!-- faults -->\n", "<!-- end of faults -->\n"
 
 
-def prove_here(layout: Layout, options: Options) -> Verdict:
-    """The proof of a small layout by the same steps, in one process and one task; without lateness
-    by topic and time. All offsets lie in one range."""
-    terms = GroupTerms(layout.group, layout.key, layout.dead_letter_topic)
-    told = scan(layout.files, terms)
-    context = make_context(layout, told.files, terms, options, told.chunks)
-    found, _ = judge_range(told.facts, context)
-    said = Conclusion(layout, context, told.files, found.counts, found.problem_counts)
-    problems = [*said.own(), *told.problems, *found.problems]
-    by_kind = said.problem_counts()
-    return Verdict(
-        said.reasons(),
-        said.open_points(),
-        said.counts(),
-        by_kind,
-        problems,
-        sum(by_kind.values()) > len(problems),
-        [],
-        said.agreement(),
-        said.inputs(),
-        options.interval_ms,
-        said.notes(),
-    )
-
-
 @pytest.fixture(scope="module")
 def labs(tmp_path_factory: pytest.TempPathFactory) -> Labs:
     return Labs(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture
-def quick_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    """State stores are read in this process, which takes a hundredth of the time."""
-
-    def read_state(root: str) -> StoredState | None:
-        if not (Path(root) / STATE_DIRECTORY).is_dir():
-            return None
-        return state_of(Path(root))
-
-    monkeypatch.setattr(layout, "read_state", read_state)
 
 
 def proof_of(lab: Lab, spark: Any = None) -> Verdict:
@@ -136,7 +94,7 @@ def rows() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_run_without_a_fault(quick_states: None, labs: Labs, tmp_path: Path, kind: str) -> None:
+def test_a_run_without_a_fault(labs: Labs, tmp_path: Path, kind: str) -> None:
     lab = labs.planted(tmp_path / "lab", Fault("nothing", lambda _: None, run=kind))
     lab.options |= {"exactly_once": True, "late_ms": 3}
     verdict = proof_of(lab)
@@ -146,11 +104,11 @@ def test_a_run_without_a_fault(quick_states: None, labs: Labs, tmp_path: Path, k
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_fault(
-    request: pytest.FixtureRequest, labs: Labs, rows: dict[str, str], tmp_path: Path, name: str
+    monkeypatch: pytest.MonkeyPatch, labs: Labs, rows: dict[str, str], tmp_path: Path, name: str
 ) -> None:
     fault = EVERY[name]
-    if fault not in FAULTS["state store"]:
-        request.getfixturevalue("quick_states")
+    if fault in FAULTS["state store"]:
+        monkeypatch.setattr(layout, "read_state", read_state)
     lab = labs.planted(tmp_path / "lab", fault)
     verdict = proof_of(lab)
     check(lab, verdict, fault)
@@ -225,14 +183,18 @@ def test_the_table(rows: dict[str, str]) -> None:
         for marks in ([pytest.mark.soak] if at % 5 else [],)
     ],
 )
-def test_two_faults(
-    quick_states: None, labs: Labs, tmp_path: Path, pair: tuple[Fault, Fault]
-) -> None:
+def test_two_faults(labs: Labs, tmp_path: Path, pair: tuple[Fault, Fault]) -> None:
     lab = labs.planted(tmp_path / "lab", *pair)
     check(lab, proof_of(lab), *pair)
 
 
-@pytest.mark.parametrize("fault", BY_SPARK, ids=[fault.name for fault in BY_SPARK])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=fault.name, marks=[pytest.mark.soak] if at % 3 else [])
+        for at, fault in enumerate(BY_SPARK)
+    ],
+)
 def test_a_fault_by_spark(spark: Any, labs: Labs, tmp_path: Path, fault: Fault) -> None:
     lab = labs.planted(tmp_path / "lab", fault)
     check(lab, proof_of(lab, spark), fault)
@@ -255,7 +217,7 @@ def test_the_run_without_a_fault_by_spark(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["repeat_delivered", "deliver_late"])
-def test_it_fails_the_proof_only_if_asked(quick_states: None, tmp_path: Path, name: str) -> None:
+def test_it_fails_the_proof_only_if_asked(tmp_path: Path, name: str) -> None:
     run = replayrun.made()
     getattr(replayrun, name)(run)
     verdict = prove_here(find(run.write(tmp_path)), Options())
@@ -270,13 +232,13 @@ def test_nothing_is_no_proof(tmp_path: Path) -> None:
     assert verdict.reasons == ["nothing to prove: no accepted message was found"]
 
 
-def test_marks_that_claim_everything_hide_nothing(spark: Any, tmp_path: Path) -> None:
+def test_marks_that_claim_everything_hide_nothing(tmp_path: Path) -> None:
     """The marks of all peers, in journals and checkpoints, say that every row there is has left:
     then those that did not arrive are lost, whatever lies in slot files."""
     run = replayrun.made()
     gone = replayrun.remove_delivered(run)
     replayrun.claim_everything(run)
-    verdict = prove(spark, find(run.write(tmp_path)), Options(problems_max=3_000))
+    verdict = prove_here(find(run.write(tmp_path)), Options(problems_max=3_000))
     assert not verdict.proven
     pending = WHOLE["pending"]
     assert verdict.problem_counts == {"lost": pending + 1}
@@ -287,7 +249,7 @@ def test_marks_that_claim_everything_hide_nothing(spark: Any, tmp_path: Path) ->
     assert verdict.counts["lost"] == pending + 1
 
 
-def test_a_standby_that_died_earlier(quick_states: None, tmp_path: Path) -> None:
+def test_a_standby_that_died_earlier(tmp_path: Path) -> None:
     """Its newest mark is another one of the same epoch, and its journal ends before the others'."""
     run = replayrun.made()
     dead = run.peers[2]
@@ -301,7 +263,7 @@ def test_a_standby_that_died_earlier(quick_states: None, tmp_path: Path) -> None
     assert verdict.counts == WHOLE
 
 
-def test_a_record_from_behind_the_end_of_the_log(quick_states: None, tmp_path: Path) -> None:
+def test_a_record_from_behind_the_end_of_the_log(tmp_path: Path) -> None:
     run = replayrun.made()
     offset = run.rows.num_rows - 1
     for peer in run.peers:

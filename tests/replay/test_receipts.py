@@ -19,6 +19,7 @@ from slotwheel.wheel.digest import digests
 from slotwheel.wheel.schema import times
 from support import replayrun
 from support.nodeprocess import NodeProcess, run_cli
+from support.plainproof import prove_here
 from support.replayrun import GROUP, TERMS, Run
 from support.waiting import eventually
 
@@ -43,8 +44,8 @@ def write_receipts(run: Run, path: Path, offsets: Sequence[int], **changes: Any)
     return str(path)
 
 
-def proof_of(spark: Any, directories: list[str], *receipts: str) -> Verdict:
-    return prove(spark, find(directories, receipts=receipts), Options())
+def proof_of(directories: list[str], *receipts: str) -> Verdict:
+    return prove_here(find(directories, receipts=receipts), Options())
 
 
 def a_message(run: Run) -> int:
@@ -52,20 +53,18 @@ def a_message(run: Run) -> int:
     return run.a_delivered()
 
 
-def test_receipts_of_what_was_delivered_change_nothing(spark: Any, tmp_path: Path) -> None:
+def test_receipts_of_what_was_delivered_change_nothing(tmp_path: Path) -> None:
     run = replayrun.made()
     delivered = [offset for peer in run.peers for offset, _ in peer.delivered][:500]
     receipts = write_receipts(run, tmp_path / "receipts", [*delivered, run.a_pending()])
-    verdict = proof_of(spark, run.write(tmp_path), receipts)
+    verdict = proof_of(run.write(tmp_path), receipts)
     assert verdict.proven, verdict.reasons
     assert verdict.counts["accepted"] == 5995
     assert verdict.problems == []
     assert {one.kind: one.rows for one in verdict.inputs}["receipts"] == 501
 
 
-def test_a_promise_that_was_taken_out_of_all_journals_is_not_decided(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_a_promise_that_was_taken_out_of_all_journals_is_not_decided(tmp_path: Path) -> None:
     """The wheel acknowledged a message and has nothing of it: no entry, no slot, no record. The gap
     is blamed: a cancel of it may have stood there as well."""
     run = replayrun.made()
@@ -80,43 +79,43 @@ def test_a_promise_that_was_taken_out_of_all_journals_is_not_decided(
             for second, offsets in slots.items():
                 slots[second] = [one for one in offsets if one != offset]
     directories = run.write(tmp_path)
-    verdict = proof_of(spark, directories, receipts)
+    verdict = proof_of(directories, receipts)
     assert verdict.reasons == ["gap: 3"]
     assert verdict.counts["undecided"] == 1
     # Without the receipt only the hole in each journal tells of it, and not which message it was.
-    verdict = proof_of(spark, directories)
+    verdict = proof_of(directories)
     assert verdict.reasons == ["gap: 3"]
     assert verdict.counts["undecided"] == 0
 
 
-def test_a_promise_of_other_content_is_altered(spark: Any, tmp_path: Path) -> None:
+def test_a_promise_of_other_content_is_altered(tmp_path: Path) -> None:
     run = replayrun.made()
     offset = a_message(run)
     receipts = write_receipts(run, tmp_path / "receipts", [offset], digest=np.array([1], np.uint64))
-    verdict = proof_of(spark, run.write(tmp_path), receipts)
+    verdict = proof_of(run.write(tmp_path), receipts)
     assert verdict.reasons == ["altered: 1"]
     assert verdict.problems[0].id == run.id_of(offset)
 
 
-def test_a_file_whose_producer_was_killed(spark: Any, tmp_path: Path) -> None:
+def test_a_file_whose_producer_was_killed(tmp_path: Path) -> None:
     run = replayrun.made()
     delivered = [offset for offset, _ in run.peers[0].delivered][:2000]
     path = tmp_path / "receipts"
     receipts = write_receipts(run, path, delivered)
     path.write_bytes(path.read_bytes()[:-200])
-    assert proof_of(spark, run.write(tmp_path), receipts).proven
+    assert proof_of(run.write(tmp_path), receipts).proven
 
 
-def test_a_file_that_holds_no_receipts(spark: Any, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_receipts(tmp_path: Path) -> None:
     """Taken for a torn one, it would pass: nothing was promised. One torn at its begin may be."""
     path = tmp_path / "receipts"
     path.write_text("2026-11-21T08:56:30.130Z info recovered", "utf-8")
     directories = replayrun.made().write(tmp_path)
-    verdict = proof_of(spark, directories, str(path))
+    verdict = proof_of(directories, str(path))
     assert verdict.reasons == ["damaged: 1"]
     assert "a receipts file" in verdict.problems[0].text
     path.write_bytes(b"\xff\xff")
-    assert proof_of(spark, directories, str(path)).proven
+    assert proof_of(directories, str(path)).proven
 
 
 def test_a_node_and_its_producer(spark: Any, tmp_path: Path) -> None:
@@ -157,7 +156,7 @@ def test_a_node_and_its_producer(spark: Any, tmp_path: Path) -> None:
         node.wait_for("left", 2)
         node.signal()
     paths = [str(receipts), str(tmp_path / "of-the-cli"), str(tmp_path / "routed")]
-    verdict = proof_of(spark, [str(tmp_path / "data")], *paths)
+    verdict = prove(spark, find([str(tmp_path / "data")], receipts=paths), Options())
     assert verdict.proven, (verdict.reasons, verdict.problems)
     assert (verdict.counts["accepted"], verdict.counts["pending"]) == (1042, 2)
     assert {one.kind: one.rows for one in verdict.inputs}["receipts"] == 1042

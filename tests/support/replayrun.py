@@ -282,7 +282,8 @@ def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
     for topic, deliveries in peer.elsewhere.items():
         write_topic(root, topic, [(run.pick([o]), at) for o, at in deliveries], run.group)
     if peer.delivered:
-        orders = [(run.pick([o], peer, "topic"), at) for o, at in peer.delivered]
+        rows = run.pick([o for o, _ in peer.delivered], peer, "topic")
+        orders = [(rows.slice(n, 1), at) for n, (_, at) in enumerate(peer.delivered)]
         write_topic(root, TOPIC, orders, run.group, run.topic_blocks)
     if peer.dead:
         keeps = Keeps()

@@ -371,7 +371,7 @@ def test_a_writer_that_is_killed_again_and_again_stores_everything_once(tmp_path
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
-        enough = killed >= 15 and flushed_beside > 0
+        enough = killed >= 8 and flushed_beside > 0
         end = float("inf") if enough else time.monotonic() + numbers.uniform(0.0, 0.6)
         while process.poll() is None and time.monotonic() < end:
             page = reader.page(ALL, limit=1_000_000)
