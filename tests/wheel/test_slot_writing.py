@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from slotwheel.wheel import files as files_module
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import Bytes, Files, OsHandle
 from slotwheel.wheel.slots import slotfile
@@ -80,9 +84,18 @@ def test_a_disk_that_does_not_take_a_share_is_a_failed_sync(
     files.fail_next("write_back", OSError(errno.EIO, "Input/output error"))
     with pytest.raises(SyncFailed, match=path_of(SECOND)):
         SlotFiles(files, 1).append(block_of(SECOND, rows_at(FIRST)), None)
-    reading, writing = os.pipe()
-    os.close(reading)
-    handle = OsHandle(writing, "a pipe, which has no pages")
-    with pytest.raises(SyncFailed, match=r"a pipe.*Illegal seek"):
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_file_system_may_not_know_how_to_write_back(
+    known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> int:
+        ctypes.set_errno(errno.EIO if known else errno.ENOSYS)
+        return -1
+
+    monkeypatch.setattr(files_module, "_libc", SimpleNamespace(sync_file_range=fails))
+    handle = Recorder(tmp_path / "file")
+    with pytest.raises(SyncFailed, match="file") if known else nullcontext():
         handle.write_back()
     handle.close()
