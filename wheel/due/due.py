@@ -35,6 +35,8 @@ from .runs import OFFSET_END
 _STEPS_MAX = 32
 """Steps without a row to hand out before the caller gets a turn to do something else."""
 _PREPARED_MAX = 3
+_RENEW_MS = 250
+"""So long before its time a slot is renewed: time enough, and little comes in behind it."""
 
 
 class _Then(Enum):
@@ -75,6 +77,8 @@ class DueQueue:
         """The earliest due time among rows committed since ``next_chunk`` last looked for some: who
         sleeps until the next row is due has to wake for it."""
         self._prepared: dict[int, SlotCursor] = {}
+        self._renewed = -1
+        """The last second whose slot was renewed."""
 
     def committed(self, earliest_due: int) -> None:
         """Under the lock: rows were committed; ``earliest_due``: of the first of them to be due."""
@@ -172,7 +176,9 @@ class DueQueue:
             return self.lines.put_none_in_flight(line)
 
     def prepare(self, now_ms: int, ahead_ms: int) -> bool:
-        """Open the next slot ahead of its time, on another thread; whether one was opened."""
+        """Open the next slot ahead of its time, on another thread; whether one was opened. One that
+        was is renewed shortly before its time."""
+        self._renew(now_ms)
         with self._lock:
             mark, cursor = self.lines.main.mark, self.lines.main.cursor
             high = self._high()
@@ -187,11 +193,31 @@ class DueQueue:
                 return False
         cursor = self._cursor(second)
         cursor.load(after, high)
+        self._keep(cursor)
+        return True
+
+    def _renew(self, now_ms: int) -> None:
+        """What came since a slot was opened joins it now, in one run: of several, each chunk would
+        have to be merged."""
+        second = (now_ms + _RENEW_MS) // TICK_MS
+        if second <= self._renewed or second * TICK_MS <= now_ms:
+            return
         with self._lock:
             mark = self.lines.main.mark
-            if (mark.c, mark.r) < ((second + 1) * TICK_MS - 1, OFFSET_END):
-                self._prepared[second] = cursor
-        return True
+            cursor = self._prepared.pop(second, None)
+            high = self._high()
+        if cursor is None:
+            return
+        self._renewed = second
+        cursor.renew((mark.c, mark.r), high)
+        self._keep(cursor)
+
+    def _keep(self, cursor: SlotCursor) -> None:
+        """Have a slot ready, unless its time is over by now."""
+        with self._lock:
+            mark = self.lines.main.mark
+            if (mark.c, mark.r) < (cursor.start + TICK_MS - 1, OFFSET_END):
+                self._prepared[cursor.second] = cursor
 
     def next_due_ms(self) -> int | None:
         """When the next row of the main line can be due; None if nothing is known."""

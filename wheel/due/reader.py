@@ -120,6 +120,11 @@ class SlotCursor:
         self._window.join(gather(sources, starts, stops, self._mint), after)
         self.seen = upto
 
+    def renew(self, after: RowKey, upto: int) -> None:
+        """Add what was committed since, and make one run of it all: for who has the time."""
+        self.refresh(after, upto)
+        self._window.merge(after)
+
     def _from_tail(self, point: ReadPoint, first: int) -> list[SortedRows]:
         low, high = self.start, self.start + TICK_MS
         first = max(first, point.spilled)

@@ -184,6 +184,12 @@ class Window:
             return
         self.runs.append(run)
         if len(self.runs) > _RUNS_MAX:
+            self.merge(after)
+
+    def merge(self, after: RowKey) -> None:
+        """Make one run of all, without what lies behind ``after``: of one run a chunk is a slice;
+        several have to be merged for each chunk."""
+        if len(self.runs) > 1:
             starts = [position_after(r.due, r.offset, after) for r in self.runs]
             parts = [r.rows.slice(at) for r, at in zip(self.runs, starts, strict=True)]
             self.runs = [Run.of(sort_rows(pa.concat_batches(parts)))]
