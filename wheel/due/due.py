@@ -254,7 +254,7 @@ class DueQueue:
             with self._lock:
                 line.mark = after
             return None
-        return self._hand_out(line, rows, cancelled, after, late=True)
+        return self._hand_out(line, rows, cancelled, after)
 
     def _due(self, line: Line, until: RowKey) -> tuple[Chunk | None, _Then]:
         """Step two: rows in due order up to ``until``; or what to do next, without a chunk."""
@@ -264,10 +264,8 @@ class DueQueue:
         cursor.refresh(after, mark.L)
         rows = cursor.peek(after, until, self._config.chunk_rows_max, self._config.chunk_bytes_max)
         if rows.num_rows:
-            last = rows.num_rows - 1
-            key = int(times(rows, "due")[last]), int(times(rows, "offset")[last])
             before = line.mark
-            chunk = self._hand_out(line, rows, cursor.cancelled, Mark(*key, mark.L), late=False)
+            chunk = self._hand_out(line, rows, cursor.cancelled, None)
             return chunk, _Then.AGAIN if line.mark != before else _Then.WAIT
         end = (cursor.start + TICK_MS - 1, OFFSET_END)
         if until < end:
@@ -323,14 +321,17 @@ class DueQueue:
             self._cancels.add_from_file(second, cursor.cancelled)
 
     def _hand_out(
-        self, line: Line, rows: pa.RecordBatch, cancelled: set[int], after: Mark, *, late: bool
+        self, line: Line, rows: pa.RecordBatch, cancelled: set[int], late_after: Mark | None
     ) -> Chunk | None:
         """Judge rows under the lock and put them in flight; None if none is to be handed out.
+        ``late_after``: the mark behind late rows; None for rows in due order.
 
         A row whose cancel is not committed yet cuts the chunk before it, and so does one beyond
         the reach of the committed marks.
         """
         due, offset = times(rows, "due"), times(rows, "offset")
+        late = late_after is not None
+        after = late_after or Mark(int(due[-1]), int(offset[-1]), line.mark.L)
         with self._lock:
             gone, stop = self._judge(due, offset, cancelled, late)
             self.beyond = None
@@ -343,14 +344,17 @@ class DueQueue:
                     return None
                 after = mark_before(line.mark, due, offset, stop, late)
                 rows, gone = rows.slice(0, stop), gone[:stop]
-            return self.lines.put_in_flight(line, rows, gone, after, late=late)
+                due, offset = due[:stop], offset[:stop]
+            return self.lines.put_in_flight(line, rows, due, offset, gone, after, late=late)
 
     def _judge(
         self, due: Int64s, offset: Int64s, cancelled: set[int], late: bool
     ) -> tuple[Mask, int]:
         """Which rows are cancelled, and before which row the chunk has to end."""
         stop = len(due)
-        gone = members(np.sort(np.fromiter(cancelled, np.int64, len(cancelled))), offset)
+        gone = np.zeros(stop, np.bool_)
+        if cancelled:
+            gone |= members(np.sort(np.fromiter(cancelled, np.int64, len(cancelled))), offset)
         # In due order, they are of one slot.
         seconds = np.unique(due // TICK_MS).tolist() if late else [int(due[0]) // TICK_MS]
         for second in seconds:
