@@ -36,6 +36,9 @@ from .runs import (
     source_of_piece,
 )
 
+_MERGE_BYTES = 4 << 20
+"""To merge a larger window takes the processor from the delivery of others for longer than it
+saves: at higher rates chunks are larger, too."""
 _LATE_SPAN = 1_000_000
 """Offsets looked at in one go when late rows have to be found in slot files."""
 
@@ -121,9 +124,10 @@ class SlotCursor:
         self.seen = upto
 
     def renew(self, after: RowKey, upto: int) -> None:
-        """Add what was committed since, and make one run of it all: for who has the time."""
+        """Add what was committed since, and make one run of a window that is small."""
         self.refresh(after, upto)
-        self._window.merge(after)
+        if self._window.nbytes <= _MERGE_BYTES:
+            self._window.merge(after)
 
     def _from_tail(self, point: ReadPoint, first: int) -> list[SortedRows]:
         low, high = self.start, self.start + TICK_MS
