@@ -43,9 +43,6 @@ _HALF = _bits(32)
 
 _PLAIN_ROWS = 8
 """Up to so many rows plain integers are faster: NumPy's calls cost 70 us whatever they work on."""
-_PLAIN_TEXTS = 400
-"""Likewise for ids as a list of bytes: Arrow takes 100 us for its first row, and half as long as
-plain Python for each."""
 _BLOCK_ROWS = 8192
 """More rows at once do not fit into the processor's cache, and cost twice as much each."""
 _MASK = (1 << 64) - 1
@@ -117,9 +114,8 @@ class IdMint:
     def checks_of(self, rows: pa.RecordBatch) -> UInt32s:
         """Checks of rows (schema ``ROW``), shape (rows,): those they came with (``with_checks``),
         if they did."""
-        at = rows.schema.get_field_index(CHECK.name)
-        if at >= 0:
-            return np.asarray(rows.column(at))
+        if CHECK.name in rows.schema.names:
+            return np.asarray(rows.column(CHECK.name))
         return self.checks(times(rows, "due"), times(rows, "offset"))
 
     def with_checks(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -165,22 +161,10 @@ class IdMint:
 def id_texts(group: str | pa.Array, due: Int64s, offset: Int64s, checks: UInt32s) -> pa.Array:
     """Ids of many rows from their parts, shape (rows,) each; ``group``: of all, or a column."""
     if len(due) <= FEW_ROWS and isinstance(group, str):
-        return pa.array(_id_list(group, due, offset, checks), pa.utf8())
+        few = zip(due.tolist(), offset.tolist(), checks.tolist(), strict=True)
+        return pa.array([f"{group}.{d}.{o}.{c:08x}" for d, o, c in few], pa.utf8())
     columns = (from_numpy(values, pa.int64()).cast(pa.utf8()) for values in (due, offset))
     return pc.binary_join_element_wise(group, *columns, _hexadecimal(checks), ".")
-
-
-def id_bytes(group: str, due: Int64s, offset: Int64s, checks: UInt32s) -> list[bytes]:
-    """The same ids as a list."""
-    if len(due) <= _PLAIN_TEXTS:
-        return _id_list(group, due, offset, checks)
-    found: list[bytes] = id_texts(group, due, offset, checks).cast(pa.binary()).to_pylist()
-    return found
-
-
-def _id_list(group: str, due: Int64s, offset: Int64s, checks: UInt32s) -> list[bytes]:
-    begin, rows = group.encode(), zip(due.tolist(), offset.tolist(), checks.tolist(), strict=True)
-    return [b"%b.%d.%d.%08x" % (begin, d, o, c) for d, o, c in rows]
 
 
 def id_parts(texts: pa.Array) -> pa.StructArray:

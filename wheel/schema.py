@@ -114,8 +114,8 @@ def sizes(batch: pa.RecordBatch) -> Int64s:
     """Bytes of key, value and headers of each row, shape (rows,)."""
     total = lengths(batch.column("key")) + lengths(batch.column("value"))
     headers = batch.column("headers")
-    if len(headers.values):
-        flat = headers.flatten()
+    flat = headers.flatten()
+    if len(flat):
         running = np.concatenate([[0], np.cumsum(lengths(flat.field(0)) + lengths(flat.field(1)))])
         ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(headers), 0)))
         total += running[ends] - running[np.concatenate([[0], ends[:-1]])]

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
-from ...wheel.ids import IdMint, id_bytes
+from ...wheel.ids import IdMint, id_texts
 from ...wheel.rows import Header
 from ...wheel.schema import Int64s, times
 
@@ -44,7 +44,8 @@ def to_records(rows: pa.RecordBatch, mint: IdMint) -> ProducerRecords:
 
 def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
     due = times(rows, "due")
-    ids = id_bytes(mint.group, due, times(rows, "offset"), mint.checks_of(rows))
+    texts = id_texts(mint.group, due, times(rows, "offset"), mint.checks_of(rows))
+    ids = texts.cast(pa.binary()).to_pylist()
     added: list[list[Header]] = [
         [(ID_HEADER, id_), due_header, created_header]
         for id_, due_header, created_header in zip(
@@ -55,9 +56,9 @@ def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
         )
     ]
     own = rows.column("headers")
-    if not len(own.values):
-        return added
     flat = own.flatten()
+    if not len(flat):
+        return added
     pairs: list[Header] = list(
         zip(flat.field(0).to_pylist(), flat.field(1).to_pylist(), strict=True)
     )

@@ -139,7 +139,6 @@ class KafkaSink(Sink):
         sent, to keep the order."""
         partitions = _partitions(rows.column("partition"))
         infos: dict[str, TopicInfo] = {}
-        longest = int(lengths.max())
         send = np.ones(rows.num_rows, np.bool_)
 
         def not_sent(which: Int64s, answer: Answer, why: str) -> None:
@@ -151,8 +150,8 @@ class KafkaSink(Sink):
             try:
                 if topic in blocked:
                     raise NotYet(blocked[topic])
-                info, highest = self.book.lookup(topic), int(partitions[part].max())
-                if info is not None and highest >= info.count:
+                info = self.book.lookup(topic)
+                if info is not None and int(partitions[part].max()) >= info.count:
                     info = self.book.lookup(topic, fresh=True)  # it may have more partitions now
             except NotYet as error:
                 blocked[topic] = str(error)
@@ -162,10 +161,9 @@ class KafkaSink(Sink):
                 not_sent(part, Answer.REFUSED, f"topic {topic} does not exist")
                 continue
             infos[topic] = info
-            if highest >= info.count:
-                wrong = part[partitions[part] >= info.count]
-                not_sent(wrong, Answer.REFUSED, f"topic {topic} has only {info.count} partitions")
-            if info.bytes_max is not None and longest + _BATCH_OVERHEAD > info.bytes_max:
+            wrong = part[partitions[part] >= info.count]
+            not_sent(wrong, Answer.REFUSED, f"topic {topic} has only {info.count} partitions")
+            if info.bytes_max is not None:
                 wrong = part[lengths[part] + _BATCH_OVERHEAD > info.bytes_max]
                 why = f"too large: topic {topic} takes {info.bytes_max} bytes"
                 not_sent(wrong, Answer.REFUSED, why)
