@@ -33,7 +33,7 @@ from ..wheel.due.chunk import Chunk
 from ..wheel.errors import ClockBehind, Damaged, SyncFailed
 from ..wheel.schema import times
 from .departures import DepartureKeeper
-from .handover import BatchOutcome, lateness, release
+from .handover import BatchOutcome, release
 from .held import HeldTopics
 from .ports import DeliveryEvents, DuePort
 from .semantics import AtLeastOnce, NotReady
@@ -221,11 +221,10 @@ class Hand:
             self._begun = False  # what has left is not known
             release(self._wheel, chunk, handed=True, sink_down=True)
             raise
-        held_before = len(self._wheel.held_topics())
-        self._settle(chunk, outcome)
+        holds = self._settle(chunk, outcome)
         if outcome.down:
             return False
-        if outcome.answered.any() or len(self._wheel.held_topics()) > held_before:
+        if holds or outcome.answered.any():
             self._stuck.worked()
         else:
             self._pause(self._stuck.failed())
@@ -233,7 +232,7 @@ class Hand:
 
     def _is_behind(self, chunk: Chunk) -> bool:
         """Whether older rows are caught up with, of which a chunk never has more than a second."""
-        return int(lateness(chunk.rows, self._clock()).min()) >= _BEHIND_MS
+        return self._clock() - int(chunk.ready.max()) >= _BEHIND_MS
 
     def _deliver_held(self, chunk: Chunk) -> BatchOutcome:
         """Deliver a chunk of a held-back topic. Runs in a worker, unless in turn, which may have
@@ -246,9 +245,9 @@ class Hand:
             self._begun = False
             raise
 
-    def _settle(self, chunk: Chunk, outcome: BatchOutcome) -> None:
+    def _settle(self, chunk: Chunk, outcome: BatchOutcome) -> bool:
         """Report the outcome of a chunk: first to those who keep it, then to the wheel, which moves
-        the mark, then as events."""
+        the mark, then as events. Returns whether further topics are held back now."""
         held_before = set(self._wheel.held_topics())
         self._departures.answered(chunk, outcome, self._clock())
         self._wheel.answer(
@@ -262,20 +261,22 @@ class Hand:
         if outcome.hold:
             self._wheel.hold(outcome.hold, self._clock())
         self._begun &= not outcome.begin_again
-        if outcome.accepted.any():
-            self._events.delivered(lateness(chunk.rows, self._clock())[outcome.accepted])
+        late = self._clock() - chunk.ready[outcome.accepted]
+        if len(late):
+            self._events.delivered(late)
         for text in outcome.errors:
             self._events.alarm("delivery-error", reason=text)
         for reason, count in outcome.dead.items():
             self._events.dead(count, reason)
         if outcome.expired:
             self._events.expired(outcome.expired)
-        for topic in self._wheel.held_topics():
-            if topic not in held_before:
-                self._events.held(topic, outcome.why_not)
+        held = [topic for topic in self._wheel.held_topics() if topic not in held_before]
+        for topic in held:
+            self._events.held(topic, outcome.why_not)
         if outcome.down:
             self._goes_down(outcome.why_not)
             self._pause(self._stuck.failed())
+        return bool(held)
 
     def _goes_down(self, reason: str) -> None:
         if not self._down or reason != self._why_down:

@@ -91,8 +91,12 @@ def hand_over(
         return outcome
     errors: list[str] = []
     until = expires_ms(rows.column("headers"))
-    expired = np.zeros(rows.num_rows, np.bool_) if until is None else until <= now_ms
-    answers = deliver_rest(rows, expired, lambda part: ask(sink, part, errors, trial=trial))
+    if until is None:
+        expired = np.zeros(rows.num_rows, np.bool_)
+        answers = ask(sink, rows, errors, trial=trial)
+    else:
+        expired = until <= now_ms
+        answers = deliver_rest(rows, expired, lambda part: ask(sink, part, errors, trial=trial))
     if not answers.codes.any():  # the usual case: all were accepted
         everything = BatchOutcome.nothing(rows.num_rows, "")
         everything.answered[:] = everything.accepted[:] = True
@@ -118,12 +122,6 @@ def hand_over(
         outcome.why_not = outcome.why_not or buried.why_not
         outcome.down |= buried.down
     return outcome
-
-
-def lateness(rows: pa.RecordBatch, delivered_ms: int) -> Int64s:
-    """How late each row was, ms, shape (rows,): ``delivered - max(due, created)``."""
-    late: Int64s = delivered_ms - np.maximum(times(rows, "due"), times(rows, "created"))
-    return late
 
 
 def release(wheel: DuePort, chunk: Chunk, *, handed: bool, sink_down: bool = False) -> None:

@@ -54,7 +54,7 @@ class HeldTopics:
     wheel: DuePort
     sink: Sink
     hand_over: Callable[[Chunk], BatchOutcome]
-    settle: Callable[[Chunk, BatchOutcome], None]
+    settle: Callable[[Chunk, BatchOutcome], object]
     clock: Callable[[], int]
     events: DeliveryEvents
     departures: DepartureKeeper

@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..wheel.ids import IdMint
-from ..wheel.schema import Int64s, Mask
+from ..wheel.schema import Int64s, Mask, distinct
 
 Int8s = npt.NDArray[np.int8]
 
@@ -132,10 +132,12 @@ def deliver_rest(
 
 def split_by_topic(rows: pa.RecordBatch) -> tuple[list[str], list[Int64s]]:
     """The topics of a batch (at least one row), and the rows of each, in their order."""
-    encoded = rows.column("topic").dictionary_encode()
-    topics = encoded.dictionary.to_pylist()
-    if len(topics) == 1:
+    column = rows.column("topic")
+    topics = distinct(column)
+    if len(topics) == 1:  # the usual case
         return topics, [np.arange(rows.num_rows, dtype=np.int64)]
+    encoded = column.dictionary_encode()
+    topics = encoded.dictionary.to_pylist()
     codes = np.asarray(encoded.indices)
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(1, len(topics)))

@@ -133,8 +133,7 @@ class EmbeddedSink(Sink):
                 failures[topic] = error
         appends = self._each(self._writer.sync_block, appends, failures, self._pool.map)
         unwritten = set(failures)
-        appends = self._each(self._writer.write_record, appends, failures, map)
-        appends = self._each(self._writer.sync_record, appends, failures, self._pool.map)
+        appends = self._each(self._writer.commit, appends, failures, self._pool.map)
         with self._lock:
             for append in appends:
                 self._ends[append.topic] = append.end
@@ -164,7 +163,7 @@ class EmbeddedSink(Sink):
         return [a for a, error in zip(appends, found, strict=True) if error is None]
 
     def _columns(self, rows: pa.RecordBatch, delivered_ms: int) -> list[pa.Array]:
-        delivered = pa.array(np.full(rows.num_rows, delivered_ms, np.int64)).view(TIME)
+        delivered = from_numpy(np.full(rows.num_rows, delivered_ms, np.int64), TIME)
         check = from_numpy(self.mint.checks_of(rows), pa.uint32())
         names = ("offset", "due", "created", "partition", "key", "value", "headers")
         return [delivered, check, *(rows.column(name) for name in names)]

@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from ...wheel.errors import Damaged
 from ...wheel.files import Files
+from ...wheel.rows import from_numpy
 from ...wheel.slots.handles import HandleCache
 from .topicdamage import is_torn, set_aside
 from .topicfile import (
@@ -159,7 +160,7 @@ class TopicWriter:
             end = self._start(topic, end.block.next_position)
         rows = len(columns[0])
         position = end.block.next_position
-        numbers = pa.array(np.arange(position, position + rows, dtype=np.int64))
+        numbers = from_numpy(np.arange(position, position + rows, dtype=np.int64), pa.int64())
         schema = _schema(topic, self._group)
         batch = pa.RecordBatch.from_arrays([numbers, *columns], schema=schema)
         payload = memoryview(batch.serialize())
@@ -174,14 +175,11 @@ class TopicWriter:
         with self._handles.use(segment_path(append.topic, append.end.first)) as data:
             data.sync()
 
-    def write_record(self, append: PendingAppend) -> None:
-        """Third step: write the record, which commits the block."""
+    def commit(self, append: PendingAppend) -> None:
+        """Last step: write the record, which commits the block, and make it durable;
+        ``append.end`` is now the topic's end."""
         with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.pwrite([append.end.block.encode()], append.end.index_bytes - RECORD_BYTES)
-
-    def sync_record(self, append: PendingAppend) -> None:
-        """Last step: make the record durable; ``append.end`` is now the topic's end."""
-        with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.sync()
 
     def _start(self, topic: str, first: int) -> TopicEnd:

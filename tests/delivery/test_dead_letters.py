@@ -10,7 +10,7 @@ import pytest
 
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded.sink import EmbeddedSink
-from slotwheel.delivery.handover import hand_over, lateness
+from slotwheel.delivery.handover import hand_over
 from slotwheel.delivery.sink import Answer, Answers
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.reading.topicreader import TopicReader, ids
@@ -148,11 +148,6 @@ def test_a_long_text_is_cut(local: EmbeddedSink, tmp_path: Path) -> None:
 def test_an_illegal_dead_letter_topic_is_refused_at_once(scripted: ScriptedSink) -> None:
     with pytest.raises(InvalidMessage, match="illegal topic name"):
         DeadLetters(scripted, None, "not a topic")
-
-
-def test_lateness_counts_from_the_later_of_due_and_created() -> None:
-    rows = rows_of([Sent("t", due=NOW_MS), Sent("t", due=NOW_MS + 7)])
-    assert lateness(rows, NOW_MS + 10).tolist() == [10, 3]
 
 
 class FaultySink(ScriptedSink):

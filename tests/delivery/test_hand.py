@@ -398,7 +398,8 @@ def test_who_may_not_deliver_hands_nothing_over(rig: Rig) -> None:
     assert rig.scripted.taken == []
     assert rig.wheel.status().delivered == 0
     rig.hand._allowed = lambda: False
-    chunk = Chunk(OLD_ROW, "t", Mark(), Mark(), OLD_ROW, np.empty(0, np.int64))
+    none = np.empty(0, np.int64)
+    chunk = Chunk(OLD_ROW, "t", Mark(), Mark(), none, OLD_ROW, none)
     outcome = rig.hand._deliver_held(chunk)
     assert not outcome.answered.any()
     assert rig.scripted.taken == []

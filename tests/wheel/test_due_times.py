@@ -3,9 +3,12 @@ do. Nothing is taken for another revolution's, and no due time begins anew."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import ClockBehind
 from slotwheel.wheel.slots.slotfile import path_of
 from support.wheels import NOW, Node, many, master_of
@@ -101,3 +104,33 @@ def test_what_is_due_already_leaves_at_once(node: Node, delay: int) -> None:
     node.send([(NOW + delay, "t", b"x")], NOW)
     assert node.delivered(NOW) == ([b"x"] if delay <= 0 else [])
     assert node.delivered(NOW + 1) == ([] if delay <= 0 else [b"x"])
+
+
+def test_a_row_could_leave_from_the_later_of_due_and_created_on(node: Node) -> None:
+    node.send([(NOW - 7, "t", b"overdue"), (NOW + 5, "t", b"due")], NOW)
+    ready: list[int] = []
+    while (chunk := node.next_chunk(NOW + 5)) is not None:
+        ready += chunk.ready.tolist()
+        master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+    assert ready == [NOW, NOW + 5]
+
+
+def test_what_comes_in_behind_a_slot_opened_ahead_joins_it_before_its_time(tmp_path: Path) -> None:
+    """Then each chunk is a slice of the rows that were prepared, and nothing is copied for it."""
+    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0, chunk_rows_max=50), NOW)
+    start = NOW // 1000 * 1000 + 10_000
+    master = master_of(node.wheel)
+    node.send([(start + ms, "t", b"%d" % ms) for ms in range(0, 800, 2)], NOW)
+    assert master.prepare(start - 2_000)
+    node.send([(start + ms, "t", b"%d" % ms) for ms in range(1, 800, 2)], start - 1_000)
+    assert not master.prepare(start - 200)
+    found: list[bytes] = []
+    places: set[int] = set()
+    while (chunk := node.next_chunk(start + 799)) is not None:
+        values = chunk.rows.column("value")
+        found += values.to_pylist()
+        places.add(values.buffers()[2].address)
+        master.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+    node.close()
+    assert found == [b"%d" % ms for ms in range(800)]
+    assert len(places) == 1

@@ -24,6 +24,8 @@ class Chunk:
     topic: str | None
     before: Mark
     after: Mark
+    ready: Int64s
+    """When each row could leave at the earliest, ms: the later of ``due`` and ``created``."""
     read: pa.RecordBatch
     """All rows that it passes."""
     withdrawn: Int64s

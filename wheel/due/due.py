@@ -35,6 +35,8 @@ from .runs import OFFSET_END
 _STEPS_MAX = 32
 """Steps without a row to hand out before the caller gets a turn to do something else."""
 _PREPARED_MAX = 3
+_RENEW_MS = 250
+"""So long before its time a slot is renewed: time enough, and little comes in behind it."""
 
 
 class _Then(Enum):
@@ -75,6 +77,8 @@ class DueQueue:
         """The earliest due time among rows committed since ``next_chunk`` last looked for some: who
         sleeps until the next row is due has to wake for it."""
         self._prepared: dict[int, SlotCursor] = {}
+        self._renewed = -1
+        """The last second whose slot was renewed."""
 
     def committed(self, earliest_due: int) -> None:
         """Under the lock: rows were committed; ``earliest_due``: of the first of them to be due."""
@@ -172,7 +176,9 @@ class DueQueue:
             return self.lines.put_none_in_flight(line)
 
     def prepare(self, now_ms: int, ahead_ms: int) -> bool:
-        """Open the next slot ahead of its time, on another thread; whether one was opened."""
+        """Open the next slot ahead of its time, on another thread; whether one was opened. One that
+        was is renewed shortly before its time."""
+        self._renew(now_ms)
         with self._lock:
             mark, cursor = self.lines.main.mark, self.lines.main.cursor
             high = self._high()
@@ -187,11 +193,31 @@ class DueQueue:
                 return False
         cursor = self._cursor(second)
         cursor.load(after, high)
+        self._keep(cursor)
+        return True
+
+    def _renew(self, now_ms: int) -> None:
+        """What came since a slot was opened joins it now, in one run: of several, each chunk would
+        have to be merged."""
+        second = (now_ms + _RENEW_MS) // TICK_MS
+        if second <= self._renewed or second * TICK_MS <= now_ms:
+            return
         with self._lock:
             mark = self.lines.main.mark
-            if (mark.c, mark.r) < ((second + 1) * TICK_MS - 1, OFFSET_END):
-                self._prepared[second] = cursor
-        return True
+            cursor = self._prepared.pop(second, None)
+            high = self._high()
+        if cursor is None:
+            return
+        self._renewed = second
+        cursor.renew((mark.c, mark.r), high)
+        self._keep(cursor)
+
+    def _keep(self, cursor: SlotCursor) -> None:
+        """Have a slot ready, unless its time is over by now."""
+        with self._lock:
+            mark = self.lines.main.mark
+            if (mark.c, mark.r) < (cursor.start + TICK_MS - 1, OFFSET_END):
+                self._prepared[cursor.second] = cursor
 
     def next_due_ms(self) -> int | None:
         """When the next row of the main line can be due; None if nothing is known."""
@@ -228,7 +254,7 @@ class DueQueue:
             with self._lock:
                 line.mark = after
             return None
-        return self._hand_out(line, rows, cancelled, after, late=True)
+        return self._hand_out(line, rows, cancelled, after)
 
     def _due(self, line: Line, until: RowKey) -> tuple[Chunk | None, _Then]:
         """Step two: rows in due order up to ``until``; or what to do next, without a chunk."""
@@ -238,10 +264,8 @@ class DueQueue:
         cursor.refresh(after, mark.L)
         rows = cursor.peek(after, until, self._config.chunk_rows_max, self._config.chunk_bytes_max)
         if rows.num_rows:
-            last = rows.num_rows - 1
-            key = int(times(rows, "due")[last]), int(times(rows, "offset")[last])
             before = line.mark
-            chunk = self._hand_out(line, rows, cursor.cancelled, Mark(*key, mark.L), late=False)
+            chunk = self._hand_out(line, rows, cursor.cancelled, None)
             return chunk, _Then.AGAIN if line.mark != before else _Then.WAIT
         end = (cursor.start + TICK_MS - 1, OFFSET_END)
         if until < end:
@@ -297,14 +321,17 @@ class DueQueue:
             self._cancels.add_from_file(second, cursor.cancelled)
 
     def _hand_out(
-        self, line: Line, rows: pa.RecordBatch, cancelled: set[int], after: Mark, *, late: bool
+        self, line: Line, rows: pa.RecordBatch, cancelled: set[int], late_after: Mark | None
     ) -> Chunk | None:
         """Judge rows under the lock and put them in flight; None if none is to be handed out.
+        ``late_after``: the mark behind late rows; None for rows in due order.
 
         A row whose cancel is not committed yet cuts the chunk before it, and so does one beyond
         the reach of the committed marks.
         """
         due, offset = times(rows, "due"), times(rows, "offset")
+        late = late_after is not None
+        after = late_after or Mark(int(due[-1]), int(offset[-1]), line.mark.L)
         with self._lock:
             gone, stop = self._judge(due, offset, cancelled, late)
             self.beyond = None
@@ -317,14 +344,17 @@ class DueQueue:
                     return None
                 after = mark_before(line.mark, due, offset, stop, late)
                 rows, gone = rows.slice(0, stop), gone[:stop]
-            return self.lines.put_in_flight(line, rows, gone, after, late=late)
+                due, offset = due[:stop], offset[:stop]
+            return self.lines.put_in_flight(line, rows, due, offset, gone, after, late=late)
 
     def _judge(
         self, due: Int64s, offset: Int64s, cancelled: set[int], late: bool
     ) -> tuple[Mask, int]:
         """Which rows are cancelled, and before which row the chunk has to end."""
         stop = len(due)
-        gone = members(np.sort(np.fromiter(cancelled, np.int64, len(cancelled))), offset)
+        gone = np.zeros(stop, np.bool_)
+        if cancelled:
+            gone |= members(np.sort(np.fromiter(cancelled, np.int64, len(cancelled))), offset)
         # In due order, they are of one slot.
         seconds = np.unique(due // TICK_MS).tolist() if late else [int(due[0]) // TICK_MS]
         for second in seconds:

@@ -240,12 +240,19 @@ class Lines:
         )
 
     def put_in_flight(
-        self, line: Line, rows: pa.RecordBatch, gone: Mask, after: Mark, *, late: bool
+        self,
+        line: Line,
+        rows: pa.RecordBatch,
+        due: Int64s,
+        offset: Int64s,
+        gone: Mask,
+        after: Mark,
+        *,
+        late: bool,
     ) -> Chunk | None:
         """A chunk of the rows that the sink is to get, none of ``gone``; None if it would neither
-        hand out a row nor tell of a cancelled one: then the mark has passed them. ``late``: they
-        are in offset order."""
-        due, offset = times(rows, "due"), times(rows, "offset")
+        hand out a row nor tell of a cancelled one: then the mark has passed them. ``due`` and
+        ``offset``: of the rows, shape (rows,). ``late``: they are in offset order."""
         topics = rows.column("topic")
         cancels = valid(rows.column("cancels"))
         held: dict[str, Int64s] = {}
@@ -261,8 +268,11 @@ class Lines:
             withdrawn = np.flatnonzero(gone & ~(cancels | others))
         else:  # the usual case: all of them leave
             kept, withdrawn = np.arange(len(due)), np.empty(0, np.int64)
-        handed = rows if len(kept) == len(due) else take_rows(rows, kept)
-        chunk = Chunk(handed, line.topic, line.mark, after, rows, withdrawn)
+        ready = np.maximum(due, times(rows, "created"))
+        handed = rows
+        if len(kept) < len(due):
+            handed, ready = take_rows(rows, kept), ready[kept]
+        chunk = Chunk(handed, line.topic, line.mark, after, ready, rows, withdrawn)
         flight = ChunkInFlight(chunk, due, offset, late, kept, cancels, gone, topics, held)
         if not len(kept) and not len(withdrawn):
             self.changes += 1
@@ -274,7 +284,7 @@ class Lines:
     def put_none_in_flight(self, line: Line) -> Chunk:
         """A chunk without rows: the mark passed many rows and nothing is to be handed out yet."""
         none = np.empty(0, np.int64)
-        chunk = Chunk(EMPTY, line.topic, line.mark, line.mark, EMPTY, none)
+        chunk = Chunk(EMPTY, line.topic, line.mark, line.mark, none, EMPTY, none)
         no = np.empty(0, np.bool_)
         topics = EMPTY.column("topic")
         held = {} if line.topic is None else {line.topic: none}

@@ -36,6 +36,9 @@ from .runs import (
     source_of_piece,
 )
 
+_MERGE_BYTES = 4 << 20
+"""A window of at most so many bytes is merged when it is renewed. A larger one would take more than
+10 ms of two cores, and its chunks are large: to merge them costs less a row."""
 _LATE_SPAN = 1_000_000
 """Offsets looked at in one go when late rows have to be found in slot files."""
 
@@ -119,6 +122,12 @@ class SlotCursor:
         ]
         self._window.join(gather(sources, starts, stops, self._mint), after)
         self.seen = upto
+
+    def renew(self, after: RowKey, upto: int) -> None:
+        """Add what was committed since, and make one run of a window that is small."""
+        self.refresh(after, upto)
+        if self._window.nbytes <= _MERGE_BYTES:
+            self._window.merge(after)
 
     def _from_tail(self, point: ReadPoint, first: int) -> list[SortedRows]:
         low, high = self.start, self.start + TICK_MS

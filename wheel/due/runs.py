@@ -78,9 +78,11 @@ def source_of_piece(piece: Piece, low: int, high: int, first_offset: int = 0) ->
 
 def position_after(due: Int64s, offset: Int64s, key: RowKey) -> int:
     """How many rows have keys at or before ``key``; ``due``, ``offset`` sorted, shape (rows,)."""
-    start = int(np.searchsorted(due, key[0], side="left"))
-    stop = int(np.searchsorted(due, key[0], side="right"))
-    return start + int(np.searchsorted(offset[start:stop], key[1], side="right"))
+    stop = int(due.searchsorted(key[0], side="right"))
+    if key[1] == OFFSET_END:
+        return stop
+    start = int(due.searchsorted(key[0]))
+    return start + int(offset[start:stop].searchsorted(key[1], side="right"))
 
 
 def choose_end(
@@ -184,6 +186,12 @@ class Window:
             return
         self.runs.append(run)
         if len(self.runs) > _RUNS_MAX:
+            self.merge(after)
+
+    def merge(self, after: RowKey) -> None:
+        """Make one run of all, without what lies behind ``after``: of one run a chunk is a slice;
+        several have to be merged for each chunk."""
+        if len(self.runs) > 1:
             starts = [position_after(r.due, r.offset, after) for r in self.runs]
             parts = [r.rows.slice(at) for r, at in zip(self.runs, starts, strict=True)]
             self.runs = [Run.of(sort_rows(pa.concat_batches(parts)))]
@@ -222,7 +230,7 @@ class Window:
 def _within(run: Run, start: int, stop: int, bytes_max: int) -> int:
     """Cut a slice by bytes, but keep at least one row."""
     before = int(run.ends[start - 1]) if start else 0
-    fit = int(np.searchsorted(run.ends, before + bytes_max, side="right"))
+    fit = int(run.ends.searchsorted(before + bytes_max, side="right"))
     return max(start + 1, min(stop, fit))
 
 

@@ -9,9 +9,9 @@ capacity of one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import TracebackType
 
 from cachetools import LRUCache
 
@@ -20,9 +20,26 @@ from ..files import Files, Handle
 
 @dataclass(slots=True, eq=False)
 class _Pinned:
+    """An open handle, and a context in which it stays open."""
+
     handle: Handle
+    lock: threading.Lock
     users: int = 0
     evicted: bool = False
+
+    def __enter__(self) -> Handle:
+        return self.handle
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.evicted and self.users == 0:
+                self.handle.close()
 
 
 class _Cache(LRUCache[str, _Pinned]):
@@ -43,22 +60,15 @@ class HandleCache:
         self._cache = _Cache(maxsize=max(1, capacity))
         self._lock = threading.Lock()
 
-    @contextmanager
-    def use(self, path: str, *, create: bool = False) -> Iterator[Handle]:
-        """A handle that stays open for the length of the ``with`` block."""
+    def use(self, path: str, *, create: bool = False) -> AbstractContextManager[Handle]:
+        """For a ``with`` statement: a handle that stays open for the length of the block."""
         with self._lock:
             entry = self._cache.get(path)
             if entry is None:
-                entry = _Pinned(self._files.open(path, create=create))
+                entry = _Pinned(self._files.open(path, create=create), self._lock)
                 self._cache[path] = entry
             entry.users += 1
-        try:
-            yield entry.handle
-        finally:
-            with self._lock:
-                entry.users -= 1
-                if entry.evicted and entry.users == 0:
-                    entry.handle.close()
+            return entry
 
     def forget(self, path: str) -> None:
         """Drop a path, because its file is about to be deleted or renamed."""
