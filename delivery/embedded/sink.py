@@ -1,8 +1,8 @@
 """The sink that needs no broker: embedded topics in the node's own data directory.
 
 A chunk is split by topic with one stable sort, never row by row; each topic's rows become one block
-of its log. "Accepted" means durable. A chunk for several topics is written by one thread and synced
-in parallel by a few, so that the disk sees the syncs together.
+of its log. "Accepted" means durable. The blocks of a chunk for several topics are written by one
+thread; a few sync and commit them in parallel, so that the disk sees the syncs together.
 
 Nothing is refused here: the wheel has checked size and topic name. An ``OSError`` (a full disk) is
 NOT_NOW for its topic, UNKNOWN once the record of the block was written; when every topic fails, the
@@ -12,7 +12,7 @@ sink answers that it is down as a whole.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -131,9 +131,9 @@ class EmbeddedSink(Sink):
                 appends.append(self._writer.write_block(topic, end, columns, delivered_ms))
             except _TOPIC_ERRORS as error:
                 failures[topic] = error
-        appends = self._each(self._writer.sync_block, appends, failures, self._pool.map)
+        appends = self._each(self._writer.sync_block, appends, failures)
         unwritten = set(failures)
-        appends = self._each(self._writer.commit, appends, failures, self._pool.map)
+        appends = self._each(self._writer.commit, appends, failures)
         with self._lock:
             for append in appends:
                 self._ends[append.topic] = append.end
@@ -144,7 +144,6 @@ class EmbeddedSink(Sink):
         step: Callable[[PendingAppend], None],
         appends: list[PendingAppend],
         failures: dict[str, Exception],
-        mapper: Callable[..., Iterable[Exception | None]],
     ) -> list[PendingAppend]:
         """Do one step for each topic. Returns those that can go on. Errors: ``SyncFailed``."""
 
@@ -156,7 +155,7 @@ class EmbeddedSink(Sink):
             return None
 
         # With one topic, a thread would only cost time.
-        found = list((mapper if len(appends) > 1 else map)(one, appends))
+        found = list((self._pool.map if len(appends) > 1 else map)(one, appends))
         failures.update(
             {a.topic: error for a, error in zip(appends, found, strict=True) if error is not None}
         )

@@ -1,9 +1,9 @@
 """Writes embedded topics: finds the committed end, cuts what was never committed, appends blocks.
 
-Steps of one append, in this order, after which "accepted" means durable. They are separate calls,
-so that a sink can do each step for several topics together:
+Steps of one append, in this order, after which "accepted" means durable. They are three calls, so
+that a sink can do each for several topics together:
 
-    block written -> block synced -> record written -> record synced -> end moves
+    block written -> block synced -> record written and synced, end moves
 
 A crash or an error (a full disk, say) before the last step leaves the old end, and the next append
 overwrites what was left behind. Each step names its position; nothing is appended blindly.

@@ -3,12 +3,15 @@ do. Nothing is taken for another revolution's, and no due time begins anew."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.due import runs
 from slotwheel.wheel.errors import ClockBehind
 from slotwheel.wheel.slots.slotfile import path_of
 from support.wheels import NOW, Node, many, master_of
@@ -134,3 +137,28 @@ def test_what_comes_in_behind_a_slot_opened_ahead_joins_it_before_its_time(tmp_p
     node.close()
     assert found == [b"%d" % ms for ms in range(800)]
     assert len(places) == 1
+
+
+def test_who_asks_what_is_next_is_answered_while_a_slot_is_renewed(
+    usual: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = NOW // 1000 * 1000 + 10_000
+    master = master_of(usual.wheel)
+    usual.send([(start + ms, "t", b"ahead") for ms in range(2, 800, 2)], NOW)
+    assert master.prepare(start - 2_000)
+    usual.send([(start + ms, "t", b"behind") for ms in range(1, 800, 2)], start - 1_000)
+    assert usual.next_chunk(start - 1_000) is None
+    renewals = [threading.Thread(target=master.prepare, args=(start - 200,))]
+
+    real = runs.position_after
+
+    def position_after(*key: Any) -> int:
+        if renewals and threading.current_thread() is threading.main_thread():
+            renewal = renewals.pop()
+            renewal.start()
+            renewal.join()
+        return real(*key)
+
+    monkeypatch.setattr(runs, "position_after", position_after)
+    assert master.due.next_due_ms() in (start + 1, start + 2)
+    assert not renewals

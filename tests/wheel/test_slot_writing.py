@@ -87,7 +87,7 @@ def test_a_disk_that_does_not_take_a_share_is_a_failed_sync(
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_file_system_may_not_know_how_to_write_back(
+def test_a_kernel_may_not_know_how_to_write_back(
     known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> int:

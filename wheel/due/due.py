@@ -200,23 +200,25 @@ class DueQueue:
         """What came since a slot was opened joins it now, in one run: of several, each chunk would
         have to be merged."""
         second = (now_ms + _RENEW_MS) // TICK_MS
-        if second <= self._renewed or second * TICK_MS <= now_ms:
+        if second == self._renewed or second * TICK_MS <= now_ms:
             return
         with self._lock:
             mark = self.lines.main.mark
-            cursor = self._prepared.pop(second, None)
+            cursor = self._prepared.get(second)
+            if cursor is None or not cursor.is_small:
+                return
+            del self._prepared[second]
             high = self._high()
-        if cursor is None:
-            return
         self._renewed = second
         cursor.renew((mark.c, mark.r), high)
         self._keep(cursor)
 
     def _keep(self, cursor: SlotCursor) -> None:
-        """Have a slot ready, unless its time is over by now."""
+        """Have a slot ready, unless its time is over by now, or it was opened again meanwhile."""
         with self._lock:
-            mark = self.lines.main.mark
-            if (mark.c, mark.r) < (cursor.start + TICK_MS - 1, OFFSET_END):
+            mark, current = self.lines.main.mark, self.lines.main.cursor
+            over = (mark.c, mark.r) >= (cursor.start + TICK_MS - 1, OFFSET_END)
+            if not over and (current is None or current.second != cursor.second):
                 self._prepared[cursor.second] = cursor
 
     def next_due_ms(self) -> int | None:

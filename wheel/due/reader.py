@@ -36,9 +36,9 @@ from .runs import (
     source_of_piece,
 )
 
-_MERGE_BYTES = 4 << 20
-"""A window of at most so many bytes is merged when it is renewed. A larger one would take more than
-10 ms of two cores, and its chunks are large: to merge them costs less a row."""
+_RENEW_BYTES = 4 << 20
+"""A window of at most so many bytes is renewed. A larger one would take more than 10 ms of two
+cores, and its chunks are large: to merge them costs less a row."""
 _LATE_SPAN = 1_000_000
 """Offsets looked at in one go when late rows have to be found in slot files."""
 
@@ -59,7 +59,8 @@ def _restrict(source: SortedRows, first: int, last: int) -> SortedRows | None:
 class SlotCursor:
     """One slot being delivered: a window of prepared rows, and how to get the next ones.
 
-    Owned by one thread at a time. ``seen``: rows of this slot up to this offset are accounted for.
+    Owned by one thread at a time; others may ask it for ``next_due``. ``seen``: rows of this slot
+    up to this offset are accounted for.
     """
 
     def __init__(self, storage: Storage, second: int, window_bytes: int, mint: IdMint) -> None:
@@ -123,11 +124,15 @@ class SlotCursor:
         self._window.join(gather(sources, starts, stops, self._mint), after)
         self.seen = upto
 
+    @property
+    def is_small(self) -> bool:
+        """Whether ``renew`` is soon done."""
+        return self._window.nbytes <= _RENEW_BYTES
+
     def renew(self, after: RowKey, upto: int) -> None:
-        """Add what was committed since, and make one run of a window that is small."""
+        """Add what was committed since, and make one run of all."""
         self.refresh(after, upto)
-        if self._window.nbytes <= _MERGE_BYTES:
-            self._window.merge(after)
+        self._window.merge(after)
 
     def _from_tail(self, point: ReadPoint, first: int) -> list[SortedRows]:
         low, high = self.start, self.start + TICK_MS
@@ -151,10 +156,9 @@ class SlotCursor:
 
     def next_due(self, after: RowKey) -> int | None:
         """When the next row is due; the window's end if more has to be loaded; None at the end."""
-        due = self._window.next_due(after)
-        if due is None and self._window.end < self._last_key:
-            return self._window.end[0]
-        return due
+        window = self._window
+        due = window.next_due(after)
+        return window.end[0] if due is None and window.end < self._last_key else due
 
 
 def late_rows(

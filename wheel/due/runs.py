@@ -197,10 +197,13 @@ class Window:
             self.runs = [Run.of(sort_rows(pa.concat_batches(parts)))]
 
     def next_due(self, after: RowKey) -> int | None:
-        """The due time of the first row behind ``after``, or None."""
-        starts = [position_after(run.due, run.offset, after) for run in self.runs]
-        pairs = zip(self.runs, starts, strict=True)
-        return min((int(run.due[at]) for run, at in pairs if at < len(run.due)), default=None)
+        """The due time of the first row behind ``after``, or None. Also while rows join."""
+        found = [
+            int(run.due[at])
+            for run in [*self.runs]
+            if (at := position_after(run.due, run.offset, after)) < len(run.due)
+        ]
+        return min(found, default=None)
 
     def peek(self, after: RowKey, until: RowKey, rows_max: int, bytes_max: int) -> pa.RecordBatch:
         """Rows with keys in ``(after, until]`` in key order, cut at about the given limits."""
