@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ def test_a_slot_that_is_due_waits_for_its_repair_and_then_all_of_it_leaves(tmp_p
     assert "0 invalid" in run_cli("verify", data).stdout
 
 
+def _with_new_ones(data: Path, topic: str) -> tuple[Any, list[str]] | None:
+    """What ``consume`` found, once what was sent last is there, and the values in it."""
+    done = consume(data, topic)
+    values = [json.loads(line)["value"] for line in done.stdout.splitlines()]
+    return (done, values) if values[-4:] == ["0", "1", "2", "3"] else None
+
+
 def test_damaged_topics_keep_no_node_from_starting(tmp_path: Path) -> None:
     data = tmp_path / "data"
     damaged = {
@@ -125,9 +133,7 @@ def test_damaged_topics_keep_no_node_from_starting(tmp_path: Path) -> None:
         node.start()
         for topic in damaged:
             send(node, topic, 4, 0.05)
-            done = eventually(lambda: (out := consume(data, topic)).stdout.count("\n") >= 4 and out)  # noqa: B023
-            values = [json.loads(line)["value"] for line in done.stdout.splitlines()]
-            assert values[-4:] == ["0", "1", "2", "3"], topic
+            done, values = eventually(partial(_with_new_ones, data, topic))
             assert f"{topic}: positions" in done.stderr or len(values) == 19
         assert {path: path.read_bytes() for path in before} == before
         told = sorted(status(node)["damaged_files"])
