@@ -141,7 +141,11 @@ def test_of_three_messages_with_a_time_to_live_the_expired_one_is_buried(
     fill(broker.bootstrap, own.topic, [b"5"], headers=[expires])
     with opened(broker, own, wheel, client=client) as consumer:
         assert values(finish(consumer, 2)) == [1, 3]
-        assert consumer.take(1, 0.3) == []
+        # Perhaps 3 once more: a member that joins again begins at 2, which is not finished before
+        # its letter is stored.
+        again = consumer.take(1, 0.3)
+        consumer.done(*again)
+        assert values(again) in ([], [3])
         letters = read_committed(broker.bootstrap, own.dead, 3)
         _commits(consumer, broker, own, 5)
     assert sorted(one.value for one in letters) == [b"2", b"4", b"5"]
