@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 
 from cachetools import LRUCache
 
@@ -30,12 +29,7 @@ class _Pinned:
     def __enter__(self) -> Handle:
         return self.handle
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self.lock:
             self.users -= 1
             if self.evicted and self.users == 0:
