@@ -15,7 +15,7 @@ Rules:
 - A request is appended under its own producer, and may come again on any exchange.
 - A batch that cannot be accepted is answered with an error, and the exchange goes on. Only an error
   that leaves nothing to answer to (no sequence, broken framing, a wrong schema) ends it.
-- A refused batch is freed: errors are stripped of their traceback, whose frames refer to it.
+- A refused batch is freed: errors that are kept are stripped of their frames, which refer to it.
 - On a deposed master an exchange ends: batches that wait are answered ``NotMaster``, and a quiet
   client gets an answer to no batch (``NO_BATCH``), so that it connects to the new master by itself.
 """
@@ -174,10 +174,8 @@ class AppendExchange:
         waiting for room. Errors: ``NotMaster``: it is answered, and nothing more is to be read."""
         item = self._waiting
         assert item is not None
-        if isinstance(outcome, SlotwheelError):
-            if isinstance(outcome, Overloaded) and self.room_left_s > 0:
-                return
-            outcome = stripped(outcome)
+        if isinstance(outcome, Overloaded) and self.room_left_s > 0:
+            return
         item.batch, item.outcome, self._waiting = None, outcome, None
         self._line.append(item)
         if isinstance(outcome, Future) and not self._ending.is_set():
@@ -216,15 +214,12 @@ class AppendExchange:
         return (answer,)
 
     def _answer(self, item: _InLine) -> bytes | None:
-        try:
-            if isinstance(item.outcome, SlotwheelError):
-                raise item.outcome
-            receipt = _result(item.outcome)
-        except SlotwheelError as error:
-            self._events.refused(error.code, item.rows)
-            return encode_refused(item.sequence, stripped(error))
-        except Exception as error:
-            return encode_refused(item.sequence, self._unexpected(error))
+        receipt = _result(item.outcome)
+        if isinstance(receipt, SlotwheelError):
+            self._events.refused(receipt.code, item.rows)
+            return encode_refused(item.sequence, receipt)
+        if isinstance(receipt, BaseException):
+            return encode_refused(item.sequence, self._unexpected(receipt))
         self._events.appended(receipt.count, item.nbytes, time.perf_counter() - item.received_s)
         if self._command.acks == "0":
             return None
@@ -250,7 +245,7 @@ class AppendExchange:
         except Exception as error:  # a bug, or the disk's error: the exchanges must go on
             return [self._unexpected(error)] * len(batches)
 
-    def _unexpected(self, error: Exception) -> SlotwheelError:
+    def _unexpected(self, error: BaseException) -> SlotwheelError:
         self._events.alarm("append-failed", error=repr(error))
         return SlotwheelError(
             "the node failed on this batch; whether it is stored is not known",
@@ -270,7 +265,7 @@ def append_waiting(
         try:
             batches.append(exchange.offer())
         except SlotwheelError as error:
-            refused[number] = error
+            refused[number] = error.stripped()
     outcomes = iter(exchanges[0].append_all(batches, wake=wake) if batches else ())
     return [refused.get(number) or next(outcomes) for number in range(len(exchanges))]
 
@@ -293,18 +288,13 @@ def check_size(nbytes: int, limit: int) -> None:
         )
 
 
-def _result(outcome: Future[Any] | None) -> Any:
-    if outcome is not None and outcome.done():
-        return outcome.result()
-    raise NotRunning(
-        "the node is shutting down; whether the batch is stored is not known yet",
-        remedy="Send it again with the same producer and sequence",
-    )
-
-
-def stripped(error: SlotwheelError) -> SlotwheelError:
-    """The error without its frames, which would keep the batch in memory."""
-    error.__traceback__ = None
-    error.__context__ = None
-    error.__cause__ = None
-    return error
+def _result(outcome: AppendOutcome | None) -> Any:
+    """The receipt, or the error, which is not raised: its frames would refer to the batch."""
+    if isinstance(outcome, SlotwheelError):
+        return outcome
+    if outcome is None or not outcome.done():
+        return NotRunning(
+            "the node is shutting down; whether the batch is stored is not known yet",
+            remedy="Send it again with the same producer and sequence",
+        )
+    return outcome.exception() or outcome.result()

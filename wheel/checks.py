@@ -168,7 +168,10 @@ def check_input(
     latest = now_ms + config.horizon_ms
     for row, fault in _faults(batch, latest, config.message_bytes_max, reserved, nbytes):
         fault.row = row
-        raise fault
+        try:
+            raise fault
+        finally:
+            del fault  # it refers to this frame; one that refers to it would keep the batch
     return batch
 
 

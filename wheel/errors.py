@@ -60,6 +60,11 @@ class SlotwheelError(Exception):
         """The same error, raised nowhere yet."""
         return _again(type(self), self.args, vars(self))
 
+    def stripped(self) -> Self:
+        """Itself without its frames, which keep all that they refer to: for who keeps an error."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
+
     def __str__(self) -> str:
         parts = [self.message]
         if self.got is not None:

@@ -254,17 +254,16 @@ class Wheel:
         ``NotRunning``, ``NotMaster``; nothing is stored then. The future may fail with
         ``Overloaded`` (not stored), or with ``NotMaster``: then it may be stored all the same.
         """
-        [outcome] = self.append_all([InputBatch(rows, producer, sequence, early)], now_ms)
-        if isinstance(outcome, SlotwheelError):
-            raise outcome
-        return outcome
+        one = InputBatch(rows, producer, sequence, early)
+        return _accepted(self._append_one(one, now_ms, wake=True))
 
     def append_all(
         self, batches: Sequence[InputBatch], now_ms: int, *, wake: bool = True
     ) -> list[Future[AppendReceipt] | SlotwheelError]:
         """Append at least one batch, each stored or refused by itself: of each the future, or the
-        error of ``append``. Several are checked at the cost of one if they are of one schema, and
-        none is refused. ``wake`` False: the caller calls ``write_pending`` itself, soon.
+        error of ``append``, stripped. Several are checked at the cost of one if they are of one
+        schema, and none is refused. ``wake`` False: the caller calls ``write_pending`` itself,
+        soon.
         """
         if len(batches) == 1:
             return [self._append_one(batches[0], now_ms, wake=wake)]
@@ -292,7 +291,7 @@ class Wheel:
                 created_ms = self._created(one.producer, one.sequence, now_ms)
                 checked = check_input(one.rows, self.config, created_ms)
         except SlotwheelError as error:
-            return error
+            return error.stripped()
         return self._queue_input(encode_input(checked, now_ms), now_ms, one, wake=wake)
 
     def append_source(
@@ -313,10 +312,7 @@ class Wheel:
         producer = SOURCE_PRODUCER | partition
         checked = check_input(rows, self.config, now_ms, reserved=True)  # those of a dead letter
         one = InputBatch(rows, producer, last)
-        outcome = self._queue_input(encode_input(checked, now_ms), now_ms, one)
-        if isinstance(outcome, SlotwheelError):
-            raise outcome
-        return outcome
+        return _accepted(self._queue_input(encode_input(checked, now_ms), now_ms, one))
 
     def source_position(self, partition: int) -> int:
         """The last source offset taken from a partition of the delay topic, -1 if none."""
@@ -377,7 +373,7 @@ class Wheel:
                     return answer_again(known, again, batch.due, producer, sequence, early=early)
                 return self._queue(batch, now_ms, producer, sequence, early=early, wake=wake).future
         except SlotwheelError as error:
-            return error
+            return error.stripped()
 
     def _queue_for(self, dispatcher: Dispatcher, now_ms: int) -> QueueRows:
         """Queue rows that this dispatcher has decided on, cancel rows among them. Errors:
@@ -656,3 +652,13 @@ class Wheel:
         self._log.journal.close()
         self._storage.close()
         self._state.close()
+
+
+def _accepted(outcome: Future[AppendReceipt] | SlotwheelError) -> Future[AppendReceipt]:
+    """The future; the error is raised."""
+    if isinstance(outcome, SlotwheelError):
+        try:
+            raise outcome
+        finally:
+            del outcome  # it refers to this frame; one that refers to it would keep the batch
+    return outcome

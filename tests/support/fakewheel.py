@@ -77,7 +77,7 @@ class FakeWheel:
             try:
                 outcomes.append(self.append(rows, now_ms, **how, wake=wake))
             except SlotwheelError as error:
-                outcomes.append(error)
+                outcomes.append(error.stripped())
         return outcomes
 
     def append(
