@@ -16,10 +16,13 @@ from hypothesis import settings
 
 from support import java, nodeprocess
 from support.broker import Broker, Cluster, TopicFactory
+from support.commonbroker import CommonBroker, bootstrap_from
 
 HERE = Path(__file__).parent
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
 KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
+COMMON_BROKER = pytest.StashKey[CommonBroker]()
+"""Of the process that hands the tests out to others."""
 
 TOGETHER = (
     (  # these use Kafka, too
@@ -140,6 +143,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where to ask for the run's common broker."""
+    stash: pytest.Stash = node.config.stash
+    if COMMON_BROKER not in stash:
+        stash[COMMON_BROKER] = CommonBroker()
+    node.workerinput["common_broker"] = stash[COMMON_BROKER].address
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if common := config.stash.get(COMMON_BROKER, None):
+        common.close()
+
+
 def pytest_configure() -> None:
     nodeprocess.told_to = os.dup(2)
     # Read by each Spark that is started here or by a command under test.
@@ -185,15 +202,19 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Cluster]:
-    """One broker for the whole run, started when the first test asks for it.
+def broker(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """One broker for the whole run and all of its processes, started when the first test asks for
+    it.
 
     It may be the user's own (SLOTWHEEL_TEST_BOOTSTRAP): a test that stops or pauses a broker takes
     `own_broker` instead.
     """
     bootstrap = os.environ.get("SLOTWHEEL_TEST_BOOTSTRAP")
+    common = getattr(pytestconfig, "workerinput", {}).get("common_broker")
     if bootstrap:
         yield Cluster(bootstrap)
+    elif common:
+        yield Cluster(bootstrap_from(common))
     else:
         with Broker() as started:
             yield started
