@@ -32,7 +32,8 @@ demo: $(BASE) ## Run a node (ARGS="--peers 3": three; "--stay": show the console
 	@$(BIN)/slotwheel demo $(ARGS)
 
 .PHONY: test
-test: setup kafka ## Run lint, types, and all tests but the soak
+test: | $(BIN)/pip ## Run lint, types, and all tests but the soak
+	@$(MAKE) --no-print-directory --jobs 2 setup kafka
 	@$(MAKE) --no-print-directory --jobs 2 lint compiled $(CLASSES)
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(BESIDE) --durations=30 $(ARGS)

@@ -16,10 +16,13 @@ from hypothesis import settings
 
 from support import java, nodeprocess
 from support.broker import Broker, Cluster, TopicFactory
+from support.commonbroker import CommonBroker, bootstrap_from
 
 HERE = Path(__file__).parent
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
 KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
+COMMON_BROKER = pytest.StashKey[CommonBroker]()
+"""Of the process that hands the tests out to others."""
 
 TOGETHER = (
     (  # these use Kafka, too
@@ -52,71 +55,79 @@ the next one."""
 
 LONG = (
     *itertools.chain(*TOGETHER),
-    "trace/store/test_writer",
-    "trace/store/test_reader",
-    "gateway/test_storing",
-    "trace/test_whole_way",
-    "audit/test_planted_faults",
-    "audit/test_watchers",
-    "gateway/console/test_audit_page",
     "test_kafka_troubles",
-    "test_consuming_page",
+    "replay/test_account_follow",
     "benchmarks/test_benchmarks_run",
     "test_peers_failover",
-    "test_cancel_truth",
+    "test_consuming_page",
+    "gateway/console/test_pages",
+    "test_exactly_once_chaos",
+    "audit/test_planted_faults",
+    "consumer/test_transactional",
+    "audit/test_watchers",
+    "consumer/test_sources",
     "test_departures_after_kills",
-    "replay/test_account_follow",
-    "wheel/test_crash_sweep_finds",
+    "cli/test_dead_redrive",
+    "wheel/test_crash_modes",
+    "test_kill",
+    "test_peers_chaos",
+    "cli/test_demo",
+    "test_cancel_truth",
+    "gateway/test_gateway_process",
     "test_peers_damage",
-    "wheel/test_crash_sweep",
     "test_kafka_end_to_end",
     "node/test_damage",
     "replay/test_cluster",
-    "test_kill",
-    "test_exactly_once_chaos",
+    "trace/test_whole_way",
     "benchmarks/test_suite",
-    "intake/test_delay_topic",
-    "cli/test_redeliver_command",
-    "consumer/test_sources",
-    "gateway/test_rest_failures",
-    "gateway/test_rest_consumers",
-    "gateway/console/test_pages",
+    "gateway/console/test_audit_page",
+    "gateway/test_messages",
     "consumer/test_consumer",
+    "gateway/test_storing",
+    "trace/store/test_writer",
+    "intake/test_delay_topic",
     "consumer/test_consumer_kills",
-    "consumer/test_transactional",
-    "test_kafka_faults",
-    "wheel/test_switch_crash",
-    "replay/test_interrupt",
-    "cli/test_bad_input",
-    "test_peers_chaos",
-    "cli/test_dead_redrive",
-    "test_peers_exactly_once",
-    "wheel/test_wheel_machine",
-    "cli/test_demo",
-    "test_broker",
-    "delivery/test_kafka_python_sink",
+    "replication/test_transport",
+    "delivery/test_transactions",
     "delivery/test_confluent_sink",
-    "replication/test_simulation",
-    "wheel/test_archive_crash",
-    "replication/test_driver_faults",
+    "gateway/console/test_what_is_missing",
     "client/test_failover",
-    "test_peers_bad_input",
+    "wheel/test_switch_crash",
+    "gateway/test_rest_failures",
+    "gateway/console/test_live_parts",
+    "wheel/test_crash_sweep",
+    "delivery/test_kafka_python_sink",
+    "replication/test_driver_faults",
+    "cli/test_bad_input",
+    "cli/test_redeliver_command",
     "node/test_descriptors",
-    "node/test_node_with_kafka",
-    "cli/test_commands",
+    "test_peers_exactly_once",
+    "gateway/test_rest_consumers",
+    "delivery/test_hand",
     "wheel/test_journal_crash",
-    "test_peers_snapshot",
-    "cli/test_repair",
-    "node/test_node_process",
-    "cli/test_audit_command",
-    "test_packaging",
-    "client/test_retry",
-    "delivery/test_embedded_crash",
-    "test_peers_paused_master",
-    "node/test_policies",
+    "replay/test_interrupt",
+    "node/test_node_with_kafka",
+    "gateway/test_dead_letters",
     "test_retries",
-    "cli/test_policies_command",
+    "test_broker",
+    "test_peers_bad_input",
+    "test_peers_snapshot",
+    "trace/store/test_reader",
+    "client/test_retry",
+    "cli/test_commands",
+    "node/test_policies",
+    "node/test_node_process",
+    "test_kafka_faults",
     "node/test_node_goes_on",
+    "wheel/test_crash_sweep_finds",
+    "test_peers_paused_master",
+    "cli/test_policies_command",
+    "wheel/test_archive_crash",
+    "test_packaging",
+    "delivery/test_embedded_crash",
+    "wheel/test_wheel_machine",
+    "cli/test_repair",
+    "replication/test_simulation",
 )
 """The files that take longest, the longest first: they are begun first, so that none is left over
 at the end, and ``make test-quick`` leaves them out."""
@@ -138,6 +149,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     scheduling._split_scope = unit
     return scheduling
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where to ask for the run's common broker."""
+    stash: pytest.Stash = node.config.stash
+    if COMMON_BROKER not in stash:
+        stash[COMMON_BROKER] = CommonBroker()
+    node.workerinput["common_broker"] = stash[COMMON_BROKER].address
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if common := config.stash.get(COMMON_BROKER, None):
+        common.close()
 
 
 def pytest_configure() -> None:
@@ -185,15 +210,19 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Cluster]:
-    """One broker for the whole run, started when the first test asks for it.
+def broker(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """One broker for the whole run and all of its processes, started when the first test asks for
+    it.
 
     It may be the user's own (SLOTWHEEL_TEST_BOOTSTRAP): a test that stops or pauses a broker takes
     `own_broker` instead.
     """
     bootstrap = os.environ.get("SLOTWHEEL_TEST_BOOTSTRAP")
+    common = getattr(pytestconfig, "workerinput", {}).get("common_broker")
     if bootstrap:
         yield Cluster(bootstrap)
+    elif common:
+        yield Cluster(bootstrap_from(common))
     else:
         with Broker() as started:
             yield started

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from slotwheel import Client, Message
-from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
@@ -22,12 +21,6 @@ from support.waiting import eventually
 ROWS = 3_000
 
 
-@pytest.fixture
-def dead_letters(broker: Cluster) -> Any:
-    yield broker.create_topic(DEAD_LETTER_TOPIC)
-    broker.delete_topic(DEAD_LETTER_TOPIC)
-
-
 def dump(broker: Cluster, topic: str, path: Path) -> str:
     done = run_cli("consume", topic, "--bootstrap", broker.bootstrap, "--arrow", path)
     assert done.returncode == 0, done.stderr
@@ -35,12 +28,12 @@ def dump(broker: Cluster, topic: str, path: Path) -> str:
 
 
 def test_a_node_with_kafka(
-    spark: Any, broker: Cluster, topic: TopicFactory, dead_letters: str, tmp_path: Path
+    spark: Any, broker: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    name = topic("orders", 3)
+    name, dead_letters = topic("orders", 3), topic("dead")
     data, receipts = tmp_path / "data", tmp_path / "receipts"
     options = ("--sink", "kafka-python", "--bootstrap", broker.bootstrap)
-    with NodeProcess(data, *options) as node:
+    with NodeProcess(data, *options, "--dead-letter-topic", dead_letters) as node:
         with Client(node.address, receipts=receipts) as client:
             client.send_many(
                 Message(
@@ -64,6 +57,7 @@ def test_a_node_with_kafka(
 
     def proof(*dumps: str) -> Verdict:
         layout = find([str(data)], dumps=dumps, receipts=[str(receipts)])
+        layout = replace(layout, dead_letter_topic=dead_letters)
         return prove(spark, layout, Options(exactly_once=True))
 
     verdict = proof(*dumps)

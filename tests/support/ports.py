@@ -15,17 +15,20 @@ import os
 import random
 import socket
 
-_FIRST, _END = 12_000, 32_000
+_FIRST, _ALONE, _END = 12_000, 26_000, 32_000
+"""``_ALONE``: first one of the process that runs all tests, or hands them out."""
 _given: set[int] = set()
 
 
 def free_port(ip: str = "127.0.0.1") -> int:
     """A port that nothing listens on."""
+    first, width = _ALONE, _END - _ALONE
     # pytest-xdist's: gw0, gw1, … of so many processes.
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-    width = (_END - _FIRST) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        width = (_ALONE - _FIRST) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        first = _FIRST + int(worker[2:]) * width
     while True:
-        port = _FIRST + number * width + random.randrange(width)
+        port = first + random.randrange(width)
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind((ip, port))
             if port not in _given:

@@ -175,7 +175,7 @@ BREAKAGES: dict[str, tuple[Callable[[Patch], None], ...]] = {
 }
 CASES = [(kind, one) for kind, breakages in BREAKAGES.items() for one in breakages]
 SEEDS: dict[Callable[[Patch], None], int] = {
-    last_block_not_synced: 24,
+    last_block_not_synced: 32,
     held_back_before_the_journal_has_the_name: 7,
 }
 """Of what shows at few points: orders in which one comes early (``test_crash_sweep_finds``)."""

@@ -1,0 +1,54 @@
+"""One broker for a run whose tests several processes share out.
+
+The process that hands the tests out owns it, starts it when the first of the others asks, and ends
+it with the run. An idle broker takes 2 % of a core and a new one seconds, so that one for each
+process would cost a run more than a minute of processor time.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Client, Listener
+
+from .broker import Broker, BrokerError
+
+
+class CommonBroker:
+    """Answers at ``address``, a path, with the broker's ``host:port`` (``bootstrap_from``)."""
+
+    def __init__(self) -> None:
+        self._listener = Listener(family="AF_UNIX", backlog=64)
+        self.address = str(self._listener.address)
+        self._broker: Broker | None = None
+        threading.Thread(target=self._serve, name="common-broker", daemon=True).start()
+
+    def close(self) -> None:
+        """End the broker, if one was started."""
+        self._listener.close()
+        if self._broker is not None:
+            self._broker.close()
+
+    def _serve(self) -> None:
+        # A process that ends while it waits for the answer is no matter for the others.
+        with suppress(OSError):  # closed
+            while True:
+                with self._listener.accept() as asking, suppress(BrokenPipeError):
+                    asking.send(self._bootstrap())
+
+    def _bootstrap(self) -> str | BrokerError:
+        try:
+            self._broker = self._broker or Broker()
+        except BrokerError as error:
+            return error
+        return self._broker.bootstrap
+
+
+def bootstrap_from(address: str) -> str:
+    """The ``host:port`` of the broker of the ``CommonBroker`` there. Errors: ``BrokerError``: it
+    does not start."""
+    with Client(address) as common:
+        answer: str | BrokerError = common.recv()
+    if isinstance(answer, BrokerError):
+        raise answer
+    return answer
