@@ -31,6 +31,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import AddressInUse, NotMaster, Overloaded, SlotwheelError
 from slotwheel.wheel.packets import MAGIC, PacketReader, encode_hello, encode_packet
 from slotwheel.wheel.protocol import (
+    IN_FLIGHT_MAX,
     NO_BATCH,
     AppendCommand,
     RefusedBatch,
@@ -138,6 +139,20 @@ def test_batches_are_stored_and_answered_in_order(commits: bool) -> None:
             client.send(rows(b"%d" % sequence), sequence)
         assert [client.answer().sequence for _ in range(20)] == list(range(20))
     assert wheel.values() == [b"%d" % sequence for sequence in range(20)]
+
+
+def test_what_was_received_behind_a_full_window_waits_for_nothing_but_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing more comes on the connection then, and no other thread has anything to say."""
+    monkeypatch.setattr("slotwheel.intake.edge._WAIT_S", 60.0)
+    body = rows(b"x").serialize().to_pybytes()
+    sequences = range(2 * IN_FLIGHT_MAX + 1)
+    # With a commit of the edge's own, it would look for more to commit.
+    with served(FakeWheel(), commits=False) as server, closing(EdgeClient(server)) as client:
+        heads = (encode_packet(encode_sequence(sequence), len(body)) for sequence in sequences)
+        client.socket.sendall(b"".join(head + body for head in heads))
+        assert [client.answer().sequence for _ in sequences] == [*sequences]
 
 
 def test_a_batch_that_comes_byte_by_byte_is_stored() -> None:

@@ -101,7 +101,10 @@ def _read_back(data: pa.Buffer) -> EncodedBatch:
 
 
 def read_together(payloads: Sequence[Bytes]) -> pa.RecordBatch:
-    """The rows of at least one payload of our own, PAYLOAD schema: copied into one batch."""
+    """The rows of at least one payload of our own, PAYLOAD schema; of several: copied into one
+    batch."""
+    if len(payloads) == 1:  # of one waiting caller: a third of what a stream of one costs
+        return pa.ipc.read_record_batch(pa.py_buffer(payloads[0]), PAYLOAD)
     stream = pa.py_buffer(b"".join([_SCHEMA_MESSAGE, *payloads]))
     [rows] = pa.ipc.open_stream(stream).read_all().combine_chunks().to_batches()
     return rows
