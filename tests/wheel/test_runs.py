@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import example, given
@@ -32,8 +33,10 @@ limits = st.sampled_from([1, 100, 400, 1 << 30])
 
 
 def split(rows: list[RowKey], parts: int) -> list[SortedRows]:
-    """Blocks of a slot file, each sorted."""
-    groups = [sorted(rows[at::parts]) for at in range(parts)]
+    """Blocks of a slot file, each sorted, with higher offsets than the one before."""
+    rows = sorted(rows, key=lambda key: key[1])
+    borders = [len(rows) * at // parts for at in range(parts + 1)]
+    groups = [sorted(rows[start:stop]) for start, stop in pairwise(borders)]
     return [source_of_block(rows_at(group)) for group in groups if group]
 
 
@@ -148,6 +151,14 @@ def test_merging_drops_what_has_left() -> None:
         window.join(Run.of(rows_at([(1, offset)])), (1, offset - 1))
     assert len(window.runs) <= 12
     assert sum(run.rows.num_rows for run in window.runs) <= 13
+
+
+def test_merging_keeps_contents_with_their_keys() -> None:
+    sources = [source_of_block(rows_at(keys)) for keys in ([(4, 1), (5, 0)], [(4, 9), (5, 3)])]
+    run = gather(sources, [0, 0], [2, 2], MINT)
+    assert run is not None
+    assert keys_of(run.rows) == [(4, 1), (4, 9), (5, 0), (5, 3)]
+    assert run.rows.column("value").to_pylist() == [b"1", b"9", b"0", b"3"]
 
 
 def test_sorting_keeps_contents_with_their_keys() -> None:

@@ -144,7 +144,7 @@ class SlotCursor:
             source = source_of_piece(piece, low, high, first)
             if source is not None:
                 sources.append(source)
-        return sources
+        return sources[::-1]  # in offset order, behind those of the file
 
     def peek(self, after: RowKey, until: RowKey, rows_max: int, bytes_max: int) -> pa.RecordBatch:
         """Rows with keys in ``(after, until]`` in key order; empty if there are none yet."""

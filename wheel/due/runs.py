@@ -144,7 +144,8 @@ def gather(
     sources: Sequence[SortedRows], starts: Sequence[int], stops: Sequence[int], mint: IdMint
 ) -> Run | None:
     """One run of the rows ``starts[i]`` to ``stops[i]`` of each source, copied out of them, with
-    the checks of their ids: what is the same for a chunk and for the window is made once."""
+    the checks of their ids: what is the same for a chunk and for the window is made once.
+    ``sources``: each has higher offsets than the one before."""
     parts = [
         source.slice(start, stop)
         for source, start, stop in zip(sources, starts, stops, strict=True)
@@ -152,16 +153,24 @@ def gather(
     ]
     if not parts:
         return None
-    rows = pa.concat_batches([part.cast(ROW) if part.schema != ROW else part for part in parts])
-    if len(parts) > 1:
-        rows = sort_rows(rows)
-    return Run.of(mint.with_checks(rows))
+    parts = [part.cast(ROW) if part.schema != ROW else part for part in parts]
+    return Run.of(mint.with_checks(_merged(parts)))
 
 
 def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows in ``(due, offset)`` order."""
     due, offset = times(rows, "due"), times(rows, "offset")
     return take_rows(rows, np.lexsort((offset, due)))
+
+
+def _merged(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch in key order of several that are. Each has higher offsets than the one before, so
+    among rows of one due time the order of the parts is that of the offsets."""
+    rows = pa.concat_batches(parts)
+    if len(parts) == 1:
+        return rows
+    # A stable sort finds the sorted parts and merges them: 3 ns a row; a lexsort takes 113.
+    return take_rows(rows, np.argsort(times(rows, "due"), kind="stable"))
 
 
 class Window:
@@ -194,7 +203,7 @@ class Window:
         if len(self.runs) > 1:
             starts = [position_after(r.due, r.offset, after) for r in self.runs]
             parts = [r.rows.slice(at) for r, at in zip(self.runs, starts, strict=True)]
-            self.runs = [Run.of(sort_rows(pa.concat_batches(parts)))]
+            self.runs = [Run.of(_merged(parts))]
 
     def next_due(self, after: RowKey) -> int | None:
         """The due time of the first row behind ``after``, or None. Also while rows join."""
