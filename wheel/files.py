@@ -30,8 +30,6 @@ Bytes = bytes | bytearray | memoryview
 
 SLOT_DIRECTORY = "slots"
 ARCHIVE_DIRECTORY = "archive"
-SHARE_BYTES = 256 << 10
-"""Of a large block, so much is written at once."""
 
 
 class Handle(Protocol):
@@ -55,23 +53,6 @@ class Handle(Protocol):
     def size(self) -> int: ...
 
     def close(self) -> None: ...
-
-
-def write_in_shares(handle: Handle, parts: Sequence[Bytes], position: int) -> int:
-    """Write all ``parts`` one after the other at ``position``; where they end.
-
-    A large one in shares, each handed to the disk before the next but one is written: the disk
-    works meanwhile, and whoever syncs another file waits for little.
-    """
-    group: list[Bytes] = []
-    for part in parts:
-        rest = memoryview(part)
-        while len(rest) > SHARE_BYTES:
-            position += handle.pwrite([*group, rest[:SHARE_BYTES]], position)
-            handle.write_back()
-            group, rest = [], rest[SHARE_BYTES:]
-        group.append(rest)
-    return position + handle.pwrite(group, position)
 
 
 class Files(Protocol):

@@ -25,7 +25,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ...wheel.errors import Damaged
-from ...wheel.files import Files, write_in_shares
+from ...wheel.files import Files
 from ...wheel.rows import from_numpy
 from ...wheel.slots.handles import HandleCache
 from .topicdamage import is_torn, set_aside
@@ -167,7 +167,7 @@ class TopicWriter:
         crc = crc32c(payload, end.block.crc)
         block = IndexRecord(position, end.block.end + len(payload), rows, crc, delivered_ms)
         with self._handles.use(segment_path(topic, end.first)) as data:
-            write_in_shares(data, [payload], end.block.end)
+            data.pwrite([payload], end.block.end)
         return PendingAppend(topic, TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES))
 
     def sync_block(self, append: PendingAppend) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections import defaultdict
 from random import Random
 
@@ -11,8 +10,6 @@ import pytest
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answer
 from slotwheel.reading.topicreader import TopicReader, walk
-from slotwheel.wheel import files as files_module
-from slotwheel.wheel.errors import SyncFailed
 from support.crashfs import MODES, CrashFiles, Mode, PowerCut
 from support.deliveries import MINT, NOW_MS, Sent, rows_of
 
@@ -27,11 +24,6 @@ SEGMENT_BYTES = 2500
 """Small enough that the scenario rolls segments."""
 
 Rows = dict[str, list[bytes]]
-
-
-@pytest.fixture(autouse=True)
-def _blocks_take_several_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_module, "SHARE_BYTES", 512)
 
 
 def deliver(files: CrashFiles, accepted: Rows, offered: Rows, chunks: range) -> None:
@@ -100,12 +92,3 @@ def check_cut_at(point: int, mode: Mode, seed: int) -> None:
         assert len(before[topic]) >= len(accepted[topic])
         assert read(left, topic) == [*before[topic], b"new"]
         assert sum(block.rows for _, block in walk(left, topic)) == len(before[topic]) + 1
-
-
-def test_a_disk_that_does_not_take_a_share_of_a_block_is_a_failed_sync() -> None:
-    files = CrashFiles()
-    files.fail_next("write_back", OSError(errno.EIO, "Input/output error"))
-    sink = EmbeddedSink(files, MINT, lambda: NOW_MS)
-    with pytest.raises(SyncFailed):
-        sink.deliver(rows_of([Sent("a", b"x" * 2000)]))
-    sink.close()

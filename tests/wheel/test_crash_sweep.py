@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from slotwheel.wheel import files as files_module
+from slotwheel.wheel.slots import slotfile
 from support.crashfs import Mode
 from support.crashlife import Steps, World
 from support.crashscript import length, live_on
@@ -24,7 +24,7 @@ from support.crashscript import length, live_on
 
 @pytest.fixture(autouse=True)
 def _blocks_take_several_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_module, "SHARE_BYTES", 512)
+    monkeypatch.setattr(slotfile, "SHARE_BYTES", 512)
 
 
 @dataclass(frozen=True)

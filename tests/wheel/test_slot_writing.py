@@ -48,7 +48,7 @@ def test_a_large_block_is_handed_to_the_disk_share_by_share(
 ) -> None:
     found = []
     for share in (SHARE, 1 << 30):
-        monkeypatch.setattr(files_module, "SHARE_BYTES", share)
+        monkeypatch.setattr(slotfile, "SHARE_BYTES", share)
         handle = Recorder(tmp_path / str(share))
         info, writes = slotfile.NOTHING, 0
         for keys in (FIRST, NEXT):
@@ -67,7 +67,7 @@ def test_a_large_block_is_handed_to_the_disk_share_by_share(
 def test_a_block_in_shares_is_read_as_it_was_written(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_module, "SHARE_BYTES", SHARE)
+    monkeypatch.setattr(slotfile, "SHARE_BYTES", SHARE)
     slots = SlotFiles(files, 1)
     info = slots.append(block_of(SECOND, rows_at(FIRST)), None)
     info = slots.append(block_of(SECOND, rows_at(NEXT)), info)
@@ -79,7 +79,7 @@ def test_a_disk_that_does_not_take_a_share_is_a_failed_sync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel reports such an error once: a later sync would report success."""
-    monkeypatch.setattr(files_module, "SHARE_BYTES", SHARE)
+    monkeypatch.setattr(slotfile, "SHARE_BYTES", SHARE)
     files = CrashFiles()
     files.fail_next("write_back", OSError(errno.EIO, "Input/output error"))
     with pytest.raises(SyncFailed, match=path_of(SECOND)):

@@ -25,7 +25,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..errors import Damaged
-from ..files import SLOT_DIRECTORY, Files, Handle, write_in_shares
+from ..files import SLOT_DIRECTORY, Files, Handle
 from ..schema import ROW, check_schema
 from ..state import SlotInfo
 from .blocks import seal
@@ -42,6 +42,8 @@ _REMEDY = (
 )
 MAP_FROM_BYTES = 32 << 20
 """Larger files are mapped instead of read: they cost address space, not memory."""
+SHARE_BYTES = 256 << 10
+"""Of a block, so much is written at once."""
 
 
 def path_of(second: int) -> str:
@@ -168,14 +170,24 @@ class SlotFiles:
 
 def write_block(handle: Handle, info: SlotInfo, block: Block) -> SlotInfo:
     """Write a block behind ``info.length``, the first one behind the schema; returns the record for
-    the catalog."""
+    the catalog.
+
+    A large one in shares, each handed to the disk before the next but one is written: whoever
+    syncs another file meanwhile waits for all that the disk was given.
+    """
     before = b"" if info.length else SCHEMA_MESSAGE
-    parts = (before, *seal(block.data, info.length or len(SCHEMA_MESSAGE)))
+    rows, behind = seal(block.data, info.length or len(SCHEMA_MESSAGE))
     crc = info.crc
-    for part in parts:
+    for part in (before, rows, behind):
         crc = crc32c(part, crc)
+    end = info.length
+    while len(rows) > SHARE_BYTES:
+        end += handle.pwrite([before, rows[:SHARE_BYTES]], end)
+        handle.write_back()
+        before, rows = b"", rows[SHARE_BYTES:]
+    end += handle.pwrite([before, rows, behind], end)
     return SlotInfo(
-        write_in_shares(handle, parts, info.length),
+        end,
         info.rows + block.rows,
         info.cancels + block.cancels,
         max(info.highest, block.highest),
