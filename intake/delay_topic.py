@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from copy import copy
 from typing import Any, Protocol
 
 from ..policy.deadletters import DEAD_LETTER_TOPIC
@@ -192,14 +193,15 @@ class DelayTopicIntake:
         slow_at = time.monotonic() + SLOW_COMMIT_S
         while not stop.is_set():
             try:
-                future.result(POLL_S)
-                return True
+                error = future.exception(POLL_S)
             except TimeoutError:
-                if future.done():
-                    raise
                 if time.monotonic() >= slow_at:
                     slow_at = float("inf")
                     self._events.alarm("delay-topic-commit-slow", source=self._source)
+                continue
+            if error is not None:
+                raise copy(error)  # the future's own would refer to these frames, and they to it
+            return True
         return False
 
     def _trimmed(self, records: ConsumerRecords) -> ConsumerRecords:

@@ -27,6 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,7 +184,7 @@ class AppendExchange:
         else:
             self._resolved()
         if isinstance(outcome, NotMaster):
-            raise outcome
+            raise copy(outcome)  # by its frames it would refer to what was read
 
     def _on_future(self, _future: Future[Any]) -> None:
         self._resolved()

@@ -83,7 +83,7 @@ def rows_of(
         try:
             made.append(rows_of_record(*record, settings, dead_topic, at))
         except InvalidMessage as error:
-            reasons[number] = error
+            reasons[number] = error.stripped()
             made.append([Row(now_ms, dead_topic, None, None, None, ())])
 
     def bury() -> pa.RecordBatch:

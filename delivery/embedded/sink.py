@@ -101,7 +101,7 @@ class EmbeddedSink(Sink):
         for topic, part in zip(topics, parts, strict=True):
             if topic in failures:
                 answers.codes[part] = Answer.NOT_NOW if topic in unwritten else Answer.UNKNOWN
-                answers.reasons.update(dict.fromkeys(part.tolist(), str(failures[topic])))
+                answers.reasons.update(dict.fromkeys(part.tolist(), failures[topic]))
         answers.down = len(failures) == len(topics) and not self.healthy()
         return answers
 
@@ -117,10 +117,10 @@ class EmbeddedSink(Sink):
 
     def _append_all(
         self, rows: pa.RecordBatch, topics: list[str], parts: list[Int64s]
-    ) -> tuple[dict[str, Exception], set[str]]:
-        """Do the steps of an append for all topics together. Returns the errors of topics that
-        failed, and those of them whose rows no reader can ever find."""
-        failures: dict[str, Exception] = {}
+    ) -> tuple[dict[str, str], set[str]]:
+        """Do the steps of an append for all topics together. Returns why those topics failed that
+        did, and those of them whose rows no reader can ever find."""
+        failures: dict[str, str] = {}
         appends: list[PendingAppend] = []
         delivered_ms = self._clock()
         for topic, part in zip(topics, parts, strict=True):
@@ -130,7 +130,7 @@ class EmbeddedSink(Sink):
                 end = self._end_of(topic)
                 appends.append(self._writer.write_block(topic, end, columns, delivered_ms))
             except _TOPIC_ERRORS as error:
-                failures[topic] = error
+                failures[topic] = str(error)
         appends = self._each(self._writer.sync_block, appends, failures)
         unwritten = set(failures)
         appends = self._each(self._writer.commit, appends, failures)
@@ -143,23 +143,23 @@ class EmbeddedSink(Sink):
         self,
         step: Callable[[PendingAppend], None],
         appends: list[PendingAppend],
-        failures: dict[str, Exception],
+        failures: dict[str, str],
     ) -> list[PendingAppend]:
         """Do one step for each topic. Returns those that can go on. Errors: ``SyncFailed``."""
 
-        def one(append: PendingAppend) -> Exception | None:
+        def one(append: PendingAppend) -> str | None:
             try:
                 step(append)
             except _TOPIC_ERRORS as error:
-                return error
+                return str(error)
             return None
 
         # With one topic, a thread would only cost time.
         found = list((self._pool.map if len(appends) > 1 else map)(one, appends))
         failures.update(
-            {a.topic: error for a, error in zip(appends, found, strict=True) if error is not None}
+            {a.topic: why for a, why in zip(appends, found, strict=True) if why is not None}
         )
-        return [a for a, error in zip(appends, found, strict=True) if error is None]
+        return [a for a, why in zip(appends, found, strict=True) if why is None]
 
     def _columns(self, rows: pa.RecordBatch, delivered_ms: int) -> list[pa.Array]:
         delivered = from_numpy(np.full(rows.num_rows, delivered_ms, np.int64), TIME)

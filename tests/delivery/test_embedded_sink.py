@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from slotwheel.reading.topicreader import TopicReader, ids, walk
 from slotwheel.wheel.files import OsFiles
 from support.crashfs import CrashFiles
 from support.deliveries import MINT, NOW_MS, Sent, rows_of
+from support.references import no_collection
 from support.sinkcontract import Got, SinkContract, Topics
 
 
@@ -94,4 +96,17 @@ def test_an_error_of_the_disk_is_not_now(call: str) -> None:
     assert "disk" in answers.reasons[0]
     assert not answers.down
     assert sink.deliver(rows_of([Sent("a", b"2")], 1)).codes.tolist() == [Answer.ACCEPTED]
+    sink.close()
+
+
+def test_rows_that_were_not_written_are_freed() -> None:
+    files = CrashFiles()
+    sink = EmbeddedSink(files, MINT, lambda: NOW_MS)
+    with no_collection():
+        rows = rows_of([Sent("a", b"1")])
+        kept = weakref.ref(rows)
+        files.fail_next("pwrite", OSError(errno.ENOSPC, "no space left"))
+        assert sink.deliver(rows).codes.tolist() == [Answer.NOT_NOW]
+        del rows
+        assert kept() is None
     sink.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from collections.abc import Iterator
@@ -12,26 +11,26 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.intake.exchange import AppendExchange
-from slotwheel.intake.ports import IntakeEvents
+from slotwheel.intake.ports import IntakeEvents, WheelPort
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import Overloaded, SlotwheelError
+from slotwheel.wheel.errors import NotMaster, Overloaded, SlotwheelError
 from slotwheel.wheel.protocol import AppendCommand, RefusedBatch, decode_answer, encode_sequence
-from support.wheels import NOW, Node, batch, opened
+from support.fakewheel import FakeWheel
+from support.references import no_collection
+from support.wheels import NOW, batch, opened
 
 CONFIG = WheelConfig(tail_bytes_refuse=20_000, disk_reserve_bytes=0)
 
 
 @pytest.fixture(autouse=True)
-def by_reference_counts() -> Iterator[None]:
-    """What is freed is freed at once, and not by a collection that may come minutes later."""
-    gc.disable()
-    yield
-    gc.enable()
+def _no_collection() -> Iterator[None]:
+    with no_collection():
+        yield
 
 
-def exchange_of(node: Node) -> AppendExchange:
+def exchange_of(wheel: WheelPort) -> AppendExchange:
     return AppendExchange(
-        node.wheel,
+        wheel,
         lambda: NOW,
         IntakeEvents(),
         AppendCommand(0),
@@ -64,7 +63,7 @@ def test_a_batch_that_waited_for_room_in_vain_is_freed(tmp_path: Path) -> None:
         node.wheel.append(batch([(NOW, "t", bytes(20_000))]), NOW)
         rows = batch([(NOW, "t", b"x")])
         kept = weakref.ref(rows)
-        error = told(exchange_of(node), rows, again=3)
+        error = told(exchange_of(node.wheel), rows, again=3)
         del rows
         assert isinstance(error, Overloaded)
         assert kept() is None
@@ -74,6 +73,21 @@ def test_a_batch_that_is_refused_is_freed(tmp_path: Path) -> None:
     with opened(tmp_path, CONFIG, NOW) as node:
         rows = batch([(NOW, "not a topic", b"x")])
         kept = weakref.ref(rows)
-        told(exchange_of(node), rows)
+        told(exchange_of(node.wheel), rows)
         del rows
         assert kept() is None
+
+
+def test_a_batch_that_a_deposed_master_was_sent_is_freed() -> None:
+    wheel = FakeWheel()
+    wheel.serving = False
+    exchange = exchange_of(wheel)
+
+    def sent() -> weakref.ref[pa.RecordBatch]:
+        rows = batch([(NOW, "t", b"x")])
+        exchange.read(rows, encode_sequence(0))
+        with pytest.raises(NotMaster):
+            exchange.append()
+        return weakref.ref(rows)
+
+    assert sent()() is None

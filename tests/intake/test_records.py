@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.rows import Header
 from slotwheel.wheel.schema import times
+from support.references import no_collection
 
 NOW = 1_700_000_000_000
 CONFIG = WheelConfig(message_bytes_max=4_000)
@@ -214,3 +216,17 @@ def test_one_bad_in_ten_thousand() -> None:
     many[5000] = [DUE]
     found = rows(records(*many))
     assert [number for number, row in enumerate(found) if row["topic"] != "orders"] == [5000]
+
+
+class Values(list[bytes | None]):
+    """A list that can be watched."""
+
+
+def test_records_of_which_one_is_bad_are_freed() -> None:
+    with no_collection():
+        values = Values([b"v", b"v"])
+        kept = weakref.ref(values)
+        found = records([TOPIC, DUE], [])._replace(values=values)
+        assert rows_of(found, "delays/3", CONFIG, NOW).dead == 1
+        del found, values
+        assert kept() is None

@@ -208,7 +208,10 @@ class CrashFiles:
         if faults:
             after, error = faults.pop(0)
             if after == 0:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # like the system's own it refers to no frame that refers to it
             faults.insert(0, (after - 1, error))
 
     def step(self, operation: str, detail: str) -> None:

@@ -309,6 +309,7 @@ def test_a_slot_file_that_somebody_else_deleted_is_damage_and_stops_no_spill() -
     with pytest.raises(Damaged, match="no such file"):
         storage.read_blocks(SECOND, info)
     assert list(world.wheel.damaged()) == [SECOND]
+    assert storage.damaged[SECOND].__traceback__ is None, "its frames would keep the file's bytes"
     world.append("c", [("x", 5300), ("x", 9500)])
     world.commit()
     world.spill(everything=True)

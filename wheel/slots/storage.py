@@ -18,6 +18,7 @@ import bisect
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -157,7 +158,8 @@ class Storage:
         """Record that a slot file was found damaged, unless it was replaced meanwhile."""
         with self._lock:
             if self.catalog.get(second) == info:
-                self.damaged.setdefault(second, error)
+                # The one that is raised refers to the bytes of the file by its frames.
+                self.damaged.setdefault(second, copy(error))
 
     def note_sound(self, second: int, info: SlotInfo) -> None:
         """A slot file was read whole and is sound: if it is recorded as damaged, it was restored,
