@@ -113,7 +113,7 @@ class _Sender:
             pika.ConnectionParameters("127.0.0.1", port),
             on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
             on_open_error_callback=lambda _, error: self._failed(error),
-            on_close_callback=lambda _, error: self._failed(error),
+            on_close_callback=lambda _, error: self._closed(error),
         )
         self._thread = threading.Thread(target=self._connection.ioloop.start, daemon=True)
         self._thread.start()
@@ -137,6 +137,10 @@ class _Sender:
         self._failure = str(error)
         with self._done:
             self._done.notify()
+
+    def _closed(self, error: object) -> None:
+        self._failed(error)
+        self._connection.ioloop.stop()  # its thread would go on for ever
 
     def send(self, values: Sequence[bytes], due_ms: Sequence[int]) -> None:
         now_ms = time.time_ns() // 1_000_000
