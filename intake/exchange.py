@@ -15,7 +15,7 @@ Rules:
 - A request is appended under its own producer, and may come again on any exchange.
 - A batch that cannot be accepted is answered with an error, and the exchange goes on. Only an error
   that leaves nothing to answer to (no sequence, broken framing, a wrong schema) ends it.
-- A refused batch is freed: errors that are kept are stripped of their frames, which refer to it.
+- A refused batch is freed: errors that are kept are copies, without the frames that refer to it.
 - On a deposed master an exchange ends: batches that wait are answered ``NotMaster``, and a quiet
   client gets an answer to no batch (``NO_BATCH``), so that it connects to the new master by itself.
 """
@@ -266,7 +266,7 @@ def append_waiting(
         try:
             batches.append(exchange.offer())
         except SlotwheelError as error:
-            refused[number] = error.stripped()
+            refused[number] = copy(error)
     outcomes = iter(exchanges[0].append_all(batches, wake=wake) if batches else ())
     return [refused.get(number) or next(outcomes) for number in range(len(exchanges))]
 

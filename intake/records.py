@@ -12,6 +12,7 @@ again; only parts that make it too large are left out, and their sizes noted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import chain
 from typing import NamedTuple
 
@@ -83,7 +84,7 @@ def rows_of(
         try:
             made.append(rows_of_record(*record, settings, dead_topic, at))
         except InvalidMessage as error:
-            reasons[number] = error.stripped()
+            reasons[number] = copy(error)
             made.append([Row(now_ms, dead_topic, None, None, None, ())])
 
     def bury() -> pa.RecordBatch:

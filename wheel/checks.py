@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,10 +169,7 @@ def check_input(
     latest = now_ms + config.horizon_ms
     for row, fault in _faults(batch, latest, config.message_bytes_max, reserved, nbytes):
         fault.row = row
-        try:
-            raise fault
-        finally:
-            del fault  # it refers to this frame; one that refers to it would keep the batch
+        raise copy(fault)  # this frame refers to the one, and the other to this frame
     return batch
 
 

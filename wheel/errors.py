@@ -57,13 +57,9 @@ class SlotwheelError(Exception):
         return _again, (type(self), self.args, fields)
 
     def __copy__(self) -> Self:
-        """The same error, raised nowhere yet."""
+        """The same error, raised nowhere yet: for who keeps an error, or raises one that is kept.
+        One that was raised refers to its frames, and by them to all that was in use."""
         return _again(type(self), self.args, vars(self))
-
-    def stripped(self) -> Self:
-        """Itself without its frames, which keep all that they refer to: for who keeps an error."""
-        self.__traceback__ = self.__context__ = self.__cause__ = None
-        return self
 
     def __str__(self) -> str:
         parts = [self.message]

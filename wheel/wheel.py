@@ -20,6 +20,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -261,9 +262,8 @@ class Wheel:
         self, batches: Sequence[InputBatch], now_ms: int, *, wake: bool = True
     ) -> list[Future[AppendReceipt] | SlotwheelError]:
         """Append at least one batch, each stored or refused by itself: of each the future, or the
-        error of ``append``, stripped. Several are checked at the cost of one if they are of one
-        schema, and none is refused. ``wake`` False: the caller calls ``write_pending`` itself,
-        soon.
+        error of ``append``. Several are checked at the cost of one if they are of one schema, and
+        none is refused. ``wake`` False: the caller calls ``write_pending`` itself, soon.
         """
         if len(batches) == 1:
             return [self._append_one(batches[0], now_ms, wake=wake)]
@@ -291,7 +291,7 @@ class Wheel:
                 created_ms = self._created(one.producer, one.sequence, now_ms)
                 checked = check_input(one.rows, self.config, created_ms)
         except SlotwheelError as error:
-            return error.stripped()
+            return copy(error)
         return self._queue_input(encode_input(checked, now_ms), now_ms, one, wake=wake)
 
     def append_source(
@@ -373,7 +373,7 @@ class Wheel:
                     return answer_again(known, again, batch.due, producer, sequence, early=early)
                 return self._queue(batch, now_ms, producer, sequence, early=early, wake=wake).future
         except SlotwheelError as error:
-            return error.stripped()
+            return copy(error)
 
     def _queue_for(self, dispatcher: Dispatcher, now_ms: int) -> QueueRows:
         """Queue rows that this dispatcher has decided on, cancel rows among them. Errors:
@@ -657,8 +657,5 @@ class Wheel:
 def _accepted(outcome: Future[AppendReceipt] | SlotwheelError) -> Future[AppendReceipt]:
     """The future; the error is raised."""
     if isinstance(outcome, SlotwheelError):
-        try:
-            raise outcome
-        finally:
-            del outcome  # it refers to this frame; one that refers to it would keep the batch
+        raise copy(outcome)
     return outcome

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,7 +78,7 @@ class FakeWheel:
             try:
                 outcomes.append(self.append(rows, now_ms, **how, wake=wake))
             except SlotwheelError as error:
-                outcomes.append(error.stripped())
+                outcomes.append(copy(error))
         return outcomes
 
     def append(
