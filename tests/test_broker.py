@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
@@ -15,6 +17,7 @@ from confluent_kafka import Producer as ConfluentProducer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 
+from support import commonbroker
 from support.broker import Broker, BrokerError, Cluster, TopicFactory
 
 VALUES = [b"one", b"", b"three"]
@@ -126,3 +129,16 @@ def state_of(pid: int) -> str:
     except FileNotFoundError:
         return "X"
     return stat.rpartition(")")[2].split()[0]
+
+
+def test_each_process_is_told_why_the_common_broker_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commonbroker, "Broker", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
+    common = commonbroker.CommonBroker()
+    try:
+        for _ in range(2):
+            with pytest.raises(BrokerError, match="no space"):
+                commonbroker.bootstrap_from(common.address)
+    finally:
+        common.close()

@@ -20,28 +20,38 @@ class CommonBroker:
     def __init__(self) -> None:
         self._listener = Listener(family="AF_UNIX", backlog=64)
         self.address = str(self._listener.address)
+        self._lock = threading.Lock()
         self._broker: Broker | None = None
+        self._closed = False
         threading.Thread(target=self._serve, name="common-broker", daemon=True).start()
 
     def close(self) -> None:
-        """End the broker, if one was started."""
+        """End the broker, if one was started; one that is starting is waited for."""
         self._listener.close()
-        if self._broker is not None:
-            self._broker.close()
+        with self._lock:
+            self._closed = True
+            if self._broker is not None:
+                self._broker.close()
 
     def _serve(self) -> None:
-        # A process that ends while it waits for the answer is no matter for the others.
-        with suppress(OSError):  # closed
-            while True:
-                with self._listener.accept() as asking, suppress(BrokenPipeError):
-                    asking.send(self._bootstrap())
+        while True:
+            try:
+                asking = self._listener.accept()
+            except OSError:  # closed
+                return
+            # A process that ends while it waits for the answer is no matter for the others.
+            with asking, suppress(BrokenPipeError):
+                asking.send(self._bootstrap())
 
     def _bootstrap(self) -> str | BrokerError:
-        try:
-            self._broker = self._broker or Broker()
-        except BrokerError as error:
-            return error
-        return self._broker.bootstrap
+        with self._lock:
+            if self._closed:
+                return BrokerError("the run is over")
+            try:
+                self._broker = self._broker or Broker()
+            except Exception as error:
+                return BrokerError(f"the common broker did not start: {error!r}")
+            return self._broker.bootstrap
 
 
 def bootstrap_from(address: str) -> str:
