@@ -238,7 +238,7 @@ def _faults(
             check_topic(topic)
         except InvalidMessage as fault:
             for row in np.flatnonzero(np.asarray(pc.equal(topics, topic))).tolist():
-                yield row, fault
+                yield row, copy(fault)
     partitions = batch.column("partition")
     if partitions.null_count < len(partitions) and pc.min(partitions).as_py() < 0:
         negative = np.asarray(pc.fill_null(pc.less(partitions, 0), False))

@@ -6,6 +6,7 @@ import bisect
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -159,6 +160,13 @@ def test_merging_keeps_contents_with_their_keys() -> None:
     assert run is not None
     assert keys_of(run.rows) == [(4, 1), (4, 9), (5, 0), (5, 3)]
     assert run.rows.column("value").to_pylist() == [b"1", b"9", b"0", b"3"]
+
+
+def test_sources_in_another_order_are_not_merged() -> None:
+    """Rows of one due time would come in the wrong order, and some of them would never leave."""
+    sources = [source_of_block(rows_at(keys)) for keys in ([(4, 9)], [(4, 1)])]
+    with pytest.raises(AssertionError, match="offset order"):
+        gather(sources, [0, 0], [1, 1], MINT)
 
 
 def test_sorting_keeps_contents_with_their_keys() -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotwheel.wheel.checks import check_input, check_topic, reserved_headers
+from slotwheel.wheel.checks import bad_rows, check_input, check_topic, reserved_headers
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
 from slotwheel.wheel.rows import from_columns
@@ -186,6 +186,13 @@ def test_an_illegal_topic(topic: str) -> None:
     column = pa.array(["fine", topic, "fine"])
     error = refused(replaced("topic", column), InvalidMessage, "topic", "expected 1 to 249")
     assert error.row == 1
+
+
+def test_what_is_told_of_each_bad_row_refers_to_no_rows() -> None:
+    batch = replaced("topic", pa.array(["a/b", "fine", "a/b"]))
+    bad = bad_rows(batch, latest_due_ms=None, message_bytes_max=1_000)
+    assert [(row, error.got) for row, error in bad.items()] == [(0, "'a/b'"), (2, "'a/b'")]
+    assert [error.__traceback__ for error in bad.values()] == [None, None]
 
 
 @pytest.mark.parametrize("topic", ["a", "a" * 249, "A.b_c-9", "...", "a.b"])
