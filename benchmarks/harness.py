@@ -79,7 +79,9 @@ def warm_memory(gib: float) -> None:
 
 
 def raw_write_rate(directory: Path, group_bytes: int, seconds: float) -> float:
-    """Bytes a second of write + fdatasync in groups of so many bytes, one file, nothing else."""
+    """Bytes a second of write + fdatasync in groups of so many bytes, one file, nothing else: what
+    was written before is on the disk."""
+    os.sync()
     data = np.random.default_rng(0).bytes(group_bytes)
     path = directory / "raw"
     handle = os.open(path, os.O_CREAT | os.O_RDWR)

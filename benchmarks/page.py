@@ -11,7 +11,7 @@ from pathlib import Path
 from . import plots
 from .goals import AT_LEAST, GOALS, Goal
 from .results import Figure, Result, Results, text_of
-from .runs import ON_REQUEST, SUITE
+from .runs import ON_REQUEST, SUITE, SUITE_S
 
 PAGE = "RESULTS.md"
 _COMMANDS = {run.name: run.command() for run in (*SUITE, *ON_REQUEST)}
@@ -37,8 +37,8 @@ def page(results: Results, drawn: plots.Drawn | None, goals: Sequence[Goal] = GO
     if any("--quick" in result.command for result in results.values()):
         lines += ["**Of a quick run: small sizes, once each. These figures say little.**", ""]
     lines += [
-        "Medians of several runs, with the lowest and the highest; written by `make bench`."
-        f" {_took(results)}",
+        "Medians, with the lowest and the highest; *runs* says of how many runs. Written by"
+        f" `make bench`, which takes about {SUITE_S / 60:.0f} minutes.",
         "",
         *_machines(results),
         "",
@@ -50,20 +50,6 @@ def page(results: Results, drawn: plots.Drawn | None, goals: Sequence[Goal] = GO
     for name, result in results.items():
         lines += _benchmark(name, result)
     return "\n".join(lines)
-
-
-def _took(results: Results) -> str:
-    """How long it was measured, and how long ``make bench`` takes, which does less of it."""
-    usual = {run.name: run.repeats for run in SUITE} | {run.name: 0 for run in ON_REQUEST}
-    whole_s = suite_s = 0.0
-    for name, result in results.items():
-        runs = max((figure.runs for figure in result.figures.values()), default=1)
-        whole_s += result.seconds
-        suite_s += result.seconds * min(1.0, usual.get(name, runs) / runs)
-    took = f"All of it took {whole_s / 60:.0f} minutes."
-    if suite_s < whole_s:
-        took += f" `make bench` takes {suite_s / 60:.0f}: it does less of it."
-    return took
 
 
 def _machines(results: Results) -> list[str]:
@@ -135,7 +121,8 @@ def _plots(drawn: plots.Drawn | None) -> list[str]:
 
 def _benchmark(name: str, result: Result) -> list[str]:
     load = f"load {result.machine['load']}" if "load" in result.machine else ""
-    told = ", ".join(one for one in (result.at, f"{result.seconds:.0f} s", load) if one)
+    took = f"{result.seconds:.0f} s"
+    told = ", ".join(one for one in (result.at, result.revision, took, load) if one)
     lines = [f"### {name[:1].upper()}{name[1:]}", "", f"`{result.command}` ({told})", ""]
     if result.failure:
         lines += [f"**Failed**: {result.failure}", ""]

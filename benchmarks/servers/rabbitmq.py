@@ -112,7 +112,7 @@ class _Sender:
         self._connection = pika.SelectConnection(
             pika.ConnectionParameters("127.0.0.1", port),
             on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
-            on_open_error_callback=lambda _, error: self._failed(error),
+            on_open_error_callback=lambda _, error: self._closed(error),
             on_close_callback=lambda _, error: self._closed(error),
         )
         self._thread = threading.Thread(target=self._connection.ioloop.start, daemon=True)
@@ -133,13 +133,10 @@ class _Sender:
                 self._confirmed += 1
             self._done.notify()
 
-    def _failed(self, error: object) -> None:
-        self._failure = str(error)
-        with self._done:
-            self._done.notify()
-
     def _closed(self, error: object) -> None:
-        self._failed(error)
+        with self._done:
+            self._failure = str(error)
+            self._done.notify()
         self._connection.ioloop.stop()  # its thread would go on for ever
 
     def send(self, values: Sequence[bytes], due_ms: Sequence[int]) -> None:
@@ -153,9 +150,11 @@ class _Sender:
         self._in_its_thread(publish)
         self._sent += len(values)
         with self._done:
-            while self._confirmed < self._sent:
-                if not self._done.wait(60) or self._failure:
-                    raise RuntimeError(f"no confirm from RabbitMQ: {self._failure}")
+            if not self._done.wait_for(self._is_settled, 60) or self._failure:
+                raise RuntimeError(f"no confirm from RabbitMQ: {self._failure}")
+
+    def _is_settled(self) -> bool:
+        return bool(self._failure) or self._confirmed >= self._sent
 
     def _in_its_thread(self, call: Callable[[], None]) -> None:
         self._connection.ioloop.add_callback_threadsafe(call)

@@ -57,14 +57,11 @@ def measured() -> dict[str, Result]:
     return {**found, PENDING: one(**pending), QUEUES: one(**queues), STAGES: one(**stages)}
 
 
-def test_how_long_it_took() -> None:
-    five = Figure.of([1.0] * 5)
-    some = {"stages": Result("c", {"a": Figure.of([1.0])}, seconds=60.0)}
-    assert "All of it took 1 minutes.\n" in page.page(some, None, [])
-    some["pending"] = Result("c", {"a": five}, seconds=600.0)  # make bench runs it once
-    some["delay queues, burst"] = some["stages"]  # and this never
-    text = page.page(some, None, [])
-    assert "All of it took 12 minutes. `make bench` takes 3: it does less of it.\n" in text
+def test_each_benchmark_says_when_it_was_measured_and_of_what() -> None:
+    result = one(a=[1.0])
+    result.revision = "1c33d11"
+    text = page.page({"one": result}, None, [])
+    assert "`python -m benchmarks.one` (today, 1c33d11, 90 s)\n" in text
 
 
 def test_a_goal_that_is_reached() -> None:

@@ -255,8 +255,8 @@ def test_repeats_are_those_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     # A page of medians of five wants them of what has a goal, not of all.
     assert suite.main([*only, "--goal-repeats", "4"]) == 0
     assert ran == {"stages": 1, "pending": 4}
-    assert suite.main(["--only", "durable ingest", "--goal-repeats", "1", *only[-2:]]) == 0
-    assert ran["durable ingest"] == 3
+    assert suite.main(["--only", "single sends", "--goal-repeats", "1", *only[-2:]]) == 0
+    assert ran["single sends"] == 3
     for wrong in (["--repeats", "0"], ["--goal-repeats", "0"], ["--repeats=2", "--goal-repeats=2"]):
         with pytest.raises(SystemExit) as refused:
             suite.main([*only, *wrong])
