@@ -37,8 +37,10 @@ def page(results: Results, drawn: plots.Drawn | None, goals: Sequence[Goal] = GO
     if any("--quick" in result.command for result in results.values()):
         lines += ["**Of a quick run: small sizes, once each. These figures say little.**", ""]
     lines += [
-        "Medians, with the lowest and the highest; *runs* says of how many runs. Written by"
-        f" `make bench`, which takes about {SUITE_S / 60:.0f} minutes.",
+        "Medians, with the lowest and the highest; *runs* says of how many runs, and a ratio is the"
+        " median of each run's. *load* is that of the minute before, in which another benchmark may"
+        " have run. `make queues`, then `make bench` measures again, in about"
+        f" {SUITE_S / 60:.0f} minutes.",
         "",
         *_machines(results),
         "",

@@ -15,7 +15,7 @@ Rules
   the file holds this run alone.
 - What is run, how often, and how long it takes stands in ``benchmarks.runs``; some of it runs only
   when ``--only`` names it. ``--repeats`` runs each so often; ``--goal-repeats`` only those that
-  have a goal, and at least so often. With 5 that is half an hour more than the suite's hour.
+  have a goal, and at least so often. With 5 it takes two and a half hours.
 """
 
 from __future__ import annotations
