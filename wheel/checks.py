@@ -169,7 +169,7 @@ def check_input(
     latest = now_ms + config.horizon_ms
     for row, fault in _faults(batch, latest, config.message_bytes_max, reserved, nbytes):
         fault.row = row
-        raise copy(fault)  # this frame refers to the one, and the other to this frame
+        raise copy(fault)  # raised itself it would refer to this frame, and that refers to it
     return batch
 
 

@@ -50,7 +50,8 @@ class CommonBroker:
             try:
                 self._broker = self._broker or Broker()
             except Exception as error:
-                return BrokerError(f"the common broker did not start: {error!r}")
+                kind = type(error).__name__
+                return BrokerError(f"the common broker did not start: {kind}: {error}")
             return self._broker.bootstrap
 
 
