@@ -78,32 +78,40 @@ def warm_memory(gib: float) -> None:
         del pages
 
 
+_RAW_BYTES_MAX = 16 << 30
+"""Of the file that raw writes make: then it begins anew, so that a fast disk is not filled."""
+
+
 def raw_write_rate(directory: Path, group_bytes: int, seconds: float) -> float:
-    """Bytes a second of write + fdatasync in groups of so many bytes, one file, nothing else: what
-    was written before is on the disk."""
-    os.sync()
-    data = np.random.default_rng(0).bytes(group_bytes)
-    path = directory / "raw"
-    handle = os.open(path, os.O_CREAT | os.O_RDWR)
-    try:
-        position, start = 0, time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            position += os.pwrite(handle, data, position)
-            os.fdatasync(handle)
-        return position / (time.perf_counter() - start)
-    finally:
-        os.close(handle)
-        path.unlink()
+    """Bytes a second of write + fdatasync in groups of so many bytes, one file that grows, nothing
+    else: what was written before is on the disk."""
+    return raw_write_rates(directory, group_bytes, seconds, 1)
 
 
 def raw_write_rates(directory: Path, group_bytes: int, seconds: float, writers: int) -> float:
     """The same for each of so many writers at once, on the same disk."""
-    places = [directory / f"writer-{number}" for number in range(writers)]
-    for place in places:
-        place.mkdir()
+    data = np.random.default_rng(0).bytes(group_bytes)
+    os.sync()
     with ThreadPoolExecutor(writers) as threads:
-        rates = threads.map(lambda place: raw_write_rate(place, group_bytes, seconds), places)
-        return statistics.mean(rates)
+        paths = [directory / f"raw-{number}" for number in range(writers)]
+        return statistics.mean(threads.map(lambda path: _write(path, data, seconds), paths))
+
+
+def _write(path: Path, data: bytes, seconds: float) -> float:
+    handle = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        written, position, start = 0, 0, time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            if position + len(data) > _RAW_BYTES_MAX:
+                os.ftruncate(handle, 0)
+                position = 0
+            count = os.pwrite(handle, data, position)
+            os.fdatasync(handle)
+            written, position = written + count, position + count
+        return written / (time.perf_counter() - start)
+    finally:
+        os.close(handle)
+        path.unlink()
 
 
 @dataclass
