@@ -135,6 +135,11 @@
       if (old.dataset.values !== now.dataset.values) old.replaceWith(now);
       return;
     }
+    // A link is never made to lead elsewhere: rows move, and somebody may be pressing it.
+    if (old.getAttribute("href") !== now.getAttribute("href")) {
+      old.replaceWith(now);
+      return;
+    }
     for (const { name } of [...old.attributes]) if (!now.hasAttribute(name)) old.removeAttribute(name);
     for (const { name, value } of now.attributes) {
       if (old.getAttribute(name) !== value) old.setAttribute(name, value);
@@ -170,9 +175,14 @@
       noAnswer(event);
       return;
     }
+    const again = now.getAttribute("hx-trigger") === old.getAttribute("hx-trigger");
+    if (again && busy()) { // since it was asked for
+      detail.shouldSwap = false;
+      return;
+    }
     answered.set(old.id, Date.now());
     silent.delete(old.id);
-    if (now.getAttribute("hx-trigger") === old.getAttribute("hx-trigger")) {
+    if (again) {
       detail.shouldSwap = false;
       showTimes(now);
       morph(old, now);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from typing import Any
@@ -170,3 +171,33 @@ def test_rows_keep_their_elements_when_others_come(tab: Tab, node: NodeWithGatew
     expect(page.locator(f"#job-{second}")).to_have_count(1)
     expect(row).to_contain_text(first[:8])
     assert page.evaluate("window.kept.isConnected && window.kept.id") == f"job-{first}"
+
+
+def test_a_link_that_is_pressed_leads_where_it_led(tab: Tab, node: NodeWithGateway) -> None:
+    """Rows move: their element may be another row's a moment later."""
+    page = tab().open("/console")
+    settle(page)
+    links = page.locator("#part-slots a")
+    first, second = (links.nth(n).get_attribute("href") for n in (0, 1))
+    assert first is not None
+    assert second is not None
+
+    def moved(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.text().replace(html.escape(first), html.escape(second), 1)
+        route.fulfill(response=answer, body=body)
+
+    links.first.evaluate("(one) => { window.kept = one; }")
+    page.route(re.compile("part=slots"), moved)
+    refreshed(page, "slots")
+    expect(links.first).to_have_attribute("href", second)
+    assert page.evaluate("[kept.isConnected, kept.getAttribute('href')]") == [False, first]
+    page.unroute(re.compile("part=slots"))
+
+    # While it is pressed, what was asked for before changes nothing.
+    links.first.hover()
+    page.mouse.down()
+    refreshed(page, "slots")
+    expect(links.first).to_have_attribute("href", second)
+    page.mouse.up()
+    page.wait_for_url("**" + second)
