@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from random import Random
 
 import pytest
@@ -120,6 +121,13 @@ class Run:
         self.untorn = mode == "durable" and self.journal is not None
         self.journal = None
 
+    def crashed(self, mode: Mode, rng: Random) -> Run:
+        """What the same crash makes of a copy of this run."""
+        after = copy(self)
+        after.sent = dict(self.sent)
+        after.crash(mode, rng)
+        return after
+
 
 def script(run: Run) -> None:
     """A short life: groups, syncs, rolls, cuts, drops, a full disk, a clean restart."""
@@ -203,12 +211,14 @@ def after_a_crash(run: Run) -> None:
 def test_a_crash_at_every_step(mode: Mode) -> None:
     total = steps_of(script)
     assert total > 40
+    # Without random survivors only the second crash differs from seed to seed.
+    seeds = range(20) if mode == "random" else (0, 1, 3, 5)
     for stop_at in range(1, total + 1):
-        for seed in range(20 if mode == "random" else 6):
-            run = Run(CrashFiles(stop_at))
-            with pytest.raises(PowerCut):
-                script(run)
-            run.crash(mode, Random(seed))
+        cut = Run(CrashFiles(stop_at))
+        with pytest.raises(PowerCut):
+            script(cut)
+        for seed in seeds:
+            run = cut.crashed(mode, Random(seed))
             if seed % 2:  # and once more, while it goes on
                 run.files.steps.stop_at = Random(stop_at * 31 + seed).randint(1, 30)
             with suppress(PowerCut):
