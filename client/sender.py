@@ -86,6 +86,7 @@ class Sender:
         self._backoff = Backoff(_BACKOFF_S)
         self._last_error: SlotwheelError | None = None
         self._closed = False
+        self._ending = threading.Event()
         self.unread = UnreadFailures()
         # Started here and not with each link: a script's last messages are sent while the
         # interpreter ends, when no more threads can be started.
@@ -191,6 +192,7 @@ class Sender:
         if link is not None:
             link.close()
         self._reads.put(None)
+        self._ending.set()
         for thread in self._threads:
             thread.join(1.0)
 
@@ -466,10 +468,8 @@ class Sender:
     # The watch's thread
 
     def _watch(self) -> None:
-        while True:
+        while not self._ending.wait(_WATCH_S):
             with self._changed:
-                if self._closed:
-                    return
                 now = time.monotonic()
                 link = self._link
                 sent_at = self._buffer.sent_at()
@@ -480,7 +480,6 @@ class Sender:
                 dead = quiet_s > self._answer_timeout_s
                 if dead or self._suspicion.proves_true(link.epoch, quiet_s):
                     link.cut()
-            time.sleep(_WATCH_S)
 
     def _why(self, shipment: Shipment) -> SlotwheelError:
         last = None if shipment.batch is None else shipment.batch.last_error

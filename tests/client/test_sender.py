@@ -97,6 +97,13 @@ def ship(to: Sender, start: int, rows: int = 10) -> Shipment:
     return shipment
 
 
+def test_its_end_does_not_wait_for_its_watch() -> None:
+    with patch("slotwheel.client.sender._WATCH_S", 60.0), sender() as (made, _):
+        eventually(lambda: all(thread.is_alive() for thread in made._threads))
+        made.close()
+        assert not any(thread.is_alive() for thread in made._threads)
+
+
 def test_what_is_given_up_while_it_is_gathered_is_never_written() -> None:
     real = gathered
 
