@@ -114,13 +114,18 @@ def steps_of_a_life() -> tuple[int, int]:
     return before, peer.files.steps.count
 
 
-def cut_at(stop_at: int, mode: Mode, rng: Random, again: int = 0) -> Replica:
-    """A life cut at that step, and perhaps once more in the recovery; what is left."""
+def cut_at(stop_at: int) -> Replica:
+    """A life cut at that step."""
     peer = old_peer()
     peer.files.steps.stop_at = stop_at
     with pytest.raises(PowerCut):
         life(peer, EXPECTED.sender)
-    peer = peer.crash(mode, rng, Steps(again or None))
+    return peer
+
+
+def survivor(cut: Replica, mode: Mode, rng: Random, again: int) -> Replica:
+    """What is left of one that was cut, and perhaps was cut once more in the recovery."""
+    peer = cut.crash(mode, rng, Steps(again or None))
     if again:
         try:
             complete_switch(peer.files, peer.state)
@@ -136,11 +141,12 @@ def sweep(again_max: int = 0, seeds: int = 6) -> set[bool]:
     outcomes = set()
     # All of them, in an order in which what is broken shows early.
     for stop_at in Random(1).sample(range(first + 1, last + 1), last - first):
+        cut = cut_at(stop_at)
         for mode in MODES:
             for seed in range(seeds if mode == "random" else 1):
                 rng = Random(seed * 1000 + stop_at)
                 again = rng.randint(1, again_max) if again_max else 0
-                peer = cut_at(stop_at, mode, rng, again)
+                peer = survivor(cut, mode, rng, again)
                 is_new = EXPECTED.check(peer)
                 outcomes.add(is_new)
                 # What was found is durable by then, and a snapshot can be received again.
@@ -161,7 +167,7 @@ def test_a_second_crash_while_the_switch_is_completed() -> None:
 def test_a_reception_after_a_crash_goes_on(mode: Mode) -> None:
     first, last = steps_of_a_life()
     for stop_at in range(first + 1, last + 1, 5):
-        peer = cut_at(stop_at, mode, Random(stop_at))
+        peer = cut_at(stop_at).crash(mode, Random(stop_at))
         complete_switch(peer.files, peer.state)
         install(peer.files, peer.state, receive(peer, EXPECTED.sender))
         assert EXPECTED.check(peer.crash("durable", Random(0)))
