@@ -20,7 +20,7 @@ from support.arrivals import Arrivals, EmbeddedArrivals, KafkaArrivals
 from support.broker import Broker
 from support.cancelload import AHEAD_MS, CancelLoad
 from support.killing import SMALL
-from support.nodeprocess import NodeProcess
+from support.nodeprocess import GIVES_UP_SOON, NodeProcess
 from support.peers import Peers
 from support.ports import free_address
 from support.wallclock import WallClock
@@ -28,11 +28,6 @@ from support.wallclock import WallClock
 TOPICS = ["one", "two", "three"]
 SOAK = 250_000
 """Cancels of each long run; there are four."""
-QUICK = {
-    "confluent": ("message.timeout.ms=1500", "request.timeout.ms=700"),
-    "kafka-python": ("delivery_timeout_ms=1500", "request_timeout_ms=700"),
-}
-"""So that a node gives a record up while the broker stands still, not ten seconds later."""
 Figure = Callable[[str], None]
 
 
@@ -40,7 +35,7 @@ def finish(load: CancelLoad, arrivals: Arrivals, figure: Figure, what: str) -> N
     """Until all that must come has come, and a moment more for what must not."""
     load.stop()
     arrivals.wait_for(load.wanted(), AHEAD_MS / 1000 + 60)
-    time.sleep(2.0)
+    time.sleep(1.0)
     truth = load.truth(arrivals.look())
     figure(f"{what}: {truth.line()}")
     truth.check()
@@ -129,8 +124,7 @@ def test_a_broker_that_stands_still(
     topics = [broker.create_topic(f"cancels-{sink}-{asked}-{name}", 2) for name in TOPICS]
     clock = WallClock(tmp_path / "clock")
     options = ["--listen", free_address(), "--sink", sink, "--bootstrap", broker.bootstrap, *SMALL]
-    for setting in QUICK[sink]:
-        options += ["--kafka", setting]
+    options += GIVES_UP_SOON[sink]
     node = NodeProcess(tmp_path / "data", *options, **clock.variables)
     with node:
         load = CancelLoad(node.address, topics, rng, rate)

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
+import pyarrow as pa
+
 from slotwheel.cli import main
 from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
@@ -29,6 +31,12 @@ START_S = 60.0
 COMMAND_S = 120.0
 told_to = 2
 """Where a command that hangs is told, a descriptor; not the one that is captured for a test."""
+GIVES_UP_SOON = {
+    "confluent": ("--kafka", "message.timeout.ms=1500", "--kafka", "request.timeout.ms=700"),
+    "kafka-python": ("--kafka", "delivery_timeout_ms=1500", "--kafka", "request_timeout_ms=700"),
+}
+"""Options of a node by its ``--sink``: it gives a record up soon when a broker does not answer, and
+not ten seconds later."""
 _LISTENING = re.compile(r"listening on ([\w.\[\]:]+:\d+)")
 _METRICS = re.compile(r"metrics\W+([\w.\[\]:]+:\d+)")
 
@@ -126,10 +134,10 @@ class NodeProcess:
 
     def wait_for(self, topic: str, count: int, timeout_s: float = 60.0) -> list[dict[str, Any]]:
         deadline = time.monotonic() + timeout_s
-        while len(rows := self.delivered(topic)) < count:
-            assert time.monotonic() < deadline, f"{len(rows)} of {count} in {topic}"
+        while (found := sum(len(one) for one in _batches(self.data, topic))) < count:
+            assert time.monotonic() < deadline, f"{found} of {count} in {topic}"
             time.sleep(0.05)
-        return rows
+        return self.delivered(topic)
 
     def __enter__(self) -> Self:
         try:
@@ -146,10 +154,14 @@ class NodeProcess:
 
 def topic_rows(data: Path, topic: str) -> list[dict[str, Any]]:
     """All committed rows of an embedded topic, in its order."""
+    return [row for batch in _batches(data, topic) for row in batch.to_pylist()]
+
+
+def _batches(data: Path, topic: str) -> list[pa.RecordBatch]:
     files = OsFiles(data)
     reader = TopicReader(files, topic)
     try:
-        return [row for batch in reader.batches() for row in batch.to_pylist()]
+        return list(reader.batches())
     finally:
         reader.close()
         files.close()

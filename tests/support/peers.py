@@ -28,7 +28,7 @@ from support.waiting import eventually
 
 MASTER_WITHIN_S = 60.0
 _ASK_S = 2.0
-_POLL_S = 0.03
+_POLL_S = 0.05
 _PROMISE_MS = 800
 _DEPOSED = re.compile(r"^(\S+) info replication-deposed ", re.MULTILINE)
 

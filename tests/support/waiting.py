@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+_SELDOM_S = 0.1
+
 
 def now_ms() -> int:
     """This machine's wall clock."""
@@ -19,9 +21,12 @@ def eventually(
     every_s: float = 0.02,
     otherwise: Callable[[], object] = lambda: "it did not happen in time",
 ) -> Any:
-    """Look until what is found is true; what was found. ``otherwise``: what a failure says."""
-    deadline = time.monotonic() + timeout_s
+    """Look until what is found is true; what was found. ``every_s``: how often at first; who has
+    waited for long looks less often. ``otherwise``: what a failure says."""
+    begun = time.monotonic()
     while not (found := look()):
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(every_s)
+        waited_s = time.monotonic() - begun
+        assert waited_s < timeout_s, otherwise()
+        # A look costs the one who looks, and the node that answers, a millisecond or more.
+        time.sleep(max(every_s, min(waited_s / 20, _SELDOM_S)))
     return found
