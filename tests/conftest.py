@@ -247,5 +247,5 @@ def topic(broker: Cluster) -> Iterator[TopicFactory]:
         return made[-1]
 
     yield make
-    for name in made:
-        broker.delete_topic(name)
+    if made:
+        broker.delete_topic(*made)

@@ -35,7 +35,7 @@ from support import kafkaload
 from support.broker import Broker, Cluster, TopicFactory
 from support.deliveries import MINT, Sent, rows_of
 from support.kafkaread import Arrived, assert_none_early, assert_order, held, lateness, read_all
-from support.nodeprocess import NodeProcess
+from support.nodeprocess import GIVES_UP_SOON, NodeProcess
 from support.stopwatch import Stopwatch
 from support.waiting import eventually, now_ms
 
@@ -46,8 +46,8 @@ ACLS = {
 }
 SINKS = ["confluent", "kafka-python"]
 OUTAGES = [
-    ("confluent", "paused", 10),
-    ("kafka-python", "killed", 10),
+    ("confluent", "paused", 4),
+    ("kafka-python", "killed", 4),
     *(
         pytest.param(sink, how, 60, marks=pytest.mark.soak)
         for sink in SINKS
@@ -55,7 +55,7 @@ OUTAGES = [
     ),
 ]
 REFUSALS = [
-    ("confluent", 8),
+    ("confluent", 4),
     *(pytest.param(sink, 60, marks=pytest.mark.soak) for sink in SINKS),
 ]
 Figure = Callable[[str], None]
@@ -103,10 +103,12 @@ def test_a_broker_that_is_away_across_the_due_time(
     broker, count = weak_broker, 3000
     topic = broker.create_topic(f"away-{sink}-{how}-{seconds}", 3)
     stop, start = (broker.pause, broker.resume) if how == "paused" else (broker.kill, broker.start)
-    with node_for(broker, tmp_path / "data", sink) as node:
+    # The long run has the patience that a node has by itself.
+    options = GIVES_UP_SOON[sink] if seconds < 60 else ()
+    with node_for(broker, tmp_path / "data", sink, *options) as node:
         with Client(node.address) as client:
             begin = now_ms() + 1000
-            load = messages(topic, count, begin, begin + 1000 * (seconds + 4))
+            load = messages(topic, count, begin, begin + 1000 * (seconds + 6))
             client.send_many(load[: count // 2]).result(20)
             time.sleep((begin + 2000 - now_ms()) / 1000)
             stop()
@@ -189,8 +191,7 @@ def test_64_held_back_topics_with_the_longest_names_survive_a_restart(
     broker, each = weak_broker, 5
     denied = f"denied-{sink}-"
     names = [f"{denied}{n:02d}-".ljust(249, "x") for n in range(64)]
-    for name in names:
-        broker.create_topic(name)
+    broker.create_topics(names)
     free, dead = broker.create_topic(f"free-{sink}"), broker.create_topic(f"many-held-{sink}")
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_acls(rules(denied, prefix=True))
@@ -260,7 +261,7 @@ def test_two_bad_ones_among_ten_thousand(
     broker: Cluster, topic: TopicFactory, tmp_path: Path, figure: Figure, sink: str
 ) -> None:
     """One oversized, one for a topic that does not exist; only they become dead letters."""
-    count, seconds = 10_000, 5
+    count, seconds = 10_000, 3
     target, dead = topic("target", 3), topic("dead")
     options = ("--dead-letter-topic", dead, "--message-bytes", "4M")
     watch = Stopwatch()
@@ -366,7 +367,7 @@ def test_a_refusal_does_not_repeat_the_neighbours_under_way(
 @pytest.mark.parametrize("kind", [ConfluentSink, KafkaPythonSink])
 def test_held_topics_do_not_disturb_each_other(weak_broker: Broker, kind: type[KafkaSink]) -> None:
     """One goes on refusing while another one drains on the side, at the same time."""
-    broker, rounds, count = weak_broker, 30, 300
+    broker, rounds, count = weak_broker, 15, 300
     refusing = broker.create_topic(f"side-denied-{kind.__name__}", 3)
     other = broker.create_topic(f"side-open-{kind.__name__}", 3)
     sink = kind(MINT, KafkaSettings(broker.bootstrap))

@@ -28,8 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, broker: Cluster) -> Iterator
     with NodeProcess(folder / "data", *options, *policies, *dead) as node:
         yield Wheel(node.address, delays, letters)
         node.signal()
-    for name in (delays, letters):
-        broker.delete_topic(name)
+    broker.delete_topic(delays, letters)
 
 
 @pytest.fixture
@@ -42,5 +41,5 @@ def group(topic: TopicFactory, broker: Cluster) -> Iterator[Callable[..., Group]
         return Group(f"{name}-group", name, topic("dead"))
 
     yield make
-    for name in made:
-        broker.delete_topic(name)
+    if made:
+        broker.delete_topic(*made)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -93,7 +93,12 @@ class Cluster:
         self.bootstrap = bootstrap
 
     def create_topic(self, name: str, partitions: int = 1, **config: object) -> str:
-        """Create a topic and wait until it has a leader; returns its name.
+        """Create a topic and wait until it has a leader; returns its name (`create_topics`)."""
+        self.create_topics([name], partitions, **config)
+        return name
+
+    def create_topics(self, names: Iterable[str], partitions: int = 1, **config: object) -> None:
+        """Create topics and wait until they have leaders.
 
         `config` holds the topic's settings with `_` for `.`, as in `max_message_bytes=2000`. Unless
         told otherwise, records carry the time of their arrival, so that lateness can be measured.
@@ -102,13 +107,12 @@ class Cluster:
         settings |= {key.replace("_", "."): _setting(value) for key, value in config.items()}
         with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
             topic = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
-            admin.create_topics({name: topic}, wait_for_metadata=True)
-        return name
+            admin.create_topics(dict.fromkeys(names, topic), wait_for_metadata=True)
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and what is in it."""
+    def delete_topic(self, *names: str) -> None:
+        """Delete topics and what is in them."""
         with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
-            admin.delete_topics([name])
+            admin.delete_topics(list(names))
 
     def delete_records(self, name: str) -> None:
         """Delete what is in partition 0 of a topic, which stays."""
