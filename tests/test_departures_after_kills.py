@@ -40,7 +40,7 @@ def run(
 ) -> tuple[CancelLoad, Promised]:
     rng = Random(kills)
     with node:
-        load = CancelLoad(node.address, topics, rng)
+        load = CancelLoad(node.address, topics, rng, 1000)
         for _ in range(kills):
             time.sleep(rng.uniform(0.3, 2.0))
             node.kill()
@@ -48,7 +48,7 @@ def run(
         time.sleep(1.0)
         promised = load.stop()
         arrivals.wait_for(load.wanted(), AHEAD_MS / 1000 + 60)
-        time.sleep(2.0)
+        time.sleep(1.0)
         node.signal()
     return load, promised
 

@@ -29,7 +29,7 @@ from support.nodeprocess import NodeProcess
 from support.waiting import now_ms
 
 TOPICS, PARTITIONS = 4, 3
-FIRST_S, LAST_S = 8.0, 18.0
+FIRST_S, LAST_S = 4.0, 9.0
 """Due times of most messages, from the start of sending on."""
 
 
@@ -102,7 +102,7 @@ def _due_times(start_ms: int) -> Callable[[Random], int]:
             case 1:
                 return start_ms + rng.randrange(4000)
             case 2:
-                return first + 1000 * rng.randrange(1, 10)
+                return first + 1000 * rng.randrange(1, 5)
             case _:
                 return rng.randrange(first, last)
 
@@ -117,9 +117,9 @@ def _plain(sent: Sent) -> tuple[object, ...]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sink" in metafunc.fixturenames:
         cases = [
-            pytest.param("confluent", 30_000),
+            pytest.param("confluent", 15_000),
             pytest.param("confluent", 200_000, marks=pytest.mark.soak),
-            pytest.param("kafka-python", 10_000),
+            pytest.param("kafka-python", 6_000),
             pytest.param("kafka-python", 200_000, marks=pytest.mark.soak),
         ]
         metafunc.parametrize(("sink", "count"), cases)

@@ -142,7 +142,7 @@ def check(found: Account, faults: Faults, lab: str, figure: Callable[[str], None
 
 
 def test_each_fault_once(tmp_path: Path, figure: Callable[[str], None]) -> None:
-    Chaos(tmp_path, Random(31), figure, rate=500, ahead_ms=8_000).run(rounds)
+    Chaos(tmp_path, Random(31), figure, rate=500, ahead_ms=5_000).run(rounds)
 
 
 @pytest.mark.soak

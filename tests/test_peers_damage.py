@@ -87,7 +87,7 @@ def wait_until_mended(peers: Peers, name: str, second: int) -> None:
 
 def test_damage_on_two_of_three_peers_is_mended_before_it_is_due(peers: Peers) -> None:
     """On the master, and on a standby that spills at other moments; nobody does anything."""
-    messages = Sender(peers, int(time.time()) + 25)
+    messages = Sender(peers, int(time.time()) + 18)
     messages.send(3000)
     messages.wait_until_spilled()
     master = peers.master()

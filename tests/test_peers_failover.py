@@ -167,7 +167,7 @@ def test_failover(tmp_path: Path, figure: Figure, times: int) -> None:
         kill_again_and_again(watch, times, "embedded topics", figure)
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(30, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("times", [1, pytest.param(30, marks=pytest.mark.soak)])
 def test_failover_with_kafka(
     tmp_path: Path, broker: Cluster, topic: TopicFactory, figure: Figure, times: int
 ) -> None:
@@ -176,7 +176,7 @@ def test_failover_with_kafka(
         kill_again_and_again(watch, times, "Kafka", figure)
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(15, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("times", [1, pytest.param(15, marks=pytest.mark.soak)])
 def test_hand_over(tmp_path: Path, figure: Figure, times: int) -> None:
     with watching(tmp_path, 45) as watch:
         asked = [watch.step_down() for _ in range(times)]

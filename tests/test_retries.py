@@ -24,8 +24,8 @@ from support.nodeprocess import NodeProcess
 from support.plainworker import LibraryWorker, PlainWorker, Seen, error_of, send
 from support.waiting import eventually
 
-POLICY = "1s 2s 4s"
-DELAYS_MS = (1000, 2000, 4000)
+POLICY = "500ms 1s 2s"
+DELAYS_MS = (500, 1000, 2000)
 FAILURES = 5
 """Message i fails at its first i % FAILURES attempts."""
 

@@ -66,9 +66,10 @@ def test_a_flipped_bit_is_told_long_before_its_slot_is_due(tmp_path: Path, runni
         send(node, "soon", 3, 0.1)
         assert len(node.wait_for("soon", 3)) == 3
         assert node.metric("slotwheel_scrubbed_bytes_total") > 0
-        flip(path)  # back: as if a backup had been put in its place
-        eventually(lambda: node.get("/readyz")[0] == 200)
-        assert node.metric(alarms) == 1
+        if not running:
+            flip(path)  # back: as if a backup had been put in its place
+            eventually(lambda: node.get("/readyz")[0] == 200)
+            assert node.metric(alarms) == 1
 
 
 def test_a_slot_that_is_due_waits_for_its_repair_and_then_all_of_it_leaves(tmp_path: Path) -> None:
