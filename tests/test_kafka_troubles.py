@@ -68,13 +68,13 @@ def one_broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def weak_broker(one_broker: Broker) -> Iterator[Broker]:
-    """One for all tests of this module that stop or pause it; it runs again for the next one."""
-    yield one_broker
+def weak_broker(one_broker: Broker) -> Broker:
+    """One for all tests of this module that stop or pause it; it runs when a test begins."""
     try:
         KafkaAdminClient(bootstrap_servers=one_broker.bootstrap, bootstrap_timeout_ms=3000).close()
     except (KafkaError, OSError):
         one_broker.restart()
+    return one_broker
 
 
 def node_for(broker: Cluster, data: Path, sink: str, *options: str) -> NodeProcess:
@@ -396,7 +396,8 @@ def test_held_topics_do_not_disturb_each_other(weak_broker: Broker, kind: type[K
 def test_kafka_cannot_be_reached_at_start(
     weak_broker: Broker, tmp_path: Path, figure: Figure, sink: str
 ) -> None:
-    """The node stores, says so, and delivers when Kafka comes; the delay topic is read then."""
+    """The node stores, says so, and delivers when Kafka comes; the delay topic is read then. It
+    ends at once, also with a message in hand for a Kafka that is away again."""
     broker = weak_broker
     target = broker.create_topic(f"target-{sink}")
     delays = broker.create_topic(f"delays-{sink}", message_timestamp_type="CreateTime")
@@ -412,13 +413,21 @@ def test_kafka_cannot_be_reached_at_start(
         assert code == 503
         assert "the sink cannot be reached" in json.loads(body)["reasons"][0]
         assert node.get("/healthz")[0] == 200
+        assert node.metric("slotwheel_sink_up") == 0
+        assert node.metric("slotwheel_pending") == 100
         broker.start()
         back_s = time.monotonic()
         eventually(lambda: node.metric("slotwheel_delivered_total") == 200)
         took_s = time.monotonic() - back_s
         eventually(lambda: node.get("/readyz")[0] == 200, 10)
         assert "sink reachable again" in node.log_text()
-    arrived = read_all(broker.bootstrap, [target], 200)
+        arrived = read_all(broker.bootstrap, [target], 200)
+        broker.stop()
+        with Client(node.address) as client:
+            client.send(target, b"more", delay=0.05).result(10)
+        time.sleep(0.5)  # it is being handed over
+        assert node.signal() < 2.0
+        assert node.running.returncode == 0
     assert numbers(arrived) == Counter(range(200))
     assert_none_early(arrived)
     figure(f"no Kafka at start, {sink}: all delivered {took_s:.1f} s after it came")

@@ -1,9 +1,8 @@
-"""A node that delivers to Kafka: when it is there, when it comes late, and from a delay topic."""
+"""A node that delivers to Kafka, also from a delay topic and along routes."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import time
 from contextlib import closing
 from pathlib import Path
@@ -13,9 +12,8 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from slotwheel import Client, Message
-from support.broker import Broker, Cluster, TopicFactory
+from support.broker import Cluster, TopicFactory
 from support.nodeprocess import NodeProcess
-from support.waiting import eventually
 
 SINKS = ["kafka-python"]
 if importlib.util.find_spec("confluent_kafka"):
@@ -68,36 +66,6 @@ def test_records_that_wait_for_a_node_find_the_routes_of_its_file(
             assert {record.value for record in records} == {b"%d" % n for n in range(200)}
             assert all(name != "slotwheel-route" for one in records for name, _ in one.headers)
         assert node.metric("slotwheel_delivered_total") == 400
-
-
-def test_kafka_unreachable_at_start_stores_and_delivers_when_it_comes(
-    tmp_path: Path, own_broker: Broker
-) -> None:
-    own_broker.create_topic("late")
-    own_broker.stop()
-    with NodeProcess(
-        tmp_path / "data", "--sink", "kafka-python", "--bootstrap", own_broker.bootstrap
-    ) as node:
-        with Client(node.address) as client:
-            messages = [Message("late", str(number), delay=0.1) for number in range(20)]
-            client.send_many(messages).result(10)
-        eventually(lambda: node.get("/readyz")[0] == 503)
-        reasons = json.loads(node.get("/readyz")[1])["reasons"]
-        assert any("sink cannot be reached" in reason for reason in reasons)
-        assert node.get("/healthz")[0] == 200
-        assert node.metric("slotwheel_sink_up") == 0
-        assert "sink unreachable" in node.log_text()
-        assert node.metric("slotwheel_pending") == 20
-        own_broker.start()
-        records = read(own_broker.bootstrap, "late", 20)
-        assert [record.value for record in records] == [b"%d" % number for number in range(20)]
-        eventually(lambda: node.get("/readyz")[0] == 200)
-        own_broker.stop()
-        with Client(node.address) as client:
-            client.send("late", "more", delay=0.05).result(10)
-        time.sleep(0.5)  # it is being handed over to a broker that does not answer
-        assert node.signal() < 2.0
-        assert node.running.returncode == 0
 
 
 def read(bootstrap: str, topic: str, count: int, timeout_s: float = 30) -> list[Any]:
