@@ -29,7 +29,7 @@ from support.ports import free_address
 from support.waiting import now_ms
 
 BATCH_ROWS = 200
-SEND_EVERY_S = 0.025
+SEND_EVERY_S = 0.05
 DUE_AHEAD_MS = 3_000
 SMALL = ("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms")
 """So that spilling, cleaning and dropping segments happen all the time."""
