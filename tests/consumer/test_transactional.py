@@ -308,7 +308,7 @@ def test_after_an_unclear_end_everything_counts_once(
                 consumer.done(message)
     got = read_committed(broker.bootstrap, out, 150)
     assert values(got) == list(range(150))
-    assert len(calls) > 4
+    assert len(calls) >= 4, "each end, and one behind it that went well"
 
 
 def _finished(broker: Cluster, own: Group) -> int:
