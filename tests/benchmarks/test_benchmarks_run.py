@@ -46,7 +46,7 @@ SHARE = [
     ("lateness", ["--seconds", "1", "--rate", "2000"], ["lateness p99, ms", "early"]),
     (
         "burst",
-        ["--messages", "3000", "--ahead", "8"],
+        ["--messages", "3000", "--ahead", "12"],
         ["last one after the second began, ms", "ratio: to the raw limit"],
     ),
     ("catchup", ["--messages", "20000"], ["delivered/s", "ratio: to the raw limit"]),
