@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -709,13 +708,10 @@ _COMMON = settings(
 
 def test_any_history() -> None:
     """The same bounded set of histories in every run (`make test`)."""
-    # A crash here is that of a process: nothing has to be on the disk, and syncs take longer than
-    # all else.
-    with patch("os.fdatasync"), patch("os.fsync"):
-        run_state_machine_as_test(
-            WheelMachine,
-            settings=settings(_COMMON, derandomize=True, max_examples=30, stateful_step_count=40),
-        )
+    run_state_machine_as_test(
+        WheelMachine,
+        settings=settings(_COMMON, derandomize=True, max_examples=30, stateful_step_count=40),
+    )
 
 
 @pytest.mark.soak
