@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from slotwheel.replay.following.audit import Audit, Settings
 from slotwheel.replay.following.follow import _Batches, follow
 from slotwheel.replay.stream import find_group
 from slotwheel.wheel.errors import InvalidConfiguration
+from support import replayrun
 from support.broker import Cluster
 from support.connector import connector_jars
 from support.killing import SMALL
@@ -31,14 +33,18 @@ from support.lossynode import LOST, LossyNode
 from support.nodeprocess import NodeProcess, command_line, environment
 from support.peers import Peers
 from support.proxylab import Loopback
+from support.spark import Replay
 from support.stopwatch import Stopwatch
 from support.waiting import eventually, now_ms
 
 NAMES = ("a", "b", "c")
-WINDOW_MS, GRACE_MS = 4_000, 3_000
+WINDOW_MS, GRACE_MS = 2_000, 3_000
 SLACK_MS = 10_000
 """For Spark, beside what the machine makes it wait."""
 START_S = 240.0
+EVERY_S = 1.0
+STREAM_MS = 20
+"""Between two messages that nothing happens to."""
 
 
 class Follower:
@@ -71,11 +77,11 @@ class Follower:
         return code
 
 
-@pytest.mark.parametrize("seconds", [20, pytest.param(120, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [12, pytest.param(120, marks=pytest.mark.soak)])
 def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: int) -> None:
     """A sink keeps one message to itself and says that it has delivered it."""
     with LossyNode(tmp_path / "data") as node:
-        stream = steady(node.address, ("orders", "bills"))
+        stream = steady(node.address, ("orders", "bills"), STREAM_MS)
         follower = Follower(node.data, tmp_path / "audit.log")
         try:
             eventually(follower.windows, START_S)
@@ -117,22 +123,46 @@ def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
     kafka = ("--sink", "confluent", "--bootstrap", broker.bootstrap)
     seen = ("--kafka", broker.bootstrap, "--kafka-jars", str(connector_jars()), "--topic", topic)
     with LossyNode(tmp_path / "data", *kafka) as node:
-        stream = steady(node.address, (topic,))
-        follower = Follower(node.data, tmp_path / "audit.log", *seen, "--for", "40s")
+        stream = steady(node.address, (topic,), STREAM_MS)
+        follower = Follower(node.data, tmp_path / "audit.log", *seen)
         try:
             with Client(node.address) as client:
                 planted = client.send(topic, LOST, due=now_ms() + 2_000).result(10)
-            code = follower.end(START_S)
+            eventually(lambda: follower.said and len(follower.windows()) > 3, START_S)
+            follower.process.send_signal(signal.SIGINT)
+            assert follower.end(60) == 130, follower.log.read_text()
         finally:
             if follower.process.poll() is None:
                 follower.process.kill()
                 follower.process.wait(15)
             stream.stop()
     broker.delete_topic(topic)
-    assert code == 1, follower.log.read_text()
     ((_, flag),) = follower.said
     assert (flag["flag"], flag["id"], flag["topic"]) == ("lost", planted, topic)
-    assert len(follower.windows()) > 3
+    assert follower.log.read_text().endswith("something is wrong\n")
+
+
+def test_it_ends_by_itself_after_the_time_it_was_given(
+    replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock on which each batch takes a second."""
+    run = replayrun.made(3_000, names=["one"])
+    lost = replayrun.remove_delivered(run)
+    commit, batches = Audit.commit, []
+
+    def commit_and_count(audit: Audit, number: int) -> None:
+        commit(audit, number)
+        batches.append(number)
+
+    monkeypatch.setattr(Audit, "commit", commit_and_count)
+    clock = SimpleNamespace(monotonic=lambda: float(len(batches)))
+    monkeypatch.setattr("slotwheel.cli.replayfollow.time", clock)
+    options = ("--follow", "--for", "2s", "--late-ms", "600000", "--json")
+    code, out, err = replay(*run.write(tmp_path), *options)
+    assert code == 1, err
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [run.id_of(lost)]
+    assert err.endswith("something is wrong\n")
+    assert batches[:2] == [0, 1]
 
 
 @pytest.mark.soak
@@ -204,14 +234,17 @@ def test_a_node_that_is_killed_and_an_audit_that_is_begun_again(spark: Any, tmp_
             overdue = {one.result(10) for one in later}
         node.wait_for("orders", 20)
         node.kill()
-        follow(spark, audit, every_s=0.2, goes_on=until(lambda: len(told.of("overdue")) == 10))
+        follow(spark, audit, every_s=EVERY_S, goes_on=until(lambda: len(told.of("overdue")) == 10))
         assert set(told.of("overdue")) == overdue
         assert audit.summary()["delivered"] == len(in_time)
         again = told.audit(tmp_path / "audit", node.data)
         node.start()
         node.wait_for("orders", 30)
         follow(
-            spark, again, every_s=0.2, goes_on=until(lambda: len(told.of("late after all")) == 10)
+            spark,
+            again,
+            every_s=EVERY_S,
+            goes_on=until(lambda: len(told.of("late after all")) == 10),
         )
     assert set(told.of("late after all")) == overdue
     found = {flag["flag"] for flag in told.flags}
@@ -223,7 +256,7 @@ def test_a_node_that_is_killed_and_an_audit_that_is_begun_again(spark: Any, tmp_
     assert summary["failed"]
     shutil.rmtree(tmp_path / "audit" / "checkpoint")
     with pytest.raises(InvalidConfiguration, match="checkpoint is not there"):
-        follow(spark, again, every_s=0.2, goes_on=lambda: True)
+        follow(spark, again, every_s=EVERY_S, goes_on=lambda: True)
 
 
 def test_a_batch_that_comes_as_the_audit_ends_is_left_for_the_next_one(
@@ -249,11 +282,13 @@ def test_a_batch_that_comes_as_the_audit_ends_is_left_for_the_next_one(
         with monkeypatch.context() as patch:
             patch.setattr(_Batches, "end", end_slowly)
             all_there = until(lambda: audit.summary()["delivered"] == 5)
-            follow(spark, audit, every_s=0.2, goes_on=all_there)
+            follow(spark, audit, every_s=EVERY_S, goes_on=all_there)
         send(node)
         node.wait_for("orders", 10)
         again = told.audit(tmp_path / "audit", node.data)
-        follow(spark, again, every_s=0.2, goes_on=until(lambda: again.summary()["delivered"] == 10))
+        follow(
+            spark, again, every_s=EVERY_S, goes_on=until(lambda: again.summary()["delivered"] == 10)
+        )
     assert refused
     assert told.flags == []
     assert again.summary()["accepted"] == 10
@@ -276,7 +311,7 @@ def test_what_a_node_keeps_in_its_archive(spark: Any, tmp_path: Path) -> None:
         def all_judged() -> bool:
             return audit.summary()["accepted"] >= count and not audit.summary()["windows_open"]
 
-        follow(spark, audit, every_s=0.2, goes_on=until(all_judged))
+        follow(spark, audit, every_s=EVERY_S, goes_on=until(all_judged))
     assert told.flags == []
     summary = audit.summary()
     assert (summary["accepted"], summary["delivered"], summary["unaccounted"]) == (count, count, 0)

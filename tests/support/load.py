@@ -145,13 +145,13 @@ class Load:
         self.due += due
 
 
-def steady(addresses: str, topics: Sequence[str]) -> Load:
-    """Message ``n`` is due ``AHEAD_MS + n * STEADY_MS`` after it began. So whatever happens to the
+def steady(addresses: str, topics: Sequence[str], every_ms: int = STEADY_MS) -> Load:
+    """Message ``n`` is due ``AHEAD_MS + n * every_ms`` after it began. So whatever happens to the
     way in, something is due all the time, and a gap between arrivals is a gap in delivery."""
     first_ms = now_ms() + AHEAD_MS
 
     def when(numbers: range) -> Sequence[int]:
-        return [first_ms + number * STEADY_MS for number in numbers]
+        return [first_ms + number * every_ms for number in numbers]
 
-    every_s = _STEADY_ROWS * STEADY_MS / 1000
+    every_s = _STEADY_ROWS * every_ms / 1000
     return Load(addresses, topics, when, rows=_STEADY_ROWS, every_s=every_s, catches_up=True)
