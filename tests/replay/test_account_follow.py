@@ -34,11 +34,12 @@ from slotwheel.trace import Tracer, decode
 from slotwheel.trace.events import EventKind, with_sender
 from slotwheel.wheel.errors import SlotwheelError
 from support.nodeprocess import NodeProcess, command_line, environment
+from support.ports import free_address
 from support.readtables import readings
 from support.tracestore import write_segment
 from support.waiting import eventually, now_ms
 
-WINDOW_MS = 4_000
+WINDOW_MS = 2_000
 START_S = 240.0
 TOPIC, GROUP = "orders", "billing"
 CLIENT, WHEEL, CONSUMER = "client to wheel", "wheel to topic", "topic to consumer"
@@ -88,7 +89,7 @@ class Traffic:
     def __init__(self, node: NodeProcess, target: StoreTarget) -> None:
         self._node, self._end = node, threading.Event()
         self.tracer = Tracer(target, client="test")
-        self.acknowledged = 0
+        self.acknowledged = self.taken = 0
         self._sender = threading.Thread(target=self._send, daemon=True)
         self._consumer = threading.Thread(target=self._consume, daemon=True)
         self._consumed = threading.Event()
@@ -111,12 +112,15 @@ class Traffic:
             TOPIC, GROUP, data=node.data, wheel=node.address, observer=tracer
         ) as consumer:
             while not self._consumed.is_set():
-                consumer.done(*consumer.take(100, 0.3))
+                messages = consumer.take(100, 0.3)
+                consumer.done(*messages)
+                self.taken += len(messages)
 
     def stop(self) -> list[int]:
         """End the sending; when all has arrived, the consumer. Returns offsets of what arrived."""
         self._end.set()
         self._sender.join(30)
+        assert not self._sender.is_alive()
         arrived: list[int] = []
 
         def all_arrived() -> bool:
@@ -124,9 +128,10 @@ class Traffic:
             return len(set(arrived)) >= self.acknowledged
 
         eventually(all_arrived, 60)
-        time.sleep(3)
+        eventually(lambda: self.taken >= len(arrived), 60)
         self._consumed.set()
         self._consumer.join(30)
+        assert not self._consumer.is_alive()
         self.tracer.close()
         return arrived
 
@@ -202,13 +207,14 @@ def ended(job: Job) -> Iterator[Job]:
             job.kill()
 
 
-@pytest.mark.parametrize("seconds", [10, pytest.param(600, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [6, pytest.param(600, marks=pytest.mark.soak)])
 def test_exact_in_the_end_although_node_and_job_are_killed(
     spark: Any, tmp_path: Path, seconds: int, figure: Callable[[str], None]
 ) -> None:
     store, tables = tmp_path / "traces", tmp_path / "tables"
     target = StoreTarget(store)
-    with NodeProcess(tmp_path / "data") as node:
+    # Clients find it again when it was killed.
+    with NodeProcess(tmp_path / "data", "--listen", free_address()) as node:
         traffic = Traffic(node, target)
         eventually(lambda: len(node.delivered(TOPIC)) > 0, 60)
         with ended(Job(node.data, store, tables, tmp_path / "state")) as job:
