@@ -104,7 +104,7 @@ def test_a_node_killed_again_and_again(
     options = ("--retain", "1h", "--segment-bytes", "256K", "--tail-age", "500ms")
     killing = Killing(data, TOPICS, 7, *options, receipts=receipts)
     with EmbeddedArrivals([data], TOPICS) as arrived:
-        report = killing.run(8, arrived.look)
+        report = killing.run(5, arrived.look)
     live = min(index_of(path.name) for path in (data / "journal").glob("*.journal"))
     assert live > 1, "no segment was dropped: the run shows nothing of the archive"
     verdict = proof_of(spark, receipts, data)
