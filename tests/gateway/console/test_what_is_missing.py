@@ -61,14 +61,20 @@ def test_what_others_made_is_as_they_published_it() -> None:
 def test_a_node_that_is_away_takes_only_its_parts_with_it(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node, GatewayProcess(node) as gateway:
         node.kill()
-        for path in ("", "/pending", "/message", "/dead", "/audit", "/jobs", "/node"):
-            answer = gateway.request("GET", f"/console{path}?whole=true")
+        paths = ("", "/pending", "/message", "/dead", "/audit", "/jobs", "/node")
+        # At once: each waits for seconds.
+        with ThreadPoolExecutor(len(paths)) as callers:
+            found = callers.map(
+                lambda path: gateway.request("GET", f"/console{path}?whole=true"), paths
+            )
+            answers = dict(zip(paths, found, strict=True))
+        for answer in answers.values():
             assert answer.status_code == 200, answer.text
             assert "<h1>" in answer.text
-        text = gateway.request("GET", "/console?whole=true").text
+        text = answers[""].text
         assert text.count('role="alert"') == 4  # all but what the directory says
         assert "0</strong> messages wait" in text
-        assert 'role="alert"' in gateway.request("GET", "/console/node?whole=true").text
+        assert 'role="alert"' in answers["/node"].text
 
 
 def test_search_that_is_off_says_how_it_is_turned_on(tmp_path: Path) -> None:
