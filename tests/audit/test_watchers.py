@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,9 +35,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LossyNode]:
         yield node
 
 
-@contextmanager
-def _losing(node: LossyNode, topic: str) -> Iterator[None]:
-    """Of each second's messages one is lost, from whenever somebody looks."""
+@pytest.fixture(scope="module")
+def losing(node: LossyNode) -> Iterator[None]:
+    """Of each second's orders one is lost, from whenever somebody looks."""
     over = threading.Event()
 
     def lose() -> None:
@@ -45,40 +45,51 @@ def _losing(node: LossyNode, topic: str) -> Iterator[None]:
             while not over.wait(1.0):
                 due_ms = (now_ms() // 1000 + 9) * 1000
                 for value in (b"v", LOST):
-                    client.send(topic, value, due=due_ms).result(10)
+                    client.send("orders", value, due=due_ms).result(10)
 
     thread = threading.Thread(target=lose)
     thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    yield
+    over.set()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def gateway(node: LossyNode) -> Iterator[GatewayProcess]:
+    """It audits, from the first test of this file on: only what is due a while later is judged."""
+    with GatewayProcess(node, "--audit", "--audit-interval", "1s") as one:
+        yield one
 
 
 _OPTIONS = ("--interval", "1s", "--grace", "1s")
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("losing", "gateway")
 def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_lost(
-    node: LossyNode, end: signal.Signals
+    node: LossyNode,
 ) -> None:
     command = command_line("audit", node.data, *_OPTIONS, "--json", "--for", "60s")
-    with (
-        _losing(node, "orders"),
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process,
-    ):
-        assert process.stdout is not None
-        found = json.loads(process.stdout.readline())
-        process.send_signal(end)
-        last = json.loads(process.stdout.read().splitlines()[-1])
-    assert process.returncode == 1
-    assert (last["end"]["compared"] > 0, last["end"]["differing"]) == (True, 1)
-    assert (found["verdict"], found["boundary"], found["topic"]) == (
-        *("lost", "wheel to topic", "orders"),
-    )
-    assert found["before"] - found["after"] == found["count"] > 0
-    assert (found["stale"], found["at_ms"] > found["bucket_ms"]) == (False, True)
+    with ExitStack() as started:
+        ends = {
+            number: started.enter_context(
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+            )
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        for number, process in ends.items():
+            assert process.stdout is not None
+            found = json.loads(process.stdout.readline())
+            process.send_signal(number)
+            last = json.loads(process.stdout.read().splitlines()[-1])
+            assert process.wait(30) == 1
+            # The second one has gone on meanwhile.
+            assert last["end"]["compared"] > 0
+            assert last["end"]["differing"] == 1
+            assert (found["verdict"], found["boundary"], found["topic"]) == (
+                *("lost", "wheel to topic", "orders"),
+            )
+            assert found["before"] - found["after"] == found["count"] > 0
+            assert (found["stale"], found["at_ms"] > found["bucket_ms"]) == (False, True)
 
 
 def test_with_once_it_ends_by_itself_and_without_a_fault_with_0(tmp_path: Path) -> None:
@@ -154,31 +165,28 @@ def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
     assert "data directory" in done.stderr
 
 
-def test_the_gateway_says_what_is_lost_counts_it_and_logs_it_once(node: LossyNode) -> None:
-    options = ("--audit", "--audit-interval", "1s")
-    with GatewayProcess(node, *options) as gateway, _losing(node, "bills"):
+@pytest.mark.usefixtures("losing")
+def test_the_gateway_says_what_is_lost_counts_it_and_logs_it_once(gateway: GatewayProcess) -> None:
+    def lost() -> dict[str, Any]:
+        answer = gateway.request("GET", "/v1/audit?verdict=lost")
+        found: list[dict[str, Any]] = answer.json().get("comparisons", [])
+        return found[-1] if found else {}
 
-        def lost() -> dict[str, Any]:
-            answer = gateway.request("GET", "/v1/audit?verdict=lost")
-            found: list[dict[str, Any]] = answer.json().get("comparisons", [])
-            of_bills = [one for one in found if one["topic"] == "bills"]
-            return of_bills[-1] if of_bills else {}
-
-        found = eventually(lost, every_s=0.3)
-        assert found["boundary"] == "wheel to topic"
-        assert found["before"] - found["after"] == found["count"] > 0
-        metrics = gateway.request("GET", "/metrics").text
-        differs = re.search(r"^slotwheel_audit_differs (\d+)", metrics, re.MULTILINE)
-        assert differs is not None
-        assert int(differs[1]) > 0
-        assert re.search(r'slotwheel_audit_comparisons{verdict="lost"} [1-9]', metrics)
-        every = gateway.get("/v1/audit")
-        assert (every["problem"], every["stale"], every["restarts"]) == ("", False, 0)
-        assert "bills" in {one["topic"] for one in every["differing"]}
-        assert every["verdicts"]["lost"] > 0
-        assert gateway.request("GET", "/v1/audit?verdict=nice").status_code == 422
-        line = f"topic bills, due from {time_text(found['bucket_ms'])}"
-        assert gateway.log_text().count(line) == 1
+    found = eventually(lost, every_s=0.3)
+    assert (found["boundary"], found["topic"]) == ("wheel to topic", "orders")
+    assert found["before"] - found["after"] == found["count"] > 0
+    metrics = gateway.request("GET", "/metrics").text
+    differs = re.search(r"^slotwheel_audit_differs (\d+)", metrics, re.MULTILINE)
+    assert differs is not None
+    assert int(differs[1]) > 0
+    assert re.search(r'slotwheel_audit_comparisons{verdict="lost"} [1-9]', metrics)
+    every = gateway.get("/v1/audit")
+    assert (every["problem"], every["stale"], every["restarts"]) == ("", False, 0)
+    assert "orders" in {one["topic"] for one in every["differing"]}
+    assert every["verdicts"]["lost"] > 0
+    assert gateway.request("GET", "/v1/audit?verdict=nice").status_code == 422
+    line = f"topic orders, due from {time_text(found['bucket_ms'])}"
+    assert eventually(lambda: gateway.log_text().count(line)) == 1
 
 
 def test_a_gateway_that_does_not_audit_says_so(node: LossyNode) -> None:
