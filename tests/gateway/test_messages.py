@@ -179,30 +179,42 @@ def test_an_arrow_stream_that_could_do_harm_is_refused(node: NodeWithGateway) ->
     assert ask(node, "GET", "/healthz").status_code == 200
 
 
-@pytest.mark.parametrize("form", ["one delay", "one due time", "many delays"])
-def test_a_request_with_a_key_is_stored_once_with_the_same_answer(
-    node: NodeWithGateway, form: str
-) -> None:
-    topic = f"key-{form.replace(' ', '-')}"
-    message: dict[str, Any] = {"topic": topic, "value": "x"}
-    message |= {"due_ms": now_ms() + 1500} if form == "one due time" else {"delay_ms": 1500}
-    body: Any = [message] * 3 if form == "many delays" else message
-    key = {"Idempotency-Key": f"{topic}/1"}
-    first = ask(node, "POST", SEND, body, key)
-    assert first.status_code in (200, 201)
+def test_a_request_with_a_key_is_stored_once_with_the_same_answer(node: NodeWithGateway) -> None:
+    def message(form: str, value: str = "x") -> dict[str, Any]:
+        when = {"due_ms": due_ms} if form == "one due time" else {"delay_ms": 1500}
+        return {"topic": f"key-{form.replace(' ', '-')}", "value": value, **when}
+
+    def answers(number: int) -> dict[str, httpx.Response]:
+        return {
+            form: ask(
+                node, "POST", SEND, body, {"Idempotency-Key": f"{form.replace(' ', '-')}/{number}"}
+            )
+            for form, body in bodies.items()
+        }
+
+    def contents(found: dict[str, httpx.Response]) -> dict[str, bytes]:
+        return {form: one.content for form, one in found.items()}
+
+    due_ms = now_ms() + 1500
+    bodies: dict[str, Any] = {form: message(form) for form in ("one delay", "one due time")}
+    bodies["many delays"] = [message("many delays")] * 3
+    first = answers(1)
+    assert [one.status_code for one in first.values()] == [201, 201, 200]
     node.kill_gateway()
-    assert ask(node, "POST", SEND, body, key).content == first.content
+    assert contents(answers(1)) == contents(first)
     node.kill()
     node.start()
-    assert ask(node, "POST", SEND, body, key).content == first.content
-    other = ask(node, "POST", SEND, message | {"value": "y"}, key)
-    assert other.status_code == 422
-    assert "used for another request" in other.json()["message"]
-    again = ask(node, "POST", SEND, body, {"Idempotency-Key": f"{topic}/2"})
-    assert again.status_code == first.status_code
-    assert again.content != first.content
-    count = 3 if form == "many delays" else 1
-    assert len(node.wait_for(topic, 2 * count)) == 2 * count
+    assert contents(answers(1)) == contents(first)
+    again = answers(2)
+    for form, body in bodies.items():
+        key = {"Idempotency-Key": f"{form.replace(' ', '-')}/1"}
+        other = ask(node, "POST", SEND, message(form, "y"), key)
+        assert other.status_code == 422
+        assert "used for another request" in other.json()["message"]
+        assert again[form].status_code == first[form].status_code
+        assert again[form].content != first[form].content
+        count = len(body) if form == "many delays" else 1
+        assert len(node.wait_for(message(form)["topic"], 2 * count)) == 2 * count
 
 
 REST = {"Content-Type": "application/vnd.kafka.json.v2+json"}
