@@ -41,6 +41,8 @@ from support.waiting import eventually, now_ms
 
 WINDOW_MS = 2_000
 START_S = 240.0
+LOOK_S = 0.5
+"""Between two looks at all of a topic or a table, which take processor time."""
 TOPIC, GROUP = "orders", "billing"
 CLIENT, WHEEL, CONSUMER = "client to wheel", "wheel to topic", "topic to consumer"
 
@@ -127,7 +129,7 @@ class Traffic:
             arrived[:] = [row["offset"] for row in self._node.delivered(TOPIC)]
             return len(set(arrived)) >= self.acknowledged
 
-        eventually(all_arrived, 60)
+        eventually(all_arrived, 60, every_s=LOOK_S)
         eventually(lambda: self.taken >= len(arrived), 60)
         self._consumed.set()
         self._consumer.join(30)
@@ -218,7 +220,7 @@ def test_exact_in_the_end_although_node_and_job_are_killed(
         traffic = Traffic(node, target)
         eventually(lambda: len(node.delivered(TOPIC)) > 0, 60)
         with ended(Job(node.data, store, tables, tmp_path / "state")) as job:
-            eventually(lambda: len(newest(tables)[0]) > 0, START_S)
+            eventually(lambda: len(newest(tables)[0]) > 0, START_S, every_s=LOOK_S)
             group = find_group([str(node.data)])
             target.plant = GroupTerms(group.group, group.key)
             time.sleep(seconds / 2)
@@ -238,7 +240,7 @@ def test_exact_in_the_end_although_node_and_job_are_killed(
                     there["arrived"] + there["lost"] == len(set(arrived))
                 )
 
-            eventually(settled, START_S)
+            eventually(settled, START_S, every_s=LOOK_S)
             took_ms = now_ms() - stopped_ms
             job.process.send_signal(signal.SIGINT)
             assert job.process.wait(60) == 130, job.log_text()
