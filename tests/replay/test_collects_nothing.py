@@ -59,7 +59,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def lossy(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], int, str]:
     """A run of whose topics only the begin is there, and with a row in another second's slot file.
     Directories, how many messages are lost, and the id of that row."""
-    run = replayrun.made(60_000)
+    run = replayrun.made(30_000)
     moved = replayrun.move_row(run)
     lost = sum(len(peer.delivered) + len(peer.dead) for peer in run.peers)
     for peer in run.peers:
@@ -71,7 +71,7 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], int, str
 
 def test_many_problems(spark: Any, lossy: tuple[list[str], int, str], collected: list[int]) -> None:
     directories, lost, moved = lossy
-    assert lost > 30_000
+    assert lost > 15_000
     layout = find(directories)
     verdict = prove(spark, layout, Options(problems_max=LIMIT))
     assert not verdict.proven
@@ -100,7 +100,7 @@ def test_it_does_not_grow_with_the_rows(
         prove(spark, layout, Options(problems_max=LIMIT))
         return sum(collected) - len(layout.files)
 
-    run = replayrun.made(6_000)
+    run = replayrun.made(3_000)
     for peer in run.peers:
         del peer.delivered[1:]
     assert brought(lossy[0]) <= brought(run.write(tmp_path)) + 10
