@@ -27,6 +27,7 @@ from support.waiting import eventually, now_ms
 
 _MESSAGES = 10
 _INTERVAL_S, _GRACE_S = 1.0, 3.0
+_LOOK_S = 0.2
 _LATE_MS = 4_000
 """Less than what is planted, and more than a busy machine is late by itself."""
 _CLIENT, _WHEEL, _CONSUMER = Boundary
@@ -187,7 +188,7 @@ def test_each_fault_is_found_at_its_boundary_and_nothing_else_is_blamed(side: _S
             return found == expected and counts == {1}
 
         try:
-            eventually(is_found, timeout_s=120)
+            eventually(is_found, timeout_s=120, every_s=_LOOK_S)
         finally:
             print(found)
         assert now_ms() < later_ms + (SLOW_S + _INTERVAL_S + 3 * _GRACE_S + 90) * 1000
@@ -234,7 +235,11 @@ def test_a_consumer_that_was_down_and_a_killed_node_are_no_loss(tmp_path: Path) 
             (_WHEEL, AuditVerdict.EQUAL, ""),
             (_CONSUMER, AuditVerdict.OPEN, "the group is catching up"),
         ]
-        eventually(lambda: said() == behind, timeout_s=90)
+        eventually(lambda: said() == behind, timeout_s=90, every_s=_LOOK_S)
         time.sleep(max(0, due_ms + _LATE_MS + 1_000 - now_ms()) / 1000)
         consume(50)
-        eventually(lambda: [one[1] for one in said()][2] is AuditVerdict.LATE, timeout_s=90)
+        eventually(
+            lambda: [one[1] for one in said()][2] is AuditVerdict.LATE,
+            timeout_s=90,
+            every_s=_LOOK_S,
+        )
