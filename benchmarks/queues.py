@@ -23,6 +23,7 @@ Source: each server's manual on durability.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ _ESTIMATE = (
     " threads"
 )
 _SPAN_MS = 7_000_000
+_DELAYS = 256
+"""Batches until due times come again, as long from then as the first time."""
 Rates = dict[tuple[str, str], float]
 """Of each server by name, and what the rate is of: higher is better."""
 
@@ -132,11 +135,14 @@ def _intake(sender: Sender, number: int, rows: int, value_bytes: int, seconds: f
     """Messages a second, each batch durable before the next is sent."""
     generator = np.random.default_rng(number)
     values = [generator.bytes(value_bytes) for _ in range(rows)]
+    # Made before the time runs: a single message would cost more here than with some senders.
+    delays = itertools.cycle(
+        np.sort(generator.integers(60_000, _SPAN_MS, (_DELAYS, rows))).tolist()
+    )
     sent, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
         now_ms = time.time_ns() // 1_000_000
-        due = np.sort(generator.integers(60_000, _SPAN_MS, rows)) + now_ms
-        sender.send(values, due.tolist())
+        sender.send(values, [now_ms + delay for delay in next(delays)])
         sent += rows
     return sent / elapsed
 
