@@ -14,6 +14,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due import runs
 from slotwheel.wheel.errors import ClockBehind
 from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.storage import Storage
 from support.wheels import NOW, Node, many, master_of
 
 
@@ -162,3 +163,27 @@ def test_who_asks_what_is_next_is_answered_while_a_slot_is_renewed(
     monkeypatch.setattr(runs, "position_after", position_after)
     assert master.due.next_due_ms() in (start + 1, start + 2)
     assert not renewals
+
+
+def test_overdue_slots_are_opened_side_by_side(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first one is read for delivery, the one behind it is opened ahead."""
+    first = NOW // 1000 * 1000 + 5_000
+    later = first + 10_000
+    node.send([(first + ms, "t", b"%d" % ms) for ms in (0, 1_000, 2_000)], NOW)
+    node.wheel.spill(NOW, everything=True)
+    node.reopen(later)
+    real = Storage.read_blocks
+    read: list[tuple[int, bool]] = []
+
+    def read_blocks(storage: Storage, second: int, *more: Any) -> Any:
+        mine = threading.current_thread() is threading.main_thread()
+        read.append((second * 1000 - first, mine))
+        if mine and len(read) == 1:
+            other = threading.Thread(target=master_of(node.wheel).prepare, args=(later,))
+            other.start()
+            other.join()
+        return real(storage, second, *more)
+
+    monkeypatch.setattr(Storage, "read_blocks", read_blocks)
+    assert node.delivered(later) == [b"0", b"1000", b"2000"]
+    assert sorted(read) == [(0, True), (1_000, False), (2_000, True)]

@@ -6,6 +6,7 @@ else: what a cursor hands out must be the sorted rows, whatever moves in between
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -37,6 +38,8 @@ class FakeStorage:
     cancels: dict[int, int] = field(default_factory=dict)
     next_offset: int = 0
     reads: int = 0
+    meanwhile: Callable[[], None] | None = None
+    """What another thread does while blocks are read the next time."""
 
     def commit(self, due: list[int]) -> None:
         self.pieces.append(piece_at(self.next_offset, due, cancels=self.cancels))
@@ -76,6 +79,9 @@ class FakeStorage:
         self, second: int, info: SlotInfo, known: SlotInfo | None = None
     ) -> list[pa.RecordBatch]:
         self.reads += 1
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
         found = self.blocks[second][known.length if known else 0 : info.length]
         return [rows_at(block, cancels=self.cancels) for block in found]
 
@@ -94,6 +100,7 @@ steps = st.lists(
         st.tuples(st.just("commit"), st.one_of(dues, near)),
         st.tuples(st.just("spill"), st.integers(0, 3)),
         st.tuples(st.just("read"), st.integers(1, 4)),
+        st.just(("read ahead", None)),
     ),
     max_size=25,
 )
@@ -133,6 +140,8 @@ def test_a_slot_that_grows_and_spills_while_it_drains(
         elif what == "spill":
             assert isinstance(detail, int)
             storage.spill(detail)
+        elif what == "read ahead":
+            cursor.read_ahead()
         else:
             assert isinstance(detail, int)
             read(detail)
@@ -188,6 +197,44 @@ def test_the_file_is_read_again_only_for_its_new_blocks() -> None:
     assert storage.reads == 2
     rows = cursor.peek(after, (END, 0), 10, 1 << 30)
     assert keys_of(rows) == [(2000, 0), (2001, 1), (2002, 2), (2003, 3)]
+
+
+def test_a_window_that_was_read_ahead_is_not_read_again() -> None:
+    storage = FakeStorage(cancels={2: 0})
+    storage.commit([2000, 2001, 2002])
+    storage.spill(1)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, 1, MINT)
+    after: RowKey = (START - 1, OFFSET_END)
+    assert not cursor.read_ahead(), "its first window is on its way"
+    cursor.load(after, 2)
+    assert cursor.read_ahead()
+    assert not cursor.read_ahead()
+    assert storage.reads == 2
+    assert keys_of(cursor.peek(after, (END, 0), 10, 1 << 30)) == [(2000, 0)]
+    assert keys_of(cursor.peek((2000, 0), (END, 0), 10, 1 << 30)) == [(2001, 1)]
+    assert storage.reads == 2
+    assert cursor.cancelled == {0}
+
+
+def test_a_window_that_was_needed_before_it_was_ready_is_left() -> None:
+    storage = FakeStorage()
+    storage.commit([2000, 2001, 2002, 2003])
+    storage.spill(1)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, 1, MINT)
+    cursor.load((START - 1, OFFSET_END), 3)
+    found: list[RowKey] = []
+
+    def deliver() -> None:
+        after = found[-1] if found else (START - 1, OFFSET_END)
+        found.extend(keys_of(cursor.peek(after, (END, 0), 10, 1 << 30)))
+
+    deliver()
+    storage.meanwhile = deliver
+    assert cursor.read_ahead()
+    deliver()
+    assert cursor.read_ahead(), "the one that came too late is in the way of none"
+    deliver()
+    assert found == [(2000, 0), (2001, 1), (2002, 2), (2003, 3)]
 
 
 def test_cancels_in_the_file_are_seen() -> None:

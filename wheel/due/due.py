@@ -177,8 +177,12 @@ class DueQueue:
 
     def prepare(self, now_ms: int, ahead_ms: int) -> bool:
         """Open the next slot ahead of its time, on another thread; whether one was opened. One that
-        was is renewed shortly before its time."""
+        was is renewed shortly before its time. Of the slot that is being delivered the next window
+        is read first."""
         self._renew(now_ms)
+        cursor = self.lines.main.cursor
+        if cursor is not None and cursor.read_ahead():
+            return True
         with self._lock:
             mark, cursor = self.lines.main.mark, self.lines.main.cursor
             high = self._high()
@@ -315,12 +319,15 @@ class DueQueue:
             cursor = self._prepared.pop(second, None) if line.topic is None else None
             for old in [s for s in self._prepared if s < second]:
                 del self._prepared[old]
-        if cursor is None:
-            cursor = self._cursor(second)
-            cursor.load((mark.c, mark.r), mark.L)
-        line.cursor = cursor
+        line.cursor = cursor or self._cursor(second)
+        if cursor is None:  # ``prepare`` opens the slot behind it meanwhile
+            try:
+                line.cursor.load((mark.c, mark.r), mark.L)
+            except BaseException:
+                line.cursor = None
+                raise
         with self._lock:  # questions about these rows must find the answer after the file is gone
-            self._cancels.add_from_file(second, cursor.cancelled)
+            self._cancels.add_from_file(second, line.cursor.cancelled)
 
     def _hand_out(
         self, line: Line, rows: pa.RecordBatch, cancelled: set[int], late_after: Mark | None

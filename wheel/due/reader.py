@@ -59,8 +59,8 @@ def _restrict(source: SortedRows, first: int, last: int) -> SortedRows | None:
 class SlotCursor:
     """One slot being delivered: a window of prepared rows, and how to get the next ones.
 
-    Owned by one thread at a time; others may ask it for ``next_due``. ``seen``: rows of this slot
-    up to this offset are accounted for.
+    Owned by one thread at a time; others may ask it for ``next_due``, and one other may
+    ``read_ahead``. ``seen``: rows of this slot up to this offset are accounted for.
     """
 
     def __init__(self, storage: Storage, second: int, window_bytes: int, mint: IdMint) -> None:
@@ -73,6 +73,10 @@ class SlotCursor:
         self._mint = mint
         self._known: SlotInfo | None = None
         self._window = Window(None, (self.start - 1, OFFSET_END))
+        self._begin: RowKey = self._window.end
+        """The key behind which the window begins."""
+        self._ahead: SlotCursor | None = None
+        """Of the same slot, with a later window."""
 
     @property
     def _last_key(self) -> RowKey:
@@ -92,10 +96,33 @@ class SlotCursor:
         starts = [position_after(s.due, s.offset, after) for s in sources]
         end = choose_end(sources, starts, self._window_bytes) or self._last_key
         stops = [position_after(s.due, s.offset, end) for s in sources]
-        self._window = Window(gather(sources, starts, stops, self._mint), end)
+        self._window, self._begin = Window(gather(sources, starts, stops, self._mint), end), after
         self.seen = upto
         # The file may hold rows beyond ``upto`` that were left out: then it has to be read again.
         self._known = point.info if point.spilled <= upto + 1 else None
+
+    def read_ahead(self) -> bool:
+        """Prepare the window behind this one, if there is one, on another thread; whether one was
+        prepared."""
+        seen, end, ahead = self.seen, self._window.end, self._ahead
+        known = ahead is not None and ahead._begin == end
+        if seen < 0 or end >= self._last_key or known:
+            return False
+        ahead = SlotCursor(self._storage, self.second, self._window_bytes, self._mint)
+        ahead.load(end, seen)
+        self._ahead = ahead
+        return True
+
+    def _next_window(self, after: RowKey) -> None:
+        """Go on behind ``after``, at the end of the window or beyond it."""
+        ahead, self._ahead, upto = self._ahead, None, self.seen
+        if ahead is None or ahead._begin != self._window.end:
+            self.load(after, upto)
+            return
+        self.cancelled |= ahead.cancelled
+        self._window, self._begin = ahead._window, ahead._begin
+        self._known, self.seen = ahead._known, ahead.seen
+        self.refresh(after, upto)  # with what was committed since it was prepared
 
     def refresh(self, after: RowKey, upto: int) -> None:
         """Add what was committed to this slot since, up to offset ``upto``."""
@@ -152,7 +179,7 @@ class SlotCursor:
             rows = self._window.peek(after, until, rows_max, bytes_max)
             if rows.num_rows or self._window.end >= min(until, self._last_key):
                 return rows
-            self.load(max(after, self._window.end), self.seen)
+            self._next_window(max(after, self._window.end))
 
     def next_due(self, after: RowKey) -> int | None:
         """When the next row is due; the window's end if more has to be loaded; None at the end."""
