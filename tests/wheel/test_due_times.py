@@ -147,7 +147,6 @@ def test_who_asks_what_is_next_is_answered_while_a_slot_is_renewed(
     master = master_of(usual.wheel)
     usual.send([(start + ms, "t", b"ahead") for ms in range(2, 800, 2)], NOW)
     assert master.prepare(start - 2_000)
-    usual.send([(start + ms, "t", b"behind") for ms in range(1, 800, 2)], start - 1_000)
     assert usual.next_chunk(start - 1_000) is None
     renewals = [threading.Thread(target=master.prepare, args=(start - 200,))]
 
@@ -156,6 +155,7 @@ def test_who_asks_what_is_next_is_answered_while_a_slot_is_renewed(
     def position_after(*key: Any) -> int:
         if renewals and threading.current_thread() is threading.main_thread():
             renewal = renewals.pop()
+            usual.send([(start + ms, "t", b"behind") for ms in range(1, 800, 2)], start - 1_000)
             renewal.start()
             renewal.join()
         return real(*key)
@@ -187,3 +187,20 @@ def test_overdue_slots_are_opened_side_by_side(node: Node, monkeypatch: pytest.M
     monkeypatch.setattr(Storage, "read_blocks", read_blocks)
     assert node.delivered(later) == [b"0", b"1000", b"2000"]
     assert sorted(read) == [(0, True), (1_000, False), (2_000, True)]
+
+
+def test_who_asks_what_is_next_hears_of_what_joined_a_slot_that_was_opened_ahead(
+    usual: Node,
+) -> None:
+    """A chunk of the slot before it left in between, and the hand sleeps for as long as it is
+    told."""
+    start = NOW // 1000 * 1000 + 10_000
+    master = master_of(usual.wheel)
+    usual.send([(start + 500, "t", b"known")], NOW)
+    assert master.prepare(start - 2_000)
+    usual.send([(start - 100, "t", b"before"), (start + 3, "t", b"joined")], start - 200)
+    assert usual.delivered(start - 100) == [b"before"]
+    assert usual.next_chunk(start - 99) is None
+    due_ms = master.next_due_ms()
+    assert due_ms is not None
+    assert due_ms <= start + 3

@@ -239,8 +239,10 @@ class DueQueue:
         if second is None:
             return fresh
         with self._lock:
-            prepared = self._prepared.get(second)
-        due = prepared.next_due(after) if prepared is not None else None
+            prepared, high = self._prepared.get(second), self._high()
+        # Of what was committed since it was opened, nobody has kept when it is due.
+        known = prepared is not None and prepared.seen >= high
+        due = prepared.next_due(after) if prepared is not None and known else None
         due = max(due if due is not None else second * TICK_MS, after[0])
         return due if fresh is None else min(due, fresh)
 
