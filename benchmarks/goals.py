@@ -81,7 +81,16 @@ GOALS = (
         AT_MOST,
         1.5,
     ),
-    Goal("10,000/s in and out, embedded: us/message", "lateness at 10,000/s", _CPU, AT_MOST, 50),
+    Goal(
+        "10,000/s in and out, embedded: us/message",
+        "lateness at 10,000/s",
+        _CPU,
+        AT_MOST,
+        50,
+        "One thread alone would take 18 us a message, in chunks of fifty; the rest is threads that"
+        " wake each other. The host's processor is not as fast in each hour: in turns, within five"
+        " minutes, it was 38 to 59 us.",
+    ),
     Goal(
         "highest steady rate into Kafka with p99 of 100 ms, messages/s",
         "highest rate into Kafka",
@@ -173,9 +182,10 @@ GOALS = (
         "delivered/s",
         AT_LEAST,
         3e6,
-        "The thread that delivers waits for the disk for almost half of the time. Tried without a"
-        " difference: blocks handed to the disk in shares, windows a quarter larger. Larger chunks"
-        " bring a quarter, but more is in flight at a crash.",
+        "The thread that delivers waits for the disk for almost half of the time. Tried and kept:"
+        " the next window of a large slot is read ahead. Tried without a difference: blocks handed"
+        " to the disk in shares, no spill of what is overdue. Larger chunks bring a quarter, but"
+        " more is in flight at a crash.",
     ),
     Goal("memory with 100 M pending, MB", _PENDING, "resident at 100 M, MB", AT_MOST, 250),
     Goal("restart with 100 M pending, s", _PENDING, "restart at 100 M, s", AT_MOST, 1.5),
