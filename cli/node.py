@@ -53,7 +53,7 @@ _LIMIT_OPTIONS = [
     ("--open-handles", "open_handles_max", "Most slot files held open."),
     ("--chunk-rows", "chunk_rows_max", "Most messages handed to the sink at once."),
     ("--chunk-bytes", "chunk_bytes_max", "Most bytes handed to the sink at once."),
-    ("--window-bytes", "window_bytes_max", "Most bytes of one slot prepared in memory."),
+    ("--window-bytes", "window_bytes_max", "Most bytes of a window: rows of one slot in memory."),
     ("--held-topics", "held_topics_max", "Most topics held back; one more pauses delivery."),
     ("--mark-interval", "mark_interval_ms", "Record progress at most so often."),
     ("--producers", "producers_max", "Most producers whose last batches are remembered."),

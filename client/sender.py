@@ -184,6 +184,7 @@ class Sender:
             if self._closed:
                 return
             self._closed = True
+            self._ending.set()
             for shipment in list(self._buffer.open):
                 self._give_up(shipment, NotRunning("the client was closed"))
             link, self._link = self._link, None
@@ -192,7 +193,6 @@ class Sender:
         if link is not None:
             link.close()
         self._reads.put(None)
-        self._ending.set()
         for thread in self._threads:
             thread.join(1.0)
 

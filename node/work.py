@@ -2,7 +2,7 @@
 
 - syncer: writes and syncs what is queued (group commit)
 - slot-files: spills the tail, deletes covered slot files
-- prefetcher: opens the next slot ahead of its time
+- prefetcher: reads ahead: the next window of a slot, the next slot
 - scrubber: reads slot files ahead, to find damage before they are due (``damage.py``)
 - departures: deletes the files of what left long ago
 - sink-check: at the start, until the sink was reached once; logs if it cannot be
@@ -55,7 +55,7 @@ def sync(wheel: Wheel, metrics: Metrics, wait_s: float = SYNC_WAIT_S) -> bool:
 
 
 def prepare(dispatcher: Dispatcher, clock: Clock) -> float:
-    """Open one slot ahead of its time, if there is one."""
+    """Read one window or slot ahead, if there is one."""
     try:
         return 0.0 if dispatcher.prepare(clock()) else PREPARE_EVERY_S
     except Damaged:  # the storage keeps the error, and ``damage`` reports it

@@ -45,7 +45,7 @@ class WheelConfig:
     chunk_bytes_max: int = 8 * MIB
     """A chunk handed to the sink is cut at either limit (but holds at least one row)."""
     window_bytes_max: int = 32 * MIB
-    """Rows of one slot that are prepared in memory at a time."""
+    """Of a window: rows of one slot, prepared in memory. The slot that is delivered has two."""
     held_topics_max: int = 64
     mark_interval_ms: int = 100
     """A mark is appended to the journal at most this often."""

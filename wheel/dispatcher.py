@@ -188,7 +188,8 @@ class Dispatcher:
             return self.due.lines.after(chunk, answered, dead, expired=expired, sink_down=sink_down)
 
     def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
-        """Open the next slot ahead of its time; whether one was opened. For a thread of its own."""
+        """Read ahead: the next window of the slot that is delivered, or the next slot. Whether
+        there was one. For a thread of its own."""
         return not self._ended and self.due.prepare(now_ms, ahead_ms)
 
     def held_topics(self) -> list[str]:

@@ -176,9 +176,8 @@ class DueQueue:
             return self.lines.put_none_in_flight(line)
 
     def prepare(self, now_ms: int, ahead_ms: int) -> bool:
-        """Open the next slot ahead of its time, on another thread; whether one was opened. One that
-        was is renewed shortly before its time. Of the slot that is being delivered the next window
-        is read first."""
+        """Read ahead, on another thread: the next window of the slot that is delivered, or the next
+        slot, which is renewed shortly before its time. Whether there was one."""
         self._renew(now_ms)
         cursor = self.lines.main.cursor
         if cursor is not None and cursor.read_ahead():

@@ -105,8 +105,10 @@ class SlotCursor:
         """Prepare the window behind this one, if there is one, on another thread; whether one was
         prepared."""
         seen, end, ahead = self.seen, self._window.end, self._ahead
-        known = ahead is not None and ahead._begin == end
-        if seen < 0 or end >= self._last_key or known:
+        if ahead is not None and ahead._begin == end:
+            return False
+        self._ahead = None  # it was needed before it was ready
+        if seen < 0 or end >= self._last_key:
             return False
         ahead = SlotCursor(self._storage, self.second, self._window_bytes, self._mint)
         ahead.load(end, seen)
