@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,20 +123,32 @@ class Running:
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(self.out), "--dir"]
         command += [str(self.data), "--warm-gib", "0", *options]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
+
+    def kill(self) -> None:
+        """With the nodes that it has started."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.communicate()
 
     def end(self) -> str:
         """Its standard output."""
         try:
             said, errors = self.process.communicate(timeout=300)
-        finally:
-            self.process.kill()
+        except BaseException:
+            self.kill()
+            raise
         assert self.process.returncode == 0, errors
         return said
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Running]]:
     begun = {
         name: Running(tmp_path_factory.mktemp(name), name, options)
@@ -143,8 +157,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Runn
     }
     yield begun
     for one in begun.values():
-        one.process.kill()
-        one.process.communicate()
+        one.kill()
 
 
 @pytest.mark.parametrize(
