@@ -85,8 +85,7 @@ class Sender:
         self._not_before = 0.0
         self._backoff = Backoff(_BACKOFF_S)
         self._last_error: SlotwheelError | None = None
-        self._closed = False
-        self._ending = threading.Event()
+        self._closed = threading.Event()
         self.unread = UnreadFailures()
         # Started here and not with each link: a script's last messages are sent while the
         # interpreter ends, when no more threads can be started.
@@ -181,10 +180,9 @@ class Sender:
     def close(self) -> None:
         """End at once; messages not answered yet fail with ``NotRunning``."""
         with self._changed:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            self._closed = True
-            self._ending.set()
+            self._closed.set()
             for shipment in list(self._buffer.open):
                 self._give_up(shipment, NotRunning("the client was closed"))
             link, self._link = self._link, None
@@ -200,11 +198,11 @@ class Sender:
 
     def _wait_for_room(self, nbytes: int, timeout_s: float) -> None:
         buffer = self._buffer
-        if not buffer.has_room(nbytes) and not self._closed:
+        if not buffer.has_room(nbytes) and not self._closed.is_set():
             buffer.seal()
             self._changed.notify_all()
             if not timeout_s or not self._ended.wait_for(
-                lambda: self._closed or buffer.has_room(nbytes), timeout_s
+                lambda: self._closed.is_set() or buffer.has_room(nbytes), timeout_s
             ):
                 # An old failure is no reason while a link is open and nothing was waited for.
                 reason = self._reason() if timeout_s or self._link is None else None
@@ -214,7 +212,7 @@ class Sender:
                     limit=f"{buffer.bytes_max} bytes",
                     remedy="Send slower, or give the client more buffer_bytes",
                 )
-        if self._closed:
+        if self._closed.is_set():
             raise NotRunning("the client is closed", remedy="Make a new Client")
 
     def _batch_to_write_here(self) -> Batch | None:
@@ -262,7 +260,7 @@ class Sender:
         while True:
             with self._changed:
                 batch = self._wait_for_work()
-                if self._closed:
+                if self._closed.is_set():
                     return
                 link = self._link
             try:
@@ -276,7 +274,7 @@ class Sender:
 
     def _wait_for_work(self) -> Batch | None:
         """Wait for the next batch to write. None: a link must be opened first, or on ``close``."""
-        while not self._closed:
+        while not self._closed.is_set():
             now = time.monotonic()
             wake = self._buffer.seal_in_time(now)
             if self._buffer.waits_to_be_sent and not self._writing:
@@ -301,7 +299,7 @@ class Sender:
             return
         with self._changed:
             self._buffer.keep_to(link.limits)
-            if not self._closed:
+            if not self._closed.is_set():
                 self._link = link
         if self._link is not link:
             link.close()
@@ -448,7 +446,7 @@ class Sender:
 
     def _lost(self, link: LinkPort | None, error: SlotwheelError) -> None:
         with self._changed:
-            if self._closed or link is not self._link:
+            if self._closed.is_set() or link is not self._link:
                 return
             self._link = None
             self._last_error = error
@@ -468,7 +466,7 @@ class Sender:
     # The watch's thread
 
     def _watch(self) -> None:
-        while not self._ending.wait(_WATCH_S):
+        while not self._closed.wait(_WATCH_S):
             with self._changed:
                 now = time.monotonic()
                 link = self._link

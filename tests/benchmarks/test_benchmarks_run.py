@@ -183,12 +183,10 @@ def test_it_runs_and_tells_its_figures(
 
 
 def test_each_batch_can_be_kept_apart_and_be_due_soon(tmp_path: Path) -> None:
-    out = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.ingest", "--json", str(out), "--dir"]
-    command += [str(tmp_path), "--warm-gib", "0", "--seconds", "0.5"]
-    command += ["--apart", "--rows", "10", "--span-s", "5"]
-    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, check=True)
-    found = json.loads(out.read_text())
+    options = ["--seconds", "0.5", "--apart", "--rows", "10", "--span-s", "5"]
+    running = Running(tmp_path, "ingest", options)
+    running.end()
+    found = json.loads(running.out.read_text())
     # A mark or two may be among the entries.
     assert 9 <= found["rows in a journal entry"] <= 10
     assert found["delivered meanwhile"] == 0

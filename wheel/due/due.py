@@ -239,9 +239,9 @@ class DueQueue:
             return fresh
         with self._lock:
             prepared, high = self._prepared.get(second), self._high()
-        # Of what was committed since it was opened, nobody has kept when it is due.
-        known = prepared is not None and prepared.seen >= high
-        due = prepared.next_due(after) if prepared is not None and known else None
+        due = None
+        if prepared is not None and prepared.seen >= high:  # else a row may have joined the slot
+            due = prepared.next_due(after)
         due = max(due if due is not None else second * TICK_MS, after[0])
         return due if fresh is None else min(due, fresh)
 

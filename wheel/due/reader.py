@@ -73,10 +73,8 @@ class SlotCursor:
         self._mint = mint
         self._known: SlotInfo | None = None
         self._window = Window(None, (self.start - 1, OFFSET_END))
-        self._begin: RowKey = self._window.end
-        """The key behind which the window begins."""
-        self._ahead: SlotCursor | None = None
-        """Of the same slot, with a later window."""
+        self._ahead: tuple[RowKey, SlotCursor] | None = None
+        """A key, and the window of this slot that begins behind it."""
 
     @property
     def _last_key(self) -> RowKey:
@@ -96,7 +94,7 @@ class SlotCursor:
         starts = [position_after(s.due, s.offset, after) for s in sources]
         end = choose_end(sources, starts, self._window_bytes) or self._last_key
         stops = [position_after(s.due, s.offset, end) for s in sources]
-        self._window, self._begin = Window(gather(sources, starts, stops, self._mint), end), after
+        self._window = Window(gather(sources, starts, stops, self._mint), end)
         self.seen = upto
         # The file may hold rows beyond ``upto`` that were left out: then it has to be read again.
         self._known = point.info if point.spilled <= upto + 1 else None
@@ -105,25 +103,25 @@ class SlotCursor:
         """Prepare the window behind this one, if there is one, on another thread; whether one was
         prepared."""
         seen, end, ahead = self.seen, self._window.end, self._ahead
-        if ahead is not None and ahead._begin == end:
+        if ahead is not None and ahead[0] == end:
             return False
         self._ahead = None  # it was needed before it was ready
         if seen < 0 or end >= self._last_key:
             return False
-        ahead = SlotCursor(self._storage, self.second, self._window_bytes, self._mint)
-        ahead.load(end, seen)
-        self._ahead = ahead
+        cursor = SlotCursor(self._storage, self.second, self._window_bytes, self._mint)
+        cursor.load(end, seen)
+        self._ahead = end, cursor
         return True
 
     def _next_window(self, after: RowKey) -> None:
         """Go on behind ``after``, at the end of the window or beyond it."""
         ahead, self._ahead, upto = self._ahead, None, self.seen
-        if ahead is None or ahead._begin != self._window.end:
+        if ahead is None or ahead[0] != self._window.end:
             self.load(after, upto)
             return
-        self.cancelled |= ahead.cancelled
-        self._window, self._begin = ahead._window, ahead._begin
-        self._known, self.seen = ahead._known, ahead.seen
+        _, cursor = ahead
+        self.cancelled |= cursor.cancelled
+        self._window, self._known, self.seen = cursor._window, cursor._known, cursor.seen
         self.refresh(after, upto)  # with what was committed since it was prepared
 
     def refresh(self, after: RowKey, upto: int) -> None:
