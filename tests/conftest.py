@@ -17,12 +17,15 @@ from hypothesis import settings
 from support import java, nodeprocess
 from support.broker import Broker, Cluster, TopicFactory
 from support.commonbroker import CommonBroker, bootstrap_from
+from support.warden import Warden
 
 HERE = Path(__file__).parent
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
 KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
 COMMON_BROKER = pytest.StashKey[CommonBroker]()
 """Of the process that hands the tests out to others."""
+WARDEN = pytest.StashKey[Warden]()
+"""Of the process that the user started."""
 
 TOGETHER = (
     (  # these use Kafka, too
@@ -163,9 +166,15 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if common := config.stash.get(COMMON_BROKER, None):
         common.close()
+    if warden := config.stash.get(WARDEN, None):
+        warden.close()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.stash[WARDEN] = Warden()
+        # Ends like Ctrl-C: with a summary, and with what was begun taken down.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     nodeprocess.told_to = os.dup(2)
     # Read by each Spark that is started here or by a command under test.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java.options("spark")))

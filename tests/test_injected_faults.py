@@ -116,6 +116,11 @@ def test_a_cut_stops_one_direction_and_nothing_else(talkers: Talkers) -> None:
     assert talkers.ask("b", "a") == "no TimeoutError"
     assert talkers.ask("a", "c") == talkers.ask("c", "a") == "yes"
     assert talkers.ask("b", "c") == talkers.ask("c", "b") == "yes"
+    lab.slow("a", "b", 1 << 20)  # a link has one condition: it is not cut any more
+    eventually(lambda: (talkers.ask("a", "b"), talkers.ask("b", "a")) == ("yes", "yes"))
+    lab.cut("a", "b")
+    # Answers to questions that were held come first.
+    eventually(lambda: talkers.ask("a", "b") == "no TimeoutError")
     lab.heal()
     eventually(lambda: (talkers.ask("a", "b"), talkers.ask("b", "a")) == ("yes", "yes"))
 

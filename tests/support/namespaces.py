@@ -10,7 +10,8 @@ as silent as a real one; a token bucket is a slow link.
           a ───── b ───── c ───── a
 
 Rules
-- Namespaces and interfaces carry this process's id in their names, and go when the lab is closed.
+- Namespaces, interfaces and disks carry this process's id in their names, and go when the lab is
+  closed; those of a process that was killed are known by it (``remove_abandoned``).
 - Who is behind a wire is written down and not asked for (no ARP): a cut in one direction must not
   show in the other, and must not become an error.
 - Needs root and the tools ``ip`` and ``tc``. `support.proxylab` does the same without.
@@ -22,6 +23,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +62,8 @@ class Lab(Protocol):
         """Has to be told of each process that was started there."""
 
     def cut(self, source: str, target: str) -> None:
-        """Lose what ``source`` sends to ``target``; the other direction stays as it is."""
+        """Lose what ``source`` sends to ``target``; the other direction stays as it is. A link that
+        was slow is cut, and ``slow`` ends a cut: a link has one condition, the last one set."""
 
     def slow(self, source: str, target: str, bytes_s: int) -> None: ...
 
@@ -197,7 +200,7 @@ class SmallDisk:
         self._ballast = path / "ballast"
         path.mkdir(parents=True, exist_ok=True)
         try:
-            _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
+            _run("mount", "-t", "tmpfs", "-o", f"size={size}", f"sw{os.getpid()}", str(path))
         except (OSError, subprocess.CalledProcessError) as error:
             raise NotAllowed(f"no disk of its own: {error}") from None
 
@@ -217,6 +220,24 @@ class SmallDisk:
     def close(self) -> None:
         # Lazily: what still reads there keeps it for as long as it reads.
         _quietly("umount", "-l", str(self.path))
+
+
+def remove_abandoned() -> None:
+    """Remove the namespaces and disks of processes that are gone: nobody else will."""
+    named = re.compile(r"sw(\d+)(?:x\d+-.*|-.*|)")
+
+    def is_abandoned(name: str) -> bool:
+        found = named.fullmatch(name)
+        return found is not None and not Path("/proc", found[1]).exists()
+
+    spaces = Path("/run/netns")
+    for space in spaces.iterdir() if spaces.is_dir() else ():
+        if is_abandoned(space.name):
+            _quietly("ip", "netns", "del", space.name)
+    for line in Path("/proc/mounts").read_text().splitlines():
+        source, path, *_ = line.split()
+        if is_abandoned(source):
+            _quietly("umount", "-l", path)
 
 
 class _DiskFull(Exception):

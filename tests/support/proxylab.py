@@ -83,8 +83,8 @@ class Proxies(Loopback):
     def __init__(self, peers: Sequence[str]) -> None:
         super().__init__(peers)
         self._pids: dict[int, str] = {}
-        self._cut: set[Link] = set()
-        self._rates: dict[Link, int] = {}
+        self._rates: dict[Link, int | None] = {}
+        """Bytes a second of each link that is not as at first; None: it is cut."""
         self._changed = threading.Condition()
         self._closed = False
         self._doors = {peer: _Door(self, peer, *self._listen[peer]) for peer in self.peers}
@@ -99,16 +99,18 @@ class Proxies(Loopback):
         self._pids[pid] = peer
 
     def cut(self, source: str, target: str) -> None:
-        with self._changed:
-            self._cut.add((source, target))
+        self._change((source, target), None)
 
     def slow(self, source: str, target: str, bytes_s: int) -> None:
+        self._change((source, target), bytes_s)
+
+    def _change(self, link: Link, rate: int | None) -> None:
         with self._changed:
-            self._rates[source, target] = bytes_s
+            self._rates[link] = rate
+            self._changed.notify_all()
 
     def heal(self) -> None:
         with self._changed:
-            self._cut.clear()
             self._rates.clear()
             self._changed.notify_all()
 
@@ -121,7 +123,7 @@ class Proxies(Loopback):
     def hold(self, link: Link, nbytes: int) -> None:
         """Return when so many bytes may go on by that link."""
         with self._changed:
-            self._changed.wait_for(lambda: link not in self._cut or self._closed)
+            self._changed.wait_for(lambda: self._rates.get(link, 0) is not None or self._closed)
             rate = self._rates.get(link)
         if rate is not None:
             time.sleep(nbytes / rate)
