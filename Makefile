@@ -18,6 +18,8 @@ ARGS ?=
 # Byte code is kept, also where the environment says otherwise: without it each of the many processes
 # that tests start compiles the package anew, which takes longer than the rest of its start.
 export PYTHONDONTWRITEBYTECODE :=
+# What tests/support/fetch.sh unpacks where it may not install.
+export PATH := $(CURDIR)/.cache/tools/bin:$(PATH)
 
 CLASSES := .cache/java-classes-kafka.jsa .cache/java-classes-spark.jsa
 # Half of a test's time is waiting. More at a time end no sooner on two cores.
@@ -92,11 +94,8 @@ bench-check: setup kafka ## Compare ratios with benchmarks/results.json, and nam
 setup: $(DEV) ## Make .venv with everything development needs
 
 .PHONY: kafka
-kafka: ## Fetch what tests need: jars of Kafka and of Spark's connector (as root: Java, gcc, Chromium)
-	@tests/support/fetch_kafka.sh
-	@tests/support/fetch_connector.sh
-	@tests/support/fetch_compiler.sh
-	@tests/support/fetch_chromium.sh
+kafka: | $(BIN)/pip ## Fetch what tests need: jars of Kafka and Spark's connector, Java, a compiler, Chromium
+	@tests/support/fetch.sh
 
 # Tests run without them, too, but take minutes longer.
 .cache/java-classes-%.jsa: $(DEV)

@@ -176,6 +176,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Ends like Ctrl-C: with a summary, and with what was begun taken down.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     nodeprocess.told_to = os.dup(2)
+    # Where fetch.sh unpacks what it may not install.
+    os.environ["PATH"] = f"{HERE.parent / '.cache/tools/bin'}{os.pathsep}{os.environ['PATH']}"
     # Read by each Spark that is started here or by a command under test.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java.options("spark")))
     # On a busy machine any example may take long.

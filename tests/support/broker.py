@@ -6,7 +6,7 @@
 
 `Cluster` is any broker, also one of the user's own: it can be talked to and given topics. `Broker`
 is one we started, so it can also be stopped, killed, paused and started again on the same port and
-data. Where the jars come from: `KAFKA_HOME`, or what tests/support/fetch_kafka.sh fetched.
+data. Where the jars come from: `KAFKA_HOME`, or what tests/support/fetch.sh fetched.
 
 A broker lives no longer than the process that started it.
 """

@@ -1,5 +1,5 @@
 """Where the jars of Spark's Kafka connector are: `SLOTWHEEL_KAFKA_JARS`, or what
-tests/support/fetch_connector.sh fetched."""
+tests/support/fetch.sh fetched."""
 
 from __future__ import annotations
 
