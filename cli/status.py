@@ -9,6 +9,7 @@ import click
 
 from ..client import Client
 from ..client.groupstatus import REPLICATION, group_status
+from ..replication.status import missing_votes
 from ..wheel.texts import time_text
 from .printing import print_table
 from .shared import json_option, node_options, print_json
@@ -51,7 +52,10 @@ def command(address: str, timeout: timedelta, as_json: bool) -> None:
 
 def _print_group(group: dict[str, Any]) -> None:
     master = group.get("master")
-    where = f"{master} at {group.get('master_address')}" if master else "none known"
+    missing = missing_votes(group)
+    where = "none known" + (f": {missing}" if missing else "")
+    if master:
+        where = f"{master} at {group.get('master_address')}"
     lease_ms = group.get("lease_ms")
     click.echo()
     for name, value in (

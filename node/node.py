@@ -28,6 +28,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..intake.flight import FlightIntake, check_free
+from ..replication.status import missing_votes
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import AddressInUse
 from ..wheel.files import DirectoryLock, OsFiles
@@ -287,8 +288,8 @@ class Node:
         reasons = []
         if self.events.sink_problem is not None:
             reasons.append(f"the sink cannot be reached: {self.events.sink_problem}")
-        if self._peers is not None and not self._peers.status()["master"]:
-            reasons.append("no master is known: the peers cannot be reached, or elect one")
+        if self._peers is not None and not (group := self._peers.status())["master"]:
+            reasons.append(f"no master is known: {missing_votes(group) or 'peers elect one'}")
         reasons += self._damage.slot_files()
         mark_c = self.wheel.status().mark_c
         behind_ms = mark_c - self._clock()

@@ -21,6 +21,8 @@ def status_of(
         "epoch": core.epoch,
         "master": core.master if core.role is not Role.MASTER else group.me,
         "master_address": master_address(core, group),
+        "forms_group": core.forms_group,
+        "waits_for": dict(core.waits_for),
         "commit": core.commit,
         "last_index": core.last_index,
         "peers": [_peer(core, group, peer, now, links(peer)) for peer in group.others],
@@ -59,3 +61,14 @@ def _peer(
             "admitted": progress.counted > 0 and core.admitted.get(peer) == progress.store,
         }
     return told
+
+
+def missing_votes(status: Mapping[str, Any]) -> str:
+    """For a person, from a status without a master: for which peers the election waits; empty if it
+    has not asked any."""
+    waits_for = ", ".join(f"{peer} ({why})" for peer, why in status.get("waits_for", {}).items())
+    if not waits_for:
+        return ""
+    if status["forms_group"]:
+        return f"the group begins when all peers are there; it waits for {waits_for}"
+    return f"a majority is needed; missing: {waits_for}"

@@ -281,9 +281,28 @@ def translate(error: BaseException) -> SlotwheelError:
     text = str(error).split(". gRPC client debug context")[0][:300]
     if isinstance(error, pa.ArrowNotImplementedError):
         return SlotwheelError(f"no slotwheel node answers there: {text}", remedy="Check the port")
+    if "Failed parsing HTTP/2" in text:
+        # Another program is there, as a rule the node's own gateway.
+        return NodeUnreachable(
+            "something answers there that is no slotwheel node",
+            remedy="Check the port; a gateway's address is given as http://HOST:PORT",
+        )
+    reason = next((short for pattern, short in _REASONS if pattern in text), text)
     return NodeUnreachable(
-        f"node not reachable: {text}", remedy="Check the address, and that the node runs"
+        f"node not reachable: {reason}", remedy="Check the address, and that the node runs"
     )
+
+
+_REASONS = (
+    ("Connection refused", "connection refused"),
+    ("Deadline Exceeded", "no answer in time"),
+    ("errors resolving", "its host's name is not known"),
+    ("Network is unreachable", "the network is not reachable"),
+    ("No route to host", "no route to the host"),
+    ("Socket closed", "the connection was closed"),
+    ("Connection reset", "the connection was closed"),
+)
+"""What gRPC's texts contain, and what that is in short."""
 
 
 def channel_options(*, reconnect_ms_min: int, reconnect_ms_max: int) -> list[tuple[str, int]]:

@@ -17,7 +17,7 @@ Rules
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...wheel.journal.epochs import Epochs
 from ...wheel.state import StoreIds
@@ -96,6 +96,17 @@ class Core:
     def master(self) -> str | None:
         """The master of this epoch, which may be this peer; None: not known."""
         return self._standing.master
+
+    @property
+    def waits_for(self) -> Mapping[str, str]:
+        """The peers whose votes were missing when this one last asked, and why; empty if there is a
+        master, or this peer has not asked yet."""
+        return self._voting.waits_for
+
+    @property
+    def forms_group(self) -> bool:
+        """Whether it asks for the first epoch of a new group, for which all peers are needed."""
+        return self._voting.forms_group
 
     @property
     def hard(self) -> HardState:

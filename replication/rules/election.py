@@ -11,13 +11,14 @@ empty log, and the first entry admits exactly the stores that did.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...wheel.state import StoreIds
 from .logview import LogView
 from .messages import HardState, RequestVote, Vote
 
 LOG_BEHIND = "log behind"
+NO_ANSWER = "does not answer"
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +34,8 @@ class Candidacy:
     """How many peers are configured; all of them must grant a founding."""
     grants: dict[str, bytes]
     """The peers that have granted, with their stores; the candidate itself from the start."""
+    refusals: dict[str, str] = field(default_factory=dict)
+    """The peers that have refused, and why."""
 
     @property
     def won(self) -> bool:
@@ -45,6 +48,8 @@ class Candidacy:
         asked = vote.epoch, vote.pre, vote.founding
         if vote.granted and asked == (self.epoch, self.pre, self.founding):
             self.grants[vote.sender] = vote.store
+        elif not vote.granted:
+            self.refusals[vote.sender] = vote.reason
 
 
 def majority(stores: StoreIds) -> int:

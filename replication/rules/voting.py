@@ -14,10 +14,10 @@ from __future__ import annotations
 import random as random_module
 from collections.abc import Sequence
 
-from .election import Candidacy, may_found, why_not
+from .election import NO_ANSWER, Candidacy, may_found, why_not
 from .logview import LogView
 from .messages import RequestVote, Vote
-from .ready import Elected
+from .ready import Elected, Value
 from .standing import Standing
 from .states import Role, Why
 from .timing import NEVER, Timing
@@ -44,6 +44,10 @@ class Voting:
         # A voter may have promised something to a master just before it was restarted.
         self._promised_until = now + timing.promise_s if standing.hard.voter else NEVER
         self._noted_epoch = 0
+        self._logged_ask: dict[str, Value] = {}
+        """The last one that was an event: asking again, three times a second, is none."""
+        self.waits_for: dict[str, str] = {}
+        """The peers whose votes the last candidacy lacked, and why; empty with a master."""
         self.due: float
         """When to stand for election, unless a master is heard before."""
         self.wait(now, soon=self._may_found)
@@ -57,6 +61,7 @@ class Voting:
 
     def promise(self, now: float) -> None:
         """A master was heard: it may rely on this peer from now on."""
+        self.waits_for, self._logged_ask = {}, {}
         self._promised_until = now + self._timing.promise_s
         self.wait(now)
 
@@ -67,6 +72,11 @@ class Voting:
     @property
     def _may_found(self) -> bool:
         return may_found(self._log, self._standing.hard)
+
+    @property
+    def forms_group(self) -> bool:
+        """Whether this peer asks all others to begin a group: no store has a log yet."""
+        return self._may_found and self._candidacy is not None
 
     @property
     def has_no_group(self) -> bool:
@@ -122,6 +132,10 @@ class Voting:
             standing.enter(epoch)
             standing.vote(standing.me, founding=founding)
         self.wait(now, soon=True)
+        if pre or self._candidacy is None:
+            last = self._candidacy or Candidacy(epoch, pre, founding, {}, 0, {standing.me: b""})
+            lacked = (peer for peer in self._peers if peer not in last.grants)
+            self.waits_for = {peer: last.refusals.get(peer, NO_ANSWER) for peer in lacked}
         grants = {standing.me: standing.store}
         candidacy = Candidacy(epoch, pre, founding, log.latest, len(self._peers), grants)
         self._candidacy = candidacy
@@ -130,7 +144,16 @@ class Voting:
             if peer != standing.me:
                 head = standing.head(peer, epoch)
                 standing.send(RequestVote(*head, *end, pre, founding, transfer))
-        standing.event("asks", pre=pre, founding=founding, asked_epoch=epoch)
+        waits_for = ", ".join(f"{peer}: {why}" for peer, why in self.waits_for.items())
+        ask: dict[str, Value] = {
+            "pre": pre,
+            "founding": founding,
+            "asked_epoch": epoch,
+            "waits_for": waits_for,
+        }
+        if ask != self._logged_ask:
+            self._logged_ask = ask
+            standing.event("asks", **ask)
         return self._result(candidacy, now)
 
     def _result(self, candidacy: Candidacy, now: float) -> Elected | None:
@@ -140,6 +163,7 @@ class Voting:
             self._standing.become(Why.WOULD_WIN)
             return self._campaign(candidacy.epoch, now, founding=candidacy.founding)
         self._candidacy = None
+        self.waits_for, self._logged_ask = {}, {}
         self._standing.become(Why.WON)
         stores = candidacy.grants if candidacy.founding else self._log.latest
         return Elected(candidacy.epoch, stores)

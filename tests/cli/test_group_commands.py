@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slotwheel import Client
 from slotwheel.cli import main
+from slotwheel.wheel.errors import NodeUnreachable
 from support.fakegroup import FakeGroup
+from support.nodeprocess import NodeProcess
+from support.ports import free_port
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -134,3 +141,34 @@ def test_a_node_without_peers_cannot_step_down(capsys: pytest.CaptureFixture[str
             assert "replication" not in client.status()
         assert main.run(["step-down", "--node", alone.addresses[0]]) == 1
         assert "no peers" in capsys.readouterr().err
+
+
+def test_a_group_that_forms_says_for_whom_it_waits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    addresses = {peer: f"127.0.0.1:{free_port('127.0.0.1')}" for peer in "abc"}
+    peers = [f"--peer={peer}={address}" for peer, address in addresses.items()]
+    node = NodeProcess(tmp_path / "data", f"--listen={addresses['a']}", "--node-id=a", *peers)
+    wanted = (
+        "the group begins when all peers are there; it waits for b (does not answer), c (does not"
+    )
+    with node:
+        eventually(lambda: wanted in node.get("/readyz")[1], otherwise=lambda: node.get("/readyz"))
+        assert main.run(["status", "--node", addresses["a"]]) == 0
+        text = capsys.readouterr().out
+        assert re.search(rf"^master +none known: {re.escape(wanted)}", text, re.MULTILINE), text
+        assert "b: node not reachable: connection refused. Check" in text
+        asked = [line for line in node.log_text().splitlines() if "replication-asks" in line]
+        assert len(asked) == 1, asked
+        assert "b: does not answer, c: does not answer" in asked[0]
+
+
+def test_a_client_at_another_programs_port_is_told_so() -> None:
+    with (
+        HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server,
+        Client(f"127.0.0.1:{server.server_port}", timeout_s=5) as client,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(NodeUnreachable, match=r"no slotwheel node.*given as http://HOST:PORT"):
+            client.status()
+        server.shutdown()
