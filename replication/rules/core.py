@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from ...wheel.journal.epochs import Epochs
 from ...wheel.state import StoreIds
-from .election import LOG_BEHIND
+from .election import EPOCHS_AHEAD_MAX, LOG_BEHIND
 from .following import Following
 from .logview import LogView
 from .master import MasterState
@@ -163,6 +163,8 @@ class Core:
         assert standing.out.receive is None, "ready() was not taken after the last Append"
         if message.to != self.me or message.sender not in self._others:
             standing.fault(message, "not for this peer, or not from one")
+        elif message.epoch > self.epoch + EPOCHS_AHEAD_MAX:
+            standing.fault(message, f"epoch {message.epoch} is far beyond {self.epoch}")
         elif isinstance(message, Ack):
             self._enter_newer(message.epoch, of_group=False)
             if message.epoch == self.epoch and self._leading is not None:

@@ -18,6 +18,10 @@ from .logview import LogView
 from .messages import HardState, RequestVote, Vote
 
 LOG_BEHIND = "log behind"
+EPOCHS_AHEAD_MAX = 1 << 20
+"""How far a message's epoch may be beyond one's own: as many elections as happen in days of nothing
+else. Otherwise one forged message with the highest epoch there is would leave no epoch for any
+further election, and the group without a master for good."""
 NO_ANSWER = "does not answer"
 
 

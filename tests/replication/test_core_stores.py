@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from slotwheel.replication.rules.core import Core
 from slotwheel.replication.rules.messages import (
     Ack,
@@ -9,7 +11,11 @@ from slotwheel.replication.rules.messages import (
     EntryMeta,
     HardState,
     Heartbeat,
+    PeerMessage,
     RequestVote,
+    SnapshotOffer,
+    TakeOver,
+    Vote,
 )
 from slotwheel.replication.rules.states import TRANSITIONS, Role, Why
 from support.transcript import STORES, Group
@@ -113,6 +119,31 @@ def test_messages_of_strangers_are_faults() -> None:
         assert group.drive(a) == []
         assert group.events[-1] == "a fault"
     assert a.epoch == 1
+
+
+def test_an_epoch_far_beyond_is_a_fault_in_every_kind_of_message() -> None:
+    """Or one forged message would use up all epochs, and there would be no master ever again."""
+    contents: dict[type[PeerMessage], tuple[Any, ...]] = {
+        RequestVote: (9, 9),
+        Vote: (False,),
+        Append: (0, 0, (), 0, 0.0),
+        Heartbeat: (0, 0.0),
+        Ack: (0, 0),
+        SnapshotOffer: (0.0,),
+        TakeOver: (),
+    }
+    kinds = {kind.__name__ for kind in PeerMessage.__subclasses__()}
+    assert {kind.__name__ for kind in contents} == kinds
+    for kind, content in contents.items():
+        group = Group()
+        a, c = group.elect("a"), group.cores["c"]
+        for core in (a, c):
+            core.step(kind("b", core.me, STORES["b"], 1 << 61, *content), group.now)
+            assert group.drive(core) == []
+            assert group.events[-1] == f"{core.me} fault", kind
+            assert core.epoch == 2
+        assert a.leased(group.now)
+        assert group.elect("c").epoch == 3
 
 
 def test_two_masters_in_an_epoch_are_a_fault() -> None:
