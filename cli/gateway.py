@@ -16,7 +16,16 @@ from ..node.logs import FORMATS, LEVELS, set_up
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.events import TRACE_TOPIC
 from ..wheel.protocol import DEFAULT_ADDRESS
-from .shared import host_name, need_gateway, node_addresses, pair, positive_span, span_ms
+from .shared import (
+    data_mode_option,
+    host_name,
+    keep_private,
+    need_gateway,
+    node_addresses,
+    pair,
+    positive_span,
+    span_ms,
+)
 
 DEFAULT_LISTEN = "127.0.0.1:8082"
 
@@ -52,6 +61,7 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
     help="The data directory of the node beside the gateway, for search and embedded topics."
     " Without it search, and what is known of a message, are off.",
 )
+@data_mode_option
 @click.option("--bootstrap", metavar="HOST:PORT,…", help="Kafka's brokers, for the REST proxy.")
 @click.option(
     "--kafka",
@@ -119,6 +129,7 @@ def command(
     names: tuple[str, ...],
     nodes: str,
     data: Path | None,
+    data_mode: str,
     bootstrap: str | None,
     kafka_settings: tuple[tuple[str, str], ...],
     dead_letter_topic: str,
@@ -139,6 +150,7 @@ def command(
     It runs until SIGTERM or Ctrl-C. 'slotwheel node --http' starts one beside its node.
     """
     set_up(log_format, log_level, sys.stderr)
+    keep_private(None, data_mode)
     need_gateway()
     from ..gateway.server import run
     from ..gateway.settings import GatewaySettings

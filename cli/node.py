@@ -24,7 +24,9 @@ from ..wheel.protocol import DEFAULT_ADDRESS
 from .configfile import read_policies, read_settings
 from .shared import (
     F,
+    data_mode_option,
     host_name,
+    keep_private,
     need_gateway,
     pair,
     positive_span,
@@ -94,6 +96,7 @@ def _limits(function: F) -> F:
     required=True,
     help="The data directory; made if it is not there.",
 )
+@data_mode_option
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -231,6 +234,7 @@ def _limits(function: F) -> F:
 @_limits
 def command(
     data: Path,
+    data_mode: str,
     listen: str,
     append: str | None,
     metrics: str,
@@ -264,6 +268,7 @@ def command(
     disk could not be synced: what was acknowledged is safe, and a restart recovers it.
     """
     set_up(log_format, log_level, sys.stderr)
+    keep_private(data, data_mode)
     me = node_id or socket.gethostname()
     among = Group.parse(me, peers) if peers else None
     if among is not None:
@@ -277,6 +282,7 @@ def command(
             metrics = OFF
     config = NodeConfig(
         data=data,
+        data_mode=data_mode,
         node_id=me,
         peers={} if among is None else dict(among.peers),
         election_ms=span_ms(election),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -241,6 +242,26 @@ def due_options(function: F) -> F:
         help="Due after that time: 500ms, 30s, 5m, 2h.",
     )
     return delay(at(function))
+
+
+def data_mode_option(function: F) -> F:
+    """``--data-mode``: ``data_mode``, for ``keep_private``."""
+    return click.option(
+        "--data-mode",
+        type=click.Choice(["0700", "0750"]),
+        default="0700",
+        help="Who may read the data directory: its owner, or its group as well. Messages lie there,"
+        " and the key by which ids are known to be genuine.",
+    )(function)
+
+
+def keep_private(data: Path | None, data_mode: str) -> None:
+    """Files of this process, and a data directory that is there, are for those alone whom
+    ``data_mode`` names: an older version made directories that everybody could read."""
+    mode = int(data_mode, 8)
+    os.umask(0o777 & ~mode)
+    if data is not None and data.is_dir() and data.stat().st_uid == os.geteuid():
+        data.chmod(mode)
 
 
 def check_due(delay: timedelta | None, at: datetime | None) -> None:

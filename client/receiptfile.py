@@ -90,7 +90,7 @@ class ReceiptFile:
         self.path = os.fspath(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._fd = os.open(self.path, flags, 0o644)
+            self._fd = os.open(self.path, flags, 0o600)
         except FileExistsError:
             raise InvalidConfiguration(
                 "the receipts file is there already",

@@ -37,6 +37,8 @@ class NodeConfig:
 
     data: Path
     """The data directory; created if it does not exist."""
+    data_mode: str = "0700"
+    """Its permissions, for the gateway to keep, too."""
     listen: str = DEFAULT_ADDRESS
     append: str | None = None
     """Address of the append edge; None: there is none."""

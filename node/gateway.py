@@ -75,6 +75,7 @@ def command(config: NodeConfig, listening: str) -> Sequence[str]:
         "listen": config.http,
         "node": ",".join([listening, *others]),
         "data": str(config.data),
+        "data-mode": config.data_mode,
         "dead-letter-topic": config.dead_letter_topic,
         "log-format": config.log_format,
         "log-level": config.log_level,
