@@ -129,7 +129,7 @@ def _limits(function: F) -> F:
     type=host_name,
     metavar="NAME",
     multiple=True,
-    help="With --http: as of 'slotwheel gateway'; may be repeated.",
+    help="Of --http and --metrics: as of 'slotwheel gateway'; may be repeated.",
 )
 @click.option("--http-log", is_flag=True, help="With --http: log each request.")
 @click.option(

@@ -47,7 +47,7 @@ class NodeConfig:
     http: str | None = None
     """Address of the gateway that is started beside this node; None: there is none."""
     http_names: tuple[str, ...] = ()
-    """Further names that the gateway is called by."""
+    """Further names that the gateway, and metrics and health, are called by."""
     http_log: bool = False
     """Whether the gateway logs each request."""
     audit: bool = False

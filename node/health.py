@@ -3,7 +3,8 @@
 ``/healthz``: whether the process should be restarted, as its threads are not alive and turning.
 ``/readyz``: whether it does its whole job now: recovered, its sink reachable, its clock not behind.
 Both answer 200 or 503 with a JSON object that gives the reasons. The server has no authentication
-and listens on loopback by default. A connection beyond the limit is closed at once.
+and listens on loopback by default. A request for a name that somebody outside could have gets 421,
+or a page of theirs could read the metrics. A connection beyond the limit is closed at once.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..intake.ports import Page
+from ..policy.hostnames import HostNames
 from ..wheel.errors import AddressInUse
 from .config import check_address
 from .descriptors import METRICS_MAX
@@ -41,13 +43,15 @@ def pages_of(render: Callable[[], bytes], unhealthy: Reasons, unready: Reasons) 
 
 
 class HealthServer:
-    """Serves ``pages`` from construction on. Errors: ``AddressInUse``, ``OSError``."""
+    """Serves ``pages`` from construction on. ``names``: as of ``HostNames``. Errors:
+    ``AddressInUse``, ``OSError``."""
 
-    def __init__(self, address: str, pages: Mapping[str, Page]) -> None:
+    def __init__(self, address: str, pages: Mapping[str, Page], names: Iterable[str] = ()) -> None:
         host, port = check_address(address, "--metrics")
         kind = _Server6 if ":" in host else _Server
         try:
-            self._server = kind((host, port), _handler(pages))
+            known = HostNames(host, socket.gethostname(), names)
+            self._server = kind((host, port), _handler(pages, known))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise OSError(
@@ -100,7 +104,7 @@ def _verdict(reasons: list[str]) -> tuple[int, str, bytes]:
     return (503 if reasons else 200), _JSON, json.dumps(body).encode() + b"\n"
 
 
-def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
+def _handler(pages: Mapping[str, Page], known: HostNames) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 5.0
         server_version = "slotwheel"
@@ -108,8 +112,12 @@ def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             page = pages.get(self.path.partition("?")[0])
+            hosts: list[str | None] = [*self.headers.get_all("Host", [None])]
             try:
-                code, kind, body = page() if page else _no_such_page(list(pages))
+                if len(hosts) > 1 or not known.allow(hosts[0]):
+                    code, kind, body = _unknown_host(known.limit)
+                else:
+                    code, kind, body = page() if page else _no_such_page(list(pages))
             except Exception as error:
                 log.exception("a page of metrics or health failed")
                 code, kind, body = _verdict([f"{type(error).__name__}: {error}"])
@@ -127,3 +135,8 @@ def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
 
 def _no_such_page(pages: list[str]) -> tuple[int, str, bytes]:
     return 404, _JSON, json.dumps({"ok": False, "pages": pages}).encode() + b"\n"
+
+
+def _unknown_host(limit: str) -> tuple[int, str, bytes]:
+    reason = f"the node is not known by this name, but by {limit}, and those of --http-name"
+    return 421, _JSON, json.dumps({"ok": False, "reasons": [reason]}).encode() + b"\n"

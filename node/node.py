@@ -125,7 +125,9 @@ class Node:
                 self.config.wheel, descriptors.limit(), edge=self.config.append is not None
             )
             if self.config.metrics is not None:
-                self._health = HealthServer(self.config.metrics, self._pages)
+                self._health = HealthServer(
+                    self.config.metrics, self._pages, self.config.http_names
+                )
                 undo.callback(self._health.close)
                 self.metrics_at = with_port(self.config.metrics, self._health.port)
             self._files = OsFiles(self.config.data)

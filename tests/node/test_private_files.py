@@ -13,7 +13,9 @@ from support.waiting import eventually
 
 
 @pytest.mark.parametrize(("options", "mode"), [((), 0o700), (("--data-mode", "0750"), 0o750)])
-def test_nobody_else_may_read_the_files(tmp_path: Path, options: tuple[str, ...], mode: int) -> None:
+def test_nobody_else_may_read_the_files(
+    tmp_path: Path, options: tuple[str, ...], mode: int
+) -> None:
     """Also where a directory is there that everybody may read."""
     data = tmp_path / "data"
     data.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from http.client import HTTPConnection
 from pathlib import Path
 
 from slotwheel import Client, Message
@@ -58,3 +59,19 @@ def test_the_status_tells_the_delivery_semantics(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", "--delivery", "exactly-once") as node:
         said = run_cli("status", "--node", node.address, "--json").stdout
         assert json.loads(said)["delivery"] == "exactly-once"
+
+
+def test_a_page_of_another_site_cannot_read_the_metrics(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", "--http-name", "wheel.example.com") as node:
+        port = node.metrics.rpartition(":")[2]
+        answers = {"evil.example": 421, "127.0.0.1.evil.example": 421, "": 421}
+        answers |= dict.fromkeys(["localhost:1", "127.0.0.1", "wheel.example.com"], 200)
+        for host, status in answers.items():
+            for page in ("/metrics", "/healthz", "/readyz"):
+                connection = HTTPConnection("127.0.0.1", int(port), timeout=30)
+                connection.request("GET", page, headers={"Host": host})
+                answer = connection.getresponse()
+                body = answer.read()
+                connection.close()
+                assert answer.status == status, (host, page, body)
+                assert (b"slotwheel_" in body) == (status == 200 and page == "/metrics")

@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "gateway": frozenset(
         {
-            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "reading/kafka", "search"),
+            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading/kafka", "search"),
             *("trace", "trace/chains", "trace/store", "audit", "audit/watch"),
             *("gateway/v1", "gateway/rest", "gateway/console"),
         }
