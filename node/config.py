@@ -37,8 +37,6 @@ class NodeConfig:
 
     data: Path
     """The data directory; created if it does not exist."""
-    data_mode: str = "0700"
-    """Its permissions, for the gateway to keep, too."""
     listen: str = DEFAULT_ADDRESS
     append: str | None = None
     """Address of the append edge; None: there is none."""
@@ -78,6 +76,8 @@ class NodeConfig:
     """Begin exactly-once where nobody knows what has left."""
     trace_retain_ms: int = 0
     """How long it is kept which messages left, when and how, ms; 0: not at all."""
+    data_mode: str = "0700"
+    """The permissions of the data directory, for the gateway to keep, too."""
     policies: PolicySet | None = None
     """Levels, retry policies and routes for the group, while this node is master; None: those that
     it has."""
