@@ -61,7 +61,11 @@ _LIMIT_OPTIONS = [
     ("--producers", "producers_max", "Most producers whose last batches are remembered."),
     ("--requests", "requests_max", "Most requests with an Idempotency-Key that are remembered."),
     ("--disk-reserve", "disk_reserve_bytes", "Refuse appends when less is free on the disk."),
-    ("--cancels-remembered", "cancels_remembered_max", "Most cancels kept for true answers."),
+    (
+        "--cancels-remembered",
+        "cancels_remembered_max",
+        "Most cancels kept in memory; others are read when asked about.",
+    ),
     ("--peer-journal", "peer_journal_bytes_max", "Journal kept for peers that fall behind."),
     ("--majority-lag", "majority_lag_bytes_max", "Refuse appends while so much waits for peers."),
 ]

@@ -523,11 +523,13 @@ class Client:
         return self._ask(PAGE, {"path": path}, again=True, of_master=False)
 
     def policies(self) -> dict[str, Any]:
-        """Levels, retry policies, routes, and the rules of consumer groups, with their version.
+        """Levels, retry policies, routes, and the rules of consumer groups, with their version. The
+        master answers: another peer may not have the last change yet, so that versions would go
+        back.
 
-        Errors: ``NodeUnreachable``.
+        Errors: ``NodeUnreachable``, ``NotMaster``.
         """
-        found: dict[str, Any] = self._ask(POLICIES, {}, again=True, of_master=False)["policies"]
+        found: dict[str, Any] = self._ask(POLICIES, {}, again=True)["policies"]
         return found
 
     def fetch_policies(self) -> PolicySet:

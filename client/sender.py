@@ -237,14 +237,8 @@ class Sender:
 
     def _give_up(self, shipment: Shipment, error: SlotwheelError) -> None:
         batch = shipment.batch
-        if batch is not None and (batch.uncertain or batch.sent_at):
-            error = type(error)(
-                f"{error.message}; whether the messages are stored is not known",
-                got=error.got,
-                limit=error.limit,
-                remedy=error.remedy,
-            )
-            error.uncertain = True
+        if error.uncertain or (batch is not None and (batch.uncertain or batch.sent_at)):
+            error = error.in_doubt()
         self._buffer.remove(shipment)
         shipment.fail(error)
         self._notify_of_end()
@@ -405,7 +399,8 @@ class Sender:
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
         if not bad and (len(batch.shipments) == 1 or not sure):
             # Rows that may be stored already must not be sent under another sequence.
-            error.uncertain |= batch.uncertain
+            if batch.uncertain or error.uncertain:
+                error = error.in_doubt()
             for shipment in batch.shipments:
                 self._buffer.end(shipment)
                 shipment.fail(error)

@@ -122,6 +122,7 @@ def _ending() -> NotRunning:
     return NotRunning(
         "the gateway is shutting down; whether this was done is not known",
         remedy="Send it again, with an Idempotency-Key if it must not be done twice",
+        uncertain=True,
     )
 
 

@@ -252,6 +252,7 @@ class AppendExchange:
             "the node failed on this batch; whether it is stored is not known",
             got=type(error).__name__,
             remedy="The node's log has the cause",
+            uncertain=True,
         )
 
 
@@ -297,5 +298,6 @@ def _result(outcome: AppendOutcome | None) -> Any:
         return NotRunning(
             "the node is shutting down; whether the batch is stored is not known yet",
             remedy="Send it again with the same producer and sequence",
+            uncertain=True,
         )
     return outcome.exception() or outcome.result()

@@ -321,6 +321,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             raise NotRunning(
                 "the master was deposed; whether the message was moved is not known",
                 remedy="Cancel the old id at the new master: it says what became of it",
+                uncertain=True,
             ) from error
         return {"answer": str(answer.value), "id": None if moved is None else str(moved)}
 
@@ -354,6 +355,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         return {"status": status, "type": kind, "body": body.decode()}
 
     def _show_policies(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        self._check_master()
         return {"policies": self._port().current.to_dict()}
 
     def _register(self, fields: dict[str, Any]) -> dict[str, Any]:

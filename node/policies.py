@@ -108,4 +108,5 @@ class GroupPolicies:
             "the change is not committed; whether it will be is not known",
             limit=f"{within_s:.0f} s",
             remedy="'slotwheel policies' shows what holds; try again",
+            uncertain=True,
         )

@@ -2,13 +2,14 @@
 
 Theory: an id leads to its slot. While the row is there, the mark and the cancels of the slot say
 all. A row that has left is gone from slot files and journal, and only what it left behind can tell:
-the departures, if the node keeps them; the mark's counters, if nothing was ever cancelled, expired
-or refused; the archive, where cancels stand beside their rows; the embedded topics, if that is
-where messages go. Without any of these the answer is unknown, with the reason.
+the record of cancels, which the state keeps for a horizon; the departures, if the node keeps them;
+the mark's counters, if nothing expired or was refused; the archive, where cancels stand beside
+their rows; the embedded topics, if that is where messages go. Without any of these the answer is
+unknown, with the reason.
 
 Rules
-- No answer is guessed. That no cancel is found proves nothing: one that came shortly before its
-  message was due is in no slot file.
+- No answer is guessed. That no cancel is found proves that there was none only where the record of
+  cancels is complete.
 - A departure is written before the mark moves, and cannot be taken back: what it says is true
   whatever else is damaged or missing.
 - Embedded topics are read from the blocks on that were delivered when the message was due, and not
@@ -100,17 +101,18 @@ def find(
             why = f"no id of the group {view.mint.group}"
             found[text] = MessageFate(text, MessageState.UNKNOWN, why, one.due)
     fates: dict[MessageId, MessageFate] = {}
-    gone: list[tuple[Marks, list[_Gone]]] = []
+    gone: list[tuple[Marks, bool, list[_Gone]]] = []
     for second, wanted in by_second.items():
-        view, of_slot, left = _in_slot(reader, view, second, wanted)
+        view, of_slot, left, cancels_known = _in_slot(reader, view, second, wanted)
         fates |= of_slot
-        gone.append((view.marks, left))
+        gone.append((view.marks, cancels_known, left))
     # Read behind the view: what it knows to have left is in there.
     departures = _departures(reader, fates, view.point.looked_ms)
-    for marks, left in gone:
+    for marks, cancels_known, left in gone:
         open_ = [one for one in left if one.id not in departures]
         if open_:
-            fates |= _Left(reader.root, marks, dead_letter_topic).find(open_)
+            where = _Left(reader.root, marks, dead_letter_topic, cancels_known=cancels_known)
+            fates |= where.find(open_)
     for one, fate in fates.items():
         found[fate.id] = _departed(fate, departures[one]) if one in departures else fate
     return [found[text] for text in texts]
@@ -173,13 +175,15 @@ def _with_row(fate: MessageFate, row: pa.RecordBatch | None) -> MessageFate:
 
 def _in_slot(
     reader: PendingReader, view: View, second: int, wanted: Sequence[MessageId]
-) -> tuple[View, dict[MessageId, MessageFate], list[_Gone]]:
-    """The view by which it was judged, what the slot says, and which messages have left: nothing is
-    known of those yet."""
+) -> tuple[View, dict[MessageId, MessageFate], list[_Gone], bool]:
+    """The view by which it was judged, what the slot says, and which messages have left: of those
+    nothing is known yet, or, where all cancels are known, that they were not cancelled."""
     view, batches, problem = reader.slot(view, second)
     keys = key_columns(batches)
     pending = view.pending(second, keys)
-    targets = set(cancelled(keys).tolist())
+    record = reader.cancelled(second)  # behind the view
+    targets = {*cancelled(keys).tolist(), *record.offsets.tolist()}
+    damaged = problem is not None or bool(view.problems) or second in view.lost
     fates: dict[MessageId, MessageFate] = {}
     gone: list[_Gone] = []
     for one in wanted:
@@ -193,7 +197,7 @@ def _in_slot(
                 why = "no mark covers it; it is due, and may be leaving"
         elif row is not None:
             gone.append(_Gone(one, row))
-        elif problem is not None or view.problems or second in view.lost:
+        elif damaged:
             why = str(problem.text if problem else "rows of the directory are missing")
         elif one.offset >= view.point.next_offset:
             why = f"this directory holds the log up to offset {view.point.next_offset - 1}"
@@ -202,7 +206,7 @@ def _in_slot(
         else:
             gone.append(_Gone(one, None))
         fates[one] = _Gone(one, row).fate(state, why)
-    return view, fates, gone
+    return view, fates, gone, not (damaged or record.incomplete)
 
 
 def _row_of(
@@ -231,15 +235,19 @@ class _Trace:
 
 
 class _Left:
-    """Looks for traces of messages of one slot that have left."""
+    """Looks for traces of messages of one slot that have left. ``cancels_known``: none of them was
+    cancelled."""
 
-    def __init__(self, root: Path, marks: Marks, dead_letter_topic: str) -> None:
+    def __init__(
+        self, root: Path, marks: Marks, dead_letter_topic: str, *, cancels_known: bool
+    ) -> None:
         self._root = root
+        self._cancels_known = cancels_known
         self._marks = marks
         self._dead_letter_topic = dead_letter_topic
 
     def find(self, gone: Sequence[_Gone]) -> dict[MessageId, MessageFate]:
-        every = all_delivered(self._marks)
+        every = all_delivered(self._marks, cancels_known=self._cancels_known)
         targets: set[int] = set()
         if not every:
             gone, targets = self._archived(gone)
@@ -248,7 +256,9 @@ class _Left:
         for one in gone:
             trace = traces.get((one.id.due, one.id.offset))
             if every:
-                why = "the mark covers it, and nothing was ever cancelled, expired or a dead letter"
+                why = (
+                    "the mark covers it, no cancel names it, and nothing ever became a dead letter"
+                )
                 fate = one.fate(MessageState.DELIVERED, why)
             elif one.id.offset in targets:
                 fate = one.fate(MessageState.CANCELLED, "a cancel in the archive names it")
@@ -268,12 +278,15 @@ class _Left:
         marks = self._marks
         counts = {
             "delivered": marks.delivered,
-            "cancelled": marks.cancels,
+            "cancelled": 0 if self._cancels_known else marks.cancels,
             "expired": marks.expired,
             "a dead letter": marks.dead,
         }
         possible = [name for name, count in counts.items() if count]
-        return f"it has left: {' or '.join(possible)}; nothing here says which"
+        return (
+            f"it has left: {' or '.join(possible)}; nothing here says which. A node with"
+            " --trace-retain keeps how each message leaves"
+        )
 
     def _archived(self, gone: Sequence[_Gone]) -> tuple[list[_Gone], set[int]]:
         """With the rows that the archive has, and what cancels name there."""
@@ -307,9 +320,10 @@ class _Left:
         return found
 
 
-def all_delivered(marks: Marks) -> bool:
-    """Whether every message that the marks cover was delivered."""
-    others = marks.cancels + marks.dead + marks.expired
+def all_delivered(marks: Marks, *, cancels_known: bool = False) -> bool:
+    """Whether every message that the marks cover was delivered, or, with ``cancels_known``, every
+    one that was not cancelled."""
+    others = marks.dead + marks.expired + (0 if cancels_known else marks.cancels)
     return not others and marks.delivered >= marks.passed
 
 

@@ -31,6 +31,7 @@ from ..reading.departures import DepartureReader
 from ..reading.files import due_within
 from ..reading.problems import INTEGRITY, Problem
 from ..reading.slotblocks import committed_blocks, read_ahead
+from ..wheel.cancelrecord import CancelRecord
 from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, UnknownId, UnsupportedVersion
 from ..wheel.ids import MessageId
@@ -179,6 +180,14 @@ class PendingReader:
         """The directory as it is by now. Errors: ``Damaged``, ``UnsupportedVersion``, ``OSError``:
         the state store cannot be read."""
         return self._watch.view()
+
+    def cancelled(self, second: int) -> CancelRecord:
+        """What was cancelled in a second whose rows have left, beyond the rows of its slot. Ask
+        behind ``view``. Incomplete where it is not known any more, or cannot be read."""
+        try:
+            return self._watch.cancelled(second)
+        except (Damaged, OSError):
+            return CancelRecord(incomplete=True)
 
     def count(
         self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False

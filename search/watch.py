@@ -34,6 +34,8 @@ from ..reading.growing.positions import JournalAt
 from ..reading.listing import journal_segments
 from ..reading.problems import INTEGRITY, Problem
 from ..reading.state import load_state, not_its_own
+from ..wheel.cancelrecord import CancelRecord
+from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, InvalidConfiguration, SlotwheelError, UnsupportedVersion
 from ..wheel.ids import IdMint
 from ..wheel.mark import Marks
@@ -111,6 +113,28 @@ class DirectoryWatch:
                 break
         return self._view(problems + self._of_directory(), looked_ms)
 
+    def cancelled(self, second: int) -> CancelRecord:
+        """What was cancelled in a second whose rows have left; ask behind ``view``: what is not in
+        that view any more is here. Incomplete where it is not known any more.
+
+        Errors: ``Damaged``.
+        """
+        state = self._opened()
+        for look in range(_LOOKS):
+            generation = state.generation()
+            try:
+                data, floor_ms = state.cancelled(second), state.cancelled_floor()
+                break
+            except (SlotwheelError, lmdb.Error, ValueError) as error:
+                if state.generation() == generation or look + 1 == _LOOKS:
+                    raise self._not_a_state(str(error)) from None
+        found = CancelRecord()
+        if data is not None:
+            found = CancelRecord.decode(data, f"{self.root}: cancels of second {second}")
+        if floor_ms is None or second * TICK_MS <= floor_ms:
+            return found.with_more(None)
+        return found
+
     # -- the state -------------------------------------------------------------------------------
 
     def _load(self) -> bool:
@@ -121,7 +145,7 @@ class DirectoryWatch:
             if generation == self._generation:
                 return False
             try:
-                stored = state.load(producers=False)
+                stored = state.load(whole=False)
             except (SlotwheelError, lmdb.Error, ValueError) as error:
                 if state.generation() != generation and look + 1 < _LOOKS:
                     continue  # pages were used again while they were read

@@ -6,6 +6,7 @@ import importlib
 import pickle
 import pkgutil
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import slotwheel
 from slotwheel.gateway.errors import HttpError
 from slotwheel.wheel.errors import (
+    NOTHING_STORED,
     Damaged,
     InvalidConfiguration,
     InvalidMessage,
@@ -77,3 +79,25 @@ def test_what_cannot_be_pickled_goes_as_text() -> None:
 def test_a_limit_is_called_one_only_where_it_is_one(error: SlotwheelError, text: str) -> None:
     assert f"; {text}" in str(error)
     assert str(from_wire(error.to_wire())) == str(error)
+
+
+SURE, OPEN = "Nothing was stored", "not known"
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda one: one.__name__)
+@pytest.mark.parametrize("remedy", ["", "Send it again", f"{NOTHING_STORED} Send it again"])
+@pytest.mark.parametrize("message", ["no room", "the node ends; whether it is stored is not known"])
+def test_in_doubt_an_error_makes_one_statement(
+    kind: type[Exception], message: str, remedy: str
+) -> None:
+    """Whatever it said before, how often it is put in doubt, and over the wire."""
+    if not issubclass(kind, SlotwheelError) or kind is Damaged:
+        return
+    error: SlotwheelError = kind(message, remedy=remedy, **MORE.get(kind, {}))
+    doubt = error.in_doubt()
+    assert str(error).count(SURE) == remedy.count(SURE)
+    for one in (doubt, doubt.in_doubt(), from_wire(doubt.to_wire()), copy(doubt)):
+        assert one.uncertain
+        assert (str(one).count(OPEN), str(one).count(SURE)) == (1, 0)
+        assert one.remedy == remedy.removeprefix(NOTHING_STORED).strip()
+    assert not from_wire(error.to_wire()).uncertain

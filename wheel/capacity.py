@@ -8,7 +8,7 @@ spilled and marks be written, and delivery goes on, which makes room.
 from __future__ import annotations
 
 from .config import WheelConfig
-from .errors import Overloaded, remedy_for
+from .errors import NOTHING_STORED, Overloaded, remedy_for
 from .files import Files
 
 _DISK_CHECK_MS = 250
@@ -39,14 +39,14 @@ class Capacity:
                 f"the tail is full: slot files {why}",
                 got=f"{held} bytes",
                 limit=f"{self._config.tail_bytes_refuse} bytes",
-                remedy=f"Nothing was stored. {remedy}",
+                remedy=f"{NOTHING_STORED} {remedy}",
             )
         if self.disk_is_low(now_ms):
             raise Overloaded(
                 "the disk of the data directory is almost full",
                 got=f"{self.disk_free} bytes free",
                 limit=f"{self._config.disk_reserve_bytes} bytes kept in reserve",
-                remedy="Nothing was stored. Free disk space on the node, then send again",
+                remedy=f"{NOTHING_STORED} Free disk space on the node, then send again",
             )
 
     def disk_is_low(self, now_ms: int) -> bool:

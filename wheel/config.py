@@ -56,7 +56,7 @@ class WheelConfig:
     disk_reserve_bytes: int = 256 * MIB
     """Appends are refused when less than this is free on the data directory's disk."""
     cancels_remembered_max: int = 500_000
-    """Cancels of this epoch kept in memory, so that questions about them get true answers."""
+    """Cancels kept in memory; what has to be known of others is read when it is asked."""
     retain_ms: int = 0
     """Covered slot files and closed segments stay in the archive until they are so old; 0: none."""
     retain_bytes: int = 0

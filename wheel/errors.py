@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import re
+from copy import copy
 from typing import Any, ClassVar, Self, TypeVar
 
 
@@ -28,9 +29,6 @@ class SlotwheelError(Exception):
     """How ``limit`` is called in the text. By default a number with its unit, or a time, is a
     *limit*, and anything else is what was *expected*."""
 
-    uncertain: bool = False
-    """Whether what was asked for may have been done all the same."""
-
     def __init__(
         self,
         message: str,
@@ -39,7 +37,10 @@ class SlotwheelError(Exception):
         limit: Any = None,
         remedy: str = "",
         row: int | None = None,
+        uncertain: bool = False,
     ) -> None:
+        """``uncertain``: what was asked for may have been done all the same."""
+        self.uncertain = uncertain
         self.message = message
         self.got = got
         self.limit = limit
@@ -73,9 +74,21 @@ class SlotwheelError(Exception):
             text = f"row {self.row}: {text}"
         return f"{text}. {self.remedy}" if self.remedy else text
 
+    def in_doubt(self) -> Self:
+        """This error for whoever cannot know whether the messages are stored: it was the answer to
+        a repeat, or the reason for which the answer did not come. It says that, and not any more
+        that nothing was stored: of two statements that contradict each other one is false."""
+        doubt = copy(self)
+        doubt.uncertain = True
+        doubt.remedy = self.remedy.removeprefix(NOTHING_STORED).lstrip()
+        if _NOT_KNOWN not in self.message:
+            doubt.message = f"{self.message}; whether the messages are stored {_NOT_KNOWN}"
+        return doubt
+
     def to_wire(self) -> dict[str, Any]:
         """The error as a JSON-able mapping; ``from_wire`` builds the same error again."""
-        return {
+        fields = {"uncertain": True} if self.uncertain else {}
+        return fields | {
             "code": self.code,
             "message": self.message,
             "got": None if self.got is None else str(self.got),
@@ -85,6 +98,9 @@ class SlotwheelError(Exception):
         }
 
 
+NOTHING_STORED = "Nothing was stored."
+"""What a remedy begins with where that is certain."""
+_NOT_KNOWN = "is not known"
 _MEASURE = re.compile(r"-?\d[\d.]*( (bytes|ms|s|rows)( .*)?)?|\d{4}-\d\d-\d\dT\S*")
 """``5``, ``10240 bytes``, ``7200 s ahead``, a time; not ``1 to 5`` or ``17 or newer``."""
 _PLAIN = (str, bytes, int, float, list, type(None))
@@ -269,6 +285,7 @@ def from_wire(fields: dict[str, Any]) -> SlotwheelError:
         limit=fields.get("limit"),
         remedy=str(fields.get("remedy") or ""),
         row=row if isinstance(row, int) else None,
+        uncertain=fields.get("uncertain") is True,
     )
 
 

@@ -65,7 +65,8 @@ def recover(
     fresh = not stored.store_id
     if fresh:
         stored.store_id = secrets.token_bytes(STORE_ID_BYTES)
-        state.commit(StateUpdate(store_id=stored.store_id))
+        stored.cancelled_floor = -1
+        state.commit(StateUpdate(store_id=stored.store_id, cancelled_floor=-1))
     checkpoint = stored.checkpoint
     # An epoch is promised only after the first segment is on disk, and one segment always stays.
     if stored.epoch and not any(is_segment_name(name) for name in files.list(DIRECTORY)):
@@ -96,6 +97,12 @@ def recover(
     found = RecoveredState(journal, report, stored, fresh, entries, producers)
     try:
         _check(found.config, config, replicated=replicated)
+        if stored.cancelled_floor is None:
+            # Written before slots left a record of their cancels: none is known that has left.
+            marks = (one.marks for one in entries if one.marks is not None)
+            floor_ms = max(one.main.c for one in (checkpoint.marks, *marks))
+            state.commit(StateUpdate(cancelled_floor=floor_ms))
+            stored.cancelled_floor = floor_ms
     except BaseException:
         journal.close()
         raise

@@ -15,6 +15,7 @@ This is I6 (docs/design.md); the records are in docs/formats.md, "State".
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -32,7 +33,9 @@ from .mark import Marks
 StoreIds = Mapping[str, bytes]
 """Id of each admitted store, by its node."""
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""That of a state with records of cancels; one without them is of version 1."""
+_VERSIONS = (b"1", b"2")
 STATE_DIRECTORY = "state"
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
 
@@ -131,7 +134,8 @@ class Checkpoint:
 class StateUpdate:
     """One transaction. ``None`` or empty leaves a part as it is.
 
-    ``replace``: ``slots`` and ``producers`` are all there is; what was there before goes.
+    ``replace``: ``slots``, ``producers`` and ``cancelled`` are all there is; what was there before
+    goes.
     """
 
     epoch: int | None = None
@@ -147,6 +151,10 @@ class StateUpdate:
     incoming: bool | None = None
     losses: Sequence[Loss] | None = None
     """All losses, in the place of those before; an empty sequence removes them."""
+    cancelled: Mapping[int, bytes] = field(default_factory=dict)
+    """Records of what was cancelled (``cancelrecord``), by second."""
+    cancelled_deleted: Sequence[int] = ()
+    cancelled_floor: int | None = None
     replace: bool = False
 
 
@@ -170,6 +178,11 @@ class StoredState:
     losses: list[Loss] = field(default_factory=list)
     """Accepted rows that a repair gave up. They stay on record for good; a verifier reports
     them."""
+    cancelled: dict[int, bytes] = field(default_factory=dict)
+    """Records of what was cancelled in seconds that have left, whole or in part."""
+    cancelled_floor: int | None = None
+    """Up to this due time, ms, it is not known any more what was cancelled; -1: it is known of all.
+    None: the state was written before there were such records."""
 
 
 class StateStore(Protocol):
@@ -178,6 +191,8 @@ class StateStore(Protocol):
     def load(self) -> StoredState: ...
 
     def commit(self, update: StateUpdate) -> None: ...
+
+    def cancelled(self, second: int) -> bytes | None: ...
 
     def close(self) -> None: ...
 
@@ -266,7 +281,7 @@ class LmdbState:
             self._env = lmdb.open(
                 self.path,
                 map_size=_MAP_BYTES,
-                max_dbs=3,
+                max_dbs=4,
                 readonly=readonly,
                 create=not readonly,
                 lock=not readonly,
@@ -282,6 +297,8 @@ class LmdbState:
         """Records of the catalog as they were loaded last, to decode only what has changed."""
         self._producers = self._database(b"producers")
         self._check_version()
+        self._cancelled: Any = None
+        self._open_cancelled()
 
     def _database(self, name: bytes) -> Any:
         try:
@@ -291,6 +308,13 @@ class LmdbState:
                 self.path, 0, expected=f"database {name.decode()}", found=str(error)
             ) from None
 
+    def _open_cancelled(self) -> Any:
+        """The database of records of cancels; None: nobody has made it, and this is read only."""
+        if self._cancelled is None:
+            with contextlib.suppress(lmdb.NotFoundError):
+                self._cancelled = self._env.open_db(b"cancelled", create=not self._readonly)
+        return self._cancelled
+
     def _check_version(self) -> None:
         with self._env.begin(db=self._meta) as txn:
             raw = txn.get(b"version")
@@ -298,8 +322,8 @@ class LmdbState:
             if self._readonly:
                 raise Damaged(self.path, 0, expected="a format version", found="none")
             with self._env.begin(write=True, db=self._meta) as txn:
-                txn.put(b"version", str(STATE_VERSION).encode())
-        elif bytes(raw) != str(STATE_VERSION).encode():
+                txn.put(b"version", _VERSIONS[0])
+        elif bytes(raw) not in _VERSIONS:
             raise UnsupportedVersion(
                 f"{self.path}: the data directory has a format this version does not know",
                 got=bytes(raw)[:20].decode("ascii", "replace"),
@@ -312,9 +336,10 @@ class LmdbState:
         loaded beside a writer is of one commit if it is the same before and after."""
         return int(self._env.info()["last_txnid"])
 
-    def load(self, *, producers: bool = True) -> StoredState:
-        """Errors: ``Damaged`` when a record is not what was written."""
-        stored = StoredState()
+    def load(self, *, whole: bool = True) -> StoredState:
+        """``whole`` False: without producers and records of cancels. Errors: ``Damaged`` when a
+        record is not what was written."""
+        stored, cancelled = StoredState(), self._open_cancelled() if whole else None
         with self._env.begin() as txn:
             stored.store_id = self._get(txn, b"store_id", b"")
             stored.epoch = int(self._get(txn, b"epoch", b"0"))
@@ -327,10 +352,25 @@ class LmdbState:
             if raw:
                 stored.checkpoint = decode_checkpoint(raw, self.path)
             self._load_slots(txn, stored.slots)
-            for key, record in txn.cursor(db=self._producers) if producers else ():
+            stored.cancelled_floor = self._floor(txn)
+            for key, record in txn.cursor(db=self._producers) if whole else ():
                 value = unseal(bytes(key), bytes(record), self.path)
                 stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(value)
+            for key, record in txn.cursor(db=cancelled) if cancelled is not None else ():
+                value = unseal(bytes(key), bytes(record), self.path)
+                stored.cancelled[_SECOND.unpack(key)[0]] = value
         return stored
+
+    def cancelled(self, second: int) -> bytes | None:
+        """The record of what was cancelled in a second; None: there is none. For any thread.
+        Errors: ``Damaged``."""
+        database = self._open_cancelled()
+        if database is None:
+            return None
+        key = _SECOND.pack(second)
+        with self._env.begin(db=database) as txn:
+            record = txn.get(key)
+        return None if record is None else unseal(key, bytes(record), self.path)
 
     def _load_slots(self, txn: Any, slots: dict[int, SlotInfo]) -> None:
         before, known = self._known_slots, {}
@@ -346,6 +386,15 @@ class LmdbState:
     def _get(self, txn: Any, key: bytes, default: bytes) -> bytes:
         record = txn.get(key, db=self._meta)
         return default if record is None else unseal(key, bytes(record), self.path)
+
+    def cancelled_floor(self) -> int | None:
+        """As in ``StoredState``, by now. Errors: ``Damaged``."""
+        with self._env.begin() as txn:
+            return self._floor(txn)
+
+    def _floor(self, txn: Any) -> int | None:
+        floor = self._get(txn, b"cancelled_floor", b"")
+        return int(floor) if floor else None
 
     def commit(self, update: StateUpdate) -> None:
         """Errors: ``OSError`` (no room): nothing was committed. ``SyncFailed``: end the process."""
@@ -379,6 +428,7 @@ class LmdbState:
             if update.replace:
                 txn.drop(self._slots, delete=False)
                 txn.drop(self._producers, delete=False)
+                txn.drop(self._cancelled, delete=False)
             if update.checkpoint is not None:
                 put(b"checkpoint", encode_checkpoint(update.checkpoint), self._meta)
             for second, info in update.slots.items():
@@ -389,6 +439,14 @@ class LmdbState:
                 put(_PRODUCER.pack(producer), encode_sent(sent), self._producers)
             for producer in update.producers_deleted:
                 txn.delete(_PRODUCER.pack(producer), db=self._producers)
+            for second, record in update.cancelled.items():
+                put(_SECOND.pack(second), record, self._cancelled)
+            for second in update.cancelled_deleted:
+                txn.delete(_SECOND.pack(second), db=self._cancelled)
+            if update.cancelled_floor is not None:
+                put(b"cancelled_floor", str(update.cancelled_floor).encode(), self._meta)
+                # A program that keeps no such records would delete slots without one.
+                txn.put(b"version", _VERSIONS[-1], db=self._meta)
 
     def close(self) -> None:
         self._env.close()

@@ -50,7 +50,7 @@ from .journal.producers import SOURCE_PRODUCER
 from .journal.queued import AppendWaiter, QueuedEntry, answer_again, pieces_of
 from .mark import Marks
 from .recovery import RecoveredState, configuration, recover
-from .schema import bounds
+from .schema import Int64s, bounds
 from .slots.scrub import Scrubber
 from .slots.spill import Ahead, in_turn
 from .slots.storage import SpillPlan, SpillReport, Storage
@@ -93,7 +93,7 @@ class Wheel:
         self.recovery = found.report
         self.store_id = found.stored.store_id
         self._storage = Storage(self._files, self._state, self.config, self._lock)
-        self.mended = self._storage.recover(found.stored.slots, checkpoint.next_offset)
+        self.mended = self._storage.recover(found.stored)
         self.scrubber = Scrubber(self._storage)
         self._losses = found.stored.losses
         self._cancels = Cancels(self.config.cancels_remembered_max)
@@ -589,7 +589,12 @@ class Wheel:
         return deleted
 
     def _clean(self, marks: Marks, now_ms: int) -> int:
-        return self._storage.clean(marks, now_ms)
+        def known(second: int) -> Int64s | None:
+            with self._lock:
+                has_all = self._cancels.file_read(second)
+                return self._cancels.targets(second) if has_all else None
+
+        return self._storage.clean(marks, now_ms, known)
 
     @property
     def archive_missed(self) -> tuple[int, str]:

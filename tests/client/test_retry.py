@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
@@ -14,6 +15,13 @@ from slotwheel import Client, Message, NodeUnreachable, Overloaded, UnsupportedV
 from slotwheel.client.link import open_link
 from slotwheel.intake.connections import cut_connections
 from slotwheel.intake.flight import FlightIntake
+from slotwheel.wheel.errors import (
+    NOTHING_STORED,
+    InvalidBatch,
+    InvalidMessage,
+    NotRunning,
+    SlotwheelError,
+)
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX, AppendCommand
 from support.fakewheel import FakeWheel
 from support.proxy import Proxy
@@ -77,6 +85,32 @@ def test_answer_lost_after_the_commit_is_recognised() -> None:
     server.close()
     assert wheel.values() == [b"warm", b"once"]
     assert wheel.duplicates == 1
+
+
+@pytest.mark.parametrize("kind", [Overloaded, NotRunning, InvalidMessage, InvalidBatch])
+def test_a_refused_repeat_of_what_may_be_stored_says_one_thing(kind: type[SlotwheelError]) -> None:
+    """The node says that nothing was stored: of the repeat. Of the first time nobody knows."""
+    wheel = FakeWheel()
+    server = FlightIntake(wheel, "127.0.0.1:0")
+
+    def refuse(rows: pa.RecordBatch) -> None:
+        raise kind("no", remedy=f"{NOTHING_STORED} Send it again")
+
+    with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=5) as client:
+        client.send("t", b"warm", delay=60).result(10)
+        wheel.before_append = lambda rows: proxy.stall()  # the answer will not get through
+        receipt = client.send("t", b"once", delay=60)
+        eventually(lambda: len(wheel.batches) == 2)
+        wheel.before_append = refuse
+        wheel._producers.clear()
+        proxy.cut()
+        proxy.go_on()
+        error = receipt.error(20)
+    server.close()
+    assert error is not None
+    assert error.uncertain
+    assert str(error).count("not known") == 1
+    assert "Nothing was stored" not in str(error)
 
 
 def test_node_away_for_a_while() -> None:

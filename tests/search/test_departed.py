@@ -10,6 +10,7 @@ import pyarrow as pa
 from slotwheel.search.fate import MessageFate
 from slotwheel.wheel.departurefile import How, encode, file_header, path_of
 from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.state import StateUpdate
 from support.datadirs import START_MS, SinkNode, messages
 
 from .conftest import Searching
@@ -37,6 +38,7 @@ class ForgettingNode(SinkNode):
         self.deliver(SOON + 2_000)
         self.spill()
         self.wheel.clean(self.now)
+        self.state.commit(StateUpdate(cancelled_floor=SOON + 2_000))
         for path in (self.path / "topics").rglob("*.*"):
             path.unlink()
 

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from slotwheel.wheel.state import StateUpdate, StoredState
 
-_WHOLE = (*("store_id", "epoch", "vote", "checkpoint", "group_key", "voter", "incoming", "losses"),)
+_WHOLE = (
+    *("store_id", "epoch", "vote", "checkpoint", "group_key", "voter", "incoming", "losses"),
+    "cancelled_floor",
+)
 """Fields that an update leaves as they are, or replaces."""
 
 
@@ -15,7 +18,13 @@ def _copied(state: StoredState) -> StoredState:
     """With containers of its own; what is in them never changes."""
     producers = {producer: list(sent) for producer, sent in state.producers.items()}
     losses = list(state.losses)
-    return replace(state, slots=dict(state.slots), producers=producers, losses=losses)
+    return replace(
+        state,
+        slots=dict(state.slots),
+        producers=producers,
+        losses=losses,
+        cancelled=dict(state.cancelled),
+    )
 
 
 class MemoryState:
@@ -47,6 +56,7 @@ class MemoryState:
         if update.replace:
             new.slots.clear()
             new.producers.clear()
+            new.cancelled.clear()
         new.slots.update(update.slots)
         for second in update.slots_deleted:
             new.slots.pop(second, None)
@@ -54,7 +64,13 @@ class MemoryState:
             new.producers[producer] = list(sent)
         for producer in update.producers_deleted:
             new.producers.pop(producer, None)
+        new.cancelled.update(update.cancelled)
+        for second in update.cancelled_deleted:
+            new.cancelled.pop(second, None)
         self.durable = _copied(new)
+
+    def cancelled(self, second: int) -> bytes | None:
+        return self.durable.cancelled.get(second)
 
     def close(self) -> None:
         pass

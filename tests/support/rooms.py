@@ -23,6 +23,7 @@ VALUES = {
                 "answers",
                 "arrowclaims",
                 "backoff",
+                "cancelrecord",
                 "config",
                 "departurefile",
                 "digest",

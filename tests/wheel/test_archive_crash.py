@@ -15,7 +15,7 @@ import pytest
 
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.slots.archive import Archive
-from slotwheel.wheel.slots.storage import Storage
+from slotwheel.wheel.slots.storage import KnownCancels, Storage
 from support.archives import journal_offsets, slot_offsets
 from support.crashfs import MODES, Mode, without_sync_dir
 from support.crashlife import CONFIG, Steps, World
@@ -102,7 +102,7 @@ def kept_behind_the_commit(patch: Patch) -> None:
     """What a crash in between leaves is an unknown slot file, which is removed."""
     clean, keep_slots, commit = Storage.clean, Archive.keep_slots, MemoryState.commit
 
-    def late(self: Storage, marks: Marks, now_ms: int, at_most: int = 1024) -> int:
+    def late(self: Storage, marks: Marks, now_ms: int, known: KnownCancels) -> int:
         waiting: list[Callable[[], Any]] = []
         with pytest.MonkeyPatch.context() as within:
             within.setattr(
@@ -117,7 +117,7 @@ def kept_behind_the_commit(patch: Patch) -> None:
                     waiting.pop()()
 
             within.setattr(MemoryState, "commit", commit_first)
-            return clean(self, marks, now_ms, at_most)
+            return clean(self, marks, now_ms, known)
 
     patch.setattr(Storage, "clean", late)
 

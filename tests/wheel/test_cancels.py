@@ -91,31 +91,38 @@ def test_targets_are_sorted_and_follow_every_change() -> None:
     assert cancels.targets(2).tolist() == []
 
 
-def test_evicting_what_has_left_raises_the_floor() -> None:
+def test_what_has_left_and_is_spilled_goes_first() -> None:
     cancels = Cancels(1)
     for second in (1, 2, 3):
         cancels.committed(one(second * 1000, second, 10 + second))
     cancels.evict(covered_before_second=3, covered_offset=99, now_second=3, spilled=100)
     assert known(cancels, 1000, 1) is known(cancels, 2000, 2) is False
     assert known(cancels, 3000, 3) is True
-    assert cancels.floor_ms == 2999
     assert len(cancels) == 1
 
 
-def test_what_is_pending_unspilled_or_near_is_never_evicted() -> None:
-    """The cleaner forgets only what can be read again, or need not be known."""
+def test_what_is_pending_unspilled_near_or_pinned_is_never_evicted() -> None:
+    """The cleaner forgets only what can be read again, and nothing that is being decided by."""
     cancels = Cancels(0)
     cancels.add(one(1_000, 1, 50), Future())  # pending, in a second that has left
+    cancels.committed(one(2_000, 5, 99))  # has left, and is in no file and no record yet
     cancels.committed(one(10_000, 2, 51))  # near: its slot may be open
     cancels.committed(one(900_000, 3, 99))  # far ahead, not in its file yet
     cancels.committed(one(901_000, 4, 52))  # far ahead, in its file
-    cancels.evict(covered_before_second=2, covered_offset=40, now_second=5, spilled=99)
-    assert known(cancels, 1_000, 1)
-    assert known(cancels, 10_000, 2)
-    assert known(cancels, 900_000, 3)
+    cancels.pin([901])
+    cancels.pin([901])
+    for _ in range(2):
+        cancels.evict(covered_before_second=3, covered_offset=99, now_second=5, spilled=99)
+        for due, target in ((1_000, 1), (2_000, 5), (10_000, 2), (900_000, 3), (901_000, 4)):
+            assert known(cancels, due, target)
+        cancels.unpin([901])
+    cancels.evict(covered_before_second=3, covered_offset=99, now_second=5, spilled=100)
+    assert not known(cancels, 2_000, 5)
+    assert not known(cancels, 900_000, 3)
     assert not known(cancels, 901_000, 4)
     assert not cancels.file_read(901)
-    assert cancels.floor_ms == -1
+    assert known(cancels, 1_000, 1)
+    assert known(cancels, 10_000, 2)
 
 
 def test_below_the_bound_nothing_is_evicted() -> None:
@@ -124,16 +131,15 @@ def test_below_the_bound_nothing_is_evicted() -> None:
     cancels.committed(one(2000, 2, 11))
     cancels.evict(covered_before_second=100, covered_offset=99, now_second=100, spilled=100)
     assert len(cancels) == 2
-    assert cancels.floor_ms == -1
 
 
 def test_a_late_rows_cancel_is_kept_until_the_row_was_passed() -> None:
     """Its second has left, the late row in it has not."""
     cancels = Cancels(0)
     cancels.committed(one(1_000, 30, 31))
-    cancels.evict(covered_before_second=50, covered_offset=30, now_second=50, spilled=10)
+    cancels.evict(covered_before_second=50, covered_offset=30, now_second=50, spilled=40)
     assert known(cancels, 1_000, 30)
-    cancels.evict(covered_before_second=50, covered_offset=31, now_second=50, spilled=10)
+    cancels.evict(covered_before_second=50, covered_offset=31, now_second=50, spilled=40)
     assert not known(cancels, 1_000, 30)
 
 

@@ -154,13 +154,13 @@ def test_a_slot_made_anew_is_the_old_one_or_the_new_one(mode: Mode) -> None:
         assert list(wheel.damaged()) == [SECOND]
         directory.files.steps.stop_at = directory.files.steps.count + point
         try:
-            storage.replace(SECOND, whole, StateUpdate())
+            storage.replace(SECOND, whole, StateUpdate(), Marks())
         except PowerCut:
             wheel = directory.after_a_cut(mode, Random(point)).opened()
             try:
                 assert values_of(wheel) == 13
             except Damaged:
-                wheel._storage.replace(SECOND, whole, StateUpdate())
+                wheel._storage.replace(SECOND, whole, StateUpdate(), Marks())
         else:
             directory.files.steps.stop_at = None
         assert not wheel.damaged()

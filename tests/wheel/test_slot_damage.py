@@ -377,7 +377,7 @@ def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
     assert master_of(node.wheel).prepare(due - 1_000), "it was read ahead"
     before = storage.catalog[second]
     rows = sort_rows(pa.concat_batches(storage.read_blocks(second, before)))
-    storage.replace(second, [rows], StateUpdate())
+    storage.replace(second, [rows], StateUpdate(), Marks())
     size = 10
     if more:  # as long as the old one, or longer, once a last row is spilled
         size += before.length - (storage.catalog[second].length + one_row(tmp_path / "one", size))

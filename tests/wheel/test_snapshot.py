@@ -15,6 +15,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.wheel.cancelrecord import CancelRecord
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
@@ -39,7 +40,8 @@ from support.peerdirs import (
     write_slots,
 )
 
-GOLDEN = Path(__file__).parent / "golden" / "snapshot-v1.bin"
+GOLDEN = Path(__file__).parent / "golden" / "snapshot-v2.bin"
+RECORD = bytes.fromhex("020000000000000078016366800056280d0000680009")
 GOLDEN_HEADER = SnapshotHeader(
     Checkpoint(
         17,
@@ -52,18 +54,26 @@ GOLDEN_HEADER = SnapshotHeader(
     ),
     {-1: SlotInfo(1, 2, 0, -1, 0xFFFFFFFF), 1_900_000_000: SlotInfo(1 << 40, 9, 3, 41, 7)},
     {1: [ProducerEntry(1, 10, 1000, 5, 3), ProducerEntry(-2, 13, 1001, 6, 1)], (1 << 63) | 2: []},
+    cancelled={4: RECORD, 5: bytes.fromhex("00000000010000007801030000000001")},
+    cancelled_floor=3_999,
 )
 
 
 # -- the header
 
 
-def test_the_header_of_version_1_is_read_and_written() -> None:
-    """With a mark of each version in it."""
+def test_the_header_of_version_1_is_read() -> None:
+    """With a mark of each version in it. What was cancelled on its sender is not known of messages
+    that may have left there."""
+    expected = replace(GOLDEN_HEADER, cancelled={}, cancelled_floor=5_000 + 7_200_000)
     for name in ("snapshot-v1.bin", "snapshot-v1-mark-v2.bin", "snapshot-v1-mark-v3.bin"):
-        data = GOLDEN.with_name(name).read_bytes()
-        assert SnapshotHeader.decode(data) == GOLDEN_HEADER
-    assert GOLDEN_HEADER.encode() == data
+        assert SnapshotHeader.decode(GOLDEN.with_name(name).read_bytes()) == expected
+
+
+def test_the_golden_header() -> None:
+    assert CancelRecord.decode(RECORD, "golden").offsets.tolist() == [3, 8]
+    assert SnapshotHeader.decode(GOLDEN.read_bytes()) == GOLDEN_HEADER
+    assert GOLDEN_HEADER.encode() == GOLDEN.read_bytes()
 
 
 i64 = st.integers(-(2**63), 2**63 - 1)
@@ -100,8 +110,8 @@ def test_every_length_but_its_own_is_seen() -> None:
 
 def test_another_version_is_refused_by_name() -> None:
     data = bytearray(GOLDEN.read_bytes())
-    struct.pack_into("<H", data, 8, 2)
-    with pytest.raises(UnsupportedVersion, match="version of the snapshot; got 2; expected 1"):
+    struct.pack_into("<H", data, 8, 3)
+    with pytest.raises(UnsupportedVersion, match="version of the snapshot; got 3; expected 2"):
         SnapshotHeader.decode(bytes(data))
 
 
@@ -115,6 +125,7 @@ def forged(at: int, value: bytes) -> bytes:
 
 CHECKPOINT_BYTES = struct.unpack_from("<I", GOLDEN.read_bytes(), 32)[0]
 SLOTS_AT = 40 + CHECKPOINT_BYTES
+CANCELLED_AT = SLOTS_AT + 2 * 44 + (16 + 2 * 40) + 16
 
 
 @pytest.mark.parametrize(
@@ -135,6 +146,13 @@ SLOTS_AT = 40 + CHECKPOINT_BYTES
         (SLOTS_AT + 2 * 44 + 8, struct.pack("<I", 1)),  # fewer entries of a producer
         (SLOTS_AT + 2 * 44 + 8, struct.pack("<I", 2**32 - 1)),
         (SLOTS_AT + 2 * 44 + 12, b"\1"),
+        (CANCELLED_AT + 8, struct.pack("<I", 1)),  # fewer records of cancels
+        (CANCELLED_AT + 8, struct.pack("<I", 2**32 - 1)),
+        (CANCELLED_AT + 12, b"\1"),  # reserved
+        (CANCELLED_AT + 16, struct.pack("<q", 5)),  # the same second twice
+        (CANCELLED_AT + 16, struct.pack("<q", 6)),  # not ascending
+        (CANCELLED_AT + 24, struct.pack("<I", len(RECORD) + 1)),
+        (CANCELLED_AT + 28, b"\3"),  # more offsets than there are
     ],
 )
 def test_what_does_not_add_up_is_refused(at: int, value: bytes) -> None:

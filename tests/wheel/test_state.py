@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -60,12 +62,43 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
             voter=True,
             incoming=True,
             group_key=b"k" * 16,
+            cancelled={-7: b"record", 1_900_000_000: b""},
+            cancelled_floor=-1,
         )
     )
+    assert state.cancelled(-7) == b"record"
+    assert state.cancelled(7) is None
     state.close()
     assert reload(tmp_path) == StoredState(
-        b"0123456789abcdef", 3, "node-ü", CHECKPOINT, slots, producers, True, True, b"k" * 16
+        b"0123456789abcdef",
+        3,
+        "node-ü",
+        CHECKPOINT,
+        slots,
+        producers,
+        True,
+        True,
+        b"k" * 16,
+        cancelled={-7: b"record", 1_900_000_000: b""},
+        cancelled_floor=-1,
     )
+
+
+def test_a_reader_follows_a_state_that_gets_records(tmp_path: Path) -> None:
+    """It was opened while the state was of version 1; a program of that version refuses it then."""
+    with closing(LmdbState(tmp_path)) as old, old._env.begin(write=True) as txn:
+        txn.drop(old._cancelled)
+    code = (
+        "import sys; from slotwheel.wheel.state import LmdbState, StateUpdate;"
+        " LmdbState(sys.argv[1]).commit(StateUpdate(cancelled={4: b'x'}, cancelled_floor=3))"
+    )
+    with closing(LmdbState(tmp_path, readonly=True)) as reader:
+        assert (reader.cancelled(4), reader.cancelled_floor()) == (None, None)
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+        assert (reader.cancelled(4), reader.cancelled_floor()) == (b"x", 3)
+    env = lmdb.open(str(tmp_path / "state"), max_dbs=3, readonly=True)
+    with closing(env), env.begin(db=env.open_db(b"meta", create=False)) as txn:
+        assert txn.get(b"version") == b"2"
 
 
 def test_an_update_leaves_the_rest_as_it_is(tmp_path: Path) -> None:

@@ -606,8 +606,9 @@ class WheelMachine(RuleBasedStateMachine):
         wheel = self.node.wheel
         canceller = master_of(wheel).canceller
         old = row.offset < canceller._epoch_offset and row.due <= canceller._reach_ms
-        forgotten = row.due <= wheel._cancels.floor_ms
-        return not old and not forgotten and row.offset not in self.model.doubtful
+        old &= row.offset not in self.model.cancelled
+        [known] = wheel._storage.cancelled.known(np.array([row.due]))
+        return not old and bool(known) and row.offset not in self.model.doubtful
 
     def _cancel(self, offsets: list[int]) -> None:
         own = self._next_offset()

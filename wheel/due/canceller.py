@@ -19,7 +19,7 @@ What each answer means: docs/durability.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -205,37 +205,59 @@ class Canceller:
         """
         state = np.full(len(due), _State.READ, np.int8)
         request = _Request(due, offset, topics, append, timeout_s, state)
-        self._read_cancels(request)
-        self._decide_all(request.rows(_State.READ), request)
-        in_flight = request.rows(_State.WAIT)
-        if len(in_flight):
+        seconds = request.seconds(request.rows(_State.READ))
+        with self._lock:
+            self._cancels.pin(seconds)
+        try:
+            self._read_cancels(seconds, request)
+            self._decide_all(request.rows(_State.READ), request)
+            in_flight = request.rows(_State.WAIT)
+            if len(in_flight):
+                with self._lock:
+                    self._wait_for_the_sink(in_flight, request)
+                    self._decide_share(in_flight[:_SHARE], request)  # before they fly again
+                rest = np.concatenate([request.rows(_State.READ), in_flight[_SHARE:]])
+                self._decide_all(rest, request)
+        finally:
             with self._lock:
-                self._wait_for_the_sink(in_flight, request)
-                self._decide_share(in_flight[:_SHARE], request)  # before they fly again
-            rest = np.concatenate([request.rows(_State.READ), in_flight[_SHARE:]])
-            self._decide_all(rest, request)
+                self._cancels.unpin(seconds)
         self._await_commits(request)
         return state
 
-    def _read_cancels(self, request: _Request) -> None:
-        """Register the cancel rows in the slot files of these rows. Rows of a damaged file become
-        *unknown*."""
+    def _read_cancels(self, seconds: list[int], request: _Request) -> None:
+        """Register what was cancelled in these seconds and is in their slot files, or in what is
+        kept of those that were deleted. Rows of a damaged file become *unknown*."""
         with self._lock:
+            catalog, cancels = self._storage.catalog, self._cancels
             unread = [
                 second
-                for second in request.seconds(request.rows(_State.READ))
-                if (info := self._storage.catalog.get(second)) is not None
+                for second in seconds
+                if (info := catalog.get(second)) is not None
                 and info.cancels > 0
-                and not self._cancels.file_read(second)
+                and not cancels.file_read(second)
             ]
-        for second in unread:
+        self._read_each(unread, self._storage.cancelled_in_file, cancels.add_from_file, request)
+        # Behind the files: one that was deleted meanwhile has left its cancels there.
+        with self._lock:
+            kept = self._storage.cancelled
+            unread = [one for one in seconds if one in kept and not cancels.record_read(one)]
+        self._read_each(unread, kept.offsets, cancels.add_from_record, request)
+
+    def _read_each(
+        self,
+        seconds: list[int],
+        read: Callable[[int], Iterable[int]],
+        add: Callable[[int, Iterable[int]], None],
+        request: _Request,
+    ) -> None:
+        for second in seconds:
             try:
-                targets = self._storage.cancelled_in_file(second)
+                targets = read(second)
             except Damaged:
                 request.state[request.due // TICK_MS == second] = _State.UNKNOWN
                 continue
             with self._lock:
-                self._cancels.add_from_file(second, targets)
+                add(second, targets)
 
     def _read_topics(self, unread: Int64s, request: _Request) -> None:
         """Read the topics of all rows in the slots of ``unread``, so that no slot is read twice.
@@ -293,7 +315,7 @@ class Canceller:
         state = _OF_LEFT[self._lines.has_left(due, offset, request.topics[at])]
         left = state == _State.DELIVERED
         # Or it was cancelled, which is forgotten by now, or was lost in a repair.
-        state[left & (due <= self._cancels.floor_ms)] = _State.UNKNOWN
+        state[left & ~self._storage.cancelled.known(due)] = _State.UNKNOWN
         state[left & among(self._lost_seconds(), due // TICK_MS)] = _State.UNKNOWN
         state[(offset < self._epoch_offset) & (due <= self._reach_ms)] = _State.UNKNOWN
         known, pending = self._cancels.find(due, offset)

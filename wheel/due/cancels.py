@@ -1,17 +1,18 @@
-"""Cancels of this epoch: what holds a row back, and what makes an answer truthful.
+"""The register of cancels: what holds a row back, and what makes an answer truthful.
 
 Theory: a cancel is a row in its target's slot. Once it is in a slot file, every reader of the slot
 finds it; until then delivery finds it in this register. The register also keeps past cancels, so
 that a second cancel of a message gets the same answer, and a row that has left gets a true one:
 *already delivered* only if it is known that no cancel came first.
 
-Memory is bounded: the oldest seconds go first, and a floor is kept, the due time up to which the
-register is incomplete. A second with unspilled or uncommitted cancels is never dropped.
+Memory is bounded: the oldest seconds go first. A second with unspilled or uncommitted cancels is
+never dropped, so what is forgotten here can be read again: in the slot file, or in the record of
+its second (``wheel/slots/cancelled.py``). Neither is one about which a request is being decided.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class _Second:
     newest: int = -1
     """Highest offset of a cancel row itself."""
     file_read: bool = False
+    record_read: bool = False
     sorted: Int64s | None = None
     """``committed`` in order, made when it is asked for."""
 
@@ -51,8 +53,7 @@ class Cancels:
         self._max = remembered_max
         self._seconds: dict[int, _Second] = {}
         self._count = 0
-        self.floor_ms = -1
-        """Whether rows due at or before this were cancelled is not known any more."""
+        self._pinned = Counter[int]()
 
     def __len__(self) -> int:
         return self._count
@@ -63,16 +64,36 @@ class Cancels:
 
     def add_from_file(self, at_second: int, targets: Iterable[int]) -> None:
         """Register the cancels in a slot's file; needed once for each second (``file_read``)."""
+        self._add(at_second, targets).file_read = True
+
+    def add_from_record(self, at_second: int, targets: Iterable[int]) -> None:
+        """Likewise those in the record of a second (``record_read``)."""
+        self._add(at_second, targets).record_read = True
+
+    def _add(self, at_second: int, targets: Iterable[int]) -> _Second:
         second = self._seconds.setdefault(at_second, _Second())
         self._count -= len(second)
-        second.file_read = True
         second.committed.update(targets)
         second.sorted = None
         self._count += len(second)
+        return second
 
     def file_read(self, at_second: int) -> bool:
         second = self._seconds.get(at_second)
         return second is not None and second.file_read
+
+    def record_read(self, at_second: int) -> bool:
+        second = self._seconds.get(at_second)
+        return second is not None and second.record_read
+
+    def pin(self, seconds: Iterable[int]) -> None:
+        """What is known of these seconds stays until ``unpin``: else a decision could be made
+        without the cancels that were just read for it."""
+        self._pinned.update(seconds)
+
+    def unpin(self, seconds: Iterable[int]) -> None:
+        self._pinned.subtract(seconds)
+        self._pinned += Counter()  # drops those that nobody has pinned any more
 
     def committed(self, rows: CancelRows) -> None:
         """Cancels are committed: some that were added here, or another master's."""
@@ -141,10 +162,9 @@ class Cancels:
     ) -> None:
         """Forget the oldest until the bound holds.
 
-        A second before ``covered_before_second`` whose cancels have offsets up to
-        ``covered_offset`` has left whole, late rows too; forgetting it raises the floor. A second
-        far ahead can be forgotten when all its cancels are committed and spilled (below offset
-        ``spilled``): its file will be read again when needed.
+        A second can be forgotten when all its cancels are committed and spilled (below offset
+        ``spilled``), and no reader has its slot open: it is before ``covered_before_second`` with
+        cancels up to ``covered_offset``, so that it has left whole, late rows too; or far ahead.
         """
         if self._count <= self._max:
             return
@@ -152,14 +172,12 @@ class Cancels:
             if self._count <= self._max:
                 return
             second = self._seconds[at]
-            if second.pending:
+            if second.pending or second.newest >= spilled or at in self._pinned:
                 continue
-            if at < covered_before_second and second.newest <= covered_offset:
-                self.floor_ms = max(self.floor_ms, (at + 1) * TICK_MS - 1)
-            elif at <= now_second + _NEAR_SECONDS or second.newest >= spilled:
-                continue
-            self._count -= len(second)
-            del self._seconds[at]
+            has_left = at < covered_before_second and second.newest <= covered_offset
+            if has_left or at > now_second + _NEAR_SECONDS:
+                self._count -= len(second)
+                del self._seconds[at]
 
 
 def _by_second(due: Int64s) -> Iterable[tuple[int, list[int]]]:

@@ -28,7 +28,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import NotRunning, Overloaded, SlotwheelError, SyncFailed, remedy_for
+from ..errors import (
+    NOTHING_STORED,
+    NotRunning,
+    Overloaded,
+    SlotwheelError,
+    SyncFailed,
+    remedy_for,
+)
 from ..files import Bytes
 from ..state import ProducerEntry
 from .entry import Entry, EntryKind
@@ -261,7 +268,7 @@ class Log:
             self._go_back_to(failed)
         refusal = Overloaded(
             f"the journal could not be written: {error.strerror or error}",
-            remedy=f"Nothing was stored. {remedy_for(error)}, then send again",
+            remedy=f"{NOTHING_STORED} {remedy_for(error)}, then send again",
         )
         for queued in failed:
             queued.fail(refusal)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import NotMaster, Overloaded
+from ..errors import NOTHING_STORED, NotMaster, Overloaded
 from ..journal.entry import Entry
 from ..journal.epochs import Epochs
 from ..journal.log import LogPositions
@@ -259,7 +259,7 @@ class PeerWheel(Wheel):
                 "the peers are behind: too much waits for a majority of them",
                 got=f"{self._log.queued_bytes} bytes",
                 limit=f"{self.config.majority_lag_bytes_max} bytes",
-                remedy="Nothing was stored. Send it again in a moment",
+                remedy=f"{NOTHING_STORED} Send it again in a moment",
             )
 
     # -- slot files and snapshots ----------------------------------------------------------------
@@ -329,9 +329,8 @@ class PeerWheel(Wheel):
             checkpoint = replace(
                 checkpoint, rows=checkpoint.rows - rows, cancels=checkpoint.cancels - cancels
             )
-            self._storage.replace(
-                second, found.blocks, StateUpdate(checkpoint=checkpoint, losses=losses)
-            )
+            update = StateUpdate(checkpoint=checkpoint, losses=losses)
+            self._storage.replace(second, found.blocks, update, marks)
             with self._lock:
                 self._checkpoint = checkpoint
                 self._losses = losses

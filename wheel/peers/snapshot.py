@@ -54,12 +54,19 @@ class SnapshotSource:
     def __init__(
         self, files: Files, stored: StoredState, request: SnapshotRequest | None = None
     ) -> None:
-        """``stored``: checkpoint, slots, producers and losses of one moment, as
+        """``stored``: checkpoint, slots, producers, losses and records of cancels of one moment, as
         ``StateStore.load`` gives them; the rest of it is not used."""
         self._files = files
         self._held = (request or SnapshotRequest()).held
         losses = tuple(replace(one, kept="") for one in stored.losses)
-        self._header = SnapshotHeader(stored.checkpoint, stored.slots, stored.producers, losses)
+        self._header = SnapshotHeader(
+            stored.checkpoint,
+            stored.slots,
+            stored.producers,
+            losses,
+            stored.cancelled,
+            -1 if stored.cancelled_floor is None else stored.cancelled_floor,
+        )
 
     @property
     def index(self) -> int:

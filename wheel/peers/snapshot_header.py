@@ -1,9 +1,9 @@
 """The beginning of a snapshot: all of the sender's state that the receiver adopts.
 
-    +------+------------+---------------+-----+-----------+--------+-----+--------+
-    | head | checkpoint | slot 1        | ... | producer 1| sent 1 | ... | losses |
-    | 40   | JSON       | second + 36 B |     | 16        | 40     |     | JSON   |
-    +------+------------+---------------+-----+-----------+--------+-----+--------+
+    +------+------------+---------------+-----+-----------+--------+-----+--------+---------+-----+
+    | head | checkpoint | slot 1        | ... | producer 1| sent 1 | ... | losses | cancels | ... |
+    | 40   | JSON       | second + 36 B |     | 16        | 40     |     | JSON   | 16      |     |
+    +------+------------+---------------+-----+-----------+--------+-----+--------+---------+-----+
 
 Theory: the same records as in the state store, in one piece with a CRC. The catalog in it has the
 length and CRC of each slot file that follows, so these need no format of their own. Epoch, vote and
@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from crc32c import crc32c
 
+from ..cancelrecord import CancelRecord
+from ..config import TICK_MS
 from ..errors import Damaged, UnsupportedVersion
 from ..state import (
     SENT_BYTES,
@@ -44,7 +46,8 @@ from ..state import (
 )
 
 MAGIC = b"SWSNAPSH"
-VERSION = 1
+VERSION = 2
+"""Of a snapshot. One of version 1 ends behind the losses."""
 WHERE = "snapshot"
 """Stands for the path in errors."""
 
@@ -78,6 +81,17 @@ _PRODUCER = struct.Struct(
     "I"  # how many records of its entries follow
     "I"  # reserved, zero
 )
+# +-------+---------+----------+
+# | floor | records | reserved |
+# | i64   | u32     | u32 = 0  |
+# +-------+---------+----------+
+_CANCELLED = struct.Struct(
+    "<"
+    "q"  # due time, ms, up to which it is not known what was cancelled; -1: it is known of all
+    "I"  # how many records of cancels follow
+    "I"  # reserved, zero
+)
+_RECORD = struct.Struct("<qI")  # second and length of a record of cancels, before its bytes
 assert _HEAD.size == 40
 assert _LEAD.size + _CHECKED.size == _HEAD.size
 assert _PRODUCER.size == 16
@@ -94,6 +108,10 @@ class SnapshotHeader:
     producers: Mapping[int, Sequence[ProducerEntry]]
     losses: Sequence[Loss] = ()
     """Rows that repairs gave up on the sender, so that they are missing in its slot files."""
+    cancelled: Mapping[int, bytes] = field(default_factory=dict)
+    """Records of what was cancelled in seconds that have left (``cancelrecord``)."""
+    cancelled_floor: int = -1
+    """Up to this due time, ms, it is not known what was cancelled."""
 
     @property
     def nbytes(self) -> int:
@@ -108,7 +126,10 @@ class SnapshotHeader:
             parts += (_SECOND.pack(second), encode_slot(info))
         for producer, sent in sorted(self.producers.items()):
             parts += (_PRODUCER.pack(producer, len(sent), 0), encode_sent(sent))
-        body = b"".join((*parts, losses))
+        parts += (losses, _CANCELLED.pack(self.cancelled_floor, len(self.cancelled), 0))
+        for second, record in sorted(self.cancelled.items()):
+            parts += (_RECORD.pack(second, len(record)), record)
+        body = b"".join(parts)
         head = _CHECKED.pack(
             _HEAD.size + len(body),
             len(self.slots),
@@ -116,23 +137,30 @@ class SnapshotHeader:
             len(checkpoint),
             len(losses),
         )
-        return with_lead(MAGIC, head + body)
+        return with_lead(MAGIC, VERSION, head + body)
 
     @classmethod
     def decode(cls, data: bytes) -> SnapshotHeader:
         """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
-        check_lead(data, MAGIC, _HEAD.size, WHERE)
+        version = check_lead(data, MAGIC, VERSION, _HEAD.size, WHERE)
         *_, length, slots, producers, checkpoint, losses = _HEAD.unpack_from(data)
         if length != len(data):
             raise damaged(_LEAD.size, f"{length} bytes", f"{len(data)} bytes")
-        return _Body(data).header(slots, producers, checkpoint, losses)
+        found = _Body(data, version).header(slots, producers, checkpoint, losses)
+        if version > 1:
+            return found
+        # What it deleted was accepted before its checkpoint, and due within a horizon of that.
+        marks = found.checkpoint.marks
+        horizon_ms = int(found.checkpoint.config.get("slots", 0)) * TICK_MS
+        return replace(found, cancelled_floor=max(marks.main.c, marks.reach) + horizon_ms)
 
 
 class _Body:
     """Reads the records one by one; none may reach beyond the end."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, version: int) -> None:
         self._data = memoryview(data)
+        self._version = version
         self._at = _HEAD.size
 
     def header(self, slots: int, producers: int, checkpoint: int, losses: int) -> SnapshotHeader:
@@ -142,11 +170,20 @@ class _Body:
             dict(self._producer() for _ in range(self._at_most(producers, _PRODUCER.size))),
             tuple(decode_losses(bytes(self._read(losses)) or b"[]", WHERE)),
         )
+        records = 0
+        if self._version > 1:
+            floor_ms, records, reserved = _CANCELLED.unpack(self._read(_CANCELLED.size))
+            if reserved:
+                raise damaged(self._at - 4, "reserved field zero", reserved)
+            count = self._at_most(records, _RECORD.size)
+            cancelled = dict(self._record() for _ in range(count))
+            found = replace(found, cancelled=cancelled, cancelled_floor=floor_ms)
         if self._at != len(self._data):
             raise damaged(self._at, "the end", f"{len(self._data) - self._at} bytes more")
         for what, keys, count in (
             ("seconds", list(found.slots), slots),
             ("producers", list(found.producers), producers),
+            ("seconds with cancels", list(found.cancelled), records),
         ):
             if len(keys) != count or any(one >= other for one, other in pairwise(keys)):
                 raise damaged(_HEAD.size, f"{count} ascending {what}", "others")
@@ -169,6 +206,12 @@ class _Body:
         (second,) = _SECOND.unpack(self._read(_SECOND.size))
         return second, decode_slot(self._read(SLOT_BYTES))
 
+    def _record(self) -> tuple[int, bytes]:
+        second, length = _RECORD.unpack(self._read(_RECORD.size))
+        record = bytes(self._read(length))
+        CancelRecord.decode(record, WHERE)
+        return second, record
+
     def _producer(self) -> tuple[int, list[ProducerEntry]]:
         producer, sent, reserved = _PRODUCER.unpack(self._read(_PRODUCER.size))
         if reserved:
@@ -176,23 +219,23 @@ class _Body:
         return producer, decode_sent(self._read(sent * SENT_BYTES))
 
 
-def with_lead(magic: bytes, checked: bytes) -> bytes:
+def with_lead(magic: bytes, version: int, checked: bytes) -> bytes:
     """``checked`` with magic, version and its CRC before it."""
-    return _LEAD.pack(magic, VERSION, 0, crc32c(checked)) + checked
+    return _LEAD.pack(magic, version, 0, crc32c(checked)) + checked
 
 
-def check_lead(data: bytes, magic: bytes, head_bytes: int, where: str) -> None:
-    """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
+def check_lead(data: bytes, magic: bytes, newest: int, head_bytes: int, where: str) -> int:
+    """The version. Errors: ``Damaged``; ``UnsupportedVersion`` when only that is unknown."""
     if len(data) < head_bytes:
         raise damaged(len(data), f"a head of {head_bytes} bytes", f"{len(data)} bytes", where)
     found, version, reserved, crc = _LEAD.unpack_from(data)
     if found != magic:
         raise damaged(0, f"magic {magic!r}", repr(found), where)
-    if version != VERSION:
+    if not 1 <= version <= newest:
         raise UnsupportedVersion(
             f"unknown version of the {where}",
             got=version,
-            limit=VERSION,
+            limit=newest,
             remedy="Run the same slotwheel version on all peers",
         )
     actual = crc32c(memoryview(data)[_LEAD.size :])
@@ -200,6 +243,7 @@ def check_lead(data: bytes, magic: bytes, head_bytes: int, where: str) -> None:
         raise damaged(12, f"CRC-32C {crc:08x}", f"{actual:08x}", where)
     if reserved:
         raise damaged(10, "reserved field zero", reserved, where)
+    return int(version)
 
 
 def damaged(position: int, expected: object, found: object, path: str = WHERE) -> Damaged:

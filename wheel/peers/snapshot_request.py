@@ -25,6 +25,7 @@ from .snapshot_header import check_lead, damaged, with_lead
 
 MAGIC = b"SWSNPREQ"
 WHERE = "snapshot request"
+VERSION = 1
 
 #  0          8         10         12    16      20         24
 #  +----------+---------+----------+-----+-------+----------+
@@ -72,12 +73,12 @@ class SnapshotRequest:
         held = sorted(self.held.items())
         tail = struct.pack("<II", len(held), 0)
         tail += b"".join(_FILE.pack(second, part.length, part.crc) for second, part in held)
-        return with_lead(MAGIC, tail)
+        return with_lead(MAGIC, VERSION, tail)
 
     @classmethod
     def decode(cls, data: bytes) -> SnapshotRequest:
         """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
-        check_lead(data, MAGIC, _HEAD.size, WHERE)
+        check_lead(data, MAGIC, VERSION, _HEAD.size, WHERE)
         *_, files, reserved = _HEAD.unpack_from(data)
         if reserved:
             raise damaged(20, "reserved field zero", reserved, WHERE)

@@ -188,6 +188,8 @@ class SnapshotSink:
             slots=self._header.slots,
             producers=self._header.producers,
             losses=self._header.losses,
+            cancelled=self._header.cancelled,
+            cancelled_floor=self._header.cancelled_floor,
             incoming=True,
             replace=True,
         )

@@ -10,6 +10,7 @@ Rules
   which is removed at open.
 - A slot is deleted only when every committed mark covers every row in it. What is to be kept gets
   its name in the archive before the commit.
+- What lets go of cancel rows says in the same commit what they named (``cancelled.py``).
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from ..files import SLOT_DIRECTORY, Files
 from ..mark import Marks
 from ..rows import members, take_rows
 from ..schema import ROW, Int64s, times
-from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate
+from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate, StoredState
 from ..tail.tail import Piece, Tail
 from .archive import Archive
+from .cancelled import CancelledSeconds, covered_cancels
 from .mend import complete, stage, switch
 from .slotfile import NOTHING, SlotFiles, missing, path_of
 from .spill import Ahead, blocks, in_turn
@@ -41,6 +43,9 @@ from .spill import Ahead, blocks, in_turn
 _SYNC_ONE_BY_ONE_MAX = 256
 """Up to so many files are synced one by one; more of them by one syncfs, which is faster for many
 but stalls the journal's own syncs for some milliseconds."""
+
+KnownCancels = Callable[[int], Int64s | None]
+"""The offsets that the cancels in a second's file name; None: they have to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ class Storage:
         self._lock = lock
         self.slot_files = SlotFiles(files, config.open_handles_max)
         self.archive = Archive(files, config)
+        self.cancelled = CancelledSeconds(state, config.horizon_ms)
         self.tail = Tail()
         self.spilled = 0
         """Committed rows below this offset are in slot files (or were covered)."""
@@ -97,8 +103,10 @@ class Storage:
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def recover(self, slots: Mapping[int, SlotInfo], spilled: int) -> list[str]:
-        """Bring the files in line with the catalog. Returns what was mended, one line each."""
+    def recover(self, stored: StoredState) -> list[str]:
+        """Bring the files in line with the state. Returns what was mended, one line each."""
+        slots, spilled = stored.slots, stored.checkpoint.next_offset
+        self.cancelled.load(stored)
         mended = complete(self._files, slots)
         for second, info in slots.items():
             cut = self.slot_files.cut(second, info)
@@ -201,7 +209,7 @@ class Storage:
         return best
 
     def cancelled_in_file(self, second: int) -> set[int]:
-        """Targets of the cancel rows in a slot's file."""
+        """Targets of the cancel rows in a slot's file. Errors: ``Damaged``."""
         with self._lock:
             info = self.catalog.get(second)
         if info is None or info.cancels == 0:
@@ -260,6 +268,7 @@ class Storage:
         tail to the files. An ``OSError`` (a full disk) leaves everything as it was.
         """
         marks = plan.checkpoint.marks
+        cancelled = self.cancelled.plan(covered_cancels(plan.pieces, marks), marks)
         changed: dict[int, SlotInfo] = {}
         rows = 0
         made: set[int] = set()
@@ -277,6 +286,9 @@ class Storage:
                     slots=changed,
                     producers=plan.producers,
                     producers_deleted=plan.producers_gone,
+                    cancelled=cancelled.records,
+                    cancelled_deleted=cancelled.deleted,
+                    cancelled_floor=cancelled.floor_ms,
                 )
             )
         except OSError:  # the state store commits nothing then, either
@@ -292,6 +304,7 @@ class Storage:
                 if second not in self.catalog:
                     bisect.insort(self._seconds, second)
             self.catalog.update(changed)
+            self.cancelled.committed(cancelled)
             self.file_rows += rows
             self.file_bytes += nbytes
             self.spilled = max(self.spilled, plan.checkpoint.next_offset)
@@ -317,7 +330,13 @@ class Storage:
         if fresh:
             self._files.sync_dir(SLOT_DIRECTORY)
 
-    def clean(self, marks: Marks, now_ms: int, at_most: int = 1024) -> int:
+    def clean(
+        self,
+        marks: Marks,
+        now_ms: int,
+        known: KnownCancels = lambda _: None,
+        at_most: int = 1024,
+    ) -> int:
         """Delete slot files that every one of the committed ``marks`` covers whole, or move them to
         the archive; how many."""
         self.archive.trim(now_ms)
@@ -330,13 +349,22 @@ class Storage:
             ][:at_most]
         if not covered:
             return 0
+        cancelled = self.cancelled.plan(self._cancelled_in(covered, known), marks)
         kept = self.archive.keep_slots({one: self.catalog[one] for one in covered}, now_ms)
         try:
-            self._state.commit(StateUpdate(slots_deleted=covered))
+            self._state.commit(
+                StateUpdate(
+                    slots_deleted=covered,
+                    cancelled=cancelled.records,
+                    cancelled_deleted=cancelled.deleted,
+                    cancelled_floor=cancelled.floor_ms,
+                )
+            )
         except OSError:
             self.archive.unlink_kept(kept)
             raise
         with self._lock:
+            self.cancelled.committed(cancelled)
             for second in covered:
                 info = self.catalog.pop(second)
                 self.damaged.pop(second, None)
@@ -347,12 +375,46 @@ class Storage:
             self.slot_files.remove(second)
         return len(covered)
 
-    def replace(self, second: int, blocks: Sequence[pa.RecordBatch], update: StateUpdate) -> None:
+    def _cancelled_in(
+        self, seconds: Iterable[int], known: KnownCancels
+    ) -> dict[int, Int64s | None]:
+        """By second, what the cancels in the slot files name; None: a file is damaged."""
+        found: dict[int, Int64s | None] = {}
+        for second in seconds:
+            if not self.catalog[second].cancels:
+                continue
+            targets = known(second)
+            if targets is None:
+                try:
+                    read = self.cancelled_in_file(second)
+                    targets = np.sort(np.fromiter(read, np.int64, len(read)))
+                except Damaged:
+                    targets = None
+            found[second] = targets
+        return found
+
+    def replace(
+        self,
+        second: int,
+        blocks: Sequence[pa.RecordBatch],
+        update: StateUpdate,
+        marks: Marks,
+    ) -> None:
         """Put a file of ``blocks`` in the place of a damaged one; without blocks, delete the slot.
         The caller holds the lock of spilling and cleaning. ``update``: what else is committed.
+        ``marks``: the committed ones; of a second that they have reached, cancels may be missing in
+        the blocks.
 
         Errors: ``OSError``: nothing has changed. ``SyncFailed``.
         """
+        lost = {second: None} if any(one.c >= second * TICK_MS for one in marks.every) else {}
+        cancelled = self.cancelled.plan(lost, marks)
+        update = replace(
+            update,
+            cancelled=cancelled.records,
+            cancelled_deleted=cancelled.deleted,
+            cancelled_floor=cancelled.floor_ms,
+        )
         if blocks:
             fresh = stage(self._files, second, blocks)
             update = replace(update, slots={second: fresh})
@@ -361,6 +423,7 @@ class Storage:
         switch(self._files, self._state, second, update)
         self.slot_files.handles.forget(path_of(second))
         with self._lock:
+            self.cancelled.committed(cancelled)
             before = self.catalog.pop(second)
             self.catalog.update(update.slots)
             self._seconds = sorted(self.catalog)

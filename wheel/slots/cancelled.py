@@ -1,0 +1,146 @@
+"""Which messages were cancelled in seconds that have left.
+
+Theory: a cancel is a row in the slot of the message that it names, and leaves with it. Without
+anything else a wheel that was started again could not tell a cancelled message from a delivered
+one. So the transaction that lets go of cancel rows - a cleaning that deletes their slot file, a
+spill that drops them from the tail - also adds the offsets that they name to the record of their
+second. Every peer does so for itself, from the same rows.
+
+    register -> slot file -> record of the second -> removed one horizon after the second
+
+Rules
+- A record is kept for one horizon behind the mark, and all of them together up to ``BYTES_MAX``.
+  The oldest go first; up to the *floor*, a due time, nothing is known of what was cancelled.
+- A record is *incomplete* where a slot file was damaged or replaced when it was to be added. Then
+  an offset that it has is cancelled, and of another one nothing is known.
+- A second without cancels has no record and costs nothing.
+
+Byte layout: docs/formats.md, "State".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..cancelrecord import CancelRecord, is_incomplete
+from ..config import MIB, TICK_MS
+from ..errors import Damaged
+from ..journal.payloads import CancelRows
+from ..mark import Marks
+from ..schema import Int64s, Mask
+from ..state import StateStore, StoredState
+from ..tail.tail import Piece
+
+BYTES_MAX = 32 * MIB
+"""Of all records together; 10 million cancels take some 16 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledUpdate:
+    """What one transaction changes in the records; its fields are those of ``StateUpdate``."""
+
+    records: Mapping[int, bytes] = field(default_factory=dict)
+    deleted: tuple[int, ...] = ()
+    floor_ms: int | None = None
+
+
+class CancelledSeconds:
+    """The records of a data directory. One thread plans and commits; ``covers_all``, ``in`` and
+    ``committed`` are called under the owner's lock."""
+
+    def __init__(self, state: StateStore, horizon_ms: int) -> None:
+        self._state = state
+        self._horizon_ms = horizon_ms
+        self.load(StoredState())
+
+    def load(self, stored: StoredState) -> None:
+        """Be those of a state."""
+        records = stored.cancelled
+        self._sizes = {second: len(record) for second, record in records.items()}
+        self._incomplete = {one for one, record in records.items() if is_incomplete(record)}
+        self._floor_ms = -1 if stored.cancelled_floor is None else stored.cancelled_floor
+
+    def __contains__(self, second: int) -> bool:
+        return second in self._sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def known(self, due: Int64s) -> Mask:
+        """Of which due times it is known which messages were cancelled, if they have left."""
+        known: Mask = due > self._floor_ms
+        if self._incomplete:
+            incomplete = np.fromiter(self._incomplete, np.int64, len(self._incomplete))
+            known &= ~np.isin(due // TICK_MS, incomplete)
+        return known
+
+    def offsets(self, second: int) -> list[int]:
+        """The cancelled offsets in the record of a second. Errors: ``Damaged``."""
+        found: list[int] = self.read(second).offsets.tolist()
+        return found
+
+    def read(self, second: int) -> CancelRecord:
+        """The record of a second; an empty one if there is none. Errors: ``Damaged``."""
+        data = self._state.cancelled(second)
+        if data is None:
+            return CancelRecord()
+        return CancelRecord.decode(data, f"the record of cancels of second {second}")
+
+    def plan(self, found: Mapping[int, Int64s | None], marks: Marks) -> CancelledUpdate:
+        """Add cancelled offsets by second, None where they cannot be read; and remove what is too
+        old by ``marks``. Nothing changes before ``committed``."""
+        records: dict[int, bytes] = {}
+        for second, offsets in found.items():
+            try:
+                record = self.read(second)
+            except Damaged:
+                record = CancelRecord(incomplete=True)
+            records[second] = record.with_more(offsets).encode()
+        sizes = self._sizes | {second: len(record) for second, record in records.items()}
+        nbytes = sum(sizes.values()) if records else 0
+        first_kept = (marks.main.c - self._horizon_ms) // TICK_MS
+        deleted = []
+        for second in sorted(sizes):
+            if second >= first_kept and nbytes <= BYTES_MAX:
+                break
+            nbytes -= sizes[second]
+            deleted.append(second)
+            records.pop(second, None)
+        if not deleted:
+            return CancelledUpdate(records)
+        floor_ms = max(self._floor_ms, (deleted[-1] + 1) * TICK_MS - 1)
+        return CancelledUpdate(records, tuple(deleted), floor_ms)
+
+    def committed(self, update: CancelledUpdate) -> None:
+        """That update is in the state."""
+        for second, record in update.records.items():
+            self._sizes[second] = len(record)
+            if is_incomplete(record):
+                self._incomplete.add(second)
+        for second in update.deleted:
+            self._sizes.pop(second, None)
+            self._incomplete.discard(second)
+        if update.floor_ms is not None:
+            self._floor_ms = update.floor_ms
+
+
+def covered_cancels(pieces: Iterable[Piece], marks: Marks) -> dict[int, Int64s]:
+    """By second, what the cancel rows name that ``marks`` cover: a spill drops them."""
+    found: dict[int, list[Int64s]] = {}
+    for piece in pieces:
+        if not piece.cancels:
+            continue
+        rows = CancelRows.of(piece.rows, piece.base_offset)
+        covered = np.flatnonzero(marks.all_covered(rows.due, rows.own))
+        if not len(covered):
+            continue
+        second, target = rows.due[covered] // TICK_MS, rows.target[covered]
+        order = np.argsort(second, kind="stable")
+        different, starts = np.unique(second[order], return_index=True)
+        parts = np.split(target[order], starts[1:])
+        for at, named in zip(different.tolist(), parts, strict=True):
+            found.setdefault(at, []).append(named)
+    return {second: np.concatenate(named) for second, named in found.items()}
