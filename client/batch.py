@@ -20,6 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from ..wheel.checks import started
+from ..wheel.delay import delay_of, due_times
 from ..wheel.digest import digests
 from ..wheel.errors import SlotwheelError
 from ..wheel.ids import MessageId, id_texts
@@ -28,7 +30,9 @@ from ..wheel.request import RequestKey
 from ..wheel.rows import from_columns
 from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
+from .message import clock_ms
 
+_CONTENT = ("topic", "key", "value", "headers")
 Columns = tuple[list[Any], ...]
 """Columns of many messages, in the order of ``rows.from_columns``."""
 
@@ -57,6 +61,7 @@ class Shipment:
     rows: pa.RecordBatch | None = None
     columns: Columns | None = None
     due: Int64s | list[int] = field(default_factory=list)
+    """Due times, and delays (``wheel/delay.py``) until it is done."""
     kept: Int64s | None = None
     errors: Errors = field(default_factory=dict)
     nbytes: int = 0
@@ -118,6 +123,7 @@ class Shipment:
     def finish(self, stored: StoredBatch | None, group: str) -> None:
         self.stored, self.group = stored, group
         self.rows = self.columns = None
+        self.due = due_times(self.due, clock_ms() if stored is None else stored.created_ms)
         if stored is not None and stored.shift_ms:
             self.due = np.asarray(self.due, np.int64) + stored.shift_ms
         if self.kept is not None and stored is not None:
@@ -128,6 +134,7 @@ class Shipment:
     def fail(self, error: SlotwheelError) -> None:
         self.failure = error
         self.rows = self.columns = None
+        self.due = due_times(self.due, clock_ms())
         self._end()
 
     def observe(self, observer: ClientObserver) -> None:
@@ -203,6 +210,9 @@ class Shipment:
         ]
 
     def due_ms(self, row: int) -> int:
+        """When a row is due; waits for the node's clock to say when a delay has begun."""
+        if delay_of(int(self.due[row])) is not None:
+            self.wait(None)
         return int(self.due[row])
 
 
@@ -236,9 +246,17 @@ class Batch:
     def note_content(self, now_ms: int) -> None:
         """Compute the receipts' content digests, before ``rows`` may be dropped."""
         if self.digest is None and self.rows is not None:
-            columns = (self.rows.column(name) for name in ("topic", "key", "value", "headers"))
-            self.digest = digests(*columns)
+            self.digest = digests(*(self.rows.column(name) for name in _CONTENT))
             self.sent_ms = now_ms
+
+    def digest_of(self, rows: pa.RecordBatch, start_ms: int) -> UInt64s:
+        """The digests of ``rows``, its own, as they are stored: a message with a delay expires at a
+        time that follows from when the delay began."""
+        assert self.digest is not None
+        stored = started(rows, start_ms)
+        if stored.column("headers") is rows.column("headers"):
+            return self.digest
+        return digests(*(stored.column(name) for name in _CONTENT))
 
     def spans(self) -> Iterator[tuple[Shipment, range]]:
         """Each shipment with the numbers of its rows."""

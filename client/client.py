@@ -32,6 +32,7 @@ import pyarrow as pa
 from ..policy.policyset import PolicySet
 from ..policy.routes import Route
 from ..wheel.checks import due_beyond_horizon, too_large
+from ..wheel.delay import delay_of, due_times
 from ..wheel.errors import (
     InvalidBatch,
     InvalidConfiguration,
@@ -68,7 +69,7 @@ from .http import HttpTransport
 from .httpconnection import is_http
 from .levels import Resolver
 from .link import FlightTransport
-from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_ms_of, flatten
+from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_of, flatten
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
 from .sender import Sender
@@ -273,9 +274,9 @@ class Client:
         return Receipts(shipments)
 
     def prepare(self, message: Message, now_ms: int) -> FlatMessage:
-        """A message without level and route as ``ship`` takes it. ``now_ms``: from when its delay
-        counts. Errors: ``InvalidMessage``."""
-        flat = flatten(message, now_ms)
+        """A message without level and route as ``ship`` takes it. ``now_ms``: this machine's clock.
+        Errors: ``InvalidMessage``."""
+        flat = flatten(message)
         self._check_limits(flat, now_ms)
         return flat
 
@@ -361,7 +362,7 @@ class Client:
             )
         whole |= request is not None
         shipment = self._sender.new_shipment()
-        shipment.due = times(flats, "due") if as_rows else [flat.due_ms for flat in flats]
+        shipment.due = times(flats, "due") if as_rows else [flat.due for flat in flats]
         receipts = Receipts([shipment])
         shipment.whole, shipment.request = whole, request
         shipment.on_done = lambda: _report(done, receipts)
@@ -420,7 +421,7 @@ class Client:
 
         Errors: ``InvalidMessage``."""
         now_ms = clock_ms()
-        flat = flatten(message, now_ms)
+        flat = flatten(message)
         topics = route.topics(flat.headers)
         self._check_limits(flat, now_ms)
         count = len(topics)
@@ -435,7 +436,7 @@ class Client:
         shipment = self._sender.new_shipment()
         # Lists, not a batch of its own: those of many messages are joined much faster.
         _, _, *same = flat[:6]
-        due = [flat.due_ms] * count
+        due = [flat.due] * count
         shipment.columns = (due, topics, *([value] * count for value in same))
         shipment.copies, shipment.due = True, due[:1]
         shipment.nbytes = nbytes + ROW_OVERHEAD * count
@@ -446,8 +447,10 @@ class Client:
         if flat.nbytes > limits.message_bytes:
             raise too_large(flat.nbytes, limits.message_bytes)
         latest = limits.latest_due_ms(now_ms)
-        if latest is not None and flat.due_ms > latest:
-            raise due_beyond_horizon(flat.due_ms, latest)
+        if latest is not None:
+            [due_ms] = due_times([flat.due], now_ms)
+            if due_ms > latest:
+                raise due_beyond_horizon(due_ms, latest)
 
     def _ship_messages(self, messages: Sequence[Message], shipments: list[CountedShipment]) -> None:
         found = sort_messages(messages, clock_ms(), self._buffer.limits)
@@ -500,8 +503,10 @@ class Client:
         """
         text = _id_of(message_id)
         MessageId.parse(text)
-        due_ms = due_ms_of(due, delay, clock_ms())
-        answer = self._ask(RESCHEDULE, {"id": text, "due_ms": due_ms})
+        wanted = due_of(due, delay)
+        delay_ms = delay_of(wanted)
+        when = {"due_ms": wanted} if delay_ms is None else {"delay_ms": delay_ms}
+        answer = self._ask(RESCHEDULE, {"id": text, **when})
         return answer["answer"], answer["id"]
 
     def status(self) -> dict[str, Any]:

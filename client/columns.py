@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..wheel.checks import bad_rows, cast, conformed, has_keyless, wrong_type
+from ..wheel.checks import bad_rows, cast, conformed, has_keyless, started, wrong_type
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
 from ..wheel.protocol import REQUESTS_IN_FLIGHT_MAX
 from ..wheel.rows import from_columns, take_rows, without_slack
 from ..wheel.schema import INPUT, Int64s, times
-from .message import Message, due_ms_of, flatten, header_pairs
+from .message import Message, due_of, flatten, header_pairs
 
 Errors = dict[int, SlotwheelError]
 
@@ -56,13 +56,21 @@ class Limits:
     def bad_rows(self, rows: pa.RecordBatch, now_ms: int) -> dict[int, InvalidMessage]:
         """The errors of rows of schema ``INPUT``, by row."""
         latest = self.latest_due_ms(now_ms)
-        return bad_rows(rows, latest_due_ms=latest, message_bytes_max=self.message_bytes)
+        return bad_rows(
+            rows, latest_due_ms=latest, start_ms=now_ms, message_bytes_max=self.message_bytes
+        )
+
+    def bad_rows_at(self, rows: pa.RecordBatch, now_ms: int) -> dict[int, InvalidMessage]:
+        """The same, with those that a node would refuse at this time for when their delays end, as
+        far as its clock is known."""
+        return self.bad_rows(started(rows, now_ms + self.clock_ahead_ms), now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class SortedColumns:
     """Good and bad rows. ``rows``: the good ones (None: none); ``kept``: their numbers among all
-    rows (None: all); ``due``: of all rows, shape (count,); ``errors``: by number."""
+    rows (None: all); ``due``: of all rows, due times and delays (``wheel/delay.py``), shape
+    (count,); ``errors``: by number."""
 
     rows: pa.RecordBatch | None
     kept: Int64s | None
@@ -70,9 +78,9 @@ class SortedColumns:
     errors: Errors
 
 
-def batch_of(messages: Sequence[Message], now_ms: int) -> pa.RecordBatch:
+def batch_of(messages: Sequence[Message]) -> pa.RecordBatch:
     """All messages as one batch of schema ``INPUT``. Raises for any bad value among them."""
-    due = [due_ms_of(m.due, m.delay, now_ms) for m in messages]
+    due = [due_of(m.due, m.delay) for m in messages]
     return from_columns(
         due,
         [m.topic for m in messages],
@@ -89,7 +97,7 @@ def batch_of(messages: Sequence[Message], now_ms: int) -> pa.RecordBatch:
 def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> SortedColumns:
     """One batch of the good messages, and an error for each bad one."""
     try:
-        rows = batch_of(messages, now_ms)
+        rows = batch_of(messages)
         if not rows.column("topic").null_count and not has_keyless(rows.column("headers")):
             return sort_rows(rows, now_ms, limits)
     except _WRONG:
@@ -114,8 +122,8 @@ def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> S
 def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBatch | SlotwheelError:
     """The message as a batch of one row, or its error."""
     try:
-        flatten(message, now_ms)
-        row = batch_of([message], now_ms)
+        flatten(message)
+        row = batch_of([message])
     except SlotwheelError as error:
         return error
     except _WRONG as error:

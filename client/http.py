@@ -8,8 +8,8 @@ the last step differs:
         --> ids, or an error
 
 Rules
-- Each batch is a request with a key of its own, and its due times are absolute. So it may be sent
-  again after any trouble, through any gateway of the group, and is stored once.
+- Each batch is a request with a key of its own. So it may be sent again after any trouble, through
+  any gateway of the group, and is stored once.
 - A link is one connection, used by one thread: a request, its answer, the next request. Batches
   that come meanwhile wait in the buffer and are joined there.
 - What no gateway says (a balancer's 502, a page of something else) is never an answer about the
@@ -30,6 +30,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from ..wheel.delay import delay_of
 from ..wheel.errors import InvalidConfiguration, NodeUnreachable, SlotwheelError, UnknownId
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
@@ -42,6 +43,7 @@ from ..wheel.protocol import (
     StoredBatch,
 )
 from ..wheel.request import RequestKey
+from ..wheel.schema import times
 from .columns import Limits
 from .httpconnection import TEXT_MAX, GatewayAnswer, GatewayConnection
 from .transport import LinkPort, OnAnswer, OnLost, ReadInThread
@@ -130,7 +132,10 @@ class HttpLink(LinkPort):
             error.uncertain = True
             return RefusedBatch(sequence, error)
         checks = np.array([one.check for one in ids], np.uint32)
-        return StoredBatch(sequence, base, len(ids), 0, checks)
+        # A delay and the due time that it became say when the node has taken it.
+        delays = map(delay_of, times(rows, "due").tolist())
+        began = (id_.due - ms for id_, ms in zip(ids, delays, strict=True) if ms is not None)
+        return StoredBatch(sequence, base, len(ids), next(began, 0), checks)
 
 
 def stream_of(rows: pa.RecordBatch) -> bytes:
@@ -194,7 +199,7 @@ def _cancel(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _reschedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
     path = f"/v1/messages/{quote(fields['id'], safe='')}/reschedule"
-    answer = ask("POST", path, {"due_ms": fields["due_ms"]})
+    answer = ask("POST", path, {name: value for name, value in fields.items() if name != "id"})
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
         code = str((answer.json() or {}).get("code"))
         return {"answer": _NOT_MOVED.get(code, "unknown"), "id": None}

@@ -1,8 +1,8 @@
-"""A message as an application writes it, and its due time in ms since the epoch.
+"""A message as an application writes it, and as it is sent.
 
-Rules: exactly one of ``due`` and ``delay``; a delay becomes a due time once, on this machine's
-clock, when ``send`` is called; a fraction of a millisecond is rounded up, so that nothing becomes
-early. Text in ``value``, ``key`` and header values is encoded as UTF-8.
+Rules: exactly one of ``due`` and ``delay``; a delay is sent as it is, and the node's clock says
+when it begins (``wheel/delay.py``); a fraction of a millisecond is rounded up, so that nothing
+becomes early. Text in ``value``, ``key`` and header values is encoded as UTF-8.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..wheel.checks import (
     reserved_among,
     reserved_header,
 )
+from ..wheel.delay import as_due, delay_of
 from ..wheel.errors import InvalidMessage
 from ..wheel.expiry import (
     EXPIRES_HEADER,
@@ -70,8 +71,9 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def due_ms_of(due: DueTime, delay: Delay, now_ms: int) -> int:
-    """The due time in ms since the epoch. Errors: ``InvalidMessage``."""
+def due_of(due: DueTime, delay: Delay) -> int:
+    """The due time in ms since the epoch, or the delay in its place. Errors:
+    ``InvalidMessage``."""
     if (due is None) == (delay is None):
         raise _unusable(
             "neither due nor delay" if due is None else "both due and delay",
@@ -79,13 +81,16 @@ def due_ms_of(due: DueTime, delay: Delay, now_ms: int) -> int:
             "exactly one of due and delay",
         )
     try:
-        due_ms = _due_ms(due) if due is not None else now_ms + _delay_ms(delay)
+        if due is None:
+            return as_due(delay_ms_of(delay))
+        due_ms = _due_ms(due)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _unusable(
-            f"unusable due time: {error}", repr(due if delay is None else delay)
-        ) from None
-    if not -_LIMIT_MS < due_ms < _LIMIT_MS:
+        what = f"unusable {'delay' if due is None else 'due time'}: {error}"
+        raise _unusable(what, repr(delay if due is None else due)[:80]) from None
+    if due_ms >= _LIMIT_MS:
         raise _unusable("unusable due time", due_ms, _LIMIT_MS)
+    if due_ms < 0:
+        raise due_before_1970(due_ms)
     return due_ms
 
 
@@ -99,7 +104,8 @@ def _due_ms(due: datetime | SupportsIndex) -> int:
     return index(due)
 
 
-def _delay_ms(delay: timedelta | float | None) -> int:
+def delay_ms_of(delay: Delay) -> int:
+    """A delay in ms. Errors: ``TypeError``, ``ValueError``, ``OverflowError``."""
     if isinstance(delay, timedelta):
         return -(-delay // _MILLISECOND)
     if delay is None or isinstance(delay, bool):
@@ -118,45 +124,48 @@ def _unusable(message: str, got: object, limit: object = None) -> InvalidMessage
     )
 
 
-def header_pairs(message: Message, due_ms: int) -> Sequence[tuple[str, Content]]:
-    """A message's headers, values as the caller gave them, and when it expires. Errors:
-    ``InvalidMessage``."""
+def header_pairs(message: Message, due: int) -> Sequence[tuple[str, Content]]:
+    """A message's headers, values as the caller gave them, and when it expires. ``due``: as of
+    ``due_of``. Errors: ``InvalidMessage``."""
     headers = message.headers or ()
     pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
     if message.expires is None and message.ttl is None:
         return pairs
-    expires = _expires_ms(message.expires, message.ttl, due_ms)
-    return [*pairs, (EXPIRES_HEADER, b"%d" % expires)]
+    return [*pairs, (EXPIRES_HEADER, _expiry(message.expires, message.ttl, due))]
 
 
-def _expires_ms(expires: DueTime, ttl: Delay, due_ms: int) -> int:
+def _expiry(expires: DueTime, ttl: Delay, due: int) -> bytes:
     remedy = "Give expires (like due), or ttl (how long after it is due, like delay), or neither"
     if expires is not None and ttl is not None:
         got = f"expires {expires} and ttl {ttl}"
         raise InvalidMessage("both expires and ttl", got=got, limit="one of them", remedy=remedy)
     try:
-        expires_ms = _due_ms(expires) if expires is not None else due_ms + _delay_ms(ttl)
+        found = _due_ms(expires) if expires is not None else delay_ms_of(ttl)
     except (TypeError, ValueError, OverflowError) as error:
         got = repr(ttl if expires is None else expires)
         raise InvalidMessage(f"unusable time to expire: {error}", got=got, remedy=remedy) from None
-    if ttl is not None and expires_ms <= due_ms:
+    if ttl is not None and found <= 0:
         raise InvalidMessage("no time to live", got=repr(ttl), limit="at least 1 ms", remedy=remedy)
-    if expires_ms <= due_ms:
-        raise expires_before_due(expires_ms, due_ms)
-    if expires_ms >= EXPIRES_LIMIT_MS:
+    delayed = delay_of(due) is not None
+    if ttl is not None and not delayed:
+        found += due
+    if expires is not None and not delayed and found <= due:
+        raise expires_before_due(found, due)
+    if found >= EXPIRES_LIMIT_MS:
         raise InvalidMessage(
             "unusable time to expire",
-            got=expires_ms,
+            got=found,
             limit=f"less than {EXPIRES_LIMIT_MS}",
             remedy=remedy,
         )
-    return expires_ms
+    return b"+%d" % found if ttl is not None and delayed else b"%d" % found
 
 
 class FlatMessage(NamedTuple):
-    """A checked message in the types of the columns. ``nbytes``: of key, value and headers."""
+    """A checked message in the types of the columns. ``due``: as of ``due_of``. ``nbytes``: of key,
+    value and headers."""
 
-    due_ms: int
+    due: int
     topic: str
     partition: int | None
     key: bytes | None
@@ -165,11 +174,9 @@ class FlatMessage(NamedTuple):
     nbytes: int
 
 
-def flatten(message: Message, now_ms: int) -> FlatMessage:
+def flatten(message: Message) -> FlatMessage:
     """Check one message by itself, all but horizon and size. Errors: ``InvalidMessage``."""
-    due_ms = due_ms_of(message.due, message.delay, now_ms)
-    if due_ms < 0:
-        raise due_before_1970(due_ms)
+    due = due_of(message.due, message.delay)
     topic: object = message.topic
     if not isinstance(topic, str):
         raise _not_a_message("topic", topic)
@@ -185,15 +192,15 @@ def flatten(message: Message, now_ms: int) -> FlatMessage:
             raise negative_partition(partition)
     key, value = content_of("key", message.key), content_of("value", message.value)
     nbytes = len(key or b"") + len(value or b"")
-    headers, headers_bytes = encoded(header_pairs(message, due_ms))
+    headers, headers_bytes = encoded(header_pairs(message, due))
     nbytes += headers_bytes
     if wrong := reserved_among([name for name, _ in headers]):
         raise reserved_header(wrong)
     if any(name == EXPIRES_HEADER for name, _ in headers):
-        bad = bad_expiries(header_column([headers]), np.array([due_ms]))
+        bad = bad_expiries(header_column([headers]), np.array([due]))
         if bad:
             raise bad[0]
-    return FlatMessage(due_ms, message.topic, partition, key, value, headers, nbytes)
+    return FlatMessage(due, message.topic, partition, key, value, headers, nbytes)
 
 
 def encoded(pairs: Sequence[tuple[str, Content]]) -> tuple[list[Header], int]:

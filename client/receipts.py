@@ -14,6 +14,7 @@ from typing import Self, overload
 
 import numpy as np
 
+from ..wheel.delay import delay_of
 from ..wheel.errors import SlotwheelError
 from ..wheel.schema import Int64s
 from .columns import Errors
@@ -34,11 +35,15 @@ class Receipt:
         state = "done" if self.done() else "under way"
         if error is not None:
             state = f"failed: {error.message}"
-        return f"<Receipt due {self.due_ms} ms, {state}>"
+        due = int(self._shipment.due[self._row])
+        when = f"due {due} ms" if delay_of(due) is None else f"due after {delay_of(due)} ms"
+        return f"<Receipt {when}, {state}>"
 
     @property
     def due_ms(self) -> int:
-        """When the message is due, ms since the epoch; fixed by ``send``."""
+        """When the message is due, ms since the epoch. A delay begins by the node's clock: this
+        waits until it is stored. Of a message that is not stored, or without receipts
+        (``acks="0"``), it is what this machine's clock says."""
         return self._shipment.due_ms(self._row)
 
     @property
@@ -102,7 +107,11 @@ class Receipts(Sequence[Receipt]):
 
     @property
     def due_ms(self) -> Int64s:
-        """Due times of all messages, ms since the epoch, shape (len(self),)."""
+        """Due times of all messages, ms since the epoch, shape (len(self),); waits for those of
+        delays, as of ``Receipt``."""
+        for shipment in self._shipments:
+            if min(shipment.due, default=0) < 0:
+                shipment.wait(None)
         parts = [np.asarray(shipment.due, np.int64) for shipment in self._shipments]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from ..wheel.backoff import Backoff
+from ..wheel.delay import due_times
 from ..wheel.errors import (
     InvalidBatch,
     InvalidMessage,
@@ -414,10 +415,10 @@ class Sender:
         promised = BatchReceipts(
             self._group,
             stored.base_offset,
-            times(rows, "due") + stored.shift_ms,
+            due_times(times(rows, "due"), stored.created_ms) + stored.shift_ms,
             stored.checks,
             rows.column("topic"),
-            batch.digest,
+            batch.digest_of(rows, stored.created_ms),
             batch.sent_ms,
             clock_ms(),
         )
@@ -435,7 +436,7 @@ class Sender:
             return {}
         if not 0 <= error.row < rows.num_rows:
             return {}
-        bad = self._buffer.limits.bad_rows(rows, clock_ms())
+        bad = self._buffer.limits.bad_rows_at(rows, clock_ms())
         row, error.row = error.row, None  # its number in a batch that the caller does not know
         return {**bad, row: error}
 

@@ -249,7 +249,7 @@ class Consumer:
                 "an output without its message",
                 remedy="Say message=…, of whichever message this is an output",
             )
-        flat = flatten(Message(topic, value, key, partition=partition, due=0), 0)
+        flat = flatten(Message(topic, value, key, partition=partition, due=0))
         # All names are allowed here: an output may ask a node for a delay.
         pairs, _ = encoded(list(headers.items()) if isinstance(headers, Mapping) else headers)
         self._check_target(self._transactor, topic, flat.partition)

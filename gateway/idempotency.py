@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -31,42 +30,12 @@ def idempotency_key(scope: Any) -> str | None:
     return key
 
 
-def request_of(
-    key: str,
-    content: bytes,
-    absolute: Iterable[bool],
-    named: bool,
-    rows: pa.RecordBatch,
-    now_ms: int,
-) -> RequestKey:
-    """The request that a key stands for. ``absolute``: of each message, whether it has a due time,
-    and no delay. ``named``: whether one has a level or a route. ``rows``: what they became at
-    ``now_ms``.
+def request_of(key: str, content: bytes, named: pa.RecordBatch | None) -> RequestKey:
+    """The request that a key stands for. ``named``: what its messages became, if one has a level or
+    a route.
 
-    What is named may be defined otherwise when a repeat comes. Its rows then have other due times
-    or another number, so no id could be told from them: it is another request.
-
-    Errors: ``HttpError``: of a repeat it must be clear what its delays count from."""
-    kinds = set(absolute)
-    if len(kinds) > 1:
-        raise HttpError(
-            422,
-            "due times and delays in one request with an Idempotency-Key",
-            limit="due_ms in each message, or delay_ms or level in each",
-            remedy="Give due_ms in all of them",
-        )
-    base_ms = 0 if kinds == {True} else now_ms
-    if named:
-        content += (times(rows, "due") - base_ms).astype("<i8").tobytes()
-    return RequestKey.of(key, content, base_ms)
-
-
-def moving_expiry() -> HttpError:
-    """The error for a delay with an absolute expiry, under a key: a repeat, whose delay counts from
-    later, could be refused although the first time it was stored."""
-    return HttpError(
-        422,
-        "a delay and expires_ms in a request with an Idempotency-Key",
-        limit="due_ms with expires_ms or ttl_ms, or a delay with ttl_ms",
-        remedy="Give due_ms or ttl_ms instead",
-    )
+    What is named may be defined otherwise when a repeat comes. Its rows then have other delays or
+    another number, so no id could be told from them: it is another request."""
+    if named is not None:
+        content += times(named, "due").astype("<i8").tobytes()
+    return RequestKey.of(key, content)

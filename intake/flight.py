@@ -37,6 +37,7 @@ from pyarrow import flight
 from ..policy.failure import retry_topic
 from ..policy.rule import parse_rule
 from ..wheel.checks import check_topic
+from ..wheel.delay import DELAY_LIMIT_MS
 from ..wheel.errors import (
     AddressInUse,
     InvalidBatch,
@@ -309,14 +310,11 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
 
     def _reschedule(self, fields: dict[str, Any]) -> dict[str, Any]:
         message_id = MessageId.parse(str(fields.get("id")))
-        due_ms = fields.get("due_ms")
-        if type(due_ms) is not int or not 0 <= due_ms < 1 << 62:
-            raise InvalidMessage("no usable 'due_ms'", got=repr(due_ms)[:80], limit="ms, UTC")
+        now_ms = self._clock()
+        due_ms = _new_due_ms(fields, now_ms)
         self._check_master()
         try:
-            answer, moved = self._wheel.reschedule(
-                message_id, due_ms, self._clock(), CANCEL_TIMEOUT_S
-            )
+            answer, moved = self._wheel.reschedule(message_id, due_ms, now_ms, CANCEL_TIMEOUT_S)
         except NotMaster as error:  # a second request to another node could move it twice
             raise NotRunning(
                 "the master was deposed; whether the message was moved is not known",
@@ -418,6 +416,15 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and not self._idle:
             time.sleep(0.005)
+
+
+def _new_due_ms(fields: dict[str, Any], now_ms: int) -> int:
+    """Where a message is to be moved: ``due_ms``, or ``delay_ms`` from now."""
+    name = "due_ms" if fields.get("delay_ms") is None else "delay_ms"
+    ms = fields.get(name)
+    if type(ms) is not int or not -DELAY_LIMIT_MS <= ms < 1 << 62:
+        raise InvalidMessage(f"no usable '{name}'", got=repr(ms)[:80], limit="ms")
+    return ms if name == "due_ms" else now_ms + ms
 
 
 def _group_of(fields: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ from slotwheel.client.receipts import Receipts
 from slotwheel.wheel.request import RequestKey
 from support.peers import Peers
 from support.proxylab import Loopback
-from support.waiting import now_ms
 
 NAMES = ("a", "b", "c")
 COUNT = 300
@@ -19,9 +18,8 @@ TIMEOUT_S = 60.0
 
 
 def ship(client: Client, number: int, done: queue.SimpleQueue[tuple[int, Receipts]]) -> None:
-    base = now_ms()
-    two = [flatten(Message("t", b"%d" % number, delay=600), base) for _ in range(2)]
-    request = RequestKey.of(f"order {number}", b"%d" % number, base)
+    two = [flatten(Message("t", b"%d" % number, delay=600)) for _ in range(2)]
+    request = RequestKey.of(f"order {number}", b"%d" % number)
     client.ship(two, whole=True, request=request, done=lambda found: done.put((number, found)))
 
 

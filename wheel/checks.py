@@ -18,9 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .config import WheelConfig
+from .delay import are_delays, due_times
 from .errors import InvalidBatch, InvalidMessage
 from .expiry import EXPIRES_HEADER, bad_expiries
-from .schema import FEW_ROWS, INPUT, absent, bounds, distinct, sizes, times
+from .expiry import started as expiries_started
+from .rows import from_numpy
+from .schema import FEW_ROWS, INPUT, TIME, Int64s, absent, bounds, distinct, sizes, times
 from .texts import time_text
 
 _NEVER_NULL = [(number, field.name) for number, field in enumerate(INPUT) if not field.nullable]
@@ -131,7 +134,8 @@ def reserved_header(names: Sequence[str]) -> InvalidMessage:
 def check_input(
     batch: pa.RecordBatch, config: WheelConfig, now_ms: int, *, reserved: bool = False
 ) -> pa.RecordBatch:
-    """Check a batch from outside, and return it with exactly the ``INPUT`` schema.
+    """Check a batch from outside, and return it with exactly the ``INPUT`` schema; delays in it
+    begin at ``now_ms``.
 
     ``reserved``: headers may have reserved names, as these rows are ours, or were accepted before.
 
@@ -152,7 +156,7 @@ def check_input(
         raise InvalidBatch("empty batch", got=0, limit="1 row", remedy="Send at least one message")
     try:
         batch.validate(full=True)
-        batch = _without_nulls(conformed(batch, cast))
+        batch = started(_without_nulls(conformed(batch, cast)), now_ms)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InvalidBatch(
             f"the batch is not valid Arrow data: {str(error)[:300]}",
@@ -167,10 +171,27 @@ def check_input(
             remedy="Send smaller batches",
         )
     latest = now_ms + config.horizon_ms
-    for row, fault in _faults(batch, latest, config.message_bytes_max, reserved, nbytes):
+    for row, fault in _faults(batch, latest, now_ms, config.message_bytes_max, reserved, nbytes):
         fault.row = row
         raise copy(fault)  # raised itself it would refer to this frame, and that refers to it
     return batch
+
+
+def started(batch: pa.RecordBatch, start_ms: int) -> pa.RecordBatch:
+    """Rows of schema ``INPUT`` with due times for delays that begin at ``start_ms``, and times for
+    what expires so long after them."""
+    given = times(batch, "due")
+    due = due_times(given, start_ms)
+    if due is given:
+        return batch
+    headers = expiries_started(batch.column("headers"), are_delays(given), due)
+    columns = [from_numpy(due, TIME), *batch.columns[1:-1], headers]
+    return pa.RecordBatch.from_arrays(columns, schema=INPUT)
+
+
+def due_column(batch: pa.RecordBatch) -> Int64s:
+    """Due times and delays of a batch that was checked, as its sender has given them."""
+    return times(conformed(batch, cast), "due")
 
 
 def check_together(
@@ -204,22 +225,30 @@ def bad_rows(
     *,
     latest_due_ms: int | None,
     message_bytes_max: int,
+    start_ms: int = 0,
     reserved: bool = False,
 ) -> dict[int, InvalidMessage]:
     """Every row that no wheel would take, with its error (``row`` unset); empty when all are good.
 
     ``batch`` has the schema ``INPUT`` and is valid Arrow data. ``latest_due_ms`` None: the horizon
-    is not known, and not checked. ``reserved``: see ``check_input``.
+    is not known, and not checked; delays that begin at ``start_ms`` must not end later, either.
+    ``reserved``: see ``check_input``.
     """
     bad: dict[int, InvalidMessage] = {}
     nbytes = _nbytes(batch, message_bytes_max)
-    for row, fault in _faults(batch, latest_due_ms, message_bytes_max, reserved, nbytes):
+    limits = latest_due_ms, start_ms, message_bytes_max
+    for row, fault in _faults(batch, *limits, reserved, nbytes):
         bad.setdefault(row, fault)
     return bad
 
 
 def _faults(
-    batch: pa.RecordBatch, latest_due_ms: int | None, bytes_max: int, reserved: bool, nbytes: int
+    batch: pa.RecordBatch,
+    latest_due_ms: int | None,
+    start_ms: int,
+    bytes_max: int,
+    reserved: bool,
+    nbytes: int,
 ) -> Iterator[tuple[int, InvalidMessage]]:
     """Bad rows, each with its error: one kind of fault after the other, so a row may come twice.
 
@@ -227,11 +256,12 @@ def _faults(
     due = times(batch, "due")
     lowest, highest = bounds(due)
     if lowest < 0:
-        for row in np.flatnonzero(due < 0).tolist():
+        for row in np.flatnonzero((due < 0) & ~are_delays(due)).tolist():
             yield row, due_before_1970(int(due[row]))
-    if latest_due_ms is not None and highest > latest_due_ms:
-        for row in np.flatnonzero(due > latest_due_ms).tolist():
-            yield row, due_beyond_horizon(int(due[row]), latest_due_ms)
+    if latest_due_ms is not None and (lowest < 0 or highest > latest_due_ms):
+        ends = due_times(due, start_ms)
+        for row in np.flatnonzero(ends > latest_due_ms).tolist():
+            yield row, due_beyond_horizon(int(ends[row]), latest_due_ms)
     topics = batch.column("topic")
     for topic in distinct(topics):
         try:

@@ -11,14 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .delay import are_delays
 from .errors import InvalidMessage
-from .schema import Int64s
+from .rows import from_numpy, header_lists
+from .schema import Int64s, Mask, bounds
 
 EXPIRES_HEADER = "slotwheel-expires-ms"
 NEVER_MS = (1 << 63) - 1
 EXPIRES_LIMIT_MS = 10**18
 """Times are lower than this: they have at most 18 digits."""
 _DIGITS = "^[0-9]{1,18}$"
+_SPAN = "^[+][0-9]{1,18}$"
+"""Of a message with a delay: so many ms after it is due (``delay.py``)."""
 
 
 def expires_ms(headers: pa.Array) -> Int64s | None:
@@ -33,13 +37,39 @@ def expires_ms(headers: pa.Array) -> Int64s | None:
     return found
 
 
+def started(headers: pa.Array, delayed: Mask, due: Int64s) -> pa.Array:
+    """The headers column of rows whose delays have become due times: those ``delayed`` that said
+    how long after it they expire say when."""
+    there = _found(headers)
+    if there is None:
+        return headers
+    rows, values = there
+    spans = _spans(values)
+    changed = delayed[rows] & (spans != NEVER_MS)
+    if not changed.any():
+        return headers
+    flat = headers.flatten()
+    # A due time below 2^62 and a span below 10^18 are no overflow together.
+    times = (due[rows[changed]] + spans[changed]).astype("S20").tolist()
+    contents = pa.concat_arrays([flat.field(1), pa.array(times, pa.binary())])
+    at = np.arange(len(flat))
+    at[_named(flat)[changed]] = len(flat) + np.arange(len(times))
+    counts = np.asarray(pc.list_value_length(headers), np.int64)
+    return header_lists(counts, flat.field(0), contents.take(from_numpy(at, pa.int64())))
+
+
 def bad_expiries(headers: pa.Array, due: Int64s) -> dict[int, InvalidMessage]:
-    """The rows whose time is unusable, with the error of each."""
+    """The rows whose time is unusable, with the error of each. ``due``: due times, and delays, with
+    which no time can be compared."""
     there = _found(headers)
     if there is None:
         return {}
     rows, values = there
     times, own = _numbers(values), due[rows]
+    if bounds(due)[0] < 0:
+        delayed = are_delays(own)
+        times, own = np.where(delayed, np.minimum(times, _spans(values)), times), own.copy()
+        own[delayed] = 0
     twice = np.zeros(len(rows), np.bool_)
     twice[1:] = rows[1:] == rows[:-1]
     bad: dict[int, InvalidMessage] = {}
@@ -71,6 +101,16 @@ def _unusable(what: str, got: bytes | None, limit: str, remedy: str) -> InvalidM
     return InvalidMessage(f"{EXPIRES_HEADER}: {what}", got=shown, limit=limit, remedy=remedy)
 
 
+def _spans(values: pa.Array) -> Int64s:
+    """Header values as spans, ms; ``NEVER_MS`` for what is none."""
+    good = np.asarray(pc.fill_null(pc.match_substring_regex(values, _SPAN), False))
+    found = np.full(len(values), NEVER_MS, np.int64)
+    if good.any():
+        texts = values.filter(pa.array(good)).cast(pa.utf8())
+        found[good] = np.asarray(pc.utf8_slice_codeunits(texts, 1).cast(pa.int64()))
+    return found
+
+
 def _numbers(values: pa.Array) -> Int64s:
     """Header values as times, ms; ``NEVER_MS`` for what is none."""
     good = pc.fill_null(pc.match_substring_regex(values, _DIGITS), False)
@@ -85,8 +125,15 @@ def _found(headers: pa.Array) -> tuple[Int64s, pa.Array] | None:
     if len(headers.values) == 0:
         return None
     flat = headers.flatten()
-    at = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(flat.field(0), EXPIRES_HEADER), False)))
+    at = _named(flat)
     if not len(at):
         return None
     counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0), np.int64)
     return np.searchsorted(np.cumsum(counts), at, side="right"), flat.field(1).take(pa.array(at))
+
+
+def _named(flat: pa.Array) -> Int64s:
+    """Which of all headers are the header."""
+    named = pc.fill_null(pc.equal(flat.field(0), EXPIRES_HEADER), False)
+    found: Int64s = np.flatnonzero(np.asarray(named))
+    return found

@@ -11,10 +11,11 @@ Its sequence says which request the key stands for, in 63 bits:
     | base: ms since the epoch, 42 bits; 0: none    | digest: 21 bits     |
     +-----------------------------------------------+---------------------+
 
-The *base* is the clock from which the delays in it were counted. A repeat counts them from a later
-clock; the difference of the bases takes its due times back to those of the first time, and so its
-ids. The digest is of the request as it was received, and of what the levels and routes in it stood
-for: under one key there is one request.
+The digest is of the request as it was received, and of what the levels and routes in it stood for:
+under one key there is one request. Its delays begin when its entry was created, also those of a
+repeat (``delay.py``). The *base* is of senders that count delays by their own clock: it is that
+clock. A repeat counts them from a later one; the difference of the bases takes its due times back
+to those of the first time, and so its ids.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ def is_request(producer: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """``producer``: follows from the key. ``base_ms``: the clock from which delays were counted, ms
-    since the epoch; 0 if all due times in it are absolute. ``digest``: of its content, 21 bits."""
+    """``producer``: follows from the key. ``base_ms``: the clock from which the sender has counted
+    delays, ms since the epoch; 0 if it has not. ``digest``: of its content, 21 bits."""
 
     producer: int
     base_ms: int
     digest: int
 
     @classmethod
-    def of(cls, key: str, content: bytes, base_ms: int) -> Self:
+    def of(cls, key: str, content: bytes, base_ms: int = 0) -> Self:
         """The request of a key's text and a content, which a repeat has byte by byte: its due times
         less ``base_ms`` and how many rows it has must follow from it."""
         producer = REQUEST_PRODUCER | (_number_of(key.encode()) & _ID_MASK)
@@ -67,9 +68,9 @@ class RequestKey:
         """What makes the due times of this repeat those of the first time, whose sequence is
         ``first``. Errors: ``InvalidMessage`` when that was another request."""
         known = RequestKey.from_sequence(self.producer, first)
-        if known.digest != self.digest or bool(known.base_ms) != bool(self.base_ms):
+        if known.digest != self.digest or (self.base_ms and not known.base_ms):
             raise key_was_used()
-        return known.base_ms - self.base_ms
+        return known.base_ms - self.base_ms if self.base_ms else 0
 
 
 def key_was_used() -> InvalidMessage:

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from .answers import AppendReceipt, CancelAnswer, Status
 from .capacity import Capacity
-from .checks import InputBatch, check_input, check_together
+from .checks import InputBatch, check_input, check_together, due_column
 from .config import TICK_MS, WheelConfig
 from .dispatcher import Dispatcher
 from .due.canceller import QueueRows
@@ -370,7 +370,8 @@ class Wheel:
                 _ = self._serving_dispatcher
                 if producer and (known := self._log.producers.find(producer, sequence)):
                     again = self._log.in_queue(known.index)
-                    return answer_again(known, again, batch.due, producer, sequence, early=early)
+                    due = due_column(one.rows)
+                    return answer_again(known, again, due, producer, sequence, early=early)
                 return self._queue(batch, now_ms, producer, sequence, early=early, wake=wake).future
         except SlotwheelError as error:
             return copy(error)

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from ...client import Message
 from ...client.message import clock_ms
 from ...wheel.errors import InvalidMessage, SlotwheelError
+from ...wheel.ids import MessageId
 from ...wheel.request import RequestKey
 from ..errors import HttpError, from_slotwheel
 from ..idempotency import idempotency_key, request_of
@@ -66,12 +67,11 @@ class _Given:
         """Whether one of them has a level."""
         return any(one.level is not None for one in self.records)
 
-    def request(self, rows: pa.RecordBatch, now_ms: int) -> RequestKey | None:
-        """``rows``: the records, as they were at ``now_ms``. Errors: ``HttpError``."""
+    def request(self, rows: pa.RecordBatch) -> RequestKey | None:
+        """``rows``: what the records became."""
         if self.key is None:
             return None
-        absolute = [one.due_ms is not None for one in self.records]
-        return request_of(self.key, self.content, absolute, self.named, rows, now_ms)
+        return request_of(self.key, self.content, rows if self.named else None)
 
 
 class Producing:
@@ -153,7 +153,8 @@ class Producing:
             named = given.named
             if alone == 0 and not named and given.key is None:
                 flat = services.client.prepare(messages[0], now_ms)
-                stored = [(await services.gatherer.store(flat), flat.due_ms)]
+                own = await services.gatherer.store(flat)
+                stored = [(own, MessageId.parse(own).due)]
             else:
                 prepare = services.client.prepare_many
                 if named:
@@ -163,7 +164,7 @@ class Producing:
                     rows, _ = await services.run(prepare, messages, now_ms)
                 else:
                     rows, _ = prepare(messages, now_ms)
-                whole = await services.gatherer.store_whole(rows, given.request(rows, now_ms))
+                whole = await services.gatherer.store_whole(rows, given.request(rows))
                 dues = [receipt.due_ms for receipt in whole.receipts]
                 stored = list(zip(whole.ids(), dues, strict=True))
         except SlotwheelError as error:

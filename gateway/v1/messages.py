@@ -15,10 +15,10 @@ import pyarrow as pa
 from ...client import Message
 from ...client.message import clock_ms
 from ...wheel.errors import InvalidMessage, SlotwheelError
-from ...wheel.request import RequestKey
+from ...wheel.ids import MessageId
 from ..arrowbody import read_table
 from ..errors import HttpError, too_many_messages
-from ..idempotency import idempotency_key, moving_expiry, request_of
+from ..idempotency import idempotency_key, request_of
 from ..requests import (
     ARROW,
     JSON,
@@ -62,9 +62,9 @@ class SendMessages:
         services, now_ms = self._services, clock_ms()
         try:
             if key is None and given.route is None and given.level is None:
-                flat = services.client.prepare(given.message(now_ms), now_ms)
+                flat = services.client.prepare(given.message(), now_ms)
                 own = await services.gatherer.store(flat, len(body))
-                return as_json(StoredMessage(own, flat.due_ms), 201)
+                return as_json(StoredMessage(own, MessageId.parse(own).due), 201)
             ids, due_ms = await self._store([given], body, key)
         except SlotwheelError as error:
             error.row = None  # of the batch that it shared with others
@@ -97,10 +97,10 @@ class SendMessages:
             if named:
                 await services.await_policies()
             # On a thread: the loop has others to serve.
-            rows, numbers = await services.run(prepare, _messages(given, now_ms), now_ms)
+            rows, numbers = await services.run(prepare, _messages(given), now_ms)
         else:
-            rows, numbers = prepare(_messages(given, now_ms), now_ms)
-        request = None if key is None else _request(key, given, body, named, rows, now_ms)
+            rows, numbers = prepare(_messages(given), now_ms)
+        request = None if key is None else request_of(key, body, rows if named else None)
         stored = await services.gatherer.store_whole(rows, request, len(body))
         try:
             return stored.ids(), stored.receipts[0].due_ms
@@ -110,33 +110,16 @@ class SendMessages:
             raise
 
 
-def _messages(given: Sequence[MessageBody], now_ms: int) -> list[Message]:
+def _messages(given: Sequence[MessageBody]) -> list[Message]:
     """Errors: ``InvalidMessage`` with the number of the first that is bad."""
     messages: list[Message] = []
     try:
         for one in given:
-            messages.append(one.message(now_ms))
+            messages.append(one.message())
     except InvalidMessage as error:
         error.row = len(messages)
         raise
     return messages
-
-
-def _request(
-    key: str,
-    given: Sequence[MessageBody] | pa.Table,
-    body: bytes,
-    named: bool,
-    rows: pa.RecordBatch,
-    now_ms: int,
-) -> RequestKey:
-    """Errors: ``HttpError``."""
-    if isinstance(given, pa.Table):
-        return RequestKey.of(key, body, 0)
-    if any(one.due_ms is None and one.expires_ms is not None for one in given):
-        raise moving_expiry()
-    absolute = [one.due_ms is not None for one in given]
-    return request_of(key, body, absolute, named, rows, now_ms)
 
 
 def _lines(body: bytes, rows_max: int) -> list[MessageBody]:

@@ -57,30 +57,37 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         if self.due_ms is None and self.delay_ms is None and self.level is None:
             raise ValueError("no due_ms, delay_ms or level")
 
-    def message(self, now_ms: int) -> Message:
-        """``now_ms``: from when its delay counts. Errors: ``InvalidMessage``."""
-        value, key, due_ms, ttl = self.value, self.key, self.due_ms, None
+    def message(self) -> Message:
+        """Errors: ``InvalidMessage``."""
+        value, key = self.value, self.key
         if self.value_base64 is not None:
             value = _only("value", value, self.value_base64)
         if self.key_base64 is not None:
             key = _only("key", key, self.key_base64)
-        if self.delay_ms is not None:
-            due_ms = _only("due_ms", due_ms, now_ms + self.delay_ms, "delay_ms")
-        if self.ttl_ms is not None:
-            ttl = timedelta(milliseconds=self.ttl_ms)
         headers = _pairs(self.headers) if self.headers else ()
+        due, expires = self.due_ms, self.expires_ms
+        delay, ttl = _span(self.delay_ms), _span(self.ttl_ms)
+        if due is not None and delay is not None:
+            raise _both("due_ms", "delay_ms")
         return Message(
-            *(self.topic, value, key, headers, self.partition, due_ms, None, self.expires_ms),
-            *(ttl, self.level, self.route),
+            *(self.topic, value, key, headers, self.partition, due, delay, expires, ttl),
+            *(self.level, self.route),
         )
 
 
-def _only(name: str, given: object, other: Any, other_name: str = "") -> Any:
+def _span(ms: int | None) -> timedelta | None:
+    return None if ms is None else timedelta(milliseconds=ms)
+
+
+def _only(name: str, given: object, other: bytes) -> Any:
     """``other``, unless both are given. Errors: ``InvalidMessage``."""
     if given is None:
         return other
-    both = f"both {name} and {other_name or name + '_base64'}"
-    raise InvalidMessage(both, remedy="Give one of them")
+    raise _both(name, f"{name}_base64")
+
+
+def _both(one: str, other: str) -> InvalidMessage:
+    return InvalidMessage(f"both {one} and {other}", remedy="Give one of them")
 
 
 def _pairs(given: MessageHeaders) -> list[tuple[str, Content]]:

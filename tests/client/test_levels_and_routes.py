@@ -99,6 +99,7 @@ def test_a_level_is_a_delay(client: Client, wheel: FakeWheel) -> None:
         client.send("t", b"2", level="2"),
         client.send(Message("t", b"3", level=" 1m ")),
     ]
+    client.flush(10)
     after = now_ms()
     for receipt, delay_ms in zip(receipts, (5000, 60_000, 60_000), strict=True):
         assert before + delay_ms <= receipt.due_ms <= after + delay_ms

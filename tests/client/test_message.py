@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from slotwheel import InvalidBatch, InvalidMessage, Message
 from slotwheel.client.columns import Limits, conform, pieces, sort_messages
-from slotwheel.client.message import due_ms_of, flatten
+from slotwheel.client.message import due_of, flatten
+from slotwheel.wheel.checks import started
+from slotwheel.wheel.delay import due_times
 from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.schema import INPUT, TIME, times
 
@@ -36,7 +39,7 @@ NOW = 1_700_000_000_000
     ],
 )
 def test_due(due: Any, delay: Any, expected: int) -> None:
-    assert due_ms_of(due, delay, NOW) == expected
+    assert due_times([due_of(due, delay)], NOW) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -49,15 +52,17 @@ def test_due(due: Any, delay: Any, expected: int) -> None:
         (1.5, None, "unusable due time"),
         (True, None, "not a time"),
         (1 << 70, None, "unusable due time"),
-        (None, float("nan"), "unusable due time"),
-        (None, float("inf"), "unusable due time"),
-        (None, "30s", "unusable due time"),
+        (None, float("nan"), "unusable delay"),
+        (None, float("inf"), "unusable delay"),
+        (None, 1e12, "unusable delay"),
+        (-1, None, "due before 1970"),
+        (-(1 << 62), None, "due before 1970"),
         (None, True, "not a delay"),
     ],
 )
 def test_unusable_due(due: Any, delay: Any, text: str) -> None:
     with pytest.raises(InvalidMessage, match=text):
-        due_ms_of(due, delay, NOW)
+        due_of(due, delay)
 
 
 LASTING: list[tuple[dict[str, Any], int]] = [
@@ -71,14 +76,18 @@ LASTING: list[tuple[dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("given", "expected"), LASTING)
 def test_when_a_message_expires(given: dict[str, Any], expected: int) -> None:
-    """Alone and in a batch the same, behind the message's own headers."""
-    message = Message("t", b"v", headers={"h": b"1"}, delay=1, **given)
+    """With a due time, and with a delay that begins at the node: alone and in a batch the same,
+    behind the message's own headers."""
     wanted = [("h", b"1"), (EXPIRES_HEADER, b"%d" % expected)]
-    assert flatten(message, NOW).headers == wanted
-    found = sort_messages([Message("t", b"v", delay=1), message], NOW, LIMITS)
+    due = Message("t", b"v", headers={"h": b"1"}, due=NOW + 1000, **given)
+    assert flatten(due).headers == wanted
+    delayed = replace(due, due=None, delay=1)
+    found = sort_messages([Message("t", b"v", delay=1), due, delayed], NOW, LIMITS)
     assert found.rows is not None
-    pairs = [[(one["key"], one["value"]) for one in row] for row in headers_of(found.rows)]
-    assert pairs == [[], wanted]
+    rows = started(found.rows, NOW)
+    assert times(rows, "due").tolist() == [NOW + 1000] * 3
+    pairs = [[(one["key"], one["value"]) for one in row] for row in headers_of(rows)]
+    assert pairs == [[], wanted, wanted]
 
 
 def headers_of(rows: pa.RecordBatch) -> Any:
@@ -107,19 +116,19 @@ def headers_of(rows: pa.RecordBatch) -> Any:
     ],
 )
 def test_a_message_that_cannot_expire_so_fails_alone(given: dict[str, Any], text: str) -> None:
-    good, bad = Message("t", b"v", delay=1, ttl=1), Message("t", b"v", delay=1, **given)
+    good, bad = Message("t", b"v", delay=1, ttl=1), Message("t", b"v", due=NOW + 1000, **given)
     found = sort_messages([good, bad, good], NOW, LIMITS)
     assert list(found.errors) == [1]
     assert text in str(found.errors[1])
     with pytest.raises(InvalidMessage) as caught:
-        flatten(bad, NOW)
+        flatten(bad)
     assert text in str(caught.value)
 
 
 def test_no_headers_may_be_none() -> None:
     nothing: Any = None
     message = Message("t", b"v", headers=nothing, delay=1)
-    assert flatten(message, NOW).headers == []
+    assert flatten(message).headers == []
     assert sort_messages([message], NOW, LIMITS).errors == {}
 
 
@@ -158,13 +167,13 @@ def test_bad_message_fails_alone(number: int) -> None:
     assert found.kept.tolist() == [0, 2]
     assert found.rows is not None
     assert found.rows.num_rows == 2
-    assert found.due[[0, 2]].tolist() == [NOW + 1000] * 2
+    assert due_times(found.due[[0, 2]], NOW).tolist() == [NOW + 1000] * 2
 
 
 @pytest.mark.parametrize("number", range(len(BAD) - 3))
 def test_bad_message_is_refused_by_itself(number: int) -> None:
     with pytest.raises(InvalidMessage):
-        flatten(BAD[number], NOW)
+        flatten(BAD[number])
 
 
 def test_all_bad() -> None:
@@ -181,7 +190,7 @@ def test_a_reserved_header_is_named() -> None:
 
 def raised_by(message: Message) -> InvalidMessage:
     with pytest.raises(InvalidMessage) as caught:
-        flatten(message, NOW)
+        flatten(message)
     return caught.value
 
 
@@ -204,7 +213,7 @@ def test_content_is_kept_byte_for_byte() -> None:
     ]
     assert rows[2]["headers"] == [{"key": "ß", "value": "ü".encode()}]
     assert [row["partition"] for row in rows] == [None, None, 2]
-    flat = [flatten(message, NOW) for message in messages]
+    flat = [flatten(message) for message in messages]
     assert [(f.key, f.value) for f in flat] == [(r["key"], r["value"]) for r in rows]
 
 

@@ -35,7 +35,7 @@ def client(address: str) -> Iterator[Client]:
 
 def flats(count: int, *, start: int = 0, size: int = 1) -> list[FlatMessage]:
     return [
-        flatten(Message("t", (b"%d" % number).ljust(size), delay=60), now_ms())
+        flatten(Message("t", (b"%d" % number).ljust(size), delay=60))
         for number in range(start, start + count)
     ]
 
@@ -66,7 +66,7 @@ def test_done_is_called_once_when_all_have_their_ids(client: Client, wheel: Fake
 def test_a_bad_one_among_many_fails_alone(client: Client, wheel: FakeWheel, beyond: bool) -> None:
     if beyond:
         client.send("t", b"first", delay=1).result(5)
-    late = flatten(Message("t", b"late", delay=1e6), now_ms())
+    late = flatten(Message("t", b"late", delay=1e6))
     receipts = shipped(client, [*flats(3), late, *flats(3, start=4)])
     assert list(receipts.errors(0)) == [3]
     assert receipts.offsets(0).tolist() == [beyond + n for n in (0, 1, 2, -1 - beyond, 3, 4, 5)]
@@ -75,7 +75,7 @@ def test_a_bad_one_among_many_fails_alone(client: Client, wheel: FakeWheel, beyo
 
 
 def test_a_whole_one_is_stored_with_all_or_none(client: Client, wheel: FakeWheel) -> None:
-    late = flatten(Message("t", b"late", delay=1e6), now_ms())
+    late = flatten(Message("t", b"late", delay=1e6))
     batch = [*flats(3), late]
     refused = shipped(client, batch, whole=True)  # by the node: its horizon is not known yet
     assert [error.row for error in refused.errors(0).values()] == [3] * 4
@@ -91,7 +91,7 @@ def test_a_whole_one_is_stored_with_all_or_none(client: Client, wheel: FakeWheel
 
 
 def test_an_error_that_many_share_does_not_grow_with_each_who_asks(client: Client) -> None:
-    late = flatten(Message("t", b"late", delay=1e6), now_ms())
+    late = flatten(Message("t", b"late", delay=1e6))
     receipts = shipped(client, [*flats(3), late], whole=True)
     shared = receipts.errors(0)[0]
     assert receipts.outcomes(0) == [shared] * 4
@@ -134,13 +134,12 @@ def test_a_call_back_that_fails_harms_nothing(client: Client, wheel: FakeWheel) 
 
 
 def test_a_repeat_has_the_receipts_of_the_first_time(address: str, wheel: FakeWheel) -> None:
-    """Another client, some time later, with delays counted from a later clock."""
+    """Another client, some time later: the delay has begun at the first time."""
     ids = []
-    for later_ms in (0, 0, 700):
-        base = now_ms() + later_ms
-        batch = [flatten(Message("t", b"%d" % n, delay=60), base) for n in range(3)]
+    for _ in range(3):
+        batch = [flatten(Message("t", b"%d" % n, delay=60)) for n in range(3)]
         with Client(address, timeout_s=20) as client:
-            receipts = shipped(client, batch, request=RequestKey.of("k", b"body", base))
+            receipts = shipped(client, batch, request=RequestKey.of("k", b"body"))
             ids.append((receipts.result(0), receipts.due_ms.tolist()))
     assert ids[0] == ids[1] == ids[2]
     assert len(wheel.rows) == 3
@@ -179,9 +178,8 @@ def test_cut_connections_store_no_request_twice() -> None:
             with Client(proxy.address, timeout_s=60) as client:
                 done: queue.SimpleQueue[Receipts] = queue.SimpleQueue()
                 for number in range(400):
-                    base = now_ms()
-                    one = [flatten(Message("t", b"%d" % number, delay=60), base)]
-                    asked = RequestKey.of(str(number), b"", base)
+                    one = [flatten(Message("t", b"%d" % number, delay=60))]
+                    asked = RequestKey.of(str(number), b"")
                     client.ship(one, whole=True, request=asked, done=done.put)
                     if number % 100 == 50:
                         proxy.cut()

@@ -63,7 +63,7 @@ class Held:
 
 
 def flat(value: bytes) -> FlatMessage:
-    return flatten(Message("t", value, delay=60), now_ms())
+    return flatten(Message("t", value, delay=60))
 
 
 async def turns() -> None:

@@ -33,7 +33,7 @@ VALUES = {
                 "ids",
                 "mark",
             ),
-            *("checks", "expiry", "packets", "protocol"),
+            *("checks", "delay", "expiry", "packets", "protocol"),
             *("request", "rows", "schema", "state", "texts"),
         }
     ),
@@ -190,7 +190,7 @@ ONLY_MODULES = {
     (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors"}),
     ("client", ENGINE_VALUES): frozenset(
         {
-            *("backoff", "checks", "config", "digest", "errors", "expiry"),
+            *("backoff", "checks", "config", "delay", "digest", "errors", "expiry"),
             *("ids", "packets", "protocol", "request", "rows", "schema"),
         }
     ),

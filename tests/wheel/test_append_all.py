@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel.checks import InputBatch
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.delay import as_due
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
 from slotwheel.wheel.journal.payloads import decode_rows, encode_input, encode_together
 from slotwheel.wheel.rows import from_columns
@@ -23,7 +24,7 @@ from support.wheels import NOW, Node, batch, opened
 CONFIG = WheelConfig(disk_reserve_bytes=0, message_bytes_max=2_000)
 
 good = st.tuples(
-    st.integers(NOW, NOW + 7_000_000),
+    st.integers(NOW, NOW + 7_000_000) | st.integers(-5, 7_000_000).map(as_due),
     st.sampled_from(["a", "b"]),
     st.none() | st.integers(0, 5),
     st.none() | st.binary(max_size=9),
@@ -34,6 +35,7 @@ bad = st.sampled_from(
     [
         (-1, "a", None, None, b"before 1970", []),
         (NOW + 10**9, "a", None, None, b"beyond the horizon", []),
+        (as_due(10**9), "a", None, None, b"beyond the horizon", []),
         (NOW, "not a topic", None, None, b"", []),
         (NOW, "a", -1, None, b"", []),
         (NOW, "a", None, None, b"", [("slotwheel-id", b"")]),

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..answers import AppendReceipt
+from ..delay import due_times
 from ..errors import InvalidBatch, SlotwheelError
 from ..mark import Marks
 from ..request import RequestKey
@@ -105,10 +106,14 @@ def answer_again(
     early: bool,
 ) -> Future[AppendReceipt]:
     """The answer to a batch that was appended before: that of the first time, once committed.
-    ``waiting``: its entry until then. Errors: ``InvalidBatch`` when it is another batch;
-    ``InvalidMessage`` when it is another request."""
-    if known.sequence != sequence:  # only of a request; it was repeated at another time
+    ``waiting``: its entry until then. ``due``: due times, and delays, which begin when the first
+    one was created. Errors: ``InvalidBatch`` when it is another batch; ``InvalidMessage`` when it
+    is another request."""
+    start_ms = known.created
+    if known.sequence != sequence:  # only of a request, whose first sender has counted the delays
         due = due + RequestKey.from_sequence(producer, sequence).shift_ms(known.sequence)
+        start_ms = RequestKey.from_sequence(producer, known.sequence).base_ms or start_ms
+    due = due_times(due, start_ms)
     if known.count != len(due):
         raise InvalidBatch(
             f"sequence {known.sequence} was used before for another batch",
@@ -121,9 +126,7 @@ def answer_again(
         same = [caller for caller in waiting.callers if caller.early is early]
         return (same or [waiting.wait_for(waiting.callers[0].receipt, early)])[0].future
     future: Future[AppendReceipt] = Future()
-    future.set_result(
-        AppendReceipt(known.base_offset, known.count, known.created, due, known.sequence)
-    )
+    future.set_result(AppendReceipt(known.base_offset, known.count, start_ms, due, known.sequence))
     return future
 
 
