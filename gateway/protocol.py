@@ -5,12 +5,19 @@ requests; it bounds neither headers, nor the time a request takes to arrive, nor
 not take an answer. One look at all connections each second costs less than a timer for each
 request.
 
-An answer's head waits for the first part of its body, and both are one write: a write is a call of
-the kernel and a packet, which together are a quarter of what a small request costs.
+A connection that is closed while something still comes is reset by the kernel, and the reset takes
+an answer along that the other side has not read yet: it would see a broken connection instead of
+413. So a connection is closed in order: the last answer, then the end of what is sent from here,
+and then all that comes is read and thrown away until the other side ends, too.
 
-Rules: a connection beyond the limit, and one that is too slow, gets an answer if it can take one,
-and is closed; it never waits for another one. What is no request is answered behind all requests
-that came before it: an answer is never that to another request.
+Rules
+- A connection beyond the limit, and one that is too slow, gets an answer if it can take one, and is
+  closed; it never waits for another one.
+- What is no request is answered behind all requests that came before it: an answer is never that to
+  another request.
+- The offer of another protocol (``Upgrade``) is ignored, and the request is read as if it had not
+  been made. The parser stops at such a request without its body, and would take that body for the
+  next request: whoever gets a body through a proxy would send requests past it.
 """
 
 from __future__ import annotations
@@ -18,17 +25,24 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
 )
 
+from .answering import AnswerTransport
 from .errors import HttpError
+from .framing import unreadable, unusable_head
 from .settings import GatewaySettings
 
 _LOOK_EVERY_S = 1.0
 _PIPELINED_MAX = 100
+_DISCARDED_MAX = 64 << 20
+"""Bytes that are read and thrown away before a connection is closed that has had its answer."""
+_TURNED_AWAY_MAX = 100
+"""Connections beyond the limit that may wait for their refusal to be read."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -49,6 +63,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._active_at = self.loop.time()
         """When something came or an answer ended."""
         self._closing_since = 0.0
+        self._ended_at = 0.0
+        """When the last answer was given; what comes from then on is thrown away. 0: not yet."""
+        self._discarded = 0
         self._refusal: HttpError | None = None
         self._running: RequestResponseCycle | None = None
         """The request that is being answered, or was answered last."""
@@ -68,16 +85,45 @@ class LimitedProtocol(HttpToolsProtocol):
                     headers={"Retry-After": "1"},
                 )
             )
+            if len(self.connections) > self.settings.connections_max + _TURNED_AWAY_MAX:
+                transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing() or self._last_words is not None:
+        if self._ended_at or self._last_words is not None:
+            self._discarded += len(data)
+            if self._discarded > _DISCARDED_MAX:
+                self.transport.abort()
             return
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
         self._active_at = self.loop.time()
         if self._in_head:
             self._head_bytes += len(data)
-        super().data_received(data)
+        try:
+            self._parse(data)
+        except HttpParserError as error:
+            self._refuse(self._refusal or unreadable(self.parser.get_method(), error))
         if self._in_head and self._head_bytes > self.settings.header_bytes_max:
             self._refuse(self._headers_too_large())
+
+    def _parse(self, data: bytes) -> None:
+        """Errors: ``HttpParserError``."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except HttpParserUpgrade as offer:
+                # The head once more, without the offer, and then what came behind it.
+                self.parser = HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                data = self._head_without_offer() + data[offer.args[0] :]
+            else:
+                return
+
+    def _head_without_offer(self) -> bytes:
+        lines = [b"%s: %s\r\n" % one for one in self.headers if one[0] != b"upgrade"]
+        method = self.scope["method"].encode()
+        return b"%s %s HTTP/1.1\r\n%s\r\n" % (method, self.url, b"".join(lines))
 
     # What the parser finds
 
@@ -103,6 +149,13 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._head_bytes > self.settings.header_bytes_max:
             self._refusal = self._headers_too_large()
             raise ValueError("headers too large")
+        parser = self.parser
+        self._refusal = unusable_head(parser.get_method(), parser.get_http_version(), self.headers)
+        if self._refusal is not None:
+            raise ValueError(self._refusal.message)
+        if self.parser.should_upgrade():
+            self.scope["method"] = self.parser.get_method().decode("ascii")
+            return  # this head comes again
         if len(self.pipeline) >= _PIPELINED_MAX:
             self._refusal = HttpError(
                 400,
@@ -114,7 +167,11 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._receiving_since = 0.0
+        if not self.parser.should_keep_alive():  # by a trailer: the parser reads nothing any more
+            self.cycle.keep_alive = False
         super().on_message_complete()
 
     def _headers_too_large(self) -> HttpError:
@@ -125,23 +182,41 @@ class LimitedProtocol(HttpToolsProtocol):
             remedy="Send fewer or shorter headers",
         )
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(self._refusal or HttpError(400, msg))
-
     # What is answered
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        if cycle.scope["method"] != "HEAD":  # which has no body that the head could wait for
-            cycle.transport = cast("asyncio.Transport", _HeadWithBody(cycle.transport))
+        if cycle.scope["http_version"] == "1.0":  # whose clients know no answer before the answer
+            cycle.waiting_for_100_continue = False
+        transport = AnswerTransport(self.transport, cycle, self._close_in_order)
+        cycle.transport = cast("asyncio.Transport", transport)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self._active_at = self.loop.time()
+        if self._ended_at:
+            self.server_state.total_requests += 1
+            return
         super().on_response_complete()
         done = self._running is None or self._running.response_complete
         if self._last_words is not None and done and not self.transport.is_closing():
             self._end(self._last_words)
+
+    def _close_in_order(self) -> None:
+        """Close when the other side has, or has had its time for it."""
+        if self._ended_at or self.transport.is_closing():
+            return
+        self._ended_at = self.loop.time()
+        self.pipeline.clear()
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+
+    def shutdown(self) -> None:
+        if self._ended_at:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     # Time
 
@@ -158,7 +233,10 @@ class LimitedProtocol(HttpToolsProtocol):
         receive_s, idle_s = self.settings.receive_s, self.settings.idle_s
         allowed = receive_s if self._head_bytes else idle_s
         running = self._running is not None and not self._running.response_complete
-        if self.transport.is_closing():
+        if self._ended_at:
+            if now - self._ended_at > receive_s:
+                self.transport.abort()
+        elif self.transport.is_closing():
             # What it still has to send is not taken.
             self._closing_since = self._closing_since or now
             if now - self._closing_since > receive_s:
@@ -183,7 +261,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: HttpError) -> None:
         """Answer this and close; behind the requests that came whole before, in their order."""
-        if self._last_words is not None:
+        if self._last_words is not None or self._ended_at:
             return
         self._receiving_since = 0.0
         newest: RequestResponseCycle | None = self.cycle
@@ -212,36 +290,7 @@ class LimitedProtocol(HttpToolsProtocol):
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(STATUS_LINE[error.status] + lines.encode() + b"\r\n" + body)
-        self.transport.close()
-
-
-class _HeadWithBody:
-    """The part of a transport that an answer uses. ``write``: holds the head until more comes."""
-
-    __slots__ = ("_head", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._head: bytes | None = None
-
-    def write(self, data: bytes) -> None:
-        if self._transport.is_closing():  # whoever asked is gone, and a write would raise
-            self._head = None
-        elif self._head is not None:
-            self._transport.write(self._head + data)
-            self._head = None
-        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
-            self._head = data
-        else:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._head is not None:
-            self.write(b"")
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
+        self._close_in_order()
 
 
 async def look_at_connections(connections: set[Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from json import JSONDecoder
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,8 +49,6 @@ def as_json(value: Any, status: int = 200) -> Reply:
 
 def error_reply(error: HttpError, body: bytes | None = None, content_type: str = JSON) -> Reply:
     headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
-    if error.status in (408, 413):
-        headers.append((b"connection", b"close"))  # the rest of the body is not read
     return Reply(error.status, error.body() if body is None else body, content_type, headers)
 
 
@@ -74,8 +73,9 @@ ARRIVING_MAX = 256 << 20
 
 
 async def read_body(scope: Any, receive: Any, limit: int) -> bytes:
-    """The whole body, at most ``limit`` bytes. Errors: ``HttpError`` 413, and 503 while too much of
-    others' is on its way; ``ClientDisconnect``."""
+    """The whole body, at most ``limit`` bytes. Errors: ``HttpError`` 413, 415 for one that is
+    encoded, and 503 while too much of others' is on its way; ``ClientDisconnect``."""
+    _check_encoding(scope["headers"])
     length = header_of(scope["headers"], b"content-length")
     if length is not None and int(length) > limit:  # the parser has checked that it is a number
         raise _too_large(length, limit)
@@ -97,7 +97,7 @@ async def read_body(scope: Any, receive: Any, limit: int) -> bytes:
                     "too many bodies are on their way",
                     limit=f"{ARRIVING_MAX} bytes together",
                     remedy="Send it again in a moment",
-                    headers={"Retry-After": "1", "Connection": "close"},
+                    headers={"Retry-After": "1"},
                 )
             if not message["more_body"]:
                 return b"".join(parts)
@@ -109,6 +109,22 @@ async def read_body(scope: Any, receive: Any, limit: int) -> bytes:
             _Arriving.nbytes += len(message["body"])
     finally:
         _Arriving.nbytes -= size
+
+
+def _check_encoding(headers: RawHeaders) -> None:
+    """Nothing is decompressed: a body of some kilobytes could become gigabytes. Errors:
+    ``HttpError`` 415."""
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise HttpError(
+                415,
+                "the body is encoded in a way that is not taken here",
+                place="header Content-Encoding",
+                got=value.decode("latin-1"),
+                limit="identity",
+                remedy="Send the body as it is, not compressed",
+                headers={"Accept-Encoding": "identity"},
+            )
 
 
 def _too_large(got: str, limit: int) -> HttpError:
@@ -127,7 +143,7 @@ def content_type_of(scope: Any, allowed: Sequence[str]) -> str:
     None at all is refused, too: a page of another site could send such a request by a browser.
     """
     given = header_of(scope["headers"], b"content-type") or ""
-    kind = given.partition(";")[0].strip().lower()
+    kind = media_type(given)
     if kind not in allowed:
         raise HttpError(
             415,
@@ -136,6 +152,18 @@ def content_type_of(scope: Any, allowed: Sequence[str]) -> str:
             got=given or "none",
             limit=" or ".join(allowed),
         )
+    return kind
+
+
+def media_type(given: str) -> str:
+    """The media type that ``Content-Type`` names, in lower case; empty where its text is in another
+    encoding than UTF-8, as which every body is read."""
+    kind, *parameters = (part.strip().lower() for part in given.split(";"))
+    for one in parameters:
+        name, _, value = one.partition("=")
+        charset = value.strip(' "')
+        if name.strip() == "charset" and charset not in ("utf-8", "utf8", "us-ascii"):
+            return ""
     return kind
 
 
@@ -204,9 +232,43 @@ def check_objects(body: bytes, limit: int) -> None:
         )
 
 
-def decoded(decoder: msgspec.json.Decoder[T], body: bytes, place: str = "") -> T:
-    """A body, checked against the decoder's type. Errors: ``HttpError`` with the place."""
+def decoded(
+    decoder: msgspec.json.Decoder[T],
+    body: bytes,
+    place: str = "",
+    names_in: Callable[[T], int] | None = None,
+) -> T:
+    """A body, checked against the decoder's type. ``names_in``: how many names of fields it has at
+    least, by what became of it; with it, a body that has not more is not looked through for names
+    that occur twice. Errors: ``HttpError`` with the place."""
     try:
-        return decoder.decode(body)
+        value = decoder.decode(body)
+        # There are as many colons as names, and those in texts.
+        if names_in is None or body.count(b":") > names_in(value):
+            _NAMES.decode(body.decode())
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise from_decoding(error, place, decoder.type) from None
+    except _NameTwiceError as error:
+        raise HttpError(
+            422,
+            "a name occurs twice in an object",
+            place=place,
+            got=error,
+            limit="each name once",
+            remedy="Leave one of them out: which of the two is meant cannot be told",
+        ) from None
+    return value
+
+
+class _NameTwiceError(Exception):
+    """A name that an object of a body has twice."""
+
+
+def _check_names(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1 and len(dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _NameTwiceError(next(one for one in names if names.count(one) > 1))
+
+
+_NAMES = JSONDecoder(object_pairs_hook=_check_names, parse_int=len, parse_float=len)
+"""Reads a body a second time, for its names alone: of two equal ones msgspec takes the last."""

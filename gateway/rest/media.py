@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from ..errors import HttpError
-from ..requests import JSON, header_of, wanted_type
+from ..requests import JSON, header_of, media_type, wanted_type
 
 EmbeddedFormat = Literal["binary", "json"]
 """How keys and values stand in JSON: as base64, or as JSON themselves."""
@@ -33,7 +33,7 @@ def records_type(embedded: EmbeddedFormat) -> str:
 def format_of_body(scope: Any) -> EmbeddedFormat:
     """In which embedded format a request's records are. Errors: ``HttpError`` 415."""
     given = _given(scope)
-    kind = _kind(given)
+    kind = media_type(given)
     if kind in (JSON, OCTETS):
         return "binary"
     found = _KAFKA.fullmatch(kind)
@@ -45,22 +45,13 @@ def format_of_body(scope: Any) -> EmbeddedFormat:
 def check_body_type(scope: Any) -> None:
     """Of a request without records. Errors: ``HttpError`` 415."""
     given = _given(scope)
-    kind = _kind(given)
+    kind = media_type(given)
     if kind not in (JSON, OCTETS) and _KAFKA.fullmatch(kind) is None:
         raise _unsupported(given, PLAIN)
 
 
 def _given(scope: Any) -> str:
     return header_of(scope["headers"], b"content-type") or ""
-
-
-def _kind(given: str) -> str:
-    kind, *parameters = (part.strip().lower() for part in given.split(";"))
-    for one in parameters:
-        name, _, value = one.partition("=")
-        if name.strip() == "charset" and value.strip(' "') not in ("utf-8", "utf8"):
-            return ""
-    return kind
 
 
 def _unsupported(given: str, allowed: Sequence[str]) -> HttpError:

@@ -48,10 +48,14 @@ class SendMessages:
         key = idempotency_key(scope)
         body = await read_body(scope, receive, self._services.settings.body_bytes_max)
         if kind == JSON and not body.lstrip(b" \t\r\n").startswith(b"["):
-            return await self._one(decoded(_ONE, body), body, key)
+            return await self._one(decoded(_ONE, body, "", _names_in), body, key)
         if kind == ARROW:
             return await self._many(read_table(body, self._rows_max), body, key)
-        given = _lines(body, self._rows_max) if kind == NDJSON else decoded(_MANY, body)
+        given = (
+            _lines(body, self._rows_max)
+            if kind == NDJSON
+            else decoded(_MANY, body, "", _names_in_all)
+        )
         return await self._many(given, body, key)
 
     @property
@@ -126,7 +130,24 @@ def _lines(body: bytes, rows_max: int) -> list[MessageBody]:
     found: list[MessageBody] = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
-            found.append(decoded(_ONE, line, f"line {number}"))
+            found.append(decoded(_ONE, line, f"line {number}", _names_in))
             if len(found) > rows_max:
                 raise too_many_messages(rows_max)
     return found
+
+
+def _names_in(given: MessageBody) -> int:
+    """How many names its JSON has at least."""
+    headers = given.headers
+    return (
+        bool(given.topic)
+        + (given.value is not None)
+        + (given.key is not None)
+        + (given.delay_ms is not None)
+        + (given.due_ms is not None)
+        + (bool(headers) and 1 + (len(headers) if isinstance(headers, dict) else 0))
+    )
+
+
+def _names_in_all(given: Sequence[MessageBody]) -> int:
+    return sum(map(_names_in, given))

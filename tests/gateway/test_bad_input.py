@@ -3,6 +3,8 @@ while others are served; never 2xx for what is not stored, never 5xx."""
 
 from __future__ import annotations
 
+import gzip
+import http.client
 import json
 import re
 import socket
@@ -183,6 +185,101 @@ def test_another_content_type_is_refused(limited: GatewayProcess, headers: bytes
         assert statuses(answer)[0] in (400, 415), answer
 
 
+NDJSON = b"Content-Type: application/x-ndjson\r\n"
+KAFKA = b"Content-Type: application/vnd.kafka.json.v2+json\r\n"
+TWICE = [
+    (b"/v1/messages", JSON, b'{"topic": "t", "value": "1", "delay_ms": 9999, "value": "2"}'),
+    (b"/v1/messages", JSON, b'{"topic": "t", "topic": "u", "delay_ms": 9999}'),
+    (b"/v1/messages", JSON, b'{"route": "r", "route": "s", "delay_ms": 9999}'),
+    (b"/v1/messages", JSON, b'{"topic": "t", "delay_ms": null, "delay_ms": 9999}'),
+    (b"/v1/messages", JSON, b'{"topic": "t", "delay_ms" : 9999, "\\u0074opic": "u"}'),
+    (b"/v1/messages", JSON, b'{"topic": "t", "delay_ms": 9999, "headers": {"a": "1", "a": "2"}}'),
+    (b"/v1/messages", JSON, b'{"topic": "t", "delay_ms": 9999, "headers": [], "headers": []}'),
+    (
+        *(b"/v1/messages", JSON),
+        b'{"topic": "t", "delay_ms": 9999, "headers": [["a", {"base64": "", "base64": ""}]]}',
+    ),
+    (
+        *(b"/v1/messages", JSON),
+        b'[{"topic": "t", "delay_ms": 9999}, {"topic": "t", "key": "", "key": "b", "delay_ms": 1}]',
+    ),
+    (
+        *(b"/v1/messages", NDJSON),
+        b'{"topic": "t", "delay_ms": 9999}\n{"topic": "t", "key": "a", "key": "b", "delay_ms": 1}',
+    ),
+    (b"/v1/cancel", JSON, b'{"ids": ["a"], "ids": ["b"]}'),
+    (b"/v1/cancellations", JSON, b'{"where": {"topic": "t", "topic": "u"}}'),
+    (b"/v1/cancellations", JSON, b'{"where": {"headers": {"a": "1", "a": "2"}}}'),
+    (b"/v1/routes/explain", JSON, b'{"route": "invoices", "route": "x", "headers": {}}'),
+    (b"/v1/dead/redrive?dry_run=true", JSON, b'{"reason": ["a"], "reason": ["expired"]}'),
+    (b"/topics/t", KAFKA, b'{"records": [], "records": [{"value": 1}]}'),
+    (b"/topics/t", KAFKA, b'{"records": [{"value": 1, "value": 2}]}'),
+    (b"/topics/t", KAFKA, b'{"records": [{"value": {"a": [{"b": 1, "b": 2}]}}]}'),
+    (b"/consumers/g", KAFKA, b'{"name": "a", "name": "b"}'),
+    (b"/v1/jobs?limit=1&limit=2", JSON, b""),
+    (b"/v1/messages/x/reschedule", JSON, b'{"delay_ms": 1, "delay_ms": 2}'),
+]
+
+
+@pytest.mark.parametrize(("path", "headers", "body"), TWICE)
+def test_what_is_given_twice_is_refused(
+    limited: GatewayProcess, path: bytes, headers: bytes, body: bytes
+) -> None:
+    before = pending(limited)
+    sent = posted(body, headers, path)
+    answer = exchange(limited, sent if body else sent.replace(b"POST", b"GET", 1))
+    assert statuses(answer) == [422], answer
+    assert re.search(rb"twice|no such parameter|given once", answer), answer
+    assert pending(limited) == before
+
+
+def test_what_only_looks_like_a_name_twice_is_taken(limited: GatewayProcess) -> None:
+    text = 'a": 1, "value": "x": :::: \\ \u00e9'
+    nested = [{"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]}, 10**400, -1.5e300, None, text]
+    assert limited.send(**{**MESSAGE, "value": text, "headers": [["a", "1"], ["a", ":"]]})
+    body = json.dumps({"records": [{"value": nested, "delay_ms": 3_600_000}]}).encode()
+    assert statuses(exchange(limited, posted(body, KAFKA, b"/topics/t"))) == [200]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Encoding: gzip\r\n",
+        b"content-encoding: br\r\n",
+        b"Content-Encoding: identity\r\nContent-Encoding: deflate\r\n",
+        b"Content-Encoding: identity, gzip\r\n",
+    ],
+)
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (b"/v1/messages", JSON),
+        (b"/v1/messages", NDJSON),
+        (b"/v1/messages", b"Content-Type: application/vnd.apache.arrow.stream\r\n"),
+        (b"/v1/cancel", JSON),
+        (b"/topics/t", KAFKA),
+        (b"/consumers/g", KAFKA),
+        (b"/console/job/stop?id=x", b"Content-Type: application/x-www-form-urlencoded\r\n"),
+    ],
+)
+def test_an_encoded_body_is_refused_as_that(
+    limited: GatewayProcess, path: bytes, kind: bytes, headers: bytes
+) -> None:
+    body = gzip.compress(message())
+    for sent in (body, message()):  # also where it is not what it says
+        answer = exchange(limited, posted(sent, kind + headers, path))
+        assert statuses(answer) == [415], answer
+        assert b"Content-Encoding" in answer
+        assert b"accept-encoding: identity" in answer
+
+
+def test_text_that_is_not_utf8_is_refused_as_that(limited: GatewayProcess) -> None:
+    for charset, status in (("utf-8", 201), ('"UTF-8"', 201), ("iso-8859-1", 415), ("utf-16", 415)):
+        headers = JSON[:-2] + f"; charset={charset}\r\n".encode()
+        answer = exchange(limited, posted(message(), headers))
+        assert statuses(answer) == [status], (charset, answer)
+
+
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(limited: GatewayProcess) -> None:
     head = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n" + JSON
     answer = exchange(limited, head + b"Content-Length: 100000000000\r\n\r\n")
@@ -202,6 +299,87 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(limited: GatewayPr
     for length in (b"-5", b"1e3", b"x", b"5\r\nContent-Length: 6", b"9" * 40):
         answer = exchange(limited, head + b"Content-Length: " + length + b"\r\n\r\n12345")
         assert statuses(answer)[0] in (400, 413), (length, answer)
+
+
+REFUSED_EARLY = {
+    413: ("POST", "/v1/messages", {"Content-Type": "application/json"}),
+    415: ("POST", "/v1/messages", {"Content-Type": "text/plain"}),
+    400: ("POST", "/v1/messages", {"Content-Type": "application/json", "Idempotency-Key": "a b"}),
+    403: ("POST", "/v1/cancel", {"Content-Type": "application/json", "Origin": "http://evil.x"}),
+    404: ("POST", "/nowhere", {"Content-Type": "application/json"}),
+    405: ("PUT", "/v1/messages", {"Content-Type": "application/json"}),
+    406: ("POST", "/topics/t", {"Content-Type": "application/json", "Accept": "text/html"}),
+    421: ("POST", "/v1/cancel", {"Content-Type": "application/json", "Host": "evil.x"}),
+    431: ("POST", "/v1/cancel", {"Content-Type": "application/json", "X": "x" * HEADERS_MAX}),
+    200: ("GET", "/v1/levels", {}),
+}
+"""A request that is answered before its body has come, by the answer."""
+
+
+@pytest.mark.parametrize("status", REFUSED_EARLY)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_who_sends_a_body_before_it_reads_gets_the_answer(
+    limited: GatewayProcess, status: int, chunked: bool
+) -> None:
+    """As Python's ``http.client`` does, and as a connection that is reset would not let it."""
+    method, path, headers = REFUSED_EARLY[status]
+    part = b"x" * (1 << 20)
+    length = {} if chunked else {"Content-Length": str(len(part) * 20)}
+    connection = http.client.HTTPConnection(limited.address, timeout=30)
+    body = (part for _ in range(20))
+    connection.request(method, path, body, {**headers, **length}, encode_chunked=chunked)
+    answer = connection.getresponse()
+    assert answer.status == status
+    assert answer.read()
+    assert answer.will_close
+    connection.close()
+
+
+def test_what_is_thrown_away_is_bounded(limited: GatewayProcess) -> None:
+    """In bytes, and in seconds for who sends slowly; until then nothing that comes is a request."""
+    head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
+    request = b"GET /v1/levels HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for part, pause_s in ((b"x" * (1 << 20), 0.0), (request, 0.1)):
+        with limited.connect() as one:
+            one.sendall(head)
+            assert statuses(received(one)) == [404]  # to its end: this is no broken connection
+            began, sent = time.monotonic(), 0
+            with suppress(ConnectionResetError, BrokenPipeError):
+                while sent < 100 << 20 and time.monotonic() - began < 30:
+                    one.sendall(part)
+                    sent += len(part)
+                    time.sleep(pause_s)
+            assert sent < 100 << 20
+            assert sent > 20 << 20 or time.monotonic() - began > RECEIVE_S / 2
+
+
+def test_a_body_that_nobody_was_told_to_send_is_not_waited_for(limited: GatewayProcess) -> None:
+    """Whoever asks first (``Expect``) and is refused may send the body, or its next request."""
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n" + JSON
+    head += b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % (BODY_MAX + 1)
+    following = b"GET /v1/levels HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for rest in (b"x" * (BODY_MAX + 1), following):
+        with limited.connect() as one:
+            one.sendall(head)
+            time.sleep(0.05)
+            one.sendall(rest)
+            answer = received(one)
+            assert statuses(answer) == [413]
+            assert b"connection: close" in answer
+
+
+def test_who_is_turned_away_may_have_sent_a_request(limited: GatewayProcess) -> None:
+    limited.get("/v1/levels")
+    with ExitStack() as stack:
+        for _ in range(CONNECTIONS_MAX):
+            stack.enter_context(limited.connect())
+        connection = http.client.HTTPConnection(limited.address, timeout=30)
+        connection.connect()
+        time.sleep(0.1)
+        connection.request("POST", "/v1/cancel", b"{}", {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 503
+        connection.close()
+    eventually(lambda: len(remote_ports(limited)) < 5)
 
 
 @pytest.mark.parametrize(
