@@ -84,6 +84,7 @@ SUITE = (
     Run("highest rate into Kafka", "highest", 180),
     Run("pending", "pending", 300),
     Run("catching up", "catchup", 54, repeats=2),
+    Run("a large second", "bigsecond", 110),
     Run("cancelling", "cancel", 22),
     Run("spill", "spill", 32),
     Run("delay topic, kafka-python", "intake", 12, ("--messages", "200000"), 3),

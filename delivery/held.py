@@ -2,10 +2,14 @@
 
 For each topic, again and again: wait, probe, and after a successful probe deliver chunk after chunk
 until one is not answered as a whole or the topic has caught up. Everything that may wait for the
-sink - the probe, the delivery - runs in a few worker threads, at most one job a topic; everything
-that uses the wheel runs in the hand's thread, in ``turn``. So a topic that hangs costs the others
-nothing, and turns are fair: each held-back topic gets one chunk between two chunks of the main
-mark. ``in_turn``: a delivery runs in the hand's thread as well, and is settled before the next one.
+sink or the disk - the probe, the delivery, reading - runs in a few worker threads, at most one job
+a topic; everything that moves a mark runs in the hand's thread, in ``turn``. So a topic that hangs
+costs the others nothing, and turns are fair: each held-back topic gets one chunk between two chunks
+of the main mark. ``in_turn``: a delivery runs in the hand's thread as well, and is settled before
+the next one; then one topic after the other gets a chunk between two of the main mark.
+
+A topic that has too many bytes in one slot is held back as well, so that the others need not wait
+for them. Nothing has failed, so it is not probed.
 
 A topic's waiting time is kept for a while after its release, so that one that goes on failing is
 not tried more and more often.
@@ -13,6 +17,7 @@ not tried more and more often.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -28,6 +33,8 @@ from .handover import BatchOutcome, release
 from .ports import DeliveryEvents, DuePort
 from .sink import Sink
 
+log = logging.getLogger(__name__)
+
 WORKERS = 4
 REMEMBERED_S = 60.0
 _TRY_SOON_S = 0.005
@@ -35,13 +42,14 @@ _TRY_SOON_S = 0.005
 
 @dataclass(slots=True)
 class _Held:
-    """One topic. At most one of ``probe`` and ``job`` runs; ``chunk``: the job's."""
+    """One topic. At most one of ``probe``, ``reading`` and ``job`` runs; ``chunk``: the job's."""
 
     backoff: Backoff
     next_try_s: float
     probe: Future[bool] | None = None
     job: Future[BatchOutcome] | None = None
     chunk: Chunk | None = None
+    reading: Future[None] | None = None
     usable: bool = False
     """The last probe or chunk succeeded: the next chunk needs no probe."""
 
@@ -71,19 +79,22 @@ class HeldTopics:
         """One step for each held-back topic. Returns whether any of them made progress.
         ``may_start``: whether a topic may be tried; asked for each."""
         moved = False
-        for topic in self._current():
-            state = self._topics[topic]
+        self._look()
+        for topic, state in list(self._topics.items()):
             if state.job is not None:
                 moved |= self._finish(state)
-            if state.job is None and may_start():
-                moved |= self._start(topic, state)
+            if state.job is None and may_start() and self._start(topic, state):
+                moved = True
+                if self.in_turn:  # the main line has waited for this one; the next waits for it
+                    self._topics[topic] = self._topics.pop(topic)
+                    break
         return moved
 
     def wait_s(self) -> float | None:
         """Seconds until a turn can do something; None when no topic is held back."""
         if not self._topics:
             return None
-        if any(state.job or state.probe for state in self._topics.values()):
+        if any(state.job or state.probe or state.reading for state in self._topics.values()):
             return _TRY_SOON_S
         first = min(state.next_try_s for state in self._topics.values())
         return max(0.0, first - time.monotonic())
@@ -102,17 +113,21 @@ class HeldTopics:
             else:
                 self.settle(chunk, job.result())
 
-    def _current(self) -> list[str]:
-        """The held-back topics; reports those that are new or released."""
+    def _look(self) -> None:
+        """Which topics are held back; reports those that are new or released."""
         now_held = self.wheel.held_topics()
         for topic in [name for name in self._topics if name not in now_held]:
             self._backoffs[topic] = self._topics.pop(topic).backoff
             self.events.released(topic)
-        for topic in now_held:
-            if topic not in self._topics:
-                backoff = self._backoffs.pop(topic, None) or Backoff()
+        new = [topic for topic in now_held if topic not in self._topics]
+        large = self.wheel.large_topics() if new else set()
+        for topic in new:
+            backoff = self._backoffs.pop(topic, None) or Backoff()
+            if topic in large:  # nothing has failed
+                self._topics[topic] = _Held(backoff, time.monotonic(), usable=True)
+                self.events.set_aside(topic)
+            else:
                 self._topics[topic] = _Held(backoff, time.monotonic() + backoff.failed())
-        return now_held
 
     def _start(self, topic: str, state: _Held) -> bool:
         if state.probe is not None:
@@ -121,21 +136,30 @@ class HeldTopics:
             probe, state.probe = state.probe, None
             state.usable = probe.exception() is None and probe.result()
             if not state.usable:
-                state.next_try_s = time.monotonic() + state.backoff.failed()
+                self._failed(state)
                 return False
+        just_read = state.reading is not None
+        if just_read and not self._has_read(state):
+            return False
         if not state.usable:
             if time.monotonic() >= state.next_try_s:
                 state.probe = self._pool.submit(self.sink.probe, topic)
             return False
+        if time.monotonic() < state.next_try_s:
+            return False
         now_ms = self.clock()
+        if not just_read and self.wheel.has_to_read(topic, now_ms):
+            state.reading = self._pool.submit(self.wheel.prepare_topic, topic)
+            return False
         try:
             chunk = self.wheel.next_topic_chunk(topic, now_ms)
         except Exception:  # a damaged slot file, for example: not tried again at once
-            state.usable = False
-            state.next_try_s = time.monotonic() + state.backoff.failed()
+            self._failed(state)
             raise
         if chunk is None:
-            # It was released, which the next turn sees; or it waits for the commit of a cancel.
+            # It was released, which the next turn sees; or it waits for the commit of a cancel, or
+            # for the main line.
+            state.next_try_s = time.monotonic() + _TRY_SOON_S
             return topic not in self.wheel.held_topics()
         self.departures.withdrawn(chunk, now_ms)
         if not chunk.rows.num_rows:
@@ -148,7 +172,34 @@ class HeldTopics:
         if self.in_turn:
             state.job = _now(self.hand_over, chunk)
             return self._finish(state)
-        state.job = self._pool.submit(self.hand_over, chunk)
+        state.job = self._pool.submit(self._deliver, topic, chunk)
+        return True
+
+    def _deliver(self, topic: str, chunk: Chunk) -> BatchOutcome:
+        """Deliver a chunk, and read what comes behind it."""
+        outcome = self.hand_over(chunk)
+        try:
+            self.wheel.prepare_topic(topic)
+        except Exception:  # the next reading finds it, too, and reports it
+            log.debug("reading ahead failed", exc_info=True)
+        return outcome
+
+    @staticmethod
+    def _failed(state: _Held) -> None:
+        state.usable = False
+        state.next_try_s = time.monotonic() + state.backoff.failed()
+
+    def _has_read(self, state: _Held) -> bool:
+        """Whether the reading for a topic is done."""
+        reading = state.reading
+        assert reading is not None
+        if not reading.done():
+            return False
+        state.reading = None
+        error = reading.exception()
+        if error is not None:
+            self._failed(state)
+            raise error
         return True
 
     def _finish(self, state: _Held) -> bool:
@@ -160,8 +211,7 @@ class HeldTopics:
         state.job = state.chunk = None
         error = job.exception()
         if error is not None:
-            state.usable = False
-            state.next_try_s = time.monotonic() + state.backoff.failed()
+            self._failed(state)
             release(self.wheel, chunk, handed=True)
             raise error  # the hand's loop reports it and goes on
         outcome = job.result()
@@ -170,7 +220,7 @@ class HeldTopics:
         if outcome.complete:
             state.backoff.worked()
         else:
-            state.next_try_s = time.monotonic() + state.backoff.failed()
+            self._failed(state)
         return True
 
 

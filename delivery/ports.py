@@ -22,6 +22,9 @@ class DuePort(Protocol):
 
     def next_chunk(self, now_ms: int) -> Chunk | None: ...
     def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None: ...
+    def prepare_topic(self, topic: str) -> None: ...
+    def has_to_read(self, topic: str, now_ms: int) -> bool: ...
+    def large_topics(self) -> set[str]: ...
     def answer(
         self,
         chunk: Chunk,
@@ -87,8 +90,12 @@ class DeliveryEvents:
     def held(self, topic: str, reason: str) -> None:
         """A topic is held back from now on."""
 
+    def set_aside(self, topic: str) -> None:
+        """A topic has too many bytes in one slot, and is delivered beside the others until it has
+        caught up."""
+
     def released(self, topic: str) -> None:
-        """A held-back topic has caught up."""
+        """A topic that was held back, or set aside, has caught up."""
 
     def sink_down(self, reason: str) -> None:
         """The sink as a whole cannot be reached; delivery pauses."""

@@ -57,6 +57,9 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
     def held(self, topic: str, reason: str) -> None:
         event(log, logging.WARNING, "topic held back", topic=topic, reason=reason)
 
+    def set_aside(self, topic: str) -> None:
+        event(log, logging.INFO, "topic is large, and delivered beside the others", topic=topic)
+
     def released(self, topic: str) -> None:
         event(log, logging.INFO, "topic released", topic=topic)
 

@@ -130,10 +130,18 @@ class Dispatcher:
                 self.due.lines.exact = 0
                 self._await_mark(now_ms)
         self.append_mark(now_ms)
+        self._set_aside(now_ms)
         chunk = self.due.next_chunk(now_ms)
         if chunk is None:
+            self._set_aside(now_ms)
             self._look_ahead(now_ms)
         return chunk
+
+    def _set_aside(self, now_ms: int) -> None:
+        """Give topics that are too large to be read with the others lines of their own."""
+        large = self.due.too_large()
+        if large:
+            self.hold(large, now_ms)
 
     def _look_ahead(self, now_ms: int) -> None:
         """Extend the reach where the next row needs it, and while there is room for a mark."""
@@ -152,6 +160,19 @@ class Dispatcher:
         if chunk is None and self.due.beyond is not None:
             self._extend_reach(self.due.beyond, now_ms)
         return chunk
+
+    def prepare_topic(self, topic: str) -> None:
+        """Read ahead for ``next_topic_chunk``; for another thread, while nobody calls that."""
+        if not self._ended:
+            self.due.prepare_topic(topic)
+
+    def has_to_read(self, topic: str, now_ms: int) -> bool:
+        """Whether ``next_topic_chunk`` has to read first."""
+        return self.due.has_to_read(topic, now_ms)
+
+    def large_topics(self) -> set[str]:
+        """Topics that have a line of their own, or will, as they have too many bytes in a slot."""
+        return self.due.large_topics()
 
     def answer(
         self,

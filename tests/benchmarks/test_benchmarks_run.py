@@ -52,6 +52,11 @@ SHARE = [
         ["last one after the second began, ms", "ratio: to the raw limit"],
     ),
     ("catchup", ["--messages", "20000"], ["delivered/s", "ratio: to the raw limit"]),
+    (
+        "bigsecond",
+        ["--quick", "--mib", "40", "--ahead", "10"],
+        ["another topic beside a large second: p99, ms", "early"],
+    ),
 ]
 OTHERS = [
     ("highest", ["--quick"], ["ratio: highest steady rate, to the bare producer"]),
@@ -110,7 +115,7 @@ OTHERS = [
 they import and call is checked with the types."""
 
 
-MOSTLY_WAIT = ("lateness", "burst", "catchup")
+MOSTLY_WAIT = ("lateness", "burst", "catchup", "bigsecond")
 """Until what they sent is due. So they begin first, beside each other, and are looked at last."""
 
 

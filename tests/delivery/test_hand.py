@@ -136,6 +136,32 @@ def test_a_sink_that_chokes_on_one_topic(rig: Rig) -> None:
     assert len(rig.scripted.taken) == 110
 
 
+def test_a_topic_with_too_many_bytes_in_a_second_keeps_none_waiting(rig: Rig) -> None:
+    """Its rows leave one after the other beside the others, and none of them is *held back*."""
+    ready = threading.Event()
+
+    def slow(rows: pa.RecordBatch, _trial: bool) -> None:
+        if "large" in rows.column("topic").to_pylist():
+            ready.wait(20)
+
+    rig.scripted.before = slow
+    second_ms = (rig.clock() // 1_000 + 4) * 1_000
+    rows = [(second_ms + 900, "large", b"%d" % n + bytes(900_000)) for n in range(42)]
+    rows += [(second_ms + 10 * n, "small", b"%d" % n) for n in range(90)]
+    for part in range(0, len(rows), 16):  # a batch is smaller than that
+        rig.wheel.append(batch(rows[part : part + 16]), rig.clock()).result(10)
+    rig.start()
+    rig.wait(lambda: len(rig.scripted.taken) == 90)
+    assert rig.scripted.values("small") == [b"%d" % n for n in range(90)]
+    ready.set()
+    rig.wait(lambda: ("released", "large") in rig.events.notes)
+    values = rig.scripted.values("large")
+    assert [value.rstrip(b"\0") for value in values if value] == [b"%d" % n for n in range(42)]
+    assert rig.events.notes == [("set aside", "large"), ("released", "large")]
+    assert not rig.scripted.probes
+    assert rig.scripted.early() == 0
+
+
 def test_an_exception_outside_the_sink(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     next_chunk = master_of(rig.wheel).next_chunk
     failures = iter([RuntimeError("once")])

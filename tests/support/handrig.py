@@ -118,6 +118,9 @@ class Recorder(DeliveryEvents):
     def held(self, topic: str, reason: str) -> None:
         self.notes.append(("held", topic))
 
+    def set_aside(self, topic: str) -> None:
+        self.notes.append(("set aside", topic))
+
     def released(self, topic: str) -> None:
         self.notes.append(("released", topic))
 

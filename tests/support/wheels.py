@@ -253,11 +253,15 @@ def rows_at(
     *,
     cancels: Mapping[int, int] | None = None,
     topic: str = "t",
-    pad: int = 0,
+    topics: int = 0,
+    pad: int | Sequence[int] = 0,
 ) -> pa.RecordBatch:
-    """ROW schema: one row for each (due in ms, offset). ``cancels``: target by own offset."""
+    """ROW schema: one row for each (due in ms, offset). ``cancels``: target by own offset.
+    ``topics``: so many, named by numbers, have the rows in turn, by their offsets. ``pad``: bytes
+    that are added to each value."""
     targets = cancels or {}
     count = len(keys)
+    pads = [pad] * count if isinstance(pad, int) else pad
     due = pa.array([key[0] for key in keys], pa.int64()).cast(TIME)
     return pa.RecordBatch.from_arrays(
         [
@@ -265,14 +269,22 @@ def rows_at(
             due,
             due,
             pa.array([targets.get(key[1]) for key in keys], pa.int64()),
-            pa.array([topic] * count, pa.utf8()),
+            pa.array([topic_at(key[1], topics) or topic for key in keys], pa.utf8()),
             pa.nulls(count, pa.int32()),
             pa.nulls(count, pa.binary()),
-            pa.array([b"%d" % key[1] + b"." * pad for key in keys], pa.binary()),
+            pa.array(
+                [b"%d" % key[1] + b"." * more for key, more in zip(keys, pads, strict=True)],
+                pa.binary(),
+            ),
             no_headers(count),
         ],
         schema=ROW,
     )
+
+
+def topic_at(offset: int, topics: int) -> str:
+    """The topic of a row of ``rows_at``; empty without ``topics``."""
+    return str(offset % topics) if topics else ""
 
 
 def piece_at(
@@ -282,12 +294,13 @@ def piece_at(
     index: int = 1,
     created_ms: int | None = None,
     cancels: Mapping[int, int] | None = None,
+    topics: int = 0,
     pad: int = 0,
 ) -> Piece:
     """A piece of the tail with the given due times. ``created_ms``: when they came in; without it,
     when they are due."""
     keys = [(at, offset) for offset, at in enumerate(due, base_offset)]
-    rows = rows_at(keys, cancels=cancels, pad=pad)
+    rows = rows_at(keys, cancels=cancels, topics=topics, pad=pad)
     created = [at if created_ms is None else created_ms for at in due]
     columns = [rows.column("due"), pa.array(created, TIME), *rows.columns[3:]]
     payload = pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from slotwheel.wheel.due.runs import (
     OFFSET_END,
     Run,
+    Share,
     SortedRows,
     Window,
-    choose_end,
+    choose,
     gather,
+    large_topics,
     position_after,
     sort_rows,
     source_of_block,
@@ -33,12 +35,13 @@ many = st.lists(keys, unique_by=lambda key: key[1], max_size=40)
 limits = st.sampled_from([1, 100, 400, 1 << 30])
 
 
-def split(rows: list[RowKey], parts: int) -> list[SortedRows]:
-    """Blocks of a slot file, each sorted, with higher offsets than the one before."""
+def split(rows: list[RowKey], parts: int, topics: int = 0) -> list[SortedRows]:
+    """Blocks of a slot file, each sorted, with higher offsets than the one before. ``topics``: so
+    many have the rows in turn, by their offsets."""
     rows = sorted(rows, key=lambda key: key[1])
     borders = [len(rows) * at // parts for at in range(parts + 1)]
     groups = [sorted(rows[start:stop]) for start, stop in pairwise(borders)]
-    return [source_of_block(rows_at(group)) for group in groups if group]
+    return [source_of_block(rows_at(group, topics=topics)) for group in groups if group]
 
 
 @given(many, keys)
@@ -63,51 +66,76 @@ def test_a_piece_gives_its_rows_of_the_slot(due: list[int], first: int) -> None:
         assert keys_of(source.slice(0, len(expected))) == expected
 
 
-@given(many, st.integers(1, 4), limits)
-@example([(5, n) for n in range(40)], 3, 100)
+@given(
+    many,
+    st.integers(1, 4),
+    limits,
+    st.integers(1, 50),
+    st.sampled_from([Share(), Share(without=frozenset({"0", "2"})), Share(only="1")]),
+)
+@example([(5, n) for n in range(40)], 3, 100, 50, Share())
 def test_windows_cut_anywhere_give_every_row_once_in_order(
-    rows: list[RowKey], parts: int, limit: int
+    rows: list[RowKey], parts: int, limit: int, look_rows: int, share: Share
 ) -> None:
-    """Also when they are all due at one millisecond (I9)."""
-    sources = split(rows, parts)
+    """Also when they are all due at one millisecond (I9). Rows of a topic with a line of its own
+    are named, and not read."""
+    sources = split(rows, parts, topics=3)
     found: list[RowKey] = []
-    after, windows = NONE, 0
-    while len(found) < len(rows):
+    skipped: dict[str, list[RowKey]] = {"0": [], "2": []}
+    after: RowKey | None = NONE
+    while after is not None:
         starts = [position_after(s.due, s.offset, after) for s in sources]
-        end = choose_end(sources, starts, limit)
-        last = end if end is not None else (1 << 40, OFFSET_END)
-        stops = [position_after(s.due, s.offset, last) for s in sources]
-        run = gather(sources, starts, stops, MINT)
-        assert run is not None, "a window without a row: no progress"
-        found += keys_of(run.rows)
-        own = MINT.checks(run.due, run.offset).tolist()
-        assert run.rows.column("check").to_pylist() == MINT.checks_of(run.rows).tolist() == own
-        after, windows = last, windows + 1
-        assert windows <= len(rows)
-    assert found == sorted(rows)
+        choice = choose(sources, starts, limit, share, look_rows)
+        run = gather([s.take(at) for s, at in zip(sources, choice.at, strict=True)], MINT)
+        for part in choice.skipped:
+            keys = list(zip(part.due.tolist(), part.offset.tolist(), strict=True))
+            assert keys
+            assert all(after < key for key in keys)
+            skipped[part.topic] += keys
+        if run is not None:
+            found += keys_of(run.rows)
+            own = MINT.checks(run.due, run.offset).tolist()
+            assert run.rows.column("check").to_pylist() == MINT.checks_of(run.rows).tolist() == own
+        assert choice.end is None or choice.end > after, "no progress"
+        after = choice.end
+    topics = {key: str(key[1] % 3) for key in rows}
+    mine = [key for key in sorted(rows) if share.only in (None, topics[key])]
+    assert found == [key for key in mine if topics[key] not in share.without]
+    assert skipped == {
+        name: [key for key in mine if topics[key] == name] if name in share.without else []
+        for name in skipped
+    }
 
 
 def test_a_window_keeps_to_its_bytes() -> None:
-    rows = [(n // 10, n) for n in range(1000)]
-    (source,) = split(rows, 1)
-    limit = source.nbytes // 7
-    end = choose_end([source], [0], limit)
-    assert end is not None
-    stop = position_after(source.due, source.offset, end)
-    assert 1000 // 14 <= stop <= 1000 // 7 + 10
-    assert end[1] == OFFSET_END, "cut between milliseconds where that is possible"
+    """Also where small rows stand beside large ones: the average says nothing of either."""
+    sizes = [100] * 900 + [100_000] * 100
+    for order in (sizes, sizes[::-1]):
+        rows = rows_at([(n // 10, n) for n in range(1000)], pad=order)
+        source = source_of_block(rows)
+        at, windows = 0, 0
+        while at < 1000:
+            choice = choose([source], [at], 1_000_000)
+            (taken,) = choice.at
+            nbytes = sum(order[row] for row in taken.tolist())
+            assert 0 < nbytes <= 1_000_000
+            full = nbytes + 70 * len(taken) + 100_000 > 1_000_000
+            assert full or choice.end is None, "as much as there is room for"
+            at, windows = int(taken[-1]) + 1, windows + 1
+        assert windows <= 13
     one_ms = split([(5, n) for n in range(1000)], 1)
-    inside = choose_end(one_ms, [0], one_ms[0].nbytes // 10)
+    inside = choose(one_ms, [0], one_ms[0].nbytes // 10).end
     assert inside is not None
     assert inside[0] == 5
-    assert 90 <= inside[1] <= 100
 
 
-def test_everything_fits_is_no_end() -> None:
-    sources = split([(1, 1), (2, 2)], 1)
-    assert choose_end(sources, [0], 1 << 30) is None
-    assert choose_end(sources, [1], 1) is None, "one row is a window of its own"
-    assert choose_end([], [], 1) is None
+def test_topics_are_large_by_their_bytes() -> None:
+    sources = split([(1, n) for n in range(30)], 2, topics=3)
+    each = sum(int(source.sizes(0, len(source.due)).sum()) for source in sources) / 30
+    starts = [0 for _ in sources]
+    assert set(large_topics(sources, starts, int(each * 8))) == {"0", "1", "2"}
+    assert large_topics(sources, starts, int(each * 20)) == []
+    assert large_topics(sources, [len(s.due) for s in sources], 1) == []
 
 
 @given(
@@ -155,8 +183,7 @@ def test_merging_drops_what_has_left() -> None:
 
 
 def test_merging_keeps_contents_with_their_keys() -> None:
-    sources = [source_of_block(rows_at(keys)) for keys in ([(4, 1), (5, 0)], [(4, 9), (5, 3)])]
-    run = gather(sources, [0, 0], [2, 2], MINT)
+    run = gather([rows_at(keys) for keys in ([(4, 1), (5, 0)], [(4, 9), (5, 3)])], MINT)
     assert run is not None
     assert keys_of(run.rows) == [(4, 1), (4, 9), (5, 0), (5, 3)]
     assert run.rows.column("value").to_pylist() == [b"1", b"9", b"0", b"3"]
@@ -164,9 +191,8 @@ def test_merging_keeps_contents_with_their_keys() -> None:
 
 def test_sources_in_another_order_are_not_merged() -> None:
     """Rows of one due time would come in the wrong order, and some of them would never leave."""
-    sources = [source_of_block(rows_at(keys)) for keys in ([(4, 9)], [(4, 1)])]
     with pytest.raises(AssertionError, match="offset order"):
-        gather(sources, [0, 0], [1, 1], MINT)
+        gather([rows_at(keys) for keys in ([(4, 9)], [(4, 1)])], MINT)
 
 
 def test_sorting_keeps_contents_with_their_keys() -> None:

@@ -338,7 +338,10 @@ class WheelMachine(RuleBasedStateMachine):
 
     @rule(ahead=st.sampled_from([0, 1000, 2000, 10_000]))
     def prepare(self, ahead: int) -> None:
-        master_of(self.node.wheel).prepare(self.now, ahead)
+        master = master_of(self.node.wheel)
+        master.prepare(self.now, ahead)
+        for topic in master.held_topics():
+            master.prepare_topic(topic)
 
     # -- cancel and reschedule -------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow as pa
 from ..mark import Mark
 from ..rows import take_rows
 from ..schema import Int64s, Mask
+from .runs import Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class ChunkInFlight:
     of_held: dict[str, Int64s]
     """Positions of messages of held-back topics, by topic, with cancelled and answered ones. The
     main line leaves them to the topics' own lines; on such a line they are its own."""
+    skipped: Sequence[Skipped] = ()
+    """Further messages of held-back topics that it passes; they were not read."""
 
     def mark_before(self, at: int) -> Mark:
         """The mark that covers the rows before position ``at`` of the chunk, and not that row."""

@@ -30,11 +30,13 @@ from .cancels import Cancels
 from .chunk import Chunk, mark_before
 from .lines import Line, Lines
 from .reader import SlotCursor, late_rows
-from .runs import OFFSET_END
+from .runs import OFFSET_END, Skipped
 
 _STEPS_MAX = 32
 """Steps without a row to hand out before the caller gets a turn to do something else."""
 _PREPARED_MAX = 3
+_OPEN_AHEAD_MS = 20_000
+"""So long before its time a large slot file is read: a slow disk needs ten seconds for a GB."""
 _RENEW_MS = 250
 """So long before its time a slot is renewed: time enough, and little comes in behind it."""
 
@@ -131,13 +133,29 @@ class DueQueue:
         with self._lock:
             return self.lines.put_none_in_flight(line)
 
+    def too_large(self) -> list[str]:
+        """Topics that have too many bytes in a slot that is open, and no line of their own yet: all
+        others would wait for them. Half of the places are left to topics that fail."""
+        with self._lock:
+            found = [topic for cursor in self._cursors() for topic in cursor.large]
+            room = self.lines.room - (self._config.held_topics_max + 1) // 2
+            return [topic for topic in dict.fromkeys(found) if topic not in self.lines.held][
+                : max(0, room)
+            ]
+
+    def large_topics(self) -> set[str]:
+        """Those that have too many bytes in a slot that is open."""
+        with self._lock:
+            return {topic for cursor in self._cursors() for topic in cursor.large}
+
+    def _cursors(self) -> list[SlotCursor]:
+        current = self.lines.main.cursor
+        return [*self._prepared.values(), *([] if current is None else [current])]
+
     def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None:
         """The next rows of a held-back topic; None when it has caught up (and is released)."""
         with self._lock:
             line = self.lines.held.get(topic)
-            for other in self.lines.held.values():
-                if other is not line:
-                    other.cursor = None  # one held-back topic at a time has rows in memory
         if line is None:
             return None
         assert line.flight is None, "the last chunk has not been answered"
@@ -148,7 +166,7 @@ class DueQueue:
             with self._lock:
                 main = self.lines.main.mark
                 if line.mark == main:
-                    if self.lines.main.flight is None:
+                    if self.lines.main.flight is None and topic not in self.large_topics():
                         self.lines.release(topic)
                     return None
             if line.mark.L < main.L:
@@ -169,18 +187,52 @@ class DueQueue:
                     return None
             if until != (main.c, main.r):
                 return None  # the clock stands behind the main mark
-            with self._lock:
-                line.mark = Mark(main.c, main.r, line.mark.L)
-                line.cursor = None
+            self._catch_up(line, main)
         with self._lock:
             return self.lines.put_none_in_flight(line)
+
+    def prepare_topic(self, topic: str) -> None:
+        """Read ahead for the next ``next_topic_chunk``, on another thread; that one is not called
+        meanwhile. Errors: ``Damaged``."""
+        for _ in range(_STEPS_MAX):
+            with self._lock:
+                line, main = self.lines.held.get(topic), self.lines.main.mark
+            if line is None or line.mark == main:
+                return
+            mark = line.mark
+            if mark.L < main.L:
+                if self._late_rows(line, main.L)[0].num_rows or line.mark == mark:
+                    return
+                continue
+            until = (main.c, main.r)
+            self._choose_cursor(line, main.c)
+            cursor = line.cursor
+            if cursor is not None:
+                cursor.refresh((mark.c, mark.r), mark.L)
+                if cursor.peek((mark.c, mark.r), until, 1, 1).num_rows:
+                    cursor.read_ahead()
+                    return
+                if until >= self._end_of(cursor):
+                    self._leave(line, cursor, mark)
+                    continue
+            self._catch_up(line, main)
+
+    def has_to_read(self, topic: str, now_ms: int) -> bool:
+        """Whether ``next_topic_chunk`` would have to read first."""
+        with self._lock:
+            line, main = self.lines.held.get(topic), self.lines.main.mark
+            if line is None or line.mark == main or now_ms < main.c:
+                return False
+            cursor, mark = line.cursor, line.mark
+        return cursor is None or cursor.has_to_read((mark.c, mark.r), (main.c, main.r))
 
     def prepare(self, now_ms: int, ahead_ms: int) -> bool:
         """Read ahead, on another thread: the next window of the slot that is delivered, or the next
         slot, which is renewed shortly before its time. Whether there was one."""
         self._renew(now_ms)
-        cursor = self.lines.main.cursor
-        if cursor is not None and cursor.read_ahead():
+        with self._lock:
+            cursor, held = self.lines.main.cursor, {*self.lines.held}
+        if cursor is not None and cursor.read_ahead(held):
             return True
         with self._lock:
             mark, cursor = self.lines.main.mark, self.lines.main.cursor
@@ -190,12 +242,12 @@ class DueQueue:
             behind = max(current, *self._prepared) if self._prepared else current
         second = self._storage.next_second((behind + 1) * TICK_MS - 1)
         if second is None or second * TICK_MS > now_ms + ahead_ms:
-            return False
+            return self._storage.open_ahead(now_ms, now_ms + _OPEN_AHEAD_MS)
         with self._lock:
             if len(self._prepared) >= _PREPARED_MAX:
                 return False
         cursor = self._cursor(second)
-        cursor.load(after, high)
+        cursor.load(after, high, held, find_large=True)
         self._keep(cursor)
         return True
 
@@ -247,21 +299,34 @@ class DueQueue:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _cursor(self, second: int) -> SlotCursor:
-        return SlotCursor(self._storage, second, self._config.window_bytes_max, self._mint)
+    def _cursor(self, second: int, topic: str | None = None) -> SlotCursor:
+        """For the main line, or for a held-back topic. These share the bytes of one window, and
+        leave in small chunks: what else leaves meanwhile waits for the same disk or broker."""
+        window, chunk = self._config.window_bytes_max, self._config.chunk_bytes_max
+        if topic is None:
+            return SlotCursor(self._storage, second, window, self._mint, large_bytes=chunk)
+        mine = min(chunk // 2, window // (1 + len(self.lines.held)))
+        return SlotCursor(self._storage, second, mine, self._mint, only=topic)
 
     def _late(self, line: Line, upto: int) -> Chunk | None:
         """Step one: rows that are late for this line leave in offset order, ``L`` follows."""
         mark = line.mark
+        rows, cancelled, reached = self._late_rows(line, upto)
+        if not rows.num_rows:
+            return None
+        return self._hand_out(line, rows, cancelled, Mark(mark.c, mark.r, reached))
+
+    def _late_rows(self, line: Line, upto: int) -> tuple[pa.RecordBatch, set[int], int]:
+        """The next late rows, what is cancelled, and up to where they reach; the mark passes what
+        has none."""
+        mark = line.mark
         rows, cancelled, reached = late_rows(
             self._storage, mark, upto, self._config.chunk_rows_max, self._config.chunk_bytes_max
         )
-        after = Mark(mark.c, mark.r, reached)
         if not rows.num_rows:
             with self._lock:
-                line.mark = after
-            return None
-        return self._hand_out(line, rows, cancelled, after)
+                line.mark = Mark(mark.c, mark.r, reached)
+        return rows, cancelled, reached
 
     def _due(self, line: Line, until: RowKey) -> tuple[Chunk | None, _Then]:
         """Step two: rows in due order up to ``until``; or what to do next, without a chunk."""
@@ -269,21 +334,48 @@ class DueQueue:
         assert cursor is not None
         after = (mark.c, mark.r)
         cursor.refresh(after, mark.L)
-        rows = cursor.peek(after, until, self._config.chunk_rows_max, self._config.chunk_bytes_max)
+        if line.topic is None and self.too_large():
+            return None, _Then.WAIT
+        rows = cursor.peek(
+            after,
+            until,
+            self._config.chunk_rows_max,
+            self._config.chunk_bytes_max,
+            self.lines.held.keys(),
+        )
         if rows.num_rows:
             before = line.mark
             chunk = self._hand_out(line, rows, cursor.cancelled, None)
             return chunk, _Then.AGAIN if line.mark != before else _Then.WAIT
-        end = (cursor.start + TICK_MS - 1, OFFSET_END)
-        if until < end:
+        skipped = cursor.skipped(after, until)
+        if skipped:
+            c, r = max((int(part.due[-1]), int(part.offset[-1])) for part in skipped)
+            with self._lock:
+                self.lines.skip(skipped, Mark(c, r, mark.L))
+            return None, _Then.AGAIN
+        if until < self._end_of(cursor):
             if line.topic is None:
                 self._move(line, mark, until[0])
             return None, _Then.NOTHING
-        with self._lock:  # the slot is done: go on to the next one with rows
-            if line.mark == mark:
-                line.mark = Mark(*max(after, end), mark.L)
-            line.cursor = None
+        self._leave(line, cursor, mark)
         return None, _Then.AGAIN
+
+    def _catch_up(self, line: Line, main: Mark) -> None:
+        """A held-back topic has no row up to the main mark."""
+        with self._lock:
+            line.mark = Mark(main.c, main.r, line.mark.L)
+            line.cursor = None
+
+    @staticmethod
+    def _end_of(cursor: SlotCursor) -> RowKey:
+        return cursor.start + TICK_MS - 1, OFFSET_END
+
+    def _leave(self, line: Line, cursor: SlotCursor, mark: Mark) -> None:
+        """A slot is done: go on to the next one with rows."""
+        with self._lock:
+            if line.mark == mark:
+                line.mark = Mark(*max((mark.c, mark.r), self._end_of(cursor)), mark.L)
+            line.cursor = None
 
     def _move(self, line: Line, mark: Mark, now_ms: int) -> None:
         """Nothing is due: the mark follows the clock, so that what comes in now counts as late."""
@@ -320,10 +412,10 @@ class DueQueue:
             cursor = self._prepared.pop(second, None) if line.topic is None else None
             for old in [s for s in self._prepared if s < second]:
                 del self._prepared[old]
-        line.cursor = cursor or self._cursor(second)
+        line.cursor = cursor or self._cursor(second, line.topic)
         if cursor is None:  # ``prepare`` opens the slot behind it meanwhile
             try:
-                line.cursor.load((mark.c, mark.r), mark.L)
+                line.cursor.load((mark.c, mark.r), mark.L, {*self.lines.held}, find_large=True)
             except BaseException:
                 line.cursor = None
                 raise
@@ -355,7 +447,12 @@ class DueQueue:
                 after = mark_before(line.mark, due, offset, stop, late)
                 rows, gone = rows.slice(0, stop), gone[:stop]
                 due, offset = due[:stop], offset[:stop]
-            return self.lines.put_in_flight(line, rows, due, offset, gone, after, late=late)
+            skipped: list[Skipped] = []
+            if line.topic is None and not late and line.cursor is not None:
+                skipped = line.cursor.skipped((line.mark.c, line.mark.r), (after.c, after.r))
+            return self.lines.put_in_flight(
+                line, rows, due, offset, gone, after, late=late, skipped=skipped
+            )
 
     def _judge(
         self, due: Int64s, offset: Int64s, cancelled: set[int], late: bool

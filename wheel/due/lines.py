@@ -14,7 +14,7 @@ See docs/design.md, "The mark".
 from __future__ import annotations
 
 import threading
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
@@ -29,7 +29,7 @@ from ..schema import Int64s, Mask, times, valid
 from .cancels import among
 from .chunk import Chunk, ChunkInFlight
 from .reader import SlotCursor
-from .runs import EMPTY
+from .runs import EMPTY, Skipped
 
 _UNKNOWN_MAX = 1 << 18
 """Offsets without an answer that are remembered one by one."""
@@ -249,10 +249,12 @@ class Lines:
         after: Mark,
         *,
         late: bool,
+        skipped: Sequence[Skipped] = (),
     ) -> Chunk | None:
         """A chunk of the rows that the sink is to get, none of ``gone``; None if it would neither
         hand out a row nor tell of a cancelled one: then the mark has passed them. ``due`` and
-        ``offset``: of the rows, shape (rows,). ``late``: they are in offset order."""
+        ``offset``: of the rows, shape (rows,). ``late``: they are in offset order. ``skipped``:
+        what else the mark passes, of held-back topics."""
         topics = rows.column("topic")
         cancels = valid(rows.column("cancels"))
         held: dict[str, Int64s] = {}
@@ -273,7 +275,7 @@ class Lines:
         if len(kept) < len(due):
             handed, ready = take_rows(rows, kept), ready[kept]
         chunk = Chunk(handed, line.topic, line.mark, after, ready, rows, withdrawn)
-        flight = ChunkInFlight(chunk, due, offset, late, kept, cancels, gone, topics, held)
+        flight = ChunkInFlight(chunk, due, offset, late, kept, cancels, gone, topics, held, skipped)
         if not len(kept) and not len(withdrawn):
             self.changes += 1
             self._pass(line, flight, len(due), after)
@@ -358,8 +360,29 @@ class Lines:
                     held.ahead.update(line.ahead.intersection(passed[left].tolist()))
             self._covered += count
             self._withdrawn += int(np.count_nonzero(done))
+            before = flight.chunk.before
+            for part in flight.skipped:
+                self._skip(part.between((before.c, before.r), (after.c, after.r)))
         if line.ahead:
             line.ahead.difference_update(passed.tolist())
+
+    def skip(self, parts: Sequence[Skipped], after: Mark) -> None:
+        """Move the main mark past messages that their topics' own lines will hand out, and no
+        others; no chunk may be in flight there."""
+        assert self.main.flight is None, "a chunk is in flight"
+        for part in parts:
+            self._skip(part)
+        self.main.mark = after
+        self.changes += 1
+
+    def _skip(self, part: Skipped) -> None:
+        held = self.held[part.topic]
+        held.behind += len(part.due)
+        self._covered += len(part.due)
+        if self.main.ahead:
+            answered = self.main.ahead.intersection(part.offset.tolist())
+            held.ahead |= answered
+            self.main.ahead -= answered
 
     def _answer_partly(
         self, line: Line, flight: ChunkInFlight, answered: Mask, sink_down: bool

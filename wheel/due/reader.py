@@ -11,7 +11,7 @@ See docs/design.md, "The mark", for its two axes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +25,16 @@ from ..slots.storage import ReadPoint, Storage, cancelled_in
 from ..state import SlotInfo
 from ..tail.tail import Piece
 from .runs import (
+    ALL,
     EMPTY,
     OFFSET_END,
+    Share,
+    Skipped,
     SortedRows,
     Window,
-    choose_end,
+    choose,
     gather,
+    large_topics,
     position_after,
     source_of_block,
     source_of_piece,
@@ -39,6 +43,7 @@ from .runs import (
 _RENEW_BYTES = 4 << 20
 """A window of at most so many bytes is renewed. A larger one would take more than 10 ms of two
 cores, and its chunks are large: to merge them costs less a row."""
+_NO_LIMIT = 1 << 62
 _LATE_SPAN = 1_000_000
 """Offsets looked at in one go when late rows have to be found in slot files."""
 
@@ -61,16 +66,33 @@ class SlotCursor:
 
     Owned by one thread at a time; others may ask it for ``next_due``, and one other may
     ``read_ahead``. ``seen``: rows of this slot up to this offset are accounted for.
+
+    ``only``: the topic whose rows it reads; else those of all topics but of those that have lines
+    of their own. ``large_bytes``: a topic with so many in a slot that needs more than one window
+    should have a line of its own (``large``).
     """
 
-    def __init__(self, storage: Storage, second: int, window_bytes: int, mint: IdMint) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        second: int,
+        window_bytes: int,
+        mint: IdMint,
+        *,
+        only: str | None = None,
+        large_bytes: int | None = None,
+    ) -> None:
         self.second = second
         self.start = second * TICK_MS
         self.cancelled: set[int] = set()
+        self.large: Sequence[str] = ()
+        """Topics that are too large to be read with the others, the largest first."""
         self.seen = -1
         self._storage = storage
         self._window_bytes = window_bytes
         self._mint = mint
+        self._only = only
+        self._large_bytes = large_bytes
         self._known: SlotInfo | None = None
         self._window = Window(None, (self.start - 1, OFFSET_END))
         self._ahead: tuple[RowKey, SlotCursor] | None = None
@@ -80,8 +102,19 @@ class SlotCursor:
     def _last_key(self) -> RowKey:
         return self.start + TICK_MS - 1, OFFSET_END
 
-    def load(self, after: RowKey, upto: int) -> None:
-        """Prepare the next window: rows with keys behind ``after`` and ``offset <= upto``."""
+    def load(
+        self,
+        after: RowKey,
+        upto: int,
+        without: Set[str] = frozenset(),
+        *,
+        find_large: bool = False,
+    ) -> None:
+        """Prepare the next window: rows with keys behind ``after`` and ``offset <= upto``.
+
+        ``without``: topics that have lines of their own. ``find_large``: look for those that need
+        one, and leave them out, too.
+        """
         point = self._storage.read_point(self.second)
         sources: list[SortedRows] = []
         if point.info is not None:
@@ -91,33 +124,52 @@ class SlotCursor:
         sources += self._from_tail(point, 0)
         if (point.pieces and point.pieces[-1].next_offset > upto + 1) or point.spilled > upto + 1:
             sources = [s for s in (_restrict(s, 0, upto) for s in sources) if s is not None]
-        starts = [position_after(s.due, s.offset, after) for s in sources]
-        end = choose_end(sources, starts, self._window_bytes) or self._last_key
-        stops = [position_after(s.due, s.offset, end) for s in sources]
-        self._window = Window(gather(sources, starts, stops, self._mint), end)
+        self._window = self._choose(sources, after, without, find_large=find_large)
         self.seen = upto
         # The file may hold rows beyond ``upto`` that were left out: then it has to be read again.
         self._known = point.info if point.spilled <= upto + 1 else None
 
-    def read_ahead(self) -> bool:
+    def _choose(
+        self, sources: Sequence[SortedRows], after: RowKey, without: Set[str], *, find_large: bool
+    ) -> Window:
+        starts = [position_after(s.due, s.offset, after) for s in sources]
+        if self._only is None:
+            rest = [
+                (s.nbytes, len(s.due) - at, len(s.due))
+                for s, at in zip(sources, starts, strict=True)
+            ]
+            if sum(nbytes * rows // max(1, of) for nbytes, rows, of in rest) <= self._window_bytes:
+                parts = [s.slice(at, len(s.due)) for s, at in zip(sources, starts, strict=True)]
+                return Window(gather(parts, self._mint), self._last_key)
+            if find_large and self._large_bytes is not None:
+                self.large = large_topics(sources, starts, self._large_bytes)
+                without = {*without, *self.large}
+        share = Share(self._only, frozenset() if self._only else frozenset(without))
+        choice = choose(sources, starts, self._window_bytes, share)
+        run = gather([s.take(at) for s, at in zip(sources, choice.at, strict=True)], self._mint)
+        return Window(run, choice.end or self._last_key, share, choice.skipped)
+
+    def read_ahead(self, without: Set[str] = frozenset()) -> bool:
         """Prepare the window behind this one, if there is one, on another thread; whether one was
-        prepared."""
+        prepared. ``without``: as for ``load``."""
         seen, end, ahead = self.seen, self._window.end, self._ahead
         if ahead is not None and ahead[0] == end:
             return False
         self._ahead = None  # it was needed before it was ready
         if seen < 0 or end >= self._last_key:
             return False
-        cursor = SlotCursor(self._storage, self.second, self._window_bytes, self._mint)
-        cursor.load(end, seen)
+        cursor = SlotCursor(
+            self._storage, self.second, self._window_bytes, self._mint, only=self._only
+        )
+        cursor.load(end, seen, without)
         self._ahead = end, cursor
         return True
 
-    def _next_window(self, after: RowKey) -> None:
+    def _next_window(self, after: RowKey, without: Set[str]) -> None:
         """Go on behind ``after``, at the end of the window or beyond it."""
         ahead, self._ahead, upto = self._ahead, None, self.seen
         if ahead is None or ahead[0] != self._window.end:
-            self.load(after, upto)
+            self.load(after, upto, without)
             return
         _, cursor = ahead
         self.cancelled |= cursor.cancelled
@@ -141,15 +193,29 @@ class SlotCursor:
         sources = [s for s in (_restrict(s, first, upto) for s in sources) if s is not None]
         incoming = sum(source.nbytes for source in sources)
         if sources and self._window.nbytes + incoming > 2 * self._window_bytes:
-            self.load(after, upto)  # what joins a window must not outgrow it: choose a new end
+            # What joins a window must not outgrow it: choose a new end.
+            self.load(after, upto, self._window.share.without, find_large=True)
             return
+        self._join(sources, after)
+        self.seen = upto
+
+    def _join(self, sources: Sequence[SortedRows], after: RowKey) -> None:
+        """Add what sources have for the window."""
+        window = self._window
         starts = [position_after(s.due, s.offset, after) for s in sources]
         stops = [
-            max(start, position_after(s.due, s.offset, self._window.end))
+            max(start, position_after(s.due, s.offset, window.end))
             for s, start in zip(sources, starts, strict=True)
         ]
-        self._window.join(gather(sources, starts, stops, self._mint), after)
-        self.seen = upto
+        spans = list(zip(sources, starts, stops, strict=True))
+        if window.share == ALL:
+            parts = [source.slice(start, stop) for source, start, stop in spans]
+            window.join(gather(parts, self._mint), after)
+            return
+        sources = [source.head(stop) for source, _, stop in spans]
+        choice = choose(sources, starts, _NO_LIMIT, window.share, look_rows=_NO_LIMIT)
+        parts = [s.take(at) for s, at in zip(sources, choice.at, strict=True)]
+        window.join(gather(parts, self._mint), after, choice.skipped)
 
     @property
     def is_small(self) -> bool:
@@ -173,13 +239,37 @@ class SlotCursor:
                 sources.append(source)
         return sources[::-1]  # in offset order, behind those of the file
 
-    def peek(self, after: RowKey, until: RowKey, rows_max: int, bytes_max: int) -> pa.RecordBatch:
-        """Rows with keys in ``(after, until]`` in key order; empty if there are none yet."""
+    def peek(
+        self,
+        after: RowKey,
+        until: RowKey,
+        rows_max: int,
+        bytes_max: int,
+        held: Set[str] = frozenset(),
+    ) -> pa.RecordBatch:
+        """Rows with keys in ``(after, until]`` in key order; empty if there are none yet, or if
+        those that it ``skipped`` come first. ``held``: the topics that have lines of their own."""
         while True:
+            if not self._window.share.without <= held:  # one of them has caught up, or got no line
+                self._ahead = None
+                self.load(after, self.seen, held)
             rows = self._window.peek(after, until, rows_max, bytes_max)
             if rows.num_rows or self._window.end >= min(until, self._last_key):
                 return rows
-            self._next_window(max(after, self._window.end))
+            if self._window.skipped(after, until):
+                return rows
+            self._next_window(max(after, self._window.end), held)
+
+    def skipped(self, after: RowKey, until: RowKey) -> list[Skipped]:
+        """The rows of the window in ``(after, until]`` that are left to other lines."""
+        return self._window.skipped(after, until)
+
+    def has_to_read(self, after: RowKey, until: RowKey) -> bool:
+        """Whether something has to be read before the next row in ``(after, until]`` is known."""
+        window, ahead = self._window, self._ahead
+        if window.end >= min(until, self._last_key) or window.next_due(after) is not None:
+            return False
+        return ahead is None or ahead[0] != window.end
 
     def next_due(self, after: RowKey) -> int | None:
         """When the next row is due; the window's end if more has to be loaded; None at the end."""

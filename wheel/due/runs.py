@@ -13,21 +13,28 @@ millisecond need no more memory than any other million.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..ids import IdMint
 from ..mark import RowKey
-from ..rows import take_rows
+from ..rows import from_numpy, take_rows
 from ..schema import ROW, Int64s, sizes, times
 from ..tail.tail import Piece
 
 OFFSET_END = (1 << 63) - 1
 _RUNS_MAX = 12
+LOOK_ROWS = 65_536
+_ROW_BYTES = 64
+"""About what a row takes in a window besides its content."""
+_KEY_BYTES = 16
+"""What a row takes that is left to another line: due time and offset."""
 
 
 @dataclass(slots=True)
@@ -49,10 +56,53 @@ class SortedRows:
         if self.indices is None:
             assert isinstance(self.rows, pa.RecordBatch)
             return self.rows.slice(start, stop - start)
-        indices = self.indices[start:stop]
+        return self.take(np.arange(start, stop))
+
+    def take(self, at: Int64s) -> pa.RecordBatch:
+        """Rows at ascending positions in key order, copied, with the ROW schema."""
+        indices = at if self.indices is None else self.indices[at]
         if isinstance(self.rows, Piece):
             return self.rows.take(indices)
         return take_rows(self.rows, indices)
+
+    def head(self, stop: int) -> SortedRows:
+        """The first rows in key order."""
+        return replace(self, due=self.due[:stop], offset=self.offset[:stop])
+
+    def codes(self, start: int, stop: int, names: Sequence[str]) -> Int64s:
+        """For each row the place of its topic in ``names``; -1: in none, as of all cancel rows."""
+        if not names:
+            return np.full(stop - start, -1, np.int64)
+        found = pc.index_in(self._column("topic", start, stop), pa.array(names, pa.utf8()))
+        return np.asarray(found.fill_null(-1), np.int64)
+
+    def bytes_by_topic(self, start: int) -> dict[str, int]:
+        """How many bytes of key, value and headers each topic has from a position on."""
+        stop = len(self.due)
+        encoded = self._column("topic", start, stop).dictionary_encode()
+        sums = np.bincount(
+            np.asarray(encoded.indices), self.sizes(start, stop), len(encoded.dictionary)
+        )
+        return dict(
+            zip(encoded.dictionary.to_pylist(), sums.astype(np.int64).tolist(), strict=True)
+        )
+
+    def sizes(self, start: int, stop: int) -> Int64s:
+        """Bytes of key, value and headers of each row; shape (rows,)."""
+        names = ["key", "value", "headers"]
+        if self.indices is None:
+            return sizes(self._rows.select(names).slice(start, stop - start))
+        return sizes(self._rows.select(names))[self.indices[start:stop]]
+
+    @property
+    def _rows(self) -> pa.RecordBatch:
+        return self.rows.rows if isinstance(self.rows, Piece) else self.rows
+
+    def _column(self, name: str, start: int, stop: int) -> pa.Array:
+        column = self._rows.column(name)
+        if self.indices is None:
+            return column.slice(start, stop - start)
+        return column.take(from_numpy(self.indices[start:stop], pa.int64()))
 
 
 def source_of_block(block: pa.RecordBatch) -> SortedRows:
@@ -86,44 +136,110 @@ def position_after(due: Int64s, offset: Int64s, key: RowKey) -> int:
     return start + int(offset[start:stop].searchsorted(key[1], side="right"))
 
 
-def choose_end(
-    sources: Sequence[SortedRows], starts: Sequence[int], bytes_max: int
-) -> RowKey | None:
-    """The last key of a window of at most about ``bytes_max``; None if everything fits.
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Whose rows a window has: all, those of ``only`` one topic (no cancel rows), or those of all
+    topics but some (``without``), which have lines of their own."""
 
-    A window holds at least one row. It is cut between milliseconds where that is possible, and
-    inside one, at an offset, where it is not.
+    only: str | None = None
+    without: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> list[str]:
+        """The topics that a row is compared with."""
+        return sorted(self.without) if self.only is None else [self.only]
+
+
+ALL = Share()
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Rows in key order that a window leaves to their topic's own line; shape (rows,) both."""
+
+    topic: str
+    due: Int64s
+    offset: Int64s
+
+    def between(self, after: RowKey, until: RowKey) -> Skipped:
+        start = position_after(self.due, self.offset, after)
+        stop = max(start, position_after(self.due, self.offset, until))
+        return Skipped(self.topic, self.due[start:stop], self.offset[start:stop])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The rows of one window: their positions in each source, and those that it skips. ``end``: its
+    last key; None: nothing lies behind it."""
+
+    at: Sequence[Int64s]
+    skipped: Sequence[Skipped]
+    end: RowKey | None
+
+
+def choose(
+    sources: Sequence[SortedRows],
+    starts: Sequence[int],
+    bytes_max: int,
+    share: Share = ALL,
+    look_rows: int = LOOK_ROWS,
+) -> Choice:
+    """The rows of a share for a window of at most ``bytes_max``, from ``starts`` on. It has one row
+    at least, and may end inside one millisecond, at an offset.
+
+    Only keys, topics and sizes are looked at, and those of ``look_rows`` of each source at most:
+    then the window may be smaller, or have no row of the share.
     """
-    rest = [len(s.due) - at for s, at in zip(sources, starts, strict=True)]
-    rows = sum(rest)
-    total = sum(s.nbytes * n // max(1, len(s.due)) for s, n in zip(sources, rest, strict=True))
-    if total <= bytes_max or rows <= 1:
-        return None
-    budget = max(1, rows * bytes_max // total)
+    bound: RowKey | None = None
+    for source, start in zip(sources, starts, strict=True):
+        stop = start + look_rows
+        if stop < len(source.due):
+            key = int(source.due[stop - 1]), int(source.offset[stop - 1])
+            bound = key if bound is None else min(bound, key)
+    stops = [
+        len(source.due)
+        if bound is None
+        else max(at, position_after(source.due, source.offset, bound))
+        for source, at in zip(sources, starts, strict=True)
+    ]
+    spans = list(zip(sources, starts, stops, strict=True))
+    due = _joined([source.due[start:stop] for source, start, stop in spans])
+    offset = _joined([source.offset[start:stop] for source, start, stop in spans])
+    code = _joined([source.codes(start, stop, share.names) for source, start, stop in spans])
+    size = _joined([source.sizes(start, stop) for source, start, stop in spans])
+    kept = code < 0 if share.only is None else code == 0
+    weight = np.where(kept, size + _ROW_BYTES, _KEY_BYTES if share.only is None else 0)
+    order = np.argsort(due, kind="stable")  # among rows of one due time that of the sources
+    count = max(1, int(np.cumsum(weight[order]).searchsorted(bytes_max, side="right")))
+    end = bound
+    if count < len(order):
+        order = order[:count]
+        end = int(due[order[-1]]), int(offset[order[-1]])
+    mask = np.zeros(len(due), np.bool_)
+    mask[order] = kept[order]
+    skipped = [
+        Skipped(name, due[mine], offset[mine])
+        for number, name in enumerate(share.names if share.only is None else ())
+        if len(mine := order[code[order] == number])
+    ]
+    borders = np.cumsum([0, *(stop - start for _, start, stop in spans)]).tolist()
+    at = [
+        np.flatnonzero(mask[first:stop]) + start
+        for (first, stop), start in zip(pairwise(borders), starts, strict=True)
+    ]
+    return Choice(at, skipped, end)
 
-    def count(last: int) -> int:
-        return sum(
-            int(np.searchsorted(s.due, last, side="right")) - at
-            for s, at in zip(sources, starts, strict=True)
-        )
 
-    live = [(s, at) for s, at in zip(sources, starts, strict=True) if at < len(s.due)]
-    low = min(int(s.due[at]) for s, at in live)
-    high = max(int(s.due[-1]) for s, _ in live)
-    if count(low) > budget:
-        # One millisecond alone is too much: cut it by offset.
-        offsets = np.concatenate(
-            [s.offset[at : int(np.searchsorted(s.due, low, side="right"))] for s, at in live]
-        )
-        kept = np.partition(offsets, budget - 1)
-        return low, int(kept[budget - 1])
-    while low < high:  # the largest ms up to which the rows fit the budget
-        middle = (low + high + 1) // 2
-        if count(middle) <= budget:
-            low = middle
-        else:
-            high = middle - 1
-    return low, OFFSET_END
+def large_topics(sources: Sequence[SortedRows], starts: Sequence[int], bytes_min: int) -> list[str]:
+    """The topics with so many bytes from ``starts`` on, the largest first."""
+    sums: Counter[str] = Counter()
+    for source, start in zip(sources, starts, strict=True):
+        sums.update(source.bytes_by_topic(start))
+    return [topic for topic, nbytes in sums.most_common() if nbytes >= bytes_min]
+
+
+def _joined(parts: Sequence[Int64s]) -> Int64s:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +257,11 @@ class Run:
         return cls(rows, times(rows, "due"), times(rows, "offset"), np.cumsum(sizes(rows)))
 
 
-def gather(
-    sources: Sequence[SortedRows], starts: Sequence[int], stops: Sequence[int], mint: IdMint
-) -> Run | None:
-    """One run of the rows ``starts[i]`` to ``stops[i]`` of each source, copied out of them, with
-    the checks of their ids: what is the same for a chunk and for the window is made once.
-    ``sources``: each has higher offsets than the one before."""
-    parts = [
-        source.slice(start, stop)
-        for source, start, stop in zip(sources, starts, stops, strict=True)
-        if stop > start
-    ]
+def gather(parts: Sequence[pa.RecordBatch], mint: IdMint) -> Run | None:
+    """One run of the rows of all parts, each in key order and with higher offsets than the one
+    before, with the checks of their ids: what is the same for a chunk and for the window is made
+    once."""
+    parts = [part for part in parts if part.num_rows]
     if not parts:
         return None
     parts = [part.cast(ROW) if part.schema != ROW else part for part in parts]
@@ -180,21 +290,28 @@ class Window:
     """The prepared rows of one slot with keys in ``(start, end]``.
 
     It has no position of its own: the mark decides how far rows have left, so each call names the
-    key behind which to begin.
+    key behind which to begin. ``skipped``: rows that it leaves to the lines of their topics.
     """
 
-    def __init__(self, run: Run | None, end: RowKey) -> None:
+    def __init__(
+        self, run: Run | None, end: RowKey, share: Share = ALL, skipped: Iterable[Skipped] = ()
+    ) -> None:
         self.runs: list[Run] = [run] if run is not None else []
         self.end = end
+        self.share = share
+        self._skipped = list(skipped)
 
     @property
     def nbytes(self) -> int:
         """Bytes of its rows, with those that have left."""
         return sum(run.rows.nbytes for run in self.runs)
 
-    def join(self, run: Run | None, after: RowKey) -> None:
+    def join(self, run: Run | None, after: RowKey, skipped: Iterable[Skipped] = ()) -> None:
         """Add rows committed after those that are there, so with higher offsets; drop what lies
         behind ``after``."""
+        self._skipped += skipped
+        if len(self._skipped) > 2 * len(self.share.without) + _RUNS_MAX:
+            self._skipped = self.skipped(after, self.end)
         if run is None:
             return
         self.runs.append(run)
@@ -209,11 +326,21 @@ class Window:
             parts = [r.rows.slice(at) for r, at in zip(self.runs, starts, strict=True)]
             self.runs = [Run.of(_merged(parts))]
 
+    def skipped(self, after: RowKey, until: RowKey) -> list[Skipped]:
+        """The rows that are left to others with keys in ``(after, until]``, one item a topic."""
+        found: dict[str, list[Skipped]] = {}
+        for part in [*self._skipped]:
+            mine = part.between(after, until)
+            if len(mine.due):
+                found.setdefault(part.topic, []).append(mine)
+        return [parts[0] if len(parts) == 1 else _one(parts) for parts in found.values()]
+
     def next_due(self, after: RowKey) -> int | None:
         """The due time of the first row behind ``after``, or None. Also while rows join."""
+        parts: list[Run | Skipped] = [*self.runs, *self._skipped]
         found = [
             int(run.due[at])
-            for run in [*self.runs]
+            for run in parts
             if (at := position_after(run.due, run.offset, after)) < len(run.due)
         ]
         return min(found, default=None)
@@ -241,6 +368,15 @@ class Window:
         if bound is not None:
             order = order[: position_after(due[order], offset[order], bound)]
         return take_rows(pa.concat_batches(parts), order[:rows_max])
+
+
+def _one(parts: Sequence[Skipped]) -> Skipped:
+    """The parts of one topic as one; each has higher offsets than the one before."""
+    due = np.concatenate([part.due for part in parts])
+    order = np.argsort(due, kind="stable")
+    return Skipped(
+        parts[0].topic, due[order], np.concatenate([part.offset for part in parts])[order]
+    )
 
 
 def _within(run: Run, start: int, stop: int, bytes_max: int) -> int:

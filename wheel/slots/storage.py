@@ -37,7 +37,8 @@ from ..tail.tail import Piece, Tail
 from .archive import Archive
 from .cancelled import CancelledSeconds, covered_cancels
 from .mend import complete, stage, switch
-from .slotfile import NOTHING, SlotFiles, missing, path_of
+from .openslots import OpenSlots
+from .slotfile import MAP_FROM_BYTES, NOTHING, SlotFiles, missing, path_of
 from .spill import Ahead, blocks, in_turn
 
 _SYNC_ONE_BY_ONE_MAX = 256
@@ -88,6 +89,7 @@ class Storage:
         self.slot_files = SlotFiles(files, config.open_handles_max)
         self.archive = Archive(files, config)
         self.cancelled = CancelledSeconds(state, config.horizon_ms)
+        self._open_slots = OpenSlots(self.slot_files, config.window_bytes_max)
         self.tail = Tail()
         self.spilled = 0
         """Committed rows below this offset are in slot files (or were covered)."""
@@ -134,21 +136,13 @@ class Storage:
         self, second: int, info: SlotInfo, known: SlotInfo | None = None
     ) -> list[pa.RecordBatch]:
         """The blocks of a slot as of a read point; none when the cleaner has deleted it since, as
-        then every row in it was covered. With ``known``, at least those behind it.
+        then every row in it was covered. With ``known``, those behind it.
 
         Errors: ``Damaged``.
         """
-        if known is not None and known.length >= info.length:
-            known = None  # another file by now: one that goes on is longer
         try:
-            try:
-                blocks = self.slot_files.read(second, info, known)
-            except Damaged:
-                if known is None:
-                    raise
-                # Perhaps another file by now, which does not go on where the last one ended.
-                known, blocks = None, self.slot_files.read(second, info)
-            if known is None and second in self.damaged:
+            blocks = self._open_slots.blocks(second, info, known)
+            if second in self.damaged:
                 self.note_sound(second, info)
             return blocks
         except FileNotFoundError:
@@ -162,12 +156,27 @@ class Storage:
             self.note_damage(second, info, error)
             raise
 
+    def open_ahead(self, after_ms: int, until_ms: int) -> bool:
+        """Read and check one large slot file that is due in that time, as this takes longer than a
+        slot's time; whether there was one. Errors: ``Damaged``."""
+        with self._lock:
+            low = bisect.bisect_left(self._seconds, after_ms // TICK_MS)
+            high = bisect.bisect_right(self._seconds, until_ms // TICK_MS)
+            found = [(one, self.catalog[one]) for one in self._seconds[low:high]]
+        for second, info in found:
+            large = info.length >= MAP_FROM_BYTES and second not in self.damaged
+            if large and not self._open_slots.has(second, info):
+                self.read_blocks(second, info)
+                return True
+        return False
+
     def note_damage(self, second: int, info: SlotInfo, error: Damaged) -> None:
         """Record that a slot file was found damaged, unless it was replaced meanwhile."""
         with self._lock:
             if self.catalog.get(second) == info:
                 # The one that is raised refers to the bytes of the file by its frames.
                 self.damaged.setdefault(second, copy(error))
+                self._open_slots.forget(second)
 
     def note_sound(self, second: int, info: SlotInfo) -> None:
         """A slot file was read whole and is sound: if it is recorded as damaged, it was restored,
@@ -372,6 +381,7 @@ class Storage:
                 self.file_bytes -= info.length
             self._seconds = sorted(self.catalog)
         for second in covered:
+            self._open_slots.forget(second)
             self.slot_files.remove(second)
         return len(covered)
 
@@ -422,6 +432,7 @@ class Storage:
             update = replace(update, slots_deleted=[second])
         switch(self._files, self._state, second, update)
         self.slot_files.handles.forget(path_of(second))
+        self._open_slots.forget(second)
         with self._lock:
             self.cancelled.committed(cancelled)
             before = self.catalog.pop(second)

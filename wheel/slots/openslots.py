@@ -1,0 +1,126 @@
+"""Slot files that are open: their bytes are read and checked once, for all who want their rows.
+
+Theory: the main line, each held-back topic and every question about a cancel read rows of the same
+slot, a window at a time. If each of them read the file, a second of a gigabyte would be read and
+checked once for each 32 MiB of each topic, and all topics would wait for that. So a file stays
+open, as Arrow batches over its bytes, until others were used since: a large one is mapped, and a
+reader of it touches only the rows that it takes.
+
+Rules
+- What was read stays as it was checked. A mapped file is checked when it is opened; damage that
+  comes later is the scrubber's to find, which takes it from here (``forget``).
+- Read files take at most ``bytes_max`` together, but for the last one.
+- A file is read by one thread at a time; who wants it meanwhile waits and finds it open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ..errors import Damaged
+from ..schema import times
+from ..state import SlotInfo
+from .slotfile import MAP_FROM_BYTES, SlotFiles
+
+_MAPPED_MAX = 64
+"""Mapped files that stay open; more than are opened ahead of their time."""
+_LOCKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenSlot:
+    """``highest``: the highest offset of each block, ascending. ``nbytes``: of what is read."""
+
+    info: SlotInfo
+    blocks: tuple[pa.RecordBatch, ...]
+    highest: tuple[int, ...]
+    nbytes: int
+
+    @property
+    def mapped(self) -> bool:
+        return self.nbytes < self.info.length
+
+    def between(self, known: SlotInfo | None, info: SlotInfo) -> list[pa.RecordBatch]:
+        """The blocks of the file ``info`` behind those of ``known``. Blocks hold ascending ranges
+        of offsets, so the highest one of a file says which of them it had."""
+        above = -1 if known is None else known.highest
+        return [
+            block
+            for block, highest in zip(self.blocks, self.highest, strict=True)
+            if above < highest <= info.highest
+        ]
+
+
+class OpenSlots:
+    """The open slot files of one storage. Thread-safe."""
+
+    def __init__(self, files: SlotFiles, bytes_max: int) -> None:
+        self._files = files
+        self._bytes_max = bytes_max
+        self._open: OrderedDict[int, _OpenSlot] = OrderedDict()
+        self._lock = threading.Lock()  # guards what is open, and is never held while reading
+        self._forgotten = 0
+        self._alone = [threading.Lock() for _ in range(_LOCKS)]
+
+    def blocks(
+        self, second: int, info: SlotInfo, known: SlotInfo | None = None
+    ) -> list[pa.RecordBatch]:
+        """The blocks of a slot up to ``info``, or only those behind ``known``.
+
+        Errors: ``Damaged``, ``UnsupportedVersion``, ``FileNotFoundError``.
+        """
+        with self._alone[second % _LOCKS]:
+            with self._lock:
+                slot, forgotten = self._open.get(second), self._forgotten
+            if slot is None or slot.info.length < info.length:
+                slot = self._read(second, info, slot)
+            with self._lock:
+                if forgotten == self._forgotten:  # else it may be another file by now
+                    self._open[second] = slot
+                    self._open.move_to_end(second)
+                    self._close_oldest()
+        return slot.between(known, info)
+
+    def has(self, second: int, info: SlotInfo) -> bool:
+        """Whether the file is open up to ``info``."""
+        with self._lock:
+            slot = self._open.get(second)
+        return slot is not None and slot.info.length >= info.length
+
+    def forget(self, second: int) -> None:
+        """The file is deleted, replaced or damaged."""
+        with self._lock:
+            self._forgotten += 1
+            self._open.pop(second, None)
+
+    def _read(self, second: int, info: SlotInfo, before: _OpenSlot | None) -> _OpenSlot:
+        """What the file has behind ``before``; the whole file if it does not go on from there."""
+        if before is not None:
+            with contextlib.suppress(Damaged):
+                return self._joined(before, info, self._files.read(second, info, before.info))
+        return self._joined(None, info, self._files.read(second, info))
+
+    def _joined(
+        self, before: _OpenSlot | None, info: SlotInfo, blocks: list[pa.RecordBatch]
+    ) -> _OpenSlot:
+        added = info.length - (before.info.length if before is not None else 0)
+        nbytes = added if added < MAP_FROM_BYTES else 0
+        highest = tuple(int(times(block, "offset").max()) for block in blocks)
+        if before is None:
+            return _OpenSlot(info, tuple(blocks), highest, nbytes)
+        return _OpenSlot(
+            info, (*before.blocks, *blocks), (*before.highest, *highest), before.nbytes + nbytes
+        )
+
+    def _close_oldest(self) -> None:
+        read = sum(slot.nbytes for slot in self._open.values())
+        mapped = sum(slot.mapped for slot in self._open.values())
+        for second, slot in list(self._open.items())[:-1]:
+            if read > self._bytes_max or (slot.mapped and mapped > _MAPPED_MAX):
+                del self._open[second]
+                read, mapped = read - slot.nbytes, mapped - slot.mapped
