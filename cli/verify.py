@@ -15,14 +15,18 @@ from typing import Any
 import click
 from rich.progress import MofNCompleteColumn, TextColumn
 
+from ..delivery.embedded.topicfile import TOPICS_DIRECTORY
 from ..reading.directory import ReadOnlyFiles, reading, running_process
+from ..reading.listing import sizes
 from ..reading.state import load_state
 from ..reading.verify.archive import verify_archive
 from ..reading.verify.journal import verify_journal
 from ..reading.verify.slots import verify_slots, verify_state
 from ..reading.verify.topics import verify_topics
-from ..wheel.errors import Damaged, UnsupportedVersion
+from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
+from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.findings import CheckedFile, Finding
+from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from .agree import compare_directories, print_agreement
 from .printing import print_table
@@ -35,6 +39,12 @@ KINDS = {
     "slot": "slot files",
     "archive": "archived files",
     "topic": "topic segments",
+}
+_FOLDERS = {
+    "journal": JOURNAL_DIRECTORY,
+    "slot": SLOT_DIRECTORY,
+    "archive": ARCHIVE_DIRECTORY,
+    "topic": TOPICS_DIRECTORY,
 }
 _NOTES_SHOWN = 20
 _FAULTS_SHOWN = 200
@@ -109,21 +119,34 @@ def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Ch
         item = CheckedFile("state", STATE_DIRECTORY)
         item.error(error)
         yield item
-        yield from verify_journal(files, lambda: None)
+        yield from _part("journal", verify_journal(files, lambda: None))
     else:
         yield verify_state(stored)
-        yield from verify_journal(files, now)
-        yield from verify_slots(files, now)
-    yield from verify_archive(files)
-    yield from verify_topics(files)
+        yield from _part("journal", verify_journal(files, now))
+        yield from _part("slot", verify_slots(files, now))
+    yield from _part("archive", verify_archive(files))
+    yield from _part("topic", verify_topics(files))
+
+
+def _part(kind: str, items: Iterator[CheckedFile]) -> Iterator[CheckedFile]:
+    """The items of one part. A folder that cannot be listed is one, too: the other parts are
+    checked all the same."""
+    try:
+        yield from items
+    except (SlotwheelError, OSError) as error:
+        item = CheckedFile(kind, _FOLDERS[kind])
+        item.error(error)
+        yield item
 
 
 def file_count(files: ReadOnlyFiles) -> int:
     """About how many items ``check_all`` yields, for the progress bar."""
-    topics = files.list("topics")
-    segments = sum(len(files.list(f"topics/{topic}")) // 2 for topic in topics)
-    archived = sum(1 for _ in Path(files.root, "archive").glob("*/*/*"))
-    return 1 + len(files.list("journal")) + len(files.list("slots")) + archived + segments
+    root = Path(files.root)
+    topics = sizes(root / TOPICS_DIRECTORY)
+    segments = sum(len(sizes(root / TOPICS_DIRECTORY / topic)) // 2 for topic in topics)
+    archived = sum(1 for _ in (root / ARCHIVE_DIRECTORY).glob("*/*/*"))
+    others = (JOURNAL_DIRECTORY, SLOT_DIRECTORY)
+    return 1 + sum(len(sizes(root / part)) for part in others) + archived + segments
 
 
 @click.command("verify", short_help="Check a data directory; change nothing.")

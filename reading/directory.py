@@ -15,13 +15,12 @@ from pathlib import Path
 
 from ..delivery.embedded.topicfile import TOPICS_DIRECTORY, first_position_of
 from ..wheel.errors import InvalidConfiguration
-from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsFiles, OsHandle
+from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsFiles, OsHandle, open_regular
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
-from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.slotfile import second_of
 from ..wheel.state import STATE_DIRECTORY
-from .listing import sizes
+from .listing import is_archived_slot, sizes
 
 _OF_A_NODE = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY)
 
@@ -61,7 +60,7 @@ def refuse_a_part(root: Path) -> None:
     ``InvalidConfiguration``."""
     names = list(sizes(root))
     kinds = {
-        "slot files": any(second_of(name) is not None or _is_archived(name) for name in names),
+        "slot files": any(second_of(name) is not None or is_archived_slot(name) for name in names),
         "journal segments": any(is_segment_name(name) for name in names),
         "topic segments": any(first_position_of(name) is not None for name in names),
     }
@@ -72,14 +71,6 @@ def refuse_a_part(root: Path) -> None:
                 got=str(root),
                 remedy="Name the directory that it belongs to: the one given to the node as --data",
             )
-
-
-def _is_archived(name: str) -> bool:
-    try:
-        parse_archived_slot(name)
-    except ValueError:
-        return False
-    return True
 
 
 def short_names(roots: Sequence[Path]) -> list[str]:
@@ -111,8 +102,7 @@ class ReadOnlyFiles(OsFiles):
     def open(self, path: str, *, create: bool = False) -> OsHandle:
         if create:
             raise PermissionError(f"{path}: opened for reading only")
-        full = os.path.join(self.root, path)  # noqa: PTH118
-        return OsHandle(os.open(full, os.O_RDONLY | os.O_CLOEXEC), full)
+        return open_regular(Path(self.root, path))
 
 
 @contextmanager
@@ -124,8 +114,8 @@ def reading(root: str | os.PathLike[str]) -> Iterator[ReadOnlyFiles]:
 def running_process(root: str | os.PathLike[str]) -> str | None:
     """The process id of the node that holds the directory's lock; None: no node does."""
     try:
-        fd = os.open(Path(root) / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        fd = os.open(Path(root) / "LOCK", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:  # a node makes it, and can open it
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

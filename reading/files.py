@@ -71,6 +71,11 @@ class PeerFiles:
     """Live slot files in the catalog."""
     is_replica: bool = False
     """Whether it belongs to a group of several peers."""
+    older: str = ""
+    """Why its embedded topics may be of some time before what the other peers know; empty: they
+    are not."""
+    led_epoch: int = -1
+    """The epoch that it was elected in, by its own state and by another's; -1: it was not."""
 
 
 @dataclass(slots=True)

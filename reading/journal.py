@@ -14,9 +14,7 @@ Rules
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +42,7 @@ from .events import (
     problem_of,
 )
 from .files import File
-from .listing import kept_segment
+from .listing import kept_segment, opened
 
 _GONE = f"{GONE}: its file serves as another segment"
 
@@ -63,9 +61,8 @@ class Span:
 
 def read_journal(file: File, span: Span | None = None) -> Iterator[Event]:
     """Read a segment, or a part of it. Errors: ``OSError``, among them ``FileNotFoundError``."""
-    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-    with closing(OsHandle(descriptor, file.path)) as handle:
-        yield from _Segment(file, handle, os.fstat(descriptor).st_ino, span).events()
+    with opened(file.path) as handle:
+        yield from _Segment(file, handle, span).events()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +103,8 @@ def entries(
 
 
 class _Segment:
-    def __init__(self, file: File, handle: OsHandle, inode: int, span: Span | None) -> None:
+    def __init__(self, file: File, handle: OsHandle, span: Span | None) -> None:
         self._file = file
-        self._inode = inode
         self._handle = handle
         self._span = span
         self._waiting: list[tuple[Entry, pa.RecordBatch]] = []
@@ -176,7 +172,7 @@ class _Segment:
             if header != reader.header.encode():
                 return True
         try:
-            return Path(self._file.path).stat().st_ino != self._inode
+            return Path(self._file.path).stat().st_ino != self._handle.inode
         except FileNotFoundError:
             # In the archive its content is the same.
             path = Path(self._file.path)

@@ -14,9 +14,11 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,13 @@ from ..wheel.slots.slotfile import SUFFIX, path_of, second_of
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from .directory import existing, existing_file, is_data_directory, refuse_a_part, short_names
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, PeerFiles
-from .listing import journal_segments, sizes
-from .problems import INTEGRITY, Problem
+from .listing import journal_segments, sizes, strays, topic_folders, unlisted, why_unlisted
+from .problems import INTEGRITY, STRAY, Problem
 from .state import first_config, not_its_own, read_state
 
 _OF_SEGMENTS = (INDEX_SUFFIX, SEGMENT_SUFFIX)
+_STRAYS_MAX = 100
+"""Strays of a directory that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,10 @@ class _Search:
         self.layout = Layout(made_ms=time.time_ns() // 1_000_000)
         self.stores: dict[bytes, str] = {}
         """Names of directories by the ids of their stores."""
+        self.states: dict[str, StoredState] = {}
+        """By directory."""
+        self.names: dict[str, str] = {}
+        """The group's peers, each with the id of its store, hex."""
 
     def run(
         self, directories: Sequence[str], dumps: Sequence[str], receipts: Sequence[str]
@@ -94,6 +102,7 @@ class _Search:
             peer = self._peer(root, name)
             if peer is not None:
                 self.layout.peers.append(peer)
+        self._older()
         if self.wanted.topics:
             for number, found in enumerate(self.layout.peers):
                 self._add(_topics(Path(found.root), number, found.name))
@@ -101,12 +110,56 @@ class _Search:
             self._add(_single(existing_file(path), kind) for path in paths)
         return self.layout
 
+    def _older(self) -> None:
+        """Report copies from before their peer became the master. A peer keeps the epoch of its
+        last election and for whom it voted: if others voted for this one in a later epoch than it
+        knows, it has delivered since, and its embedded topics lack that."""
+        layout = self.layout
+        for number, peer in enumerate(layout.peers):
+            mine = self.states.get(peer.root)
+            if mine is None or not self.names:
+                continue
+            others = [one for root, one in self.states.items() if root != peer.root]
+            if any(one.epoch > mine.epoch for one in others):
+                with suppress(SlotwheelError):  # it may run, and have voted since
+                    mine = read_state(peer.root) or mine
+            names = {name for name, store in self.names.items() if store == mine.store_id.hex()}
+            won = max((one.epoch for one in others if one.vote in names), default=0)
+            if won > mine.epoch:
+                text = (
+                    f"expected the state of epoch {won}, in which other peers voted for this one,"
+                    f" found one of epoch {mine.epoch}: a copy of some time before. Give its newest"
+                    " directory"
+                )
+                self._problem("older", text, peer.name)
+            why = ""
+            if won > mine.epoch or self._may_have_won(mine.epoch, names, others):
+                newest = max(one.epoch for one in others)
+                why = f"{peer.name} is of epoch {mine.epoch}, others are of {newest}"
+            led = mine.epoch if mine.vote in names and won == mine.epoch else -1
+            layout.peers[number] = replace(peer, older=why, led_epoch=led)
+
+    def _may_have_won(
+        self, epoch: int, names: Collection[str], others: Sequence[StoredState]
+    ) -> bool:
+        """Whether a peer with one of these names may have been the master of an epoch behind that
+        one: of which nothing shows that too many voted for somebody else."""
+        newest = max((one.epoch for one in others), default=0)
+        peers = len(self.names)
+        lost = Counter(one.epoch for one in others if one.vote and one.vote not in names)
+        for later in range(epoch + 1, min(newest, epoch + 1 + peers) + 1):
+            if peers - 1 - lost[later] >= peers // 2:
+                return True
+        return False
+
     def _add(self, files: Iterable[File]) -> None:
         for file in files:
             self.layout.files.append(replace(file, number=len(self.layout.files)))
 
     def _problem(self, kind: str, text: str, name: str) -> None:
-        self.layout.problems.append(Problem(INTEGRITY, kind, text, file=name))
+        # A name may have bytes that are no text.
+        shown = name.encode("utf-8", "backslashreplace").decode()
+        self.layout.problems.append(Problem(INTEGRITY, kind, text, file=shown))
 
     def _peer(self, root: Path, name: str) -> PeerFiles | None:
         """Add the files of one directory. None if it does not belong to the group."""
@@ -114,6 +167,7 @@ class _Search:
             refuse_a_part(root)
             self._problem("empty", "expected a data directory, found none of its parts", name)
             return None
+        self._out_of_place(root, name)
         stored = self._stored(root, name)
         segments = list(journal_segments(root).values())
         if stored is not None and self._is_anothers(root, name, stored, segments):
@@ -125,6 +179,10 @@ class _Search:
             return None
         stores = config.get("stores")
         layout = self.layout
+        if stored is not None:
+            self.states[str(root)] = stored
+        if isinstance(stores, dict):
+            self.names |= {str(peer): str(store) for peer, store in stores.items()}
         layout.group_size = max(layout.group_size, len(stores) if isinstance(stores, dict) else 0)
         layout.horizon_ms = max(layout.horizon_ms, int(config.get("slots", 0)) * TICK_MS)
         if stored is not None and stored.incoming:
@@ -148,6 +206,15 @@ class _Search:
             len(stored.slots) if stored is not None else 0,
             is_replica=bool(config.get("stores")) or bool(stored and stored.group_key),
         )
+
+    def _out_of_place(self, root: Path, name: str) -> None:
+        """Report folders that cannot be listed, and what belongs to nothing in the others."""
+        for folder, why in unlisted(root):
+            text = f"expected a folder that can be listed, found: {why}"
+            self._problem("damaged", text, f"{name}/{folder.relative_to(root)}")
+        for path, expected in islice(strays(root), _STRAYS_MAX):
+            text = f"expected {expected}, found what belongs to nothing here: it was passed over"
+            self._problem(STRAY, text, f"{name}/{path.relative_to(root)}")
 
     def _stored(self, root: Path, name: str) -> StoredState | None:
         """Read the state store; None if it cannot be read, which is reported."""
@@ -210,7 +277,6 @@ class _Search:
             try:
                 second, length, crc = parse_archived_slot(path.name)
             except ValueError:
-                self._problem("foreign", "expected <second>.<length>.<crc32c>.arrows", shown)
                 continue
             # A node moved it between two listings: it is in both.
             if (second, length, crc) in known or not self.wanted.second(second):
@@ -222,6 +288,7 @@ class _Search:
     ) -> Iterator[File]:
         directory = root / SLOT_DIRECTORY
         there = sizes(directory)
+        is_unlisted = why_unlisted(directory) is not None
         if stored is None:
             for found, size in sorted(there.items()):
                 second = second_of(found)
@@ -233,6 +300,9 @@ class _Search:
             if not self.wanted.second(second):
                 continue
             shown = f"{name}/{SLOT_DIRECTORY}/{second}{SUFFIX}"
+            if is_unlisted:
+                self.layout.missing_slots.append((peer, second))
+                continue
             if f"{second}{SUFFIX}" not in there and self._is_missing(root, second):
                 self._problem("missing", f"expected {info.length} bytes, found no file", shown)
                 self.layout.missing_slots.append((peer, second))
@@ -294,8 +364,8 @@ def _journal(
         must_end = -1 if archived else end
         is_last = (path, archived) == segments[-1] and not archived
         try:
-            nbytes = path.stat().st_size
-        except FileNotFoundError:
+            nbytes = path.stat(follow_symlinks=False).st_size
+        except OSError:
             nbytes = 0
         yield File(
             -1,
@@ -319,12 +389,12 @@ def _single(path: Path, kind: str) -> File:
 def _topics(root: Path, peer: int, name: str) -> Iterator[File]:
     """List all segments of all topics; also a missing one at the begin of a topic."""
     base = root / TOPICS_DIRECTORY
-    for topic in sorted(sizes(base)):
+    for topic in topic_folders(root):
         there = sizes(base / topic)
         firsts = {_first_of(found) for found in there} - {None}
         firsts |= {0} if firsts else set()
         ordered = sorted(first for first in firsts if first is not None)
-        for first, following in zip(ordered, [*ordered[1:], -1], strict=True):
+        for first, following in zip_longest(ordered, ordered[1:], fillvalue=-1):
             data = f"{first:020d}{SEGMENT_SUFFIX}"
             is_set_aside = f"{first:020d}{DAMAGED_SUFFIX}" in there
             yield File(

@@ -12,6 +12,10 @@ INTEGRITY, PLACEMENT, AGREEMENT = "integrity", "placement", "agreement"
 CONSERVATION, PUNCTUALITY, ORDER = "conservation", "punctuality", "order"
 VALIDATORS = (INTEGRITY, PLACEMENT, AGREEMENT, CONSERVATION, PUNCTUALITY, ORDER)
 
+STRAY = "stray"
+"""The kind of a problem that fails no proof: a file or folder that belongs to nothing, and that is
+passed over."""
+
 PROBLEM_ARROW = pa.schema(
     [
         *((name, pa.utf8()) for name in ("validator", "kind", "id")),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..wheel.errors import Damaged, UnsupportedVersion
-from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
+from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, mapped
 from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.slotfile import MAP_FROM_BYTES, decode_blocks, path_of
 from ..wheel.state import SlotInfo
@@ -52,8 +52,7 @@ def _recorded_blocks(path: str, length: int, recorded: int) -> list[pa.RecordBat
         elif handle.size() < length:
             data = pa.py_buffer(b"")
         else:
-            with pa.memory_map(path) as source:
-                data = source.read_buffer(length)
+            data = mapped(path).slice(0, length)
     if data.size < length:
         raise Damaged(shown, data.size, expected=f"{length} bytes", found="the end")
     crc = checksum(data)

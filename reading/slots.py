@@ -16,6 +16,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
+from ..wheel.files import mapped
 from ..wheel.schema import ROW, Int64s, check_schema, times
 from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
 from .files import File
@@ -25,21 +26,20 @@ _CRC_BYTES = 16 << 20
 
 def read_slot(file: File) -> Iterator[Event]:
     """Read a slot file. Errors: ``OSError``, among them ``FileNotFoundError``."""
-    with pa.memory_map(file.path) as source:
-        size = source.size()
-        length = file.length if file.length >= 0 else size
-        if size < length:
-            yield damage(file, "truncated", size, f"{length} bytes", f"{size} bytes")
+    data = mapped(file.path)
+    length = file.length if file.length >= 0 else data.size
+    if data.size < length:
+        yield damage(file, "truncated", data.size, f"{length} bytes", f"{data.size} bytes")
+        yield Ended(file, damaged=True)
+        return
+    data = data.slice(0, length)
+    if file.crc >= 0:
+        crc = checksum(data)
+        if crc != file.crc:
+            yield damage(file, "damaged", 0, f"CRC-32C {file.crc:08x}", f"{crc:08x}")
             yield Ended(file, damaged=True)
             return
-        data = source.read_buffer(length)
-        if file.crc >= 0:
-            crc = checksum(data)
-            if crc != file.crc:
-                yield damage(file, "damaged", 0, f"CRC-32C {file.crc:08x}", f"{crc:08x}")
-                yield Ended(file, damaged=True)
-                return
-        yield from _blocks(file, data)
+    yield from _blocks(file, data)
 
 
 def checksum(data: pa.Buffer) -> int:

@@ -122,7 +122,7 @@ def first_config(segments: Sequence[Path]) -> dict[str, Any]:
                         break
                     if located.entry.kind is EntryKind.CONFIG:
                         return decode_config(located.entry, str(path))
-        except (FileNotFoundError, SlotwheelError):
+        except (OSError, SlotwheelError):
             continue
     return {}
 
@@ -158,7 +158,8 @@ def not_its_own(
 def _store_of(path: Path) -> str:
     """The store id in a segment's header, hex; empty if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return SegmentHeader.decode(file.read(SEGMENT_BYTES), str(path)).store_id.hex()
+        with opened(path) as handle:
+            header = SegmentHeader.decode(handle.pread(SEGMENT_BYTES, 0), str(path))
+            return header.store_id.hex()
     except (OSError, SlotwheelError):
         return ""

@@ -26,8 +26,10 @@ from ..delivery.embedded.topicfile import (
     parse_index,
 )
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
+from ..wheel.files import mapped
 from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
 from .files import RECEIPTS, File
+from .listing import opened
 from .problems import INTEGRITY, Problem
 
 DUMP_VERSION = "1"
@@ -39,7 +41,7 @@ def read_topic(file: File) -> Iterator[Event]:
     """Read one segment. Errors: ``OSError``, among them ``FileNotFoundError``."""
     path = Path(file.path)
     index_path = path.with_suffix(INDEX_SUFFIX)
-    index = index_path.read_bytes() if index_path.exists() else b""
+    index = _read_index(index_path)
     if len(index) <= HEADER_BYTES:
         yield from _without_index(file, len(index))
         return
@@ -51,16 +53,23 @@ def read_topic(file: File) -> Iterator[Event]:
         yield problem_of(file, error, where=f" in {index_name}")
         yield Ended(file, damaged=True)
         return
-    with pa.memory_map(file.path) as source:
-        yield from topic_blocks(file, header, blocks, source.read_buffer())
+    yield from topic_blocks(file, header, blocks, mapped(file.path))
+
+
+def _read_index(path: Path) -> bytes:
+    """All of an index; empty: there is none. Errors: ``OSError``."""
+    try:
+        with opened(path) as handle:
+            return handle.pread(handle.size(), 0)
+    except FileNotFoundError:
+        return b""
 
 
 def _without_index(file: File, nbytes: int) -> Iterator[Event]:
     """Read a segment without an index record: it was begun and never used, unless it has rows.
     Errors: ``FileNotFoundError``."""
     try:
-        with pa.memory_map(file.path) as source:
-            pa.ipc.open_stream(source).read_next_batch()
+        pa.ipc.open_stream(mapped(file.path)).read_next_batch()
     except (pa.ArrowException, ValueError, EOFError, StopIteration):
         if file.end < 0:
             yield Ended(file, "never used")
@@ -138,33 +147,32 @@ def decode_block(
 def read_stream(file: File) -> Iterator[Event]:
     """Read a dump or a receipts file. Errors: ``OSError``, among them ``FileNotFoundError``."""
     is_receipts = file.kind == RECEIPTS
-    with pa.memory_map(file.path) as source:
-        if source.size() == 0:
-            yield Ended(file, "empty")
-            return
-        rows: Gathered | None = None
-        try:
-            _check_begin(file, source.read(len(_BEGIN)))
-            source.seek(0)
-            reader = pa.ipc.open_stream(source)
-            _check_stream(file, reader.schema, is_receipts)
-            rows = _gathered(file, reader.schema)
-            for batch in reader:
-                batch.validate(full=True)
-                yield from rows.add(batch)
-            yield from rows.flush()
-        except (Damaged, UnsupportedVersion) as error:
-            yield problem_of(file, error)
-            yield Ended(file, damaged=True)
-        except (pa.ArrowException, ValueError, EOFError, OSError) as error:
-            yield from rows.flush() if rows else ()
-            if is_receipts:
-                yield Ended(file, f"ends in the middle of a batch: {str(error)[:100]}")
-            else:
-                yield damage(file, "truncated", -1, "an Arrow IPC stream", str(error)[:200])
-                yield Ended(file, damaged=True)
+    data = mapped(file.path)
+    if data.size == 0:
+        yield Ended(file, "empty")
+        return
+    rows: Gathered | None = None
+    try:
+        _check_begin(file, bytes(data[: len(_BEGIN)]))
+        reader = pa.ipc.open_stream(data)
+        _check_stream(file, reader.schema, is_receipts)
+        rows = _gathered(file, reader.schema)
+        for batch in reader:
+            batch.validate(full=True)
+            yield from rows.add(batch)
+        yield from rows.flush()
+    except (Damaged, UnsupportedVersion) as error:
+        yield problem_of(file, error)
+        yield Ended(file, damaged=True)
+    except (pa.ArrowException, ValueError, EOFError, OSError) as error:
+        yield from rows.flush() if rows else ()
+        if is_receipts:
+            yield Ended(file, f"ends in the middle of a batch: {str(error)[:100]}")
         else:
-            yield Ended(file)
+            yield damage(file, "truncated", -1, "an Arrow IPC stream", str(error)[:200])
+            yield Ended(file, damaged=True)
+    else:
+        yield Ended(file)
 
 
 def _check_begin(file: File, head: bytes) -> None:

@@ -11,49 +11,66 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from .datasource.segments import ListedSegment, listed_segments, stored_batches
+from ..reading.problems import CONSERVATION, Problem
+from .datasource.segments import (
+    ListedSegment,
+    UnreadEvents,
+    listed_segments,
+    stored_batches,
+)
 from .facts.buckets import Buckets
 from .facts.filescan import Output
 from .facts.making import GroupTerms
 from .facts.scan import SCANNED, Batches
 from .facts.traced import TraceSummary, event_facts, summary_of
-from .judging.boundaries import BOUNDARY_ARROW, CLASSES, LOST, WHEEL, Boundaries, BoundaryTerms
+from .judging.boundaries import (
+    BOUNDARY_ARROW,
+    CLASSES,
+    CLIENT,
+    LOST,
+    WHEEL,
+    Boundaries,
+    BoundaryTerms,
+)
 from .judging.context import Context
 from .judging.judge import facts_by_range, ranges
+from .storeaccount import BEFORE, BEHIND, BoundaryAccount, store_account
 
 TRACES = "traces"
 """A further kind of row of a scan. ``text``: a ``TraceSummary`` and names of topics, as JSON."""
+PROBLEMS_MAX = 1_000
+"""Problems of a store that are described."""
 COUNTS_TABLE, IDS_TABLE = "boundaries", "ids"
 _KEYS = ("boundary", "group", "topic", "bucket_ms")
 
 
-@dataclass(frozen=True, slots=True)
-class BoundaryAccount:
-    """``sentences``: a line for each boundary; ``reasons``: what fails the proof."""
-
-    sentences: Sequence[str]
-    reasons: Sequence[str]
-
-
-def facts_of_segments(segments: Sequence[ListedSegment], terms: GroupTerms) -> Batches:
-    """One task: the events of segments as rows of ``SCANNED_ARROW``."""
+def facts_of_segments(
+    segments: Sequence[ListedSegment], terms: GroupTerms, known: Sequence[UnreadEvents] = ()
+) -> Batches:
+    """One task: the events of segments as rows of ``SCANNED_ARROW``. ``known``: events that cannot
+    be read, besides those of these segments."""
     out, buckets, summary = Output(), Buckets(), TraceSummary()
     topics: dict[int, str] = {}
+    unread = list(known)
     for segment in segments:
-        for batch in stored_batches(segment):
+        for batch in stored_batches(segment, unread=unread):
             made = event_facts(batch, terms)
             topics |= made.topics
-            summary.add(summary_of(batch))
+            one = summary_of(batch)
+            one.own, one.foreign = len(made.facts), made.foreign
+            summary.add(one)
             yield from out.pieces(buckets.add(made.facts))
     yield from out.pieces(buckets.drain())
+    for found in unread:
+        summary.unread_ms = max(summary.unread_ms, found.until_ms)
+        yield from out.text("problem", -1, found.problem.to_json())
     text = json.dumps({"summary": summary.to_json(), "topics": topics})
     yield from out.text(TRACES, -1, text)
     yield from out.flush()
@@ -71,18 +88,19 @@ def read_traces(texts: Sequence[str]) -> tuple[TraceSummary, dict[int, str]]:
 
 
 def scan_traces(spark: SparkSession, root: str, terms: GroupTerms) -> DataFrame:
-    """The events of a store as a scan. Columns: ``SCANNED``. Errors: ``InvalidConfiguration``,
-    ``Damaged``."""
-    segments = listed_segments(root)
+    """The events of a store as a scan. Columns: ``SCANNED``. Errors: ``InvalidConfiguration``."""
+    unread: list[UnreadEvents] = []
+    segments = listed_segments(root, unread)
     cores = spark.sparkContext.defaultParallelism
-    tasks = [part for at in range(cores) if (part := segments[at::cores])]
+    tasks = [part for at in range(cores) if (part := segments[at::cores])] or [[]]
     parts = spark.sparkContext.parallelize([(n,) for n in range(len(tasks))], max(1, len(tasks)))
     frame = spark.createDataFrame(parts, "task int", verifySchema=False)
 
     def scan(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column("task").to_pylist():
-                yield from facts_of_segments(tasks[number], terms)
+                known = unread if number == 0 else ()
+                yield from facts_of_segments(tasks[number], terms, known)
 
     return frame.mapInArrow(scan, SCANNED)
 
@@ -112,9 +130,12 @@ def account(
     partitions: int,
     tables: str,
     keep: Callable[[DataFrame], DataFrame],
-) -> BoundaryAccount:
-    """Judge all boundaries, write the tables (if ``tables`` is not empty), and sum up.
-    ``events``: of ``scan_traces``, kept; ``keep``: keeps a frame until the proof ends."""
+    store: str,
+) -> tuple[BoundaryAccount, DataFrame]:
+    """Judge all boundaries, write the tables (if ``tables`` is not empty), and sum up. Returns the
+    losses that the proof does not see, too, as rows of ``PROBLEM_ARROW``. ``events``: of
+    ``scan_traces``, kept; ``keep``: keeps a frame until the proof ends; ``store``: directory of the
+    events."""
     texts = [row.text for row in events.where(f.col("what") == TRACES).collect()]
     traces, topics = read_traces(texts)
     both = scanned.union(events)
@@ -129,7 +150,10 @@ def account(
         _write(ids, names, context.made_ms, f"{tables}/{IDS_TABLE}")
     whole = sums.groupBy("boundary", "group").agg(*(f.sum(one).alias(one) for one in CLASSES))
     rows = sorted(whole.collect(), key=lambda row: (row.boundary, row.group))
-    return BoundaryAccount([_sentence(row.asDict()) for row in rows], _reasons(rows))
+    found = store_account(store, traces, [row.asDict() for row in rows])
+    problems = events.where(f.col("what") == "problem").limit(PROBLEMS_MAX).collect()
+    unread = [Problem.from_json(row.text) for row in problems]
+    return replace(found, problems=[*unread, *found.problems]), lost_messages(judged)
 
 
 def _write(frame: DataFrame, topics: Mapping[int, str], made_ms: int, path: str) -> None:
@@ -146,18 +170,17 @@ def _write(frame: DataFrame, topics: Mapping[int, str], made_ms: int, path: str)
     written.partitionBy("day", "topic").parquet(path)
 
 
-def _sentence(row: Mapping[str, Any]) -> str:
-    of = f", {row['group']}" if row["group"] else ""
-    always = [f"{row[name]:,} {name}" for name in ("sent", "arrived")]
-    return f"{row['boundary']}{of}: " + ", ".join(
-        always + [f"{row[name]:,} {name}" for name in CLASSES[2:] if row[name]]
+def lost_messages(judged: DataFrame) -> DataFrame:
+    """Messages that were lost where the proof does not see it, in the columns of
+    ``PROBLEM_ARROW``."""
+    rows = judged.where((f.col("kind") == LOST) & (f.col("boundary") != WHEEL))
+    of = f.when(f.col("group") != "", f.concat(f.lit(", "), f.col("group"))).otherwise("")
+    text = f.when(f.col("boundary") == CLIENT, BEFORE).otherwise(BEHIND)
+    return rows.select(
+        f.lit(CONSERVATION).alias("validator"),
+        f.concat(f.lit(f"{LOST}, "), f.col("boundary"), of).alias("kind"),
+        *("id", "offset", "due_ms"),
+        f.lit("").alias("file"),
+        f.lit(-1).cast("long").alias("position"),
+        text.alias("text"),
     )
-
-
-def _reasons(rows: Sequence[Any]) -> list[str]:
-    """Losses that the proof does not see: before the wheel and behind the topics."""
-    return [
-        f"{LOST}, {row.boundary}{', ' + row.group if row.group else ''}: {row[LOST]:,}"
-        for row in rows
-        if row[LOST] and row.boundary != WHEEL
-    ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..reading.files import SLOT, TOPIC, Layout
-from ..reading.problems import OpenPoint, Problem
+from ..reading.problems import STRAY, OpenPoint, Problem
 from ..wheel.journal.segment import segment_name
 from ..wheel.texts import counted
 from .facts.chunks import IN_TIME_MS
@@ -18,7 +18,9 @@ from .judging.context import Context
 from .judging.order import ORDER_UNJUDGED
 from .judging.reach import group_size
 from .report.verdict import CLASSES, Input, PairAgreement
+from .storeaccount import BoundaryAccount
 
+FAILS_NOTHING = {OTHER_PARTITION, STRAY}
 FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}
 NAMED_MAX = 10
 """Topics that an open point names at most."""
@@ -41,10 +43,14 @@ class Conclusion:
     summaries: Sequence[FileSummary]
     sums: Mapping[str, int]
     judged: Mapping[str, int]
+    boundaries: BoundaryAccount | None = None
+    """With traces."""
 
     def own(self) -> list[Problem]:
-        """Problems that were found on the driver: in the layout and in the context."""
-        return [*self.layout.problems, *self.context.problems]
+        """Problems that were found on the driver: in the layout, in the context and in the store of
+        events."""
+        of_store = self.boundaries.problems if self.boundaries is not None else ()
+        return [*self.layout.problems, *self.context.problems, *of_store]
 
     def counts(self) -> dict[str, int]:
         """Messages by class, as in ``Verdict.counts``."""
@@ -58,6 +64,7 @@ class Conclusion:
         for summary in self.summaries:
             found.update(summary.problems)
         found.update(problem.kind for problem in self.own())
+        found.update(self.boundaries.lost if self.boundaries is not None else {})
         return dict(found)
 
     def reasons(self) -> list[str]:
@@ -66,7 +73,7 @@ class Conclusion:
         asked = {"exactly_once": options.exactly_once, "late_ms": options.late_ms}
         reasons = []
         for kind, number in sorted(self.problem_counts().items()):
-            if kind == OTHER_PARTITION:
+            if kind in FAILS_NOTHING:
                 continue
             option = FAILS_ONLY_IF_ASKED.get(kind)
             if option is None or (asked[option] is not None and asked[option] is not False):
@@ -93,6 +100,7 @@ class Conclusion:
                 )
             )
         points += [*self._unread(), *self._not_given()]
+        points += self.boundaries.open_points if self.boundaries is not None else []
         elsewhere = self.problem_counts().get(OTHER_PARTITION)
         if elsewhere:
             points.append(
@@ -105,13 +113,12 @@ class Conclusion:
         not_given = (n for name, n in self.sums.items() if name.startswith("not given:"))
         unclear = counts["undecided"] - sum(not_given)
         if unclear:
-            points.append(
-                OpenPoint(
-                    counted(unclear, "accepted message"),
-                    "what would show what became of them is damaged or missing",
-                    "Give copies of those files, or dumps of the topics",
-                )
-            )
+            reason = "what would show what became of them is damaged or missing"
+            if self.context.older:
+                why = "; ".join(self.context.older)
+                reason += f", or came to be after a directory was copied: {why}"
+            remedy = "Give copies of those files, or dumps of the topics"
+            points.append(OpenPoint(counted(unclear, "accepted message"), reason, remedy))
         return points
 
     def _unread(self) -> list[OpenPoint]:
@@ -266,4 +273,5 @@ class Conclusion:
         notes += self._limits()
         if counts.get("in doubt"):
             notes.append(f"not known to be committed: {counted(counts['in doubt'], 'message')}")
+        notes += self.boundaries.sentences if self.boundaries is not None else []
         return notes

@@ -113,27 +113,26 @@ class _Proof:
         sums = validators.sums(judged).collect()
         counts = {row.name: row["count"] for row in sums if row.what == "count"}
         kinds = {row.name: row["count"] for row in sums if row.what == "problems"}
-        conclusion = Conclusion(self._layout, context, summaries, counts, kinds)
+        found = validators.problems(scanned).union(validators.problems(judged))
+        boundaries = None
+        if events is not None:
+            terms = BoundaryTerms(self._options.interval_ms)
+            if self._options.late_ms is not None:
+                terms = replace(terms, late_ms=self._options.late_ms)
+            about = terms, self._partitions(summaries), tables, self._keep, traces
+            boundaries, lost = account(scanned, events, context, *about)
+            found = found.unionByName(lost)
+        conclusion = Conclusion(self._layout, context, summaries, counts, kinds, boundaries)
         by_kind = conclusion.problem_counts()
         self._progress("writing it down")
-        found = validators.problems(scanned).union(validators.problems(judged))
         listed = self._name_fields(self._listed(found, conclusion.own(), by_kind), summaries)
         tallied = [row for row in sums if row.what == "tally"]
         interval = _interval(tallied, self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
         tallies = validators.tallies(judged, interval)
         by_topic, by_bucket = _counts(tallies, context, late=self._options.late_ms is not None)
-        reasons, notes = conclusion.reasons(), conclusion.notes()
-        if events is not None:
-            terms = BoundaryTerms(self._options.interval_ms)
-            if self._options.late_ms is not None:
-                terms = replace(terms, late_ms=self._options.late_ms)
-            partitions = self._partitions(summaries)
-            found_there = account(scanned, events, context, terms, partitions, tables, self._keep)
-            reasons += found_there.reasons
-            notes += found_there.sentences
         verdict = Verdict(
-            reasons,
+            conclusion.reasons(),
             conclusion.open_points(),
             conclusion.counts(),
             by_kind,
@@ -143,7 +142,7 @@ class _Proof:
             conclusion.agreement(),
             conclusion.inputs(),
             interval,
-            notes + (kafka.notes if kafka is not None else []),
+            conclusion.notes() + (kafka.notes if kafka is not None else []),
             time.monotonic() - self._began,
             {
                 "exactly_once": self._options.exactly_once,

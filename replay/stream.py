@@ -33,8 +33,9 @@ from ..reading.files import JOURNAL, TOPIC, File, Layout
 from ..reading.growing.journal import UNLIMITED, look_at_journal
 from ..reading.growing.parts import JournalPart, Part, TopicPart, read_part
 from ..reading.growing.positions import JournalAt, Positions, TopicAt
-from ..reading.growing.topics import look_at_topic, topics
+from ..reading.growing.topics import look_at_topic
 from ..reading.layout import FileFilter, find
+from ..reading.listing import topic_folders
 from ..reading.problems import Problem, problem_batch
 from ..wheel.errors import InvalidConfiguration
 from .datasource.columns import PROBLEMS, SCAN
@@ -118,7 +119,7 @@ class StreamReader(DataSourceStreamReader):
                 if at is not None:
                     journals[name] = at
         if wanted.topics:
-            names = [(name, topic) for name, root in roots.items() for topic in topics(root)]
+            names = [(name, topic) for name, root in roots.items() for topic in topic_folders(root)]
             share = max(1, nbytes // max(1, len(names)))
             for name, topic in names:
                 key = f"{name}/{topic}"

@@ -30,7 +30,8 @@ from ..policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED, REASON
 from ..reading.departures import Departure
 from ..reading.events import RowsSeen
 from ..reading.growing.parts import TopicPart, read_part
-from ..reading.growing.topics import delivered_from, look_at_topic, topics
+from ..reading.growing.topics import delivered_from, look_at_topic
+from ..reading.listing import topic_folders
 from ..reading.slotblocks import archived_blocks
 from ..wheel.config import TICK_MS
 from ..wheel.departurefile import STATES
@@ -301,7 +302,7 @@ class _Left:
 
     def _in_topics(self, gone: Sequence[_Gone]) -> dict[RowKey, _Trace]:
         """What embedded topics say, by due time and offset."""
-        there = topics(self._root)
+        there = topic_folders(self._root)
         named = {one.row.column("topic")[0].as_py() for one in gone if one.row is not None}
         if all(one.row is not None for one in gone):
             there = [topic for topic in there if topic in {*named, self._dead_letter_topic}]

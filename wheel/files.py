@@ -18,6 +18,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 import weakref
 from collections.abc import Sequence
 from typing import Protocol
@@ -153,11 +154,58 @@ class OsHandle:
         except OSError as error:
             raise SyncFailed(f"fdatasync of {self._path} failed: {error}") from error
 
+    @property
+    def inode(self) -> int:
+        """Which file it is, whatever name it has by now."""
+        return os.fstat(self._fd).st_ino
+
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+_NOT_REGULAR = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: str | os.PathLike[str]) -> OsHandle:
+    """Open a file for reading that somebody else may have put there. Anything but a regular file is
+    refused before it is read: a pipe would hold the reader for ever, a device has no end, and a
+    symbolic link leads out of the directory. Errors: ``OSError``, among them
+    ``FileNotFoundError``."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    shown = os.fspath(path)
+    try:
+        fd = os.open(path, flags)
+    except OSError as error:
+        refused = {errno.ELOOP: "a symbolic link", errno.ENXIO: "a socket or a pipe"}
+        if error.errno not in refused:
+            raise
+        raise _not_regular(shown, refused[error.errno]) from None
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(fd)
+        raise _not_regular(shown, _NOT_REGULAR.get(kind, "another kind"))
+    return OsHandle(fd, shown)
+
+
+def _not_regular(path: str, found: str) -> OSError:
+    return OSError(errno.EINVAL, f"not a regular file but {found}", path)
+
+
+def mapped(path: str | os.PathLike[str]) -> pa.Buffer:
+    """The whole of a file as a buffer that costs address space, not memory, nor a descriptor.
+    Errors: as of ``open_regular``."""
+    open_regular(path).close()
+    with pa.memory_map(os.fspath(path)) as source:
+        return source.read_buffer() if source.size() else pa.py_buffer(b"")
 
 
 class OsFiles:

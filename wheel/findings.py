@@ -53,7 +53,7 @@ class CheckedFile:
         if expected != found:
             self.fault(position, f"{what} {expected}", found)
 
-    def error(self, error: SlotwheelError, position: int = 0) -> None:
+    def error(self, error: SlotwheelError | OSError, position: int = 0) -> None:
         """Record an error that was raised while the file was read."""
         if isinstance(error, Damaged):
             # A decoder that is given a payload names the entry, not the file: keep our own path.
@@ -63,6 +63,8 @@ class CheckedFile:
             self.faults.append(Finding(self.path, at, f"{error.expected}{where}", str(error.found)))
         elif isinstance(error, UnsupportedVersion):
             self.fault(position, f"version {error.limit}", f"{error.got}: {error.message}")
+        elif isinstance(error, OSError):
+            self.fault(position, "a readable file", error.strerror or error)
         else:
             self.fault(position, "a readable file", error)
 

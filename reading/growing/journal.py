@@ -93,6 +93,8 @@ class _JournalLook:
                 return self._segment(at, path, handle)
         except FileNotFoundError:  # It was moved or dropped in between: look again.
             return at
+        except OSError as error:
+            return self._unreadable(at, path, error)
 
     def _segment(self, at: JournalAt, path: Path, handle: OsHandle) -> JournalAt:
         try:

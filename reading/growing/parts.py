@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-import pyarrow as pa
-
 from ...delivery.embedded.topicfile import (
     HEADER_BYTES,
     INDEX_SUFFIX,
@@ -27,6 +25,7 @@ from ...delivery.embedded.topicfile import (
     IndexRecord,
 )
 from ...wheel.errors import SlotwheelError
+from ...wheel.files import mapped
 from ..events import Ended, Event, RowsSeen, damage
 from ..files import JOURNAL, TOPIC, File
 from ..journal import Span, read_journal
@@ -200,10 +199,9 @@ def _records(part: TopicPart, folder: Path, first: int, begin: int, stop: int) -
             header = IndexHeader.decode(handle.pread(HEADER_BYTES, 0), str(index_path), first)
         if begin == HEADER_BYTES:
             blocks.insert(0, header.schema_record)
-        with pa.memory_map(str(data_path)) as source:
-            for run in _runs(blocks):
-                yield from topic_blocks(file, header, run, source.read_buffer())
-                source.seek(0)
+        data = mapped(data_path)
+        for run in _runs(blocks):
+            yield from topic_blocks(file, header, run, data)
     except OSError as error:
         yield damage(file, "missing", -1, "a readable topic", error)
     except SlotwheelError as error:

@@ -20,7 +20,7 @@ from ...delivery.embedded.topicfile import (
     IndexRecord,
 )
 from ...wheel.files import Handle
-from ..listing import opened, sizes, topic_segments
+from ..listing import opened, topic_segments
 from .journal import UNLIMITED
 from .positions import TopicAt
 
@@ -61,6 +61,8 @@ def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
             before, blocks = index_records(handle, at.at, size)
     except FileNotFoundError:
         return replace(at, note=f"{path.name} is not there any more"), nbytes
+    except OSError as error:
+        return replace(at, note=f"{path.name} cannot be read: {error.strerror}"), nbytes
     end = -1
     for number, block in enumerate(blocks):
         start = before + number * RECORD_BYTES
@@ -84,15 +86,11 @@ def index_records(handle: Handle, begin: int, stop: int) -> tuple[int, list[Inde
     return start, [IndexRecord.decode(data[at : at + RECORD_BYTES]) for at in places]
 
 
-def topics(root: Path) -> list[str]:
-    return sorted(sizes(root / TOPICS_DIRECTORY))
-
-
 def delivered_from(root: Path, topic: str, ms: int) -> TopicAt | None:
     """The first block of a topic that was delivered at that time or later."""
     folder = root / TOPICS_DIRECTORY / topic
     for segment in topic_segments(folder):
-        with suppress(FileNotFoundError), opened(folder / f"{segment:020d}{INDEX_SUFFIX}") as index:
+        with suppress(OSError), opened(folder / f"{segment:020d}{INDEX_SUFFIX}") as index:
             _, blocks = index_records(index, HEADER_BYTES, index.size())
             for number, block in enumerate(blocks):
                 if block is not None and block.delivered_ms >= ms:

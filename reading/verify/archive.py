@@ -22,17 +22,24 @@ from .slots import verify_slot
 def verify_archive(files: Files) -> Iterator[CheckedFile]:
     """Check every archived file, day by day; then note where the archived journal has gaps."""
     segments: list[tuple[str, int]] = []  # path, one past its last entry
-    try:
-        days = files.list(ARCHIVE_DIRECTORY)
-    except NotADirectoryError:
-        yield noted("archive", ARCHIVE_DIRECTORY, "a folder")
-        return
-    for day in days:
-        for part in (JOURNAL_DIRECTORY, SLOT_DIRECTORY):
+    for day in files.list(ARCHIVE_DIRECTORY):
+        try:
+            parts = files.list(f"{ARCHIVE_DIRECTORY}/{day}")
+        except NotADirectoryError:
+            yield noted("archive", f"{ARCHIVE_DIRECTORY}/{day}", "a day's folder")
+            continue
+        except OSError as error:
+            yield _unreadable(f"{ARCHIVE_DIRECTORY}/{day}", error)
+            continue
+        for part in parts:
             folder = f"{ARCHIVE_DIRECTORY}/{day}/{part}"
+            if part not in (JOURNAL_DIRECTORY, SLOT_DIRECTORY):
+                yield noted("archive", folder, f"{JOURNAL_DIRECTORY}/ or {SLOT_DIRECTORY}/")
+                continue
             try:
                 names = files.list(folder)
-            except NotADirectoryError:
+            except OSError as error:
+                yield _unreadable(folder, error)
                 continue
             for name in names:
                 path = f"{folder}/{name}"
@@ -45,6 +52,12 @@ def verify_archive(files: Files) -> Iterator[CheckedFile]:
     yield from _gaps(segments)
 
 
+def _unreadable(path: str, error: OSError) -> CheckedFile:
+    item = CheckedFile("archive", path)
+    item.error(error)
+    return item
+
+
 def _slot(files: Files, path: str) -> CheckedFile | None:
     try:
         second, length, crc = parse_archived_slot(path.rpartition("/")[2])
@@ -54,6 +67,8 @@ def _slot(files: Files, path: str) -> CheckedFile | None:
         files.open(path).close()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return _unreadable(path, error)
     item = verify_slot(files, second, SlotInfo(length, 0, 0, 0, crc), path, counted=False)
     item.kind = "archive"
     return item
@@ -72,7 +87,7 @@ def _segment(files: Files, path: str, segments: list[tuple[str, int]]) -> Checke
             item.nbytes = located.end
     except FileNotFoundError:
         return None
-    except (Damaged, UnsupportedVersion) as error:
+    except (Damaged, UnsupportedVersion, OSError) as error:
         item.error(error, position)
     segments.append((path, end if item.ok else -1))
     return item

@@ -73,6 +73,10 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
         except FileNotFoundError:  # dropped by a running node, which may use the file again
             log = replace(before, next_index=-1, next_offset=-1)
             continue
+        except OSError as error:
+            log = replace(before, next_index=-1, next_offset=-1, broken=True)
+            item = CheckedFile("journal", path)
+            item.error(error)
         if is_last:
             _check_end(item, log)
         yield item

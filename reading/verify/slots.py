@@ -151,7 +151,7 @@ def verify_slot(
     except FileNotFoundError:
         item.fault(0, f"{info.length} bytes", "no such file")
         return item
-    except Damaged as error:
+    except (Damaged, OSError) as error:
         item.error(error)
         return item
     crc = crc32c(memoryview(data))

@@ -48,13 +48,24 @@ def verify_topics(files: Files) -> Iterator[CheckedFile]:
         except NotADirectoryError:
             yield noted("topic", directory_of(topic), "a topic's directory")
             continue
+        except OSError as error:
+            item = CheckedFile("topic", directory_of(topic))
+            item.error(error)
+            yield item
+            continue
+        if not firsts:
+            yield noted("topic", directory_of(topic), "a segment", "none: it was never used")
         expected: int | None = 0
         aside = set_aside_segments(files, topic)
         for first in firsts:
             item = CheckedFile("topic", segment_path(topic, first))
             if expected is not None:
                 item.expect(0, "position", expected, first)
-            expected = _segment(files, item, topic, first, is_last=first == firsts[-1])
+            try:
+                expected = _segment(files, item, topic, first, is_last=first == firsts[-1])
+            except OSError as error:
+                item.error(error)
+                expected = None
             if first in aside:
                 expected = None
                 found = "a mark: it was set aside as damaged, and the topic went on in a new one"

@@ -7,11 +7,13 @@ it. Its events are then in the one that contains it, and are told from the other
 senders and numbers, which the index of the listed one had.
 
 Rules
-- Damage is an error that names the file: figures of what is left would look like those of all.
+- Damage is an error that names the file: figures of what is left would look like those of all. Who
+  can say what is missing gives a list of ``UnreadEvents``, and gets the rest.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from ...reading.problems import INTEGRITY, Problem
 from ...trace.events import STORED
-from ...trace.store.names import SegmentName, list_segments
+from ...trace.store.names import SegmentName, list_segments, missing_segments
 from ...trace.store.segment import StoreSegment
-from ...wheel.errors import InvalidConfiguration
+from ...wheel.errors import Damaged, InvalidConfiguration, SlotwheelError
 from ...wheel.ids import id_texts
 from ...wheel.schema import TIME, Mask, times
 from ..facts.scan import Batches
 
+_LOOKS = 5
 Numbers = Mapping[str, Sequence[tuple[int, int]]]
 """By sender, ranges of the numbers of its events, both ends included."""
 
@@ -71,43 +75,117 @@ class ListedSegment:
     """None: if it was merged, the whole of what it was merged into is read."""
 
 
-def listed_segments(root: str) -> list[ListedSegment]:
-    """The segments of a store now. Errors: ``InvalidConfiguration``: it is no directory;
-    ``Damaged``."""
+@dataclass(frozen=True, slots=True)
+class UnreadEvents:
+    """Events that cannot be read. ``until_ms``: what they are about had happened by then."""
+
+    problem: Problem
+    until_ms: int
+
+
+def listed_segments(root: str, unread: list[UnreadEvents] | None = None) -> list[ListedSegment]:
+    """The segments of a store now. ``unread``: gets those that are damaged, and those that are
+    missing between others. Errors: ``InvalidConfiguration``: it is no directory; without ``unread``
+    ``Damaged``, ``UnsupportedVersion``, ``OSError``."""
     if not Path(root).is_dir():
         raise InvalidConfiguration(
             "the trace store is not there",
             got=root,
             remedy="Name the directory that the gateway keeps events in",
         )
-    while True:
+    for look in reversed(range(_LOOKS)):  # a segment may be merged or deleted since it was listed
+        names = list_segments(root)
+        opened: list[StoreSegment] = []
+        bad: list[tuple[SegmentName, str, str]] = []
         try:
-            opened = [StoreSegment(Path(root), name) for name in list_segments(root)]
+            for name in names:
+                try:
+                    opened.append(StoreSegment(Path(root), name))
+                except (SlotwheelError, OSError) as error:
+                    is_gone = isinstance(error, FileNotFoundError)
+                    if is_gone and look:
+                        raise
+                    if unread is None:
+                        raise _as_damage(Path(root, name.events_file), error) from None
+                    bad.append((name, "missing" if is_gone else "damaged", _text_of(error)))
         except FileNotFoundError:
-            continue  # merged or deleted since it was listed
-        return [ListedSegment(root, one.name, one.nbytes, one.numbers) for one in opened]
+            continue
+        break
+    for gap in missing_segments(names):
+        bad.append((gap, "missing", f"expected flushes {gap.first} to {gap.last}, found none"))
+    if unread is not None:
+        for name, kind, text in bad:
+            behind = [int(one.first_at.min()) for one in opened if one.name > name and one.blocks]
+            until_ms = behind[0] if behind else _written_ms(Path(root, name.events_file))
+            unread.append(UnreadEvents(_problem(root, name, kind, text), until_ms))
+    return [ListedSegment(root, one.name, one.nbytes, one.numbers) for one in opened]
+
+
+def _problem(root: str, name: SegmentName, kind: str, text: str) -> Problem:
+    return Problem(INTEGRITY, kind, text, file=f"{Path(root).name}/{name.events_file}")
+
+
+def _text_of(error: SlotwheelError | OSError) -> str:
+    if isinstance(error, Damaged):
+        return f"expected {error.expected}, found {error.found} ({Path(error.path).name})"
+    return str(error)
+
+
+def _as_damage(path: Path, error: SlotwheelError | OSError) -> SlotwheelError:
+    if isinstance(error, SlotwheelError):
+        return error
+    found = error.strerror or error
+    return Damaged(str(path), 0, expected="a segment that can be read", found=found)
+
+
+def _written_ms(path: Path) -> int:
+    """When a file was last written to, ms; now, if that is not known."""
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return time.time_ns() // 1_000_000
 
 
 def stored_batches(
-    listed: ListedSegment, start_ms: int | None = None, end_ms: int | None = None
+    listed: ListedSegment,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+    unread: list[UnreadEvents] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The events (schema ``STORED``) of a segment; of a time alone, the end excluded. What
-    retention has deleted meanwhile is left out. Errors: ``Damaged``."""
+    retention has deleted meanwhile is left out. ``unread``: gets what is damaged. Errors: without
+    ``unread`` ``Damaged``, ``UnsupportedVersion``."""
     root = Path(listed.root)
-    while True:
+    segment = None
+    for look in reversed(range(_LOOKS)):
         names = [one for one in list_segments(root) if one.contains(listed.name)]
         if not names:
             return
         try:
             segment = StoreSegment(root, names[0])
-        except FileNotFoundError:
-            continue
+        except (SlotwheelError, OSError) as error:
+            if isinstance(error, FileNotFoundError) and look:
+                continue
+            path = root / names[0].events_file
+            if unread is None:
+                raise _as_damage(path, error) from None
+            found = _problem(listed.root, names[0], "damaged", _text_of(error))
+            unread.append(UnreadEvents(found, _written_ms(path)))
+            return
         break
+    assert segment is not None
     for block in range(segment.blocks):
         early = start_ms is not None and segment.last_at[block] < start_ms
         if early or (end_ms is not None and segment.first_at[block] >= end_ms):
             continue
-        batch = segment.read(block)
+        try:
+            batch = segment.read(block)
+        except Damaged as error:
+            if unread is None:
+                raise
+            found = _problem(listed.root, segment.name, "damaged", _text_of(error))
+            unread.append(UnreadEvents(found, int(segment.last_at[block])))
+            continue
         at = times(batch, "at")
         low = 0 if start_ms is None else int(np.searchsorted(at, start_ms))
         high = len(at) if end_ms is None else int(np.searchsorted(at, end_ms))

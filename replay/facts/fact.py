@@ -62,6 +62,8 @@ EXPIRED = 32
 it had expired, or later."""
 TOO_SOON = 64
 """Flag of a DEAD fact, beside EXPIRED: it got there before it expired."""
+BURIED = 128
+"""Flag of a CONSUMED fact: the consumer made a dead letter of it."""
 IN_FLIGHT_MS = 60_000
 """What is given to a sink just before it expires may get to its topic so much later, ms: the sink
 looks up topics, tries again, and waits for its broker each time."""

@@ -1,7 +1,8 @@
 """Events of a trace store as facts: what clients sent and what consumers answered for.
 
-Positions that groups have committed, and how many events are missing, are no facts of one message:
-they come as a ``TraceSummary``.
+Positions that groups have committed, and which events are missing, are no facts of one message:
+they come as a ``TraceSummary``. A sender numbers its events, so a number that is not there is an
+event that is missing: a message that it may have been about is not known to be unanswered.
 
 Rules
 - What has an id of another group, or one that this group's key did not make, is left out.
@@ -21,9 +22,16 @@ from crc32c import crc32c
 from ...trace.events import EventKind
 from ...wheel.digest import key_hashes, topic_crcs
 from ...wheel.schema import times
-from .fact import FACT, NO_DIGEST, Facts, Seen
+from .fact import BURIED, FACT, NO_DIGEST, Facts, Seen
 from .making import FactBatch, GroupTerms, names_of
 
+SENDERS_MAX = 10_000
+"""Senders that are known, the last that were seen."""
+RANGES_MAX = 64
+"""Ranges of numbers of one sender that are known, the newest. What is missing before them is
+missing before the first of them, too."""
+LATER_MS = 500
+"""A sender numbers what happened within so long, ms, in an order of its own."""
 READINGS_MAX = 10_000
 """Pairs of a group and a topic that are known; events of further ones do not count."""
 _ANSWERS = pa.array([EventKind.PROCESSED, EventKind.DEAD])
@@ -43,15 +51,71 @@ class GroupReading:
 
 
 @dataclass(slots=True)
+class SenderSeen:
+    """One sender. ``ranges``: ascending and apart, the first and the last number of its events, and
+    when the first of these had ended, ms; ``groups``: of consumers, that it speaks for."""
+
+    ranges: list[list[int]] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+
+    @property
+    def missing_ms(self) -> int:
+        """What is missing had happened by then; -1: nothing is missing between its events, nor
+        before the first of them."""
+        behind = [ms for number, (first, _, ms) in enumerate(self.ranges) if number or first > 0]
+        return max(behind, default=-1 - LATER_MS) + LATER_MS
+
+    def add(self, other: SenderSeen) -> None:
+        self.ranges = _united([*self.ranges, *other.ranges])
+        self.groups = sorted({*self.groups, *other.groups})
+
+
+@dataclass(slots=True)
 class TraceSummary:
     """``readings``: by group and topic. ``dropped_ms``: a sender had to drop events at that time,
-    the last one; -1: never."""
+    the last one; -1: never. ``unread_ms``: what happened up to then may stand in a segment that is
+    missing or damaged; -1: none is. ``own``, ``foreign``: events of this group's messages, and of
+    others."""
 
     readings: dict[str, GroupReading] = field(default_factory=dict)
     dropped_ms: int = -1
+    unread_ms: int = -1
+    own: int = 0
+    foreign: int = 0
+    senders: dict[str, SenderSeen] = field(default_factory=dict)
+
+    def missing_ms(self, group: str | None = None) -> int:
+        """Events that a group of consumers (None: any program) sent of what happened up to then may
+        be missing; -1: none are."""
+        times_ms = [
+            one.missing_ms
+            for one in self.senders.values()
+            if group is None or not one.groups or group in one.groups
+        ]
+        return max(self.dropped_ms, self.unread_ms, *times_ms, -1)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether all of it is about another wheel: its groups' positions are in other topics."""
+        return not self.own and self.foreign > 0
+
+    @property
+    def incomplete(self) -> int:
+        """Of how many senders events are missing."""
+        return sum(one.missing_ms >= 0 for one in self.senders.values())
 
     def add(self, other: TraceSummary) -> None:
         self.dropped_ms = max(self.dropped_ms, other.dropped_ms)
+        self.unread_ms = max(self.unread_ms, other.unread_ms)
+        self.own += other.own
+        self.foreign += other.foreign
+        for name, seen in other.senders.items():
+            if name in self.senders:
+                self.senders[name].add(seen)
+            else:
+                self.senders[name] = seen
+        while len(self.senders) > SENDERS_MAX:
+            self.senders.pop(next(iter(self.senders)))
         for key, one in other.readings.items():
             mine = self.readings.get(key)
             if mine is None:
@@ -71,10 +135,14 @@ class TraceSummary:
         summary = cls(**fields)  # type: ignore[arg-type]
         readings = summary.readings.items()
         summary.readings = {key: GroupReading(**one) for key, one in readings}  # type: ignore[arg-type]
+        senders = summary.senders.items()
+        summary.senders = {name: SenderSeen(**one) for name, one in senders}  # type: ignore[arg-type]
         return summary
 
     def by_group(self) -> Iterator[tuple[str, list[GroupReading]]]:
         groups: dict[str, list[GroupReading]] = {}
+        if self.is_foreign:
+            return
         for one in self.readings.values():
             groups.setdefault(one.group, []).append(one)
         yield from sorted(groups.items())
@@ -101,14 +169,15 @@ def event_facts(batch: pa.RecordBatch, terms: GroupTerms) -> FactBatch:
     facts["topic"] = topic_crcs(rows.column("topic"))
     facts["partition"], facts["file"], facts["peer"] = -1, _NO_FILE, 0xFFFF
     facts["seen"] = np.where(sent, Seen.PRODUCED, Seen.CONSUMED)
-    facts["flags"] = NO_DIGEST
+    buried = np.asarray(pc.equal(rows.column("kind"), EventKind.DEAD))
+    facts["flags"] = np.where(buried, NO_DIGEST | BURIED, NO_DIGEST)
     foreign = int((~own).sum())
     return FactBatch(facts, names_of(rows.column("topic")), foreign=foreign)
 
 
 def summary_of(batch: pa.RecordBatch) -> TraceSummary:
     """What events (schema ``STORED``) say of groups, and of events that are missing."""
-    summary = TraceSummary()
+    summary = TraceSummary(senders=_senders(batch))
     kind = batch.column("kind")
     dropped = batch.filter(pc.equal(kind, EventKind.DROPPED))
     if dropped.num_rows:
@@ -130,6 +199,34 @@ def summary_of(batch: pa.RecordBatch) -> TraceSummary:
         key = json.dumps([one["group"], one["topic"]])
         summary.add(TraceSummary({key: reading}))
     return summary
+
+
+def _senders(batch: pa.RecordBatch) -> dict[str, SenderSeen]:
+    took_ms = pc.fill_null(batch.column("took_us"), 0).cast(pa.int64())
+    ended = times(batch, "at") + np.asarray(took_ms) // 1000
+    number, column = times(batch, "number"), batch.column("sender")
+    found = {}
+    for name in column.unique().to_pylist():
+        mine = pc.equal(column.cast(pa.utf8()), name)
+        mask = np.asarray(mine)
+        rows = np.stack([number[mask], number[mask], ended[mask]], axis=1)
+        groups = batch.column("group").filter(mine).drop_null().unique().to_pylist()
+        found[name] = SenderSeen(_united(rows.tolist()), sorted(groups))
+    return found
+
+
+def _united(ranges: list[list[int]]) -> list[list[int]]:
+    """Ranges in any order as ranges that are apart, the newest ``RANGES_MAX``."""
+    rows = np.array(ranges, np.int64).reshape(-1, 3)
+    rows = rows[np.lexsort((rows[:, 2], rows[:, 0]))]
+    if not len(rows):
+        return []
+    ends = np.maximum.accumulate(rows[:, 1])
+    begins = np.concatenate([[0], np.flatnonzero(rows[1:, 0] > ends[:-1] + 1) + 1])
+    lasts = ends[np.concatenate([begins[1:] - 1, [len(rows) - 1]])]
+    united = np.stack([rows[begins, 0], lasts, rows[begins, 2]], axis=1)
+    found: list[list[int]] = united[-RANGES_MAX:].tolist()
+    return found
 
 
 def distinct(facts: Facts) -> Facts:

@@ -12,7 +12,8 @@ Rules
 - A loss between topic and consumer is a message that the group has committed, and that nobody of it
   has answered for.
 - Accepted twice is a message that no client knows to be stored, beside one of the same due time,
-  topic and content that a client knows.
+  topic and content that a client knows; unless the event that says so may be missing.
+- A consumer that buries a message answers for it, too: that is one end of the message, not two.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pyarrow as pa
 from ...reading.files import NO_PEER
 from ...wheel.ids import id_texts
 from ...wheel.schema import Int64s, Mask
-from ..facts.fact import FORGED, NO_DIGEST, Facts, Seen
+from ..facts.fact import BURIED, FORGED, NO_DIGEST, Facts, Seen
 from ..facts.traced import GroupReading, TraceSummary, distinct, group_crc
 from .board import Board
 from .conservation import judge_conservation, wanted
@@ -112,7 +113,8 @@ class Boundaries:
         lost = missing & settled & seen
         waiting = missing & ~settled
         late_ms = np.where(there, board.created - self._sent_ms, 0)
-        twice = self._accepted_twice(accepted & (self._sent_ms == _FAR), there)
+        told = board.created > self._traces.missing_ms()
+        twice = self._accepted_twice(accepted & (self._sent_ms == _FAR) & told, there)
         classes = {
             "sent": sent,
             "arrived": there,
@@ -171,7 +173,8 @@ class Boundaries:
         crc = group_crc(group)
         answers = board.of(Seen.CONSUMED)
         answers = answers[facts["created"][answers] == crc]
-        answered = board.count(answers)
+        buried = board.count(answers[facts["flags"][answers] & BURIED != 0])
+        answered = np.maximum(board.count(answers) - buried, buried)
         since_ms = np.full(board.n, _FAR)
         position = np.full(len(self._arrived), -1, np.int64)
         topic = facts["topic"][self._arrived]
@@ -190,7 +193,7 @@ class Boundaries:
         settled = self._arrived_ms <= self._context.made_ms - self._terms.grace_ms
         missing = sent & (answered == 0) & done & settled
         unclear = missing & (
-            (self._arrived_ms < since_ms) | (self._arrived_ms <= self._traces.dropped_ms)
+            (self._arrived_ms < since_ms) | (self._arrived_ms <= self._traces.missing_ms(group))
         )
         late_ms = self._first(answers, facts["at"]) - self._arrived_ms
         there = sent & (answered > 0)

@@ -97,6 +97,8 @@ class Context:
     """Chunks of topics with messages behind later ones; most often none."""
     unread: Int64s = field(default_factory=lambda: np.zeros((2, 0), np.int64))
     """Offsets that no journal holds, and no problem explains. Shape (2, n)."""
+    older: Sequence[str] = ()
+    """Why embedded topics may be of some time before; empty: they are not."""
     log_end: int | None = None
     """Everything that was committed before ``made_ms`` has a lower offset; None: not known."""
     problems: Sequence[Problem] = ()
@@ -178,6 +180,7 @@ def make_context(
     ]
     peers = [_peer(layout, number, by_number, journals[number]) for number in numbers]
     group = group_size(layout, by_number.values())
+    older = [why for number in numbers if (why := _older(layout, number, by_number))]
     upto = max(0, *(view.proven for view in peers), *(seen.next_offset for seen in journals))
     known = [view.marks for view in peers if view.marks is not None]
     return Context(
@@ -187,12 +190,13 @@ def make_context(
         max(known, key=progress, default=None),
         layout.made_ms,
         topics,
-        _damaged_topics(layout, by_number),
+        _damaged_topics(layout, by_number, older),
         any(peer.is_replica for peer in layout.peers),
         frozenset(summary.number for summary in by_number.values() if summary.is_strange),
         reach(layout, by_number, kafka_topics),
         behind(chunks),
         as_ranges(unread(journals, upto)),
+        older,
         _log_end(journals, upto, group),
         [problem for seen in journals for problem in seen.problems],
     )
@@ -244,8 +248,27 @@ def _log_end(journals: Sequence[JournalSeen], upto: int, group: int) -> int | No
     return end if end >= upto else None
 
 
-def _damaged_topics(layout: Layout, summaries: Mapping[int, FileSummary]) -> frozenset[int] | None:
+def _older(layout: Layout, number: int, summaries: Mapping[int, FileSummary]) -> str:
+    """Why the embedded topics of a peer may be of some time before: it lacks entries that it has
+    made itself, as their master. Empty: they are not."""
+    peer = layout.peers[number]
+    ends: dict[int, int] = {}
+    for file in layout.of(JOURNAL):
+        one = summaries.get(file.number)
+        if one is not None and (file.peer == number or one.last_epoch == peer.led_epoch):
+            ends[file.peer] = max(ends.get(file.peer, 0), one.last_index)
+    behind = max(ends.values(), default=0) - ends.get(number, 0)
+    if peer.older or peer.led_epoch < 0 or behind <= 0:
+        return peer.older
+    return f"{peer.name} lacks {behind} entries that it made as the master"
+
+
+def _damaged_topics(
+    layout: Layout, summaries: Mapping[int, FileSummary], older: Sequence[str]
+) -> frozenset[int] | None:
     found = set()
+    if older and layout.of(TOPIC):
+        return None
     for file in layout.files:
         if file.kind not in (TOPIC, DUMP):
             continue

@@ -199,10 +199,59 @@ def rename_kept(lab: Lab) -> None:
     lab.blame("misplaced", *now)
 
 
-def stray_kept(lab: Lab) -> None:
-    path = lab.root / "two/archive" / DAY / "slots" / "notes.txt"
+def stray(folder: str) -> Plant:
+    def plant(lab: Lab) -> None:
+        path = lab.root / folder / "notes.txt"
+        path.write_text("of somebody")
+        lab.blame("stray", path)
+
+    return plant
+
+
+def begun_topic(lab: Lab) -> None:
+    """A node was killed between the folder and its first segment."""
+    path = lab.root / "one/topics/begun"
+    path.mkdir()
+    lab.blame("stray", path)
+
+
+def not_a_folder(lab: Lab) -> None:
+    path = lab.root / "two/archive" / DAY / "slots"
+    shutil.rmtree(path)
     path.write_text("of somebody")
-    lab.blame("foreign", path)
+    lab.blame("damaged", path)
+
+
+def no_file(pattern: str, make: Callable[[Path], object]) -> Plant:
+    """Something else in the place of a file."""
+
+    def plant(lab: Lab) -> None:
+        path = lab.one(pattern)
+        path.unlink()
+        make(path)
+        lab.blame("damaged", path)
+
+    return plant
+
+
+def copied_before(lab: Lab) -> None:
+    """One peer's directory is yesterday's copy: since then it was elected, and delivered."""
+    shutil.rmtree(lab.root / "two/topics")
+    for name in ("one", "three"):
+        state = LmdbState(lab.root / name)
+        state.commit(StateUpdate(epoch=2, vote="two"))
+        state.close()
+    lab.blame("older", "two")
+
+
+def copied_long_before(lab: Lab) -> None:
+    """Likewise, and there was another election since, so that nobody's vote tells of it."""
+    copied_before(lab)
+    lab.blamed.clear()
+    for name in ("one", "three"):
+        state = LmdbState(lab.root / name)
+        state.commit(StateUpdate(epoch=3, vote="three"))
+        state.close()
 
 
 def remove_kept_row(lab: Lab) -> None:

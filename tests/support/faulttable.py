@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from slotwheel.replay.report.verdict import Outcome
@@ -73,7 +74,8 @@ ARCHIVE = [
     Fault("two kept slot files are exchanged", f.exchanged(KEPT_SLOTS)),
     Fault("two have each other's second as name", f.rename_kept),
     Meant("a kept slot file lacks a row: a limit", f.remove_kept_row, PROVEN),
-    Fault("a stray file", f.stray_kept),
+    Fault("a stray file", f.stray(f"two/archive/{DAY}/slots"), PROVEN),
+    Fault("a file in the place of a folder", f.not_a_folder),
     Fault("a kept slot file was deleted, by right", f.harmed(KEPT_SLOTS, Path.unlink), PROVEN),
     Fault("the oldest segments were deleted, and no receipts", f.expired, IN_PART),
 ]
@@ -98,6 +100,10 @@ TOPICS = [
     Fault("a byte of an index is flipped", f.index_flipped),
     Fault("a segment was set aside by its node", f.harmed(ORDERS, f.set_aside, "damaged")),
     Fault("it is another group's", f.other_group_topic),
+    Fault("a stray file", f.stray("one/topics"), PROVEN),
+    Fault("a stray file in a topic's folder", f.stray("one/topics/orders"), PROVEN),
+    Fault("an empty folder: a topic that was begun", f.begun_topic, PROVEN),
+    Fault("a pipe in the place of a segment", f.no_file(ORDERS, os.mkfifo)),
     Meant("a record is missing", f.in_run(replayrun.remove_delivered, "lost")),
     Meant(
         "a record twice, with `--exactly-once`",
@@ -185,6 +191,12 @@ DIRECTORIES = [
     Fault("an empty one, too", f.empty_directory),
     Fault("another group's, too", f.other_group),
     Fault("one peer's is a copy of another's", f.copied_peer),
+    Fault("one peer's is a copy from before it was elected", f.copied_before),
+    Fault(
+        "one peer's is a copy from before it was elected, and others were since",
+        f.copied_long_before,
+        IN_PART,
+    ),
     Meant("one peer's is an older copy, by right", f.older_copy, PROVEN),
 ]
 FAULTS = {

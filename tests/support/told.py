@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from slotwheel.reading.files import File
 from slotwheel.reading.problems import Problem
+from slotwheel.replay.account import TRACES
 from slotwheel.replay.facts.chunks import OrderChunk
 from slotwheel.replay.facts.fact import FACT, Facts, Seen, decompress
 from slotwheel.replay.facts.filescan import SCANNED_ARROW, TaskScan
@@ -23,6 +24,7 @@ class Told:
         self.files: list[FileSummary] = []
         self.problems: list[Problem] = []
         self.chunks: list[OrderChunk] = []
+        self.traces: list[str] = []
         packed: list[Facts] = [np.empty(0, FACT)]
         for batch in batches:
             assert batch.schema.equals(SCANNED_ARROW)
@@ -36,6 +38,8 @@ class Told:
                         self.files[-1].number,
                         self.files[-1].rows,
                     )
+                elif row["what"] == TRACES:
+                    self.traces.append(row["text"])
                 elif row["what"] == "problem":
                     self.problems.append(Problem.from_json(row["text"]))
                 else:

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from crc32c import crc32c
 
 from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.files import mapped
 from ...wheel.schema import UInt32s, UInt64s
 
 # | magic | version | bytes of the header | its crc |
@@ -133,8 +133,7 @@ def index_parts(
 
 def read_index(path: Path) -> IndexContent:
     """Map an index file. Errors: ``FileNotFoundError``, ``Damaged``, ``UnsupportedVersion``."""
-    with pa.memory_map(str(path)) as mapped:
-        data = mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
+    data = mapped(path)
     head = bytes(data[: _HEAD.size])
     if len(head) < _HEAD.size or not head.startswith(MAGIC):
         raise _damaged(path, 0, "the index of a trace segment", head[:8])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +52,16 @@ def those_that_count(names: Iterable[SegmentName]) -> list[SegmentName]:
         if not kept or not kept[-1].contains(name):
             kept.append(name)
     return kept
+
+
+def missing_segments(names: Iterable[SegmentName]) -> list[SegmentName]:
+    """The flushes between those that count that nobody has deleted as too old, and that are not
+    there."""
+    return [
+        SegmentName(before.last + 1, behind.first - 1)
+        for before, behind in pairwise(names)
+        if behind.first > before.last + 1
+    ]
 
 
 def list_segments(root: Path | str) -> list[SegmentName]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ from ...wheel.ids import MessageId
 from ...wheel.rows import from_numpy
 from ...wheel.schema import Int64s, Mask, times
 from ..events import STORED
-from .names import SegmentName, list_segments
+from .names import SegmentName, list_segments, missing_segments
 from .query import TraceKey, TraceQuery
 from .segment import StoreSegment
 
@@ -161,21 +160,13 @@ class TraceReader:
                     problems.append(_problem(name, "missing", error))
                 except (SlotwheelError, OSError) as error:
                     problems.append(_problem(name, "damaged", error))
-            if not gone and not any(_gaps(names)):
+            if not gone and not missing_segments(names):
                 break
         self._open = {one.name: one for one in segments}
-        problems += _gaps(names)
+        for one in missing_segments(names):
+            text = f"expected flushes {one.first} to {one.last}, found none"
+            problems.append(Problem(INTEGRITY, "missing", text, file=one.events_file))
         return segments, problems
-
-
-def _gaps(names: Sequence[SegmentName]) -> list[Problem]:
-    """Segments that nobody has deleted as too old, and that are not there."""
-    found = []
-    for before, behind in pairwise(names):
-        if behind.first > before.last + 1:
-            text = f"expected flushes {before.last + 1} to {behind.first - 1}, found none"
-            found.append(Problem(INTEGRITY, "missing", text, file=before.events_file))
-    return found
 
 
 def _blocks(segment: StoreSegment, query: TraceQuery, problems: list[Problem]) -> Iterator[_Block]:

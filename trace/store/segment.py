@@ -14,6 +14,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ...wheel.errors import Damaged
+from ...wheel.files import mapped
 from ...wheel.rows import from_numpy
 from ...wheel.schema import Int64s, Mask
 from ..events import STORED
@@ -33,8 +34,7 @@ class StoreSegment:
         self.path = str(root / name.events_file)
         self._index_path = str(root / name.index_file)
         index = read_index(root / name.index_file)
-        with pa.memory_map(self.path) as mapped:
-            self._data = mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
+        self._data = mapped(self.path)
         self._arrays = index.arrays
         self._index = index
         self.hour = int(index.about["hour"])

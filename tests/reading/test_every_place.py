@@ -1,0 +1,68 @@
+"""Whatever is wrong with a file or a folder, every reader says so and goes on.
+
+All places and defects: ``python -m pytest -m soak tests/reading/test_every_place.py``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import everyplace
+from support.everyplace import CASES, name_of, without_power
+
+SOME = (
+    "journal is a file",
+    "topics has a stray file",
+    "topics has a stray folder",
+    "topics has a name that is no text",
+    "a topic is empty",
+    "a segment is a pipe",
+    "a slot file is a pipe",
+    "LOCK is a pipe",
+    "an index is a link to itself",
+    "a kept segment cannot be read",
+    "what has left is a folder",
+    "receipts has a flipped bit at 30%",
+    "events has a flipped bit at 30%",
+    "index of events is missing",
+)
+EVERY = tuple(name_of(*case) for case in CASES)
+UNNAMED = ("LOCK", "what has left", "departures")
+"""No data, or for other readers than these."""
+TIME_S = 1_800
+
+
+@pytest.mark.parametrize("cases", [SOME, pytest.param(EVERY, marks=pytest.mark.soak)])
+def test_every_reader_says_what_is_wrong_and_goes_on(tmp_path: Path, cases: Sequence[str]) -> None:
+    assert set(SOME) <= set(EVERY)
+    done = subprocess.run(
+        [sys.executable, everyplace.__file__, tmp_path, *cases],
+        env=os.environ | {"PYTHONPATH": str(Path(everyplace.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=TIME_S,
+        preexec_fn=without_power,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    found: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["case"] for one in found} == set(cases)
+    unasked = "there is nobody to ask"  # of --redeliver, when it has read everything
+    defects = [one for one in found if one["code"] not in (0, 1) and unasked not in one["shown"]]
+    assert not defects, defects[:3]
+    for one in found:
+        names = (one["file"].split(".")[0], "notes", "begun", "\\udcff")
+        if one["reader"] == "replay" and not one["case"].startswith(UNNAMED):
+            assert any(name in one["shown"] for name in names), one
+        if one["reader"] == "replay" and not one["case"].startswith("receipts"):
+            assert "proven" in one["shown"], one
+        if one["reader"] == "verify":
+            assert json.loads(one["shown"].splitlines()[-1])["kinds"], one
