@@ -8,7 +8,9 @@ process, and not the one that asks.
 Rules
 - One question at a time; those behind it wait in order.
 - The process ends with the one that asks, also where that is killed.
-- A process that ended fails the questions it had; the next question starts another one.
+- A process that ended fails the questions it had; the next question starts another one. So does
+  one that could not be started, as the machine had no room for its semaphores (``/dev/shm``), say:
+  whoever has other work than questions goes on with that.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -26,6 +29,7 @@ from threading import Lock, Thread
 from typing import ParamSpec, TypeVar
 
 from ..policy.deadletters import DEAD_LETTER_TOPIC
+from ..wheel.errors import NotRunning
 from ..wheel.mark import RowKey
 from .fate import MessageFate, find
 from .pending import LIMIT, ROWS_MAX, PendingCount, PendingPage, PendingReader
@@ -45,26 +49,40 @@ class AskedProcess:
     def __init__(self, nice: int = NICE) -> None:
         self._nice = nice
         self._lock = Lock()
-        self._pool = self._started()
+        self._pool: ProcessPoolExecutor | None = None
+        with suppress(NotRunning):
+            self._pool = self._started()
 
     def ask(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
-        """``function``: of a module; it is called there."""
+        """``function``: of a module; it is called there. Errors: ``NotRunning``: there is no
+        process, and none can be started."""
         with self._lock:
             try:
-                return self._pool.submit(function, *args, **named)
+                if self._pool is not None:
+                    return self._pool.submit(function, *args, **named)
             except BrokenProcessPool:
-                self._pool = self._started()
-                return self._pool.submit(function, *args, **named)
+                pass
+            self._pool = self._started()
+            return self._pool.submit(function, *args, **named)
 
     def close(self) -> None:
         """End the process after the question it has; those that wait are cancelled."""
         with self._lock:
-            self._pool.shutdown(cancel_futures=True)
+            if self._pool is not None:
+                self._pool.shutdown(cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
+        """Errors: ``NotRunning``."""
         # Not a fork: locks of other threads would stay locked in it.
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, context, initializer=begin_aside, initargs=(self._nice,))
+        try:
+            return ProcessPoolExecutor(1, context, initializer=begin_aside, initargs=(self._nice,))
+        except OSError as error:
+            raise NotRunning(
+                "the process that looks through files cannot be started",
+                got=error.strerror or str(error),
+                remedy="Free room in /dev/shm and in the temporary folder",
+            ) from None
 
 
 class SearchProcess(AskedProcess):

@@ -1,9 +1,17 @@
-"""Times and numbers as texts, for people."""
+"""Times and numbers as texts, and texts of others, for people."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from unicodedata import category
 
+_BLANK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0\ufffc"
+    + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+)
+"""Characters that Python calls printable, and of which nobody sees anything."""
+_ESCAPED = re.compile(r"\\u\{([0-9a-fA-F]{1,6})\}")
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
@@ -41,3 +49,49 @@ def span_text(ms: float) -> str:
         if len(parts) == 2 or (parts and not many):
             break
     return " ".join(parts)
+
+
+def visible_text(text: str, *, lines: bool = False) -> str:
+    """Somebody's text with nothing in it that nobody sees: ``a\\u{0}b`` for one with a NUL. So are
+    written controls, marks of direction, characters without width or without a meaning, blanks but
+    the plain one, and this one at either end or behind another. ``lines``: it is shown with its
+    lines and indents, so these stay. ``typed_text`` gives the text back."""
+    if text.isascii() and text.isprintable() and _has_plain_blanks(text) and "\\u{" not in text:
+        return text
+    if lines:
+        return "\n".join(_visible_line(one, indents=True) for one in text.split("\n"))
+    return _visible_line(text)
+
+
+def _has_plain_blanks(text: str) -> bool:
+    return "  " not in text and text[:1] != " " and text[-1:] != " "
+
+
+def _visible_line(text: str, *, indents: bool = False) -> str:
+    last = len(text.rstrip(" "))
+    found = []
+    before = " " if not indents else ""
+    for number, one in enumerate(text):
+        if one == " ":
+            seen = number < last and (indents or before != " ")
+        elif one == "\\":
+            seen = not text.startswith("u{", number + 1)
+        else:
+            seen = one.isprintable() and one not in _BLANK
+            if seen and before in ("", " "):  # a mark without the letter that it belongs to
+                seen = category(one)[0] != "M"
+        found.append(one if seen else f"\\u{{{ord(one):x}}}")
+        before = one
+    return "".join(found)
+
+
+def typed_text(text: str) -> str:
+    """What somebody means who types a text as ``visible_text`` shows it. Errors: ``ValueError``."""
+    return _ESCAPED.sub(_typed_character, text)
+
+
+def _typed_character(found: re.Match[str]) -> str:
+    number = int(found[1], 16)
+    if number > 0x10FFFF or 0xD800 <= number < 0xE000:
+        raise ValueError(f"{found[0]} is no character")
+    return chr(number)

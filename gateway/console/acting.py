@@ -3,6 +3,8 @@
 Rules
 - A time such as ``+10m`` is worked out once: whatever belongs to a page, its late parts, the pages
   behind it and what it does, is of the same times.
+- Text may be typed as pages show it (``visible_text``): it is read back before anything else looks
+  at it.
 - A page changes nothing. An action is a POST, and each has a page that says first what it would do.
 - What concerns many messages is done only if their number was typed as the page showed it, and if
   there are not more by then.
@@ -10,11 +12,13 @@ Rules
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from ...client.message import clock_ms
+from ...wheel.texts import typed_text
 from ..endpoint import AnyEndpoint, Endpoint, Handler, RouteCall
 from ..errors import HttpError
 from ..requests import Reply
@@ -55,9 +59,23 @@ def page_endpoint(
     """``times``: the fields of ``query`` that are times."""
 
     async def of_fixed_times(call: RouteCall[Any, Any]) -> Reply:
+        call = _as_meant(call)
         return _fixed(call, times) or await handler(call)
 
     return Endpoint("GET", BASE + path, of_fixed_times, query, None, {})
+
+
+def _as_meant(call: RouteCall[Any, Any]) -> RouteCall[Any, Any]:
+    """With the texts that its query stands for. Errors: ``HttpError`` 422."""
+    given = msgspec.structs.asdict(call.query)
+    texts = {name: value for name, value in given.items() if "\\u{" in str(value)}
+    if not texts:
+        return call
+    try:
+        meant = {name: typed_text(value) for name, value in texts.items()}
+    except ValueError as error:
+        raise HttpError(422, str(error), place="query", limit="\\u{0} to \\u{10ffff}") from None
+    return replace(call, query=msgspec.structs.replace(call.query, **meant))
 
 
 def _fixed(call: RouteCall[Any, Any], times: tuple[str, ...]) -> Reply | None:
@@ -81,6 +99,7 @@ def action_endpoint(
 ) -> AnyEndpoint:
     async def guarded(call: RouteCall[Any, Any]) -> Reply:
         check_token(call.scope, call.body.token)
+        call = _as_meant(call)
         # Neither what is shown with a refusal nor the page behind it is one from before.
         call.services.fresh.forget()
         try:

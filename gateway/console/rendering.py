@@ -2,6 +2,9 @@
 
 Rules
 - Whatever goes into a template is escaped there; only ``Markup`` made in ``shown`` is not.
+- Whatever is text is shown with what nobody would see in it (``visible_text``): a key that looks
+  like another one, with a mark of direction or a blank more, is not cancelled in its place.
+  Fields have text in this form, too, and what comes from them is read back (``acting``).
 - No page has a script or a style in its text, and none takes anything from another host: the
   policy in its headers forbids both, so that what is planted in a message stays text even if
   escaping fails.
@@ -19,7 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...client.message import clock_ms
-from ...wheel.texts import span_text
+from ...wheel.texts import span_text, visible_text
 from ..errors import HttpError
 from ..requests import Reply
 from . import shown
@@ -57,11 +60,20 @@ HEADERS = [
 def address(path: str, **query: Any) -> str:
     """The address of a page; what is None, empty or false is left out of the query."""
     given = {
-        name: "true" if value is True else value
+        name: "true" if value is True else _as_typed(value)
         for name, value in query.items()
         if value not in (None, "", False) or type(value) is int
     }
     return BASE + path + (f"?{urlencode(given)}" if given else "")
+
+
+def _as_typed(value: Any) -> Any:
+    """What ``typed_text`` makes this value of. An address holds any character as it is."""
+    return value.replace("\\u{", "\\u{5c}u{") if type(value) is str else value
+
+
+def _visible(value: Any) -> Any:
+    return visible_text(value) if type(value) is str else value
 
 
 def static_address(name: str) -> str:
@@ -77,6 +89,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
+        finalize=_visible,
     )
     made.filters |= {
         "number": shown.number,
@@ -86,7 +99,6 @@ def _environment() -> Environment:
         "time": shown.time_element,
         "plain": shown.plain,
         "measured": shown.measured,
-        "clock": shown.clock_element,
         "iso": shown.iso,
         "content": shown.content,
         "header_value": shown.header_value,

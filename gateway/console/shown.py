@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from ...policy.levels import instant_ms
 from ...wheel.errors import InvalidConfiguration
-from ...wheel.texts import span_text
+from ...wheel.texts import span_text, visible_text
 from ..errors import HttpError
 
 NOTHING = "\N{EN DASH}"
@@ -60,6 +60,8 @@ def _of_seconds(value: float) -> str:
 
 
 _WRITTEN = {"bytes": size, "ms": span_text, "s": _of_seconds}
+_OF_PAGES = re.compile(r"(\d+) ms|(\d{4}-.*\d) (?:UTC|([+-]\d\d:\d\d(?::\d\d)?))", re.ASCII)
+"""How pages show times."""
 _UNIT_OF = re.compile(rf"_({'|'.join(_WRITTEN)})(?=(_max)?$)")
 
 
@@ -72,11 +74,14 @@ def iso(ms: int) -> str:
 
 
 def time_element(ms: int | None, now_ms: int | None = None) -> Markup:
-    """A ``time`` element with UTC; a script makes it local. ``now_ms``: how far it is from then is
-    written beside it."""
+    """A ``time`` element with UTC; a script makes it local, with the zone's distance from UTC, as a
+    clock that is put back shows an hour twice. Typed into a field it is the same time (``when``).
+    ``now_ms``: how far it is from then is written beside it."""
     if ms is None:
         return escape(NOTHING)
-    if not 0 <= ms < _FAR_MS:
+    if ms < 0:
+        return Markup('<span class="num">{}</span> ms before 1970').format(-ms)
+    if ms >= _FAR_MS:
         return Markup('<span class="num">{}</span> ms').format(ms)
     machine = iso(ms)
     text = machine.replace("T", " ").replace("Z", " UTC")
@@ -87,35 +92,29 @@ def time_element(ms: int | None, now_ms: int | None = None) -> Markup:
     return Markup('{} <small class="away">{}</small>').format(made, away)
 
 
-def clock_element(ms: int) -> Markup:
-    """The time of day of a time of these days, as of ``time_element``."""
-    machine = iso(ms)
-    return Markup('<time class="clock" datetime="{}" title="{}">{}</time>').format(
-        machine, machine.replace("T", " ").replace("Z", " UTC"), machine[11:16]
-    )
-
-
 def when(text: str, now_ms: int, place: str) -> int | None:
-    """A time that somebody wrote, ms since 1970; None: nothing was written. Errors: ``HttpError``
-    422."""
+    """A time that somebody wrote, or copied from a page; ms since 1970; None: nothing was written.
+    Errors: ``HttpError`` 422."""
     text = text.strip()
     if not text:
         return None
+    if copied := _OF_PAGES.fullmatch(text):
+        text = copied[1] or copied[2] + (copied[3] or "")
     try:
         return instant_ms(text, now_ms)
     except InvalidConfiguration as error:
         raise HttpError(422, error.message, place=place, got=text, limit=error.limit) from None
 
 
-def content(of: Any, name: str, length: int = 0) -> Markup:
+def content(of: Any, name: str, length: int = 0, *, lines: bool = False) -> Markup:
     """Key or value of a message or of a letter: text, or base64 that says so; cut after ``length``
-    characters."""
+    characters. ``lines``: as of ``visible_text``."""
     text, raw = getattr(of, name), getattr(of, f"{name}_base64")
     if raw is not None:
         return Markup('<span class="tag">base64</span> ') + _cut(raw, length)
     if text is None:
         return Markup('<span class="none">none</span>')
-    return _cut(text, length) if text else Markup('<span class="none">empty</span>')
+    return _cut(text, length, lines=lines) if text else Markup('<span class="none">empty</span>')
 
 
 def header_value(value: Any) -> Markup:
@@ -123,9 +122,11 @@ def header_value(value: Any) -> Markup:
     if value is None:
         return Markup('<span class="none">none</span>')
     if isinstance(value, str):
-        return escape(value)
+        return _cut(value) if value else Markup('<span class="none">empty</span>')
     return Markup('<span class="tag">base64</span> {}').format(value["base64"])
 
 
-def _cut(text: str, length: int) -> Markup:
-    return escape(text if not length or len(text) <= length else text[:length] + "…")
+def _cut(text: str, length: int = 0, *, lines: bool = False) -> Markup:
+    if not length or len(text) <= length:
+        return escape(visible_text(text, lines=lines))
+    return escape(visible_text(text[:length], lines=lines) + "…")

@@ -17,7 +17,17 @@
   function local(date, ms) {
     const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
     const clock = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-    return `${day} ${clock}${ms ? `.${String(date.getMilliseconds()).padStart(3, "0")}` : ""}`;
+    return `${day} ${clock}${ms ? `.${String(date.getMilliseconds()).padStart(3, "0")}` : ""} ${zoneAt(date)}`;
+  }
+
+  // How far the zone is from UTC at that time: `+01:00`; of a few zones of before 1972 with seconds.
+  function zoneAt(date) {
+    const here = Date.UTC(date.getFullYear(), date.getMonth(), date.getDate(), date.getHours(),
+      date.getMinutes(), date.getSeconds(), date.getMilliseconds());
+    const away = Math.round((here - date) / 1000);
+    const s = Math.abs(away);
+    const rest = s % 60 ? `:${two(s % 60)}` : "";
+    return `${away < 0 ? "-" : "+"}${two(Math.floor(s / 3600))}:${two(Math.floor(s / 60) % 60)}${rest}`;
   }
 
   function showTimes(root) {
@@ -25,8 +35,7 @@
       const text = one.getAttribute("datetime");
       const date = new Date(text);
       if (Number.isNaN(date.getTime())) continue;
-      const shown = local(date, text.includes("."));
-      one.textContent = one.classList.contains("clock") ? shown.slice(11, 16) : shown;
+      one.textContent = local(date, text.includes("."));
     }
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
     if (zone === "UTC") return;
@@ -88,7 +97,7 @@
     }
     const count = `${data.count[n].toLocaleString("en")} messages`;
     const at = kind === "slots"
-      ? `due in the minute of ${local(new Date(data.at[n] * 1000)).slice(11, 16)}`
+      ? `due in the minute of ${local(new Date(data.at[n] * 1000))}`
       : (n === data.bounds.length ? "later than all that" : `late by at most ${names[n]}`);
     text.textContent = `${count} ${at}`;
   }

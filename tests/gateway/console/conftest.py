@@ -85,12 +85,13 @@ class Watched:
 
 @pytest.fixture
 def tab(browser: Browser, node: NodeWithGateway) -> Iterator[Callable[..., Watched]]:
-    """Opens tabs. ``narrow``: as wide as a phone; ``scripts``: whether they run."""
+    """Opens tabs. ``narrow``: as wide as a phone; ``scripts``: whether they run; ``zone``: the
+    reader's; None: that of the machine."""
     opened: list[tuple[BrowserContext, Watched]] = []
 
-    def make(*, narrow: bool = False, scripts: bool = True) -> Watched:
+    def make(*, narrow: bool = False, scripts: bool = True, zone: str | None = None) -> Watched:
         size = NARROW if narrow else WIDE
-        context = browser.new_context(viewport=size, java_script_enabled=scripts)
+        context = browser.new_context(viewport=size, java_script_enabled=scripts, timezone_id=zone)
         page = context.new_page()
         made = Watched(page, node.url)
         if scripts:
