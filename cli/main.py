@@ -35,6 +35,7 @@ COMMANDS = {
     "consume": "consume",
     "dead": "dead.command",
     "status": "status",
+    "clock": "clock",
     "policies": "policies",
     "routes": "routes",
     "step-down": "step_down",

@@ -44,6 +44,7 @@ from ..wheel.ids import MessageId
 from ..wheel.protocol import (
     ACKS,
     CANCEL,
+    CLOCK,
     DEFAULT_ADDRESS,
     FORGET,
     HELLO,
@@ -563,6 +564,15 @@ class Client:
         policies. Errors: ``NodeUnreachable``."""
         found: dict[str, Any] = self._ask(FORGET, {"group": group}, again=True)["policies"]
         return found
+
+    def clock(self, do: str = "show") -> dict[str, Any]:
+        """The clock that a node goes by, in ``clock``. ``do``: ``"accept"`` makes it believe its
+        wall clock; ``"set-back"`` makes the master set its marks back to the clock, ``repeated``:
+        how many messages may be repeated then.
+
+        Errors: ``NodeUnreachable``, ``NotMaster``, ``Overloaded``.
+        """
+        return self._ask(CLOCK, {"do": do}, of_master=do == "set-back")
 
     def step_down(self, timeout_s: float = 10.0) -> str:
         """Make the master hand over to one of its peers. Returns the address of the new master.

@@ -28,6 +28,7 @@ from ..reading.kafka.kafkatail import open_tail
 from ..search.worker import NICE, begin_aside
 from ..trace.store import StoreCounts, StoreWriter
 from ..wheel.backoff import Backoff
+from ..wheel.jumps import JumpGuard
 
 log = logging.getLogger("slotwheel.trace")
 FLUSH_S = 1.0
@@ -35,6 +36,7 @@ _READ_S = 0.2
 _LAG_EVERY_S = 5.0
 _AGAIN_S, _AGAIN_MAX_S = 1.0, 30.0
 _END_S = 2.0
+_guard = JumpGuard()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,4 +211,7 @@ def _read_and_write(sending: Connection, settings: StoringSettings) -> None:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    """A jump far ahead, by which all would be too old to be kept, is not believed before the
+    gateway is started again."""
+    passed_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    return _guard.time(time.time_ns() // 1_000_000, passed_ms)

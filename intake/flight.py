@@ -51,6 +51,10 @@ from ..wheel.ids import MessageId
 from ..wheel.protocol import (
     ACTIONS,
     CANCEL,
+    CLOCK,
+    CLOCK_ACCEPT,
+    CLOCK_SET_BACK,
+    CLOCK_SHOW,
     DEFAULT_ADDRESS,
     FORGET,
     HELLO,
@@ -76,6 +80,7 @@ from .connections import CONNECTIONS_MAX, Address, Connections, address_of, cut_
 from .edge import AppendEdge
 from .ports import (
     Clock,
+    ClockPort,
     GroupPort,
     IntakeEvents,
     Page,
@@ -104,6 +109,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     ``group`` and ``step_down``: on a node with peers, which calls ``depose`` when it is not the
     master any more. ``peers``: serves the calls of other peers.
     ``facts``: what the node adds to its ``status``. ``policies``: the group's; None: it has none.
+    ``operated_clock``: what the action ``clock`` works on; None: it has none.
     ``pages``: metrics and health, by path. ``edge``: the address of the append edge, which this
     server names in its hello; None: there is none. Whoever made the server turns ``self.edge``.
     ``commit``: as of ``AppendEdge``.
@@ -127,6 +133,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         peers: PeerPort | None = None,
         facts: Callable[[], dict[str, Any]] = dict,
         policies: PoliciesPort | None = None,
+        operated_clock: ClockPort | None = None,
         pages: Mapping[str, Page] = MappingProxyType({}),
         edge: str | None = None,
         commit: Callable[[], bool] | None = None,
@@ -134,6 +141,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._wheel = wheel
         self._pages = pages
         self._policies = policies
+        self._operated_clock = operated_clock
         self._facts = facts
         self._clock = clock
         self._events = events or IntakeEvents()
@@ -155,6 +163,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             POLICIES: self._show_policies,
             REGISTER: self._register,
             FORGET: self._forget,
+            CLOCK: self._operate_clock,
         }
         check_free(address)
         self.edge: AppendEdge | None = None
@@ -365,6 +374,21 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     def _forget(self, fields: dict[str, Any]) -> dict[str, Any]:
         self._check_master()
         return {"policies": self._port().forget(_group_of(fields)).to_dict()}
+
+    def _operate_clock(self, fields: dict[str, Any]) -> dict[str, Any]:
+        port, do = self._operated_clock, fields.get("do", CLOCK_SHOW)
+        if port is None:
+            raise NotRunning("this server has no clock of its own", remedy="Ask a slotwheel node")
+        repeated = 0
+        if do == CLOCK_ACCEPT:
+            port.accept()
+        elif do == CLOCK_SET_BACK:
+            self._check_master()
+            repeated = port.set_back()
+        elif do != CLOCK_SHOW:
+            every = ", ".join((CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK))
+            raise InvalidMessage("no usable 'do'", got=repr(do)[:80], limit=every)
+        return {"clock": port.show(), "repeated": repeated}
 
     def _port(self) -> PoliciesPort:
         if self._policies is None:

@@ -83,6 +83,18 @@ class PoliciesPort(Protocol):
         """Errors: ``NotMaster``, ``NotRunning``."""
 
 
+class ClockPort(Protocol):
+    """The node's clock, for an operator."""
+
+    def show(self) -> dict[str, Any]: ...
+    def accept(self) -> None:
+        """Believe the wall clock, however far it has jumped. Errors: ``OSError``."""
+
+    def set_back(self) -> int:
+        """Set the marks back to the clock; how many messages may be repeated. Errors:
+        ``NotMaster``, ``Overloaded``, ``Damaged``, ``OSError``."""
+
+
 class PeerPort(Protocol):
     """The part of replication that the Flight server uses: calls that begin with ``PEER_COMMAND``
     are passed to it unread. ``cut``: ends the caller's connection at once, from any thread. Its

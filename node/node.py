@@ -34,6 +34,7 @@ from ..wheel.errors import AddressInUse
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.peers.peer import PeerWheel
 from . import descriptors, work
+from .clock import NodeClock, OperatedClock
 from .config import NodeConfig, with_port
 from .damage import Damage, remedy_of
 from .events import NodeEvents
@@ -61,10 +62,10 @@ SWITCH_INTERVAL_S = 0.002
 """How long a thread keeps the interpreter, s: short, so that the hand is punctual. Not shorter, for
 each thread that waits for the interpreter wakes that often, and each connection has two."""
 EXIT_FATAL = 3
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
+_SET_BACK = (
+    ". Delivery goes on when it has caught up; if it was ahead before, and is right now,"
+    " 'slotwheel clock --set-back' goes on at once, and may repeat messages"
+)
 
 
 def end_process(error: BaseException) -> None:
@@ -91,7 +92,7 @@ class Node:
         self,
         config: NodeConfig,
         *,
-        clock: Callable[[], int] = wall_clock_ms,
+        clock: Callable[[], int] | None = None,
         on_fatal: Callable[[BaseException], None] = end_process,
     ) -> None:
         self.config = config
@@ -100,7 +101,7 @@ class Node:
         self.listening = ""
         """``host:port``, with the real port."""
         self.metrics_at = ""
-        self._clock = clock
+        self._clock: Callable[[], int] = clock or NodeClock()
         self._on_fatal = on_fatal
         self._threads = Threads(self.events.failed, on_fatal)
         self._single: MasterThreads | None = None
@@ -196,6 +197,8 @@ class Node:
         else:
             assert wheel.dispatcher is not None, "alone, a node is its own master"
             self._single = self._start_master(wheel.dispatcher)
+        if isinstance(clock, NodeClock):
+            threads.loop("clock", work.ClockWatch(clock, self.events).turn)
         if self.config.trace_retain_ms:
             threads.loop("departures", lambda: work.clean(self._out.departures, clock))
         if self.config.to_kafka:
@@ -231,6 +234,7 @@ class Node:
                 "policies": self._policies.current.version,
             },
             policies=self._policies,
+            operated_clock=OperatedClock(self._clock, self.wheel, self.events),
             pages=self._pages,
             edge=self.config.append,
             commit=self._commit,
@@ -293,10 +297,12 @@ class Node:
         if self._peers is not None and not (group := self._peers.status())["master"]:
             reasons.append(f"no master is known: {missing_votes(group) or 'peers elect one'}")
         reasons += self._damage.slot_files()
+        if isinstance(self._clock, NodeClock) and (why := self._clock.why_not_believed()):
+            reasons.append(why)
         mark_c = self.wheel.status().mark_c
         behind_ms = mark_c - self._clock()
         if behind_ms > 0:
-            reasons.append(f"the clock stands {behind_ms} ms behind what was delivered")
+            reasons.append(f"the clock stands {behind_ms} ms behind what was delivered{_SET_BACK}")
         free = self._files.free_bytes()
         reserve = self.config.wheel.disk_reserve_bytes
         if free < reserve:

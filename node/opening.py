@@ -12,6 +12,7 @@ from ..wheel.peers.peer import PeerWheel
 from ..wheel.state import LmdbState
 from ..wheel.switch import set_aside
 from ..wheel.wheel import Wheel
+from .clock import NodeClock
 from .config import NodeConfig
 from .logs import event
 from .metrics import Metrics
@@ -49,6 +50,8 @@ def _open(config: NodeConfig, files: Files, clock: Callable[[], int]) -> Wheel:
     kind = PeerWheel if config.peers else Wheel
     state = LmdbState(config.data)
     try:
+        if isinstance(clock, NodeClock):
+            clock.begin(state, state.load(whole=False).clock)
         return kind.open(files, state, config.wheel, clock(), node_id=config.node_id)
     except BaseException:
         state.close()

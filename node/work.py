@@ -5,6 +5,7 @@
 - prefetcher: reads ahead: the next window of a slot, the next slot
 - scrubber: reads slot files ahead, to find damage before they are due (``damage.py``)
 - departures: deletes the files of what left long ago
+- clock: reports a wall clock that has jumped ahead
 - sink-check: at the start, until the sink was reached once; logs if it cannot be
 """
 
@@ -24,6 +25,7 @@ from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import Damaged, SyncFailed
 from ..wheel.wheel import Wheel
 from . import memory
+from .clock import LOOK_EVERY_S, NodeClock
 from .events import LOG_MISSED_EVERY_S, NodeEvents
 from .logs import event
 from .metrics import Metrics
@@ -147,6 +149,26 @@ class SlotFileWork:
         event(log, logging.WARNING, text, files=missed - self._missed, reason=why)
         self._missed = missed
         self._next_log_s = time.monotonic() + LOG_MISSED_EVERY_S
+
+
+class ClockWatch:
+    """Reports a wall clock that is not believed, and keeps note of one that is."""
+
+    def __init__(self, clock: NodeClock, events: NodeEvents) -> None:
+        self._clock = clock
+        self._events = events
+        self._told = False
+
+    def turn(self) -> float:
+        why = self._clock.why_not_believed()
+        if why and not self._told:
+            self._events.alarm("clock-jumped", reason=why)
+        elif self._told and not why:
+            self._events.event("clock-believed")
+        self._told = bool(why)
+        if not why:
+            self._clock.note()
+        return LOOK_EVERY_S
 
 
 class SinkCheck:

@@ -284,7 +284,9 @@ class Dispatcher:
         """
         with self._lock:
             lines = self.due.lines
-            if certain and lines.exact == exact and not self._exact:
+            # What a mark covered before it was set back has left, and nothing says so any more.
+            was_ahead = lines.resets and self._reach_ms > now_ms + 2 * self._config.reach_ahead_ms
+            if certain and lines.exact == exact and not self._exact and not was_ahead:
                 self.canceller.know_what_left()
             self._exact = lines.exact = exact
             lines.forget_unknown()
@@ -333,6 +335,20 @@ class Dispatcher:
         self._awaited = _TO_BE_QUEUED
         if not self._ended:
             self.queue_mark(now_ms)
+
+    def set_back(self, now_ms: int) -> int | None:
+        """Set the marks back to ``now_ms``, if they are ahead of it: the clock by which they were
+        made was wrong. How many messages that have left are still stored, and so may be repeated
+        after a restart; None: a chunk is with the sink, try again. Nothing is handed out before the
+        journal says so. Errors: ``Damaged``."""
+        with self._lock:
+            if self._ended or now_ms >= max(mark.c for mark in self.due.lines.marks().every):
+                return 0
+            repeated = self.due.set_back(now_ms)
+            if repeated is not None:
+                self._mark_ms = now_ms - self._config.mark_interval_ms
+                self._await_mark(now_ms)
+            return repeated
 
     # -- marks -----------------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ RowKey = tuple[int, int]
 """``(due, offset)``: the order of delivery."""
 
 
-MARK_VERSION = 3
+MARK_VERSION = 4
+"""Written only where ``resets`` is not 0; else version 3."""
 
 # +---------+---------+-------+---+---+---+---------+---------+-----------+------+-------+---------+
 # | version | copies  | epoch | c | r | L | covered | cancels | delivered | dead | reach | expired |
@@ -53,12 +54,15 @@ BY_KAFKA, BY_TOPICS = 1, 2
 """What knows beside the journal which messages have left: ``Marks.exact``."""
 _REACH = struct.Struct("<q")  # reach: due time up to which rows may be handed out, ms
 _EXPIRED = struct.Struct("<Q")  # expired: rows that were not delivered as their time was over
+_RESETS = struct.Struct("<Q")  # resets: how often the mark was set back
 _HEADS = {
     1: _HEAD_V1.size,
     2: _HEAD_V1.size + _REACH.size,
     3: _HEAD_V1.size + _REACH.size + _EXPIRED.size,
+    4: _HEAD_V1.size + _REACH.size + _EXPIRED.size + _RESETS.size,
 }
-"""Bytes before the copies, by version: version 1 has no reach, version 2 no expired rows."""
+"""Bytes before the copies, by version: version 1 has no reach, version 2 no expired rows, version 3
+no resets."""
 # +---+---+---+--------+--------------+-------+
 # | c | r | L | behind | topic length | topic |
 # | i64 each  | u64    | u16 + pad    | utf-8 |
@@ -72,7 +76,7 @@ _COPY = struct.Struct(
     "H"  # bytes of the topic name that follows
     "6x"
 )
-assert _HEADS == {1: 72, 2: 80, 3: 88}
+assert _HEADS == {1: 72, 2: 80, 3: 88, 4: 96}
 assert _COPY.size == 40
 
 
@@ -124,6 +128,8 @@ class Marks:
     exact: int = 0
     """Made under exactly-once, with a sink that knows at least as well what has left: ``BY_KAFKA``,
     which holds a mark of its own, ``BY_TOPICS``, which are embedded; 0: there is none."""
+    resets: int = 0
+    """How often somebody has set the mark back, as it was ahead of a clock that was set right."""
 
     @property
     def every(self) -> list[Mark]:
@@ -131,7 +137,10 @@ class Marks:
         return [self.main, *(copy.mark for copy in self.copies.values())]
 
     def follows(self, other: Marks) -> bool:
-        """Whether the main mark stands where ``other``'s does, or further, along both axes."""
+        """Whether the main mark stands where ``other``'s does, or further, along both axes. One
+        that was set back follows all before it."""
+        if self.resets != other.resets:
+            return self.resets > other.resets
         mine, theirs = self.main, other.main
         return mine.L >= theirs.L and (mine.c, mine.r) >= (theirs.c, theirs.r)
 
@@ -169,7 +178,7 @@ class Marks:
     def encode(self) -> bytes:
         parts = [
             _HEAD_V1.pack(
-                MARK_VERSION,
+                MARK_VERSION if self.resets else 3,
                 len(self.copies),
                 self.exact,
                 self.epoch,
@@ -183,6 +192,7 @@ class Marks:
             ),
             _REACH.pack(self.reach),
             _EXPIRED.pack(self.expired),
+            _RESETS.pack(self.resets) if self.resets else b"",
         ]
         for topic, copy in sorted(self.copies.items()):
             name = topic.encode()
@@ -213,6 +223,7 @@ class Marks:
             raise Damaged(where, len(data), expected=f"{at} bytes", found=len(data))
         reach = _REACH.unpack_from(data, _HEADS[1])[0] if version > 1 else -1
         expired = _EXPIRED.unpack_from(data, _HEADS[2])[0] if version > 2 else 0
+        resets = _RESETS.unpack_from(data, _HEADS[3])[0] if version > 3 else 0
         copies: dict[str, TopicMark] = {}
         for _ in range(count):
             if len(data) < at + _COPY.size:
@@ -243,4 +254,5 @@ class Marks:
             expired,
             reach,
             exact=exact,
+            resets=resets,
         )

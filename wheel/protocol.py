@@ -58,6 +58,9 @@ STEP_DOWN = "step-down"
 POLICIES = "policies"
 REGISTER = "register"
 FORGET = "forget"
+CLOCK = "clock"
+CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK = "show", "accept", "set-back"
+"""What ``clock`` is asked to do."""
 ACTIONS = {
     HELLO: "version, group, limits and clock of this node",
     CANCEL: "cancel messages by id",
@@ -68,6 +71,7 @@ ACTIONS = {
     POLICIES: "levels, retry policies, routes and rules of this group",
     REGISTER: "a consumer group's rule; refused when it has another one",
     FORGET: "take back a consumer group's rule",
+    CLOCK: "the clock that this node goes by; believe a jump; set the mark back to it",
 }
 
 PEER_COMMAND = b"SWPEER1"

@@ -155,6 +155,7 @@ class StateUpdate:
     """Records of what was cancelled (``cancelrecord``), by second."""
     cancelled_deleted: Sequence[int] = ()
     cancelled_floor: int | None = None
+    clock: str | None = None
     replace: bool = False
 
 
@@ -183,6 +184,8 @@ class StoredState:
     cancelled_floor: int | None = None
     """Up to this due time, ms, it is not known any more what was cancelled; -1: it is known of all.
     None: the state was written before there were such records."""
+    clock: str = ""
+    """What the node has noted of its clock (``node/clock.py``)."""
 
 
 class StateStore(Protocol):
@@ -353,6 +356,7 @@ class LmdbState:
                 stored.checkpoint = decode_checkpoint(raw, self.path)
             self._load_slots(txn, stored.slots)
             stored.cancelled_floor = self._floor(txn)
+            stored.clock = self._get(txn, b"clock", b"").decode()
             for key, record in txn.cursor(db=self._producers) if whole else ():
                 value = unseal(bytes(key), bytes(record), self.path)
                 stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(value)
@@ -423,6 +427,8 @@ class LmdbState:
                 put(b"group_key", update.group_key, self._meta)
             if update.incoming is not None:
                 put(b"incoming", b"1" if update.incoming else b"0", self._meta)
+            if update.clock is not None:
+                put(b"clock", update.clock.encode(), self._meta)
             if update.losses is not None:
                 put(b"losses", encode_losses(update.losses), self._meta)
             if update.replace:

@@ -24,7 +24,7 @@ from ...wheel.mark import BY_KAFKA, Mark, Marks, TopicMark
 
 VERSION = 1
 # +---------+--------+-------+-------+-----------+-----------------------------------------------+
-# | version | copies | pad   | group | epoch     | c, r, L, covered, cancels, delivered, dead,   |
+# | version | copies | resets| group | epoch     | c, r, L, covered, cancels, delivered, dead,   |
 # | u16     | u16    | u32   | 8s    | u64       | expired: i64 each                             |
 # +---------+--------+-------+-------+-----------+-----------------------------------------------+
 _HEAD = struct.Struct("<HHI8sQ8q")
@@ -57,7 +57,15 @@ def encode(marks: Marks, group: bytes) -> str:
     main = marks.main
     counters = marks.covered, marks.cancels, marks.delivered, marks.dead, marks.expired
     head = _HEAD.pack(
-        VERSION, len(marks.copies), 0, group, marks.epoch, main.c, main.r, main.L, *counters
+        VERSION,
+        len(marks.copies),
+        marks.resets,
+        group,
+        marks.epoch,
+        main.c,
+        main.r,
+        main.L,
+        *counters,
     )
     copies = (
         _COPY.pack(_hash(topic.encode()), one.mark.c, one.mark.r, one.mark.L, one.behind)
@@ -74,7 +82,7 @@ def epoch_of(text: str, group: bytes) -> int:
 def decode(text: str, group: bytes, topics: Iterable[str]) -> Marks:
     """``topics``: those whose names the hashes may stand for. Errors: ``ForeignMark``,
     ``NamesMissing``."""
-    data, (_, count, _, _, epoch, c, r, last, *counters) = _head(text, group)
+    data, (_, count, resets, _, epoch, c, r, last, *counters) = _head(text, group)
     names = {_hash(topic.encode()): topic for topic in topics}
     copies = {}
     for at in range(_HEAD.size, _HEAD.size + count * _COPY.size, _COPY.size):
@@ -84,7 +92,7 @@ def decode(text: str, group: bytes, topics: Iterable[str]) -> Marks:
         copies[names[name]] = TopicMark(Mark(cc, cr, cl), behind)
     covered, cancels, delivered, dead, expired = counters
     found = Marks(Mark(c, r, last), epoch, copies, covered, cancels, delivered, dead, expired)
-    return replace(found, exact=BY_KAFKA)
+    return replace(found, exact=BY_KAFKA, resets=resets)
 
 
 def _head(text: str, group: bytes) -> tuple[bytes, tuple[int, ...]]:

@@ -15,8 +15,9 @@ import pytest
 
 from slotwheel import Client
 from slotwheel.node import threads
+from slotwheel.node.clock import wall_clock_ms
 from slotwheel.node.config import NodeConfig
-from slotwheel.node.node import Node, wall_clock_ms
+from slotwheel.node.node import Node
 from slotwheel.wheel.config import WheelConfig
 from support.nodeprocess import topic_rows
 from support.stopwatch import Stopwatch

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -73,8 +73,13 @@ class CancelLoad(Load):
         self._to_ask: list[tuple[float, int]] = []
         """When to ask for which batch."""
         self._answers: dict[Sent, str] = {}
+        self.ids: dict[Sent, str] = {}
+        """Of all that was asked for."""
+        self.told: defaultdict[Sent, list[str]] = defaultdict(list)
+        """Every answer about each of them, in their order; none where no answer came."""
         self._moved: dict[int, str] = {}
         self._lock = threading.Lock()
+        self._addresses = addresses
         self._asker = Client(addresses, timeout_s=10)
         super().__init__(addresses, topics, self._soon, rows=_ROWS, every_s=_ROWS / rate)
         for _ in range(_ASKERS):
@@ -88,6 +93,27 @@ class CancelLoad(Load):
         promised = super().stop()
         self._asker.close()
         return promised
+
+    def ask_again(self) -> Counter[str]:
+        """Ask once more for all ids that were asked for, and for those that were made by a move,
+        once all of them have left or were cancelled; how often each answer was given."""
+        for number, moved in self._moved.items():
+            self.ids.setdefault((number, MessageId.parse(moved).offset), moved)
+        asked = list(self.ids)
+        with Client(self._addresses, timeout_s=60) as client:
+            answers = client.cancel([self.ids[one] for one in asked])
+        for one, answer in zip(asked, answers, strict=True):
+            self.told[one].append(answer)
+        return Counter(answers)
+
+    @property
+    def contradictions(self) -> list[tuple[str, list[str]]]:
+        """Ids with answers that contradict each other. *Unknown* contradicts none."""
+        return [
+            (self.ids[one], answers)
+            for one, answers in self.told.items()
+            if len({*answers} - {"unknown"}) > 1
+        ]
 
     def wanted(self) -> set[int]:
         """Numbers that have to arrive under some id."""
@@ -155,6 +181,9 @@ class CancelLoad(Load):
             self._moved[number] = moved
 
     def _note(self, number: int, id_: str, answer: str) -> None:
+        one = number, MessageId.parse(id_).offset
         with self._lock:
             self.counts[answer] += 1
-        self._answers[number, MessageId.parse(id_).offset] = answer
+        self._answers[one], self.ids[one] = answer, id_
+        if not answer.startswith("no answer"):
+            self.told[one].append(answer)

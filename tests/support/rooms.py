@@ -31,6 +31,7 @@ VALUES = {
                 "files",
                 "findings",
                 "ids",
+                "jumps",
                 "mark",
             ),
             *("checks", "delay", "expiry", "packets", "protocol"),

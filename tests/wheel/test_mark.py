@@ -32,6 +32,7 @@ all_marks = st.builds(
     delivered=uint64s,
     dead=uint64s,
     reach=int64s,
+    resets=uint64s,
 )
 keys = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
 
@@ -88,8 +89,8 @@ def test_cut_anywhere_or_longer_is_damage(marks: Marks, data: st.DataObject) -> 
 
 def test_bad_fields_are_named() -> None:
     encoded = bytearray(Marks(copies={"topic": TopicMark(Mark())}).encode())
-    with pytest.raises(UnsupportedVersion, match="got 4"):
-        Marks.decode(b"\4" + bytes(encoded[1:]))
+    with pytest.raises(UnsupportedVersion, match="got 5"):
+        Marks.decode(b"\5" + bytes(encoded[1:]))
     with pytest.raises(Damaged, match="what is exact"):
         Marks.decode(bytes(encoded[:4]) + b"\3" + bytes(encoded[5:]))
     with pytest.raises(Damaged, match="UTF-8"):
@@ -113,6 +114,8 @@ def test_golden() -> None:
         reach=1_900_000_001_123,
     )
     assert marks.encode() == (GOLDEN / "mark-v3.bin").read_bytes()
+    assert replace(marks, resets=2).encode() == (GOLDEN / "mark-v4.bin").read_bytes()
+    assert Marks.decode((GOLDEN / "mark-v4.bin").read_bytes()) == replace(marks, resets=2)
     assert Marks.decode(marks.encode()) == marks
     before = replace(marks, expired=0)
     assert Marks.decode((GOLDEN / "mark-v2.bin").read_bytes()) == before

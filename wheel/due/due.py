@@ -24,11 +24,11 @@ from ..errors import ClockBehind
 from ..ids import IdMint
 from ..mark import Mark, Marks, RowKey
 from ..rows import members
-from ..schema import Int64s, Mask, times
+from ..schema import ROW, Int64s, Mask, times
 from ..slots.storage import Storage
 from .cancels import Cancels
 from .chunk import Chunk, mark_before
-from .lines import Line, Lines
+from .lines import LeftRows, Line, Lines
 from .reader import SlotCursor, late_rows
 from .runs import OFFSET_END, Skipped
 
@@ -37,6 +37,7 @@ _STEPS_MAX = 32
 _PREPARED_MAX = 3
 _OPEN_AHEAD_MS = 20_000
 """So long before its time a large slot file is read: a slow disk needs ten seconds for a GB."""
+_KEYS = ["due", "offset", "topic", "cancels"]
 _RENEW_MS = 250
 """So long before its time a slot is renewed: time enough, and little comes in behind it."""
 
@@ -93,6 +94,38 @@ class DueQueue:
         """Under the lock: go on from ``marks``. No chunk may be in flight."""
         self.lines.load(marks)
         self._prepared.clear()
+
+    def set_back(self, now_ms: int) -> int | None:
+        """Under the lock: set the marks back to ``now_ms`` (``Lines.set_back``); None if a chunk is
+        in flight. Errors: ``Damaged``."""
+        lines = self.lines
+        every = (lines.main, *lines.held.values())
+        if any(line.flight is not None for line in every):
+            return None
+        rows = self._stored(now_ms, max(line.mark.c for line in every))
+        self._prepared.clear()
+        self.new_due = None
+        return lines.set_back(now_ms, rows)
+
+    def _stored(self, after_ms: int, upto_ms: int) -> LeftRows:
+        """The rows in files and tail that are due in this time."""
+        found: list[pa.RecordBatch] = []
+        second = self._storage.next_second(after_ms)
+        while second is not None and second * TICK_MS <= upto_ms:
+            found += self._storage.rows_of_second(second)
+            second = self._storage.next_second((second + 1) * TICK_MS - 1)
+        rows = pa.Table.from_batches(
+            [one.select(_KEYS) for one in found], pa.schema([ROW.field(one) for one in _KEYS])
+        ).combine_chunks()
+        offset = np.asarray(rows.column("offset"))
+        targets = np.sort(np.asarray(rows.column("cancels").drop_null()))
+        return LeftRows(
+            np.asarray(rows.column("due").cast(pa.int64())),
+            offset,
+            rows.column("topic").to_numpy(),
+            np.asarray(rows.column("cancels").is_valid()),
+            members(targets, offset),
+        )
 
     # -- the deliverer ---------------------------------------------------------------------------
 

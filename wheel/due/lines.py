@@ -29,7 +29,7 @@ from ..schema import Int64s, Mask, times, valid
 from .cancels import among
 from .chunk import Chunk, ChunkInFlight
 from .reader import SlotCursor
-from .runs import EMPTY, Skipped
+from .runs import EMPTY, OFFSET_END, Skipped
 
 _UNKNOWN_MAX = 1 << 18
 """Offsets without an answer that are remembered one by one."""
@@ -78,6 +78,18 @@ class Line:
         return chunk.after.covered(due, offset) & ~chunk.before.covered(due, offset)
 
 
+@dataclass(frozen=True, slots=True)
+class LeftRows:
+    """Rows that a mark may be set back before, shape (rows,) each. ``cancels``: which are cancel
+    rows; ``gone``: which messages are cancelled."""
+
+    due: Int64s
+    offset: Int64s
+    topics: npt.NDArray[np.object_]
+    cancels: Mask
+    gone: Mask
+
+
 class Lines:
     """The main line, those of held-back topics, and the rows of which there is no clear answer."""
 
@@ -97,6 +109,9 @@ class Lines:
             topic: Line(topic, copy.mark, copy.behind) for topic, copy in marks.copies.items()
         }
         self.exact = marks.exact
+        self.resets = marks.resets
+        self._former = Mark()
+        """The main mark before it was set back: what it covered has left, or is in ``ahead``."""
         self.forget_unknown()
         self.epoch = marks.epoch
         self._covered = marks.covered
@@ -129,7 +144,37 @@ class Lines:
             dead=self._dead,
             expired=self._expired,
             exact=self.exact,
+            resets=self.resets,
         )
+
+    def set_back(self, now_ms: int, rows: LeftRows) -> int:
+        """Set the marks back to ``now_ms``, which they are ahead of. ``rows``: all that are stored
+        and due later. Those that have left are passed a second time by the marks, but not handed
+        out again in this epoch; how many they are. No chunk may be in flight.
+        """
+        before = self.main.mark
+        again = before.covered(rows.due, rows.offset) & (rows.due > now_ms)
+        held = np.zeros(len(again), np.bool_)
+        left = again.copy()
+        for topic, line in self.held.items():
+            mine = again & np.equal(rows.topics, topic) & ~rows.cancels
+            held |= mine
+            waits = mine & ~line.mark.covered(rows.due, rows.offset)
+            left &= ~waits
+            line.behind -= int(np.count_nonzero(waits))
+            line.mark = _at_most(line.mark, now_ms)
+            line.cursor = None
+        withdrawn = rows.cancels | rows.gone
+        self._covered -= int(np.count_nonzero(again))
+        self._withdrawn -= int(np.count_nonzero(left & withdrawn))
+        ahead = rows.offset[left & ~withdrawn].tolist()
+        self.main.ahead.update(ahead)
+        self.main.mark = _at_most(before, now_ms)
+        self.main.cursor = None
+        self._former = before
+        self.resets += 1
+        self.changes += 1
+        return len(ahead)
 
     @property
     def room(self) -> int:
@@ -201,6 +246,7 @@ class Lines:
         ``topics``: None where the topic is not known, which matters only where the answer is
         ``BY_TOPIC``; empty for a row that is stored no longer."""
         unknown = among(self._unknown, offset) | (offset <= self._unknown_upto)
+        unknown |= self._former.covered(due, offset)
         left = np.where(unknown, HasLeft.UNKNOWN, HasLeft.NO).astype(np.int8)
         passed = self.main.mark.covered(due, offset)
         by_all = passed & self._covered_by_all(due, offset)
@@ -414,3 +460,8 @@ class Lines:
             mine = np.flatnonzero(np.asarray(pc.equal(flight.topics, name)) & ~flight.cancels)
             flight.of_held[name] = mine[mine >= at]
         return first[room] if room < len(names) else len(flight.due)
+
+
+def _at_most(mark: Mark, now_ms: int) -> Mark:
+    """The mark, or the one at ``now_ms`` if it is ahead of that."""
+    return mark if mark.c <= now_ms else Mark(now_ms, OFFSET_END, mark.L)

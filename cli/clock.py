@@ -1,0 +1,51 @@
+"""``slotwheel clock``: the clock that a node goes by, and what to do when it was wrong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import click
+
+from ..client import Client
+from ..wheel.protocol import CLOCK_ACCEPT, CLOCK_SET_BACK, CLOCK_SHOW
+from ..wheel.texts import time_text
+from .shared import json_option, node_options, print_json
+
+
+@click.command("clock", short_help="Show a node's clock; accept a jump, set the mark back.")
+@click.option(
+    "--accept", is_flag=True, help="The wall clock is right, however far it jumped: go by it."
+)
+@click.option(
+    "--set-back",
+    is_flag=True,
+    help="The clock was ahead and is right now: deliver again at once. Messages that have left may"
+    " be repeated.",
+)
+@node_options
+@json_option
+def command(accept: bool, set_back: bool, address: str, timeout: timedelta, as_json: bool) -> None:
+    """Show the clock that a node goes by, and the mark, up to which messages have left.
+
+    A wall clock that jumps ahead by more than an hour is not believed before --accept. A mark that
+    is ahead of the clock, as the clock was wrong, stops delivery until the clock has caught up, or
+    until --set-back.
+    """
+    if accept and set_back:
+        raise click.UsageError("give --accept or --set-back, not both")
+    do = CLOCK_ACCEPT if accept else CLOCK_SET_BACK if set_back else CLOCK_SHOW
+    with Client(address, timeout_s=timeout.total_seconds()) as client:
+        found = client.clock(do)
+    if as_json:
+        print_json(found)
+        return
+    clock = found["clock"]
+    click.echo(f"clock  {time_text(clock['now_ms'])}")
+    if clock["jumped_ms"]:
+        ahead = timedelta(seconds=round(clock["jumped_ms"] / 1000))
+        click.echo(f"wall   {time_text(clock['wall_ms'])}  jumped {ahead} ahead, not believed")
+    mark = time_text(clock["mark_ms"]) if clock["mark_ms"] > 0 else "-"
+    behind = timedelta(seconds=round(clock["behind_ms"] / 1000))
+    click.echo(f"mark   {mark}" + (f"  {behind} ahead of the clock" if behind else ""))
+    if set_back:
+        click.echo(f"the mark is set back; messages that may be repeated: {found['repeated']}")

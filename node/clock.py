@@ -1,0 +1,147 @@
+"""The node's clock: the wall clock, unless it jumps far ahead (``wheel/jumps.py``).
+
+What was believed last is kept in the data directory with the number of this start of the machine,
+as the other clock counts from there: so a jump between two runs of the node is noticed, too, if the
+machine was not started in between. After a start of the machine nothing can be told, and the clock
+is believed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..wheel.errors import Overloaded
+from ..wheel.jumps import JUMP_MS, JumpGuard
+from ..wheel.state import StateStore, StateUpdate
+from ..wheel.wheel import Wheel
+from .events import NodeEvents
+
+LOOK_EVERY_S = 1.0
+_NOTED_MS = 60_000
+"""An offset that has moved by so much is noted anew."""
+_AGAIN_S = 0.05
+_TRIES = 100
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def passed_ms() -> int:
+    """Time since the machine's start, with the time that it has slept."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def boot_id() -> str:
+    """Which start of the machine this is; empty: it does not say."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+class NodeClock:
+    """Thread-safe. ``wall``, ``passed``: the clocks, ms; ``boot``: which start of the machine."""
+
+    def __init__(
+        self,
+        wall: Callable[[], int] = wall_clock_ms,
+        passed: Callable[[], int] = passed_ms,
+        boot: Callable[[], str] = boot_id,
+    ) -> None:
+        self._wall = wall
+        self._passed = passed
+        self._boot = boot()
+        self._guard = JumpGuard()
+        self._state: StateStore | None = None
+        self._noted_ms: int | None = None
+
+    def __call__(self) -> int:
+        """The time, ms since the epoch."""
+        return self._guard.time(self._wall(), self._passed())
+
+    @property
+    def ahead_ms(self) -> int:
+        """By how much the wall clock has jumped ahead, which is not believed; 0: it is."""
+        self()
+        return self._guard.ahead_ms
+
+    def why_not_believed(self) -> str:
+        """For people; empty: the wall clock is believed."""
+        ahead_ms = self.ahead_ms
+        if not ahead_ms:
+            return ""
+        return (
+            f"the wall clock jumped {ahead_ms / JUMP_MS:.1f} h ahead, and the node goes on by the"
+            " time before the jump. Set it right, or, if it is right now, let the node believe it:"
+            " 'slotwheel clock --accept'"
+        )
+
+    def begin(self, state: StateStore, noted: str) -> None:
+        """Go on from what a run before has noted in ``state``."""
+        boot, _, offset_ms = noted.partition(" ")
+        if boot and boot == self._boot:
+            self._noted_ms = int(offset_ms)
+            self._guard = JumpGuard(self._noted_ms)
+        self._state = state
+
+    def note(self) -> None:
+        """Keep what is believed, if it has changed. Errors: ``OSError``, ``SyncFailed``."""
+        self()
+        offset_ms = self._guard.offset_ms
+        if self._state is None or not self._boot or offset_ms is None:
+            return
+        if self._noted_ms is None or abs(offset_ms - self._noted_ms) >= _NOTED_MS:
+            self._state.commit(StateUpdate(clock=f"{self._boot} {offset_ms}"))
+            self._noted_ms = offset_ms
+
+    def accept(self) -> None:
+        """Believe the wall clock as it is. Errors: as of ``note``."""
+        self._guard.accept()
+        self.note()
+
+
+class OperatedClock:
+    """What an operator may ask of a node's clock (``intake.ports.ClockPort``)."""
+
+    def __init__(self, clock: Callable[[], int], wheel: Wheel, events: NodeEvents) -> None:
+        self._clock = clock
+        self._wheel = wheel
+        self._events = events
+
+    def show(self) -> dict[str, Any]:
+        now_ms, mark_ms = self._clock(), self._wheel.status().mark_c
+        ahead_ms = self._clock.ahead_ms if isinstance(self._clock, NodeClock) else 0
+        return {
+            "now_ms": now_ms,
+            "wall_ms": now_ms + ahead_ms,
+            "jumped_ms": ahead_ms,
+            "mark_ms": mark_ms,
+            "behind_ms": max(0, mark_ms - now_ms),
+        }
+
+    def accept(self) -> None:
+        if isinstance(self._clock, NodeClock):
+            ahead_ms = self._clock.ahead_ms
+            self._clock.accept()
+            self._events.event("clock-accepted", jumped_ms=ahead_ms)
+
+    def set_back(self) -> int:
+        before_ms = self._wheel.status().mark_c
+        for _ in range(_TRIES):
+            repeated = self._wheel.set_back(self._clock())
+            if repeated is not None:
+                self._events.event(
+                    "mark-set-back", from_ms=before_ms, to_ms=self._clock(), repeated=repeated
+                )
+                return repeated
+            time.sleep(_AGAIN_S)
+        raise Overloaded(
+            "a chunk is with the sink, and the mark cannot be set back meanwhile",
+            limit=f"{_TRIES * _AGAIN_S:.0f} s",
+            remedy="Nothing was changed. Try again once the sink has answered",
+        )

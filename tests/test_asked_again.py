@@ -1,0 +1,225 @@
+"""Each answer asked for again: the first one, or *unknown*. Real processes, under every semantics.
+
+A client cancels and moves what another one sends, while nodes are killed or masters change. Then
+all ids are asked for twice more: when everything has left, and when the slots are gone and the node
+was killed once more, or another peer is the master. What the files say of them from outside is held
+against the answers, too. The share of *unknown* is printed.
+
+200,000 cancels and moves each: ``python -m pytest -m soak tests/test_asked_again.py``
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from slotwheel import Client, Message
+from slotwheel.search.fate import find
+from slotwheel.search.pending import PendingReader
+from support.arrivals import Arrivals, EmbeddedArrivals, KafkaArrivals
+from support.broker import Broker
+from support.cancelload import CancelLoad
+from support.killing import SMALL
+from support.nodeprocess import NodeProcess
+from support.peers import Peers
+from support.ports import free_address
+from support.proxy import Link, Proxy
+from support.waiting import eventually, now_ms
+
+TOPICS = ["one", "two", "three"]
+ASKED, SOAK = 2_000, 200_000
+_LEFT_WITHIN_S = 60.0
+_FATES = 5_000
+"""Ids whose fate is looked up from outside, at most."""
+Figure = Callable[[str], None]
+sizes = pytest.mark.parametrize("asked", [ASKED, pytest.param(SOAK, marks=pytest.mark.soak)])
+
+
+def load_of(addresses: str, topics: list[str], asked: int) -> CancelLoad:
+    return CancelLoad(addresses, topics, Random(asked), 4000 if asked >= SOAK else 1000)
+
+
+def slots_are_gone(data: Path) -> None:
+    eventually(lambda: not any((data / "slots").iterdir()), 60)
+
+
+def share(counts: Counter[str]) -> str:
+    return f"{100 * counts['unknown'] / max(1, counts.total()):.2f} %"
+
+
+def judge(
+    load: CancelLoad,
+    again: list[Counter[str]],
+    arrivals: Arrivals,
+    data: Path,
+    figure: Figure,
+    what: str,
+) -> None:
+    """``again``: the answers of the second and third time; ``data``: a directory that is read from
+    outside."""
+    arrived = {(one.number, one.offset) for one in arrivals.look()}
+    cancelled = {one for one, answers in load.told.items() if "cancelled" in answers}
+    first = ", ".join(f"{count} {answer}" for answer, count in sorted(load.counts.items()))
+    figure(
+        f"{what}: {load.asked} cancels and moves ({first}), {len(load.ids)} ids asked again twice:"
+        f" {len(load.contradictions)} contradict each other; unknown {share(load.counts)}, then"
+        f" {share(again[0])}, then {share(again[1])}; {len(cancelled & arrived)} of these arrived"
+    )
+    assert load.contradictions == []
+    assert not cancelled & arrived
+    forgotten = [one for one in cancelled if load.told[one][-1] != "cancelled"]
+    assert not forgotten, "what was cancelled is known for a horizon"
+    chosen = Random(1).sample(sorted(load.ids), min(_FATES, len(load.ids)))
+    with PendingReader(data) as reader:
+        fates = find(reader, [load.ids[one] for one in chosen])
+    for one, fate in zip(chosen, fates, strict=True):
+        if one in cancelled:
+            assert fate.state == "cancelled", (fate, load.told[one])
+        else:
+            assert fate.state not in ("cancelled", "pending"), (fate, load.told[one])
+
+
+def alone(
+    load: CancelLoad, node: NodeProcess, asked: int, rng: Random, wanted: bool
+) -> Callable[[Arrivals], list[Counter[str]]]:
+    """Kill the node again and again while the load is asked for; then ask again."""
+    while load.asked < asked:
+        time.sleep(rng.uniform(0.5, 2.0))
+        node.kill()
+        node.start()
+    load.stop()
+
+    def again(arrivals: Arrivals) -> list[Counter[str]]:
+        arrivals.wait_for(load.wanted() if wanted else set(), _LEFT_WITHIN_S)
+        time.sleep(0 if wanted else 6.0)
+        first = load.ask_again()
+        slots_are_gone(node.data)
+        for _ in range(2):  # what was in the journal is behind the checkpoint then
+            node.kill()
+            node.start()
+            time.sleep(2.0)
+        return [first, load.ask_again()]
+
+    return again
+
+
+class LostAnswers(Proxy):
+    """What the node says is lost from ``lost`` on, until ``cut``; what it is asked goes through."""
+
+    def __init__(self, port: int) -> None:
+        self.lost = threading.Event()
+        super().__init__(port)
+
+    def _links(self, near: socket.socket) -> tuple[Link, Link]:
+        return ("client", "node"), ("node", "client")
+
+    def _hold(self, link: Link, nbytes: int) -> None:
+        while self.lost.is_set() and link[0] == "node":
+            time.sleep(0.01)
+        super()._hold(link, nbytes)
+
+
+def test_a_client_that_repeats_a_cancel_by_itself_has_the_first_times_answer(
+    tmp_path: Path,
+) -> None:
+    """The answer was lost, the node killed twice, the messages' time is over: they are cancelled,
+    and the client says so."""
+    node = NodeProcess(tmp_path / "data", "--listen", free_address(), *SMALL)
+    with node, LostAnswers(int(node.address.rpartition(":")[2])) as proxy:
+        with Client(node.address, timeout_s=30) as client:
+            due_ms = now_ms() + 3_000
+            receipts = client.send_many([Message("one", b"x", due=due_ms)] * 500)
+            ids = [receipts[row].id for row in range(500)]
+        answers: list[str] = []
+        with Client([proxy.address, proxy.address], timeout_s=60) as client:
+            client.status()
+            asking = threading.Thread(target=lambda: answers.extend(client.cancel(ids)))
+            proxy.lost.set()
+            asking.start()
+            with Client(node.address, timeout_s=30) as direct:
+                eventually(lambda: direct.status()["cancelled"] == 500)
+            node.kill()
+            proxy.cut()
+            node.start()
+            time.sleep(max(0.0, (due_ms - now_ms()) / 1000) + 3.0)
+            node.kill()
+            node.start()
+            proxy.lost.clear()
+            proxy.cut()
+            asking.join(60)
+        assert Counter(answers) == {"cancelled": 500}
+        assert node.delivered("one") == []
+
+
+@sizes
+@pytest.mark.parametrize("semantics", ["at-least-once", "exactly-once", "at-most-once"])
+def test_embedded(tmp_path: Path, figure: Figure, semantics: str, asked: int) -> None:
+    node = NodeProcess(
+        tmp_path / "data", "--listen", free_address(), "--delivery", semantics, *SMALL
+    )
+    with node:
+        load = load_of(node.address, TOPICS, asked)
+        again = alone(load, node, asked, Random(asked), semantics != "at-most-once")
+        with EmbeddedArrivals([node.data], TOPICS) as arrivals:
+            judge(load, again(arrivals), arrivals, node.data, figure, f"{semantics}, embedded")
+
+
+@sizes
+@pytest.mark.kafka
+@pytest.mark.parametrize("semantics", ["at-least-once", "exactly-once", "at-most-once"])
+def test_kafka(broker: Broker, tmp_path: Path, figure: Figure, semantics: str, asked: int) -> None:
+    name = f"again-{semantics}-{asked}"
+    topics = [broker.create_topic(f"{name}-{one}", 2) for one in TOPICS]
+    letters = broker.create_topic(f"{name}-letters", 1)
+    options = ["--listen", free_address(), "--sink", "confluent", "--bootstrap", broker.bootstrap]
+    options += ["--delivery", semantics, "--dead-letter-topic", letters, "--group", name, *SMALL]
+    with NodeProcess(tmp_path / "data", *options) as node:
+        load = load_of(node.address, topics, asked)
+        again = alone(load, node, asked, Random(asked), semantics != "at-most-once")
+        with KafkaArrivals(broker.bootstrap, topics) as arrivals:
+            judge(load, again(arrivals), arrivals, node.data, figure, f"{semantics}, Kafka")
+
+
+@sizes
+@pytest.mark.kafka
+@pytest.mark.parametrize("semantics", ["at-least-once", "exactly-once"])
+def test_peers(broker: Broker, tmp_path: Path, figure: Figure, semantics: str, asked: int) -> None:
+    """The last time another peer answers than the time before."""
+    name = f"peers-again-{semantics}-{asked}"
+    topics = [broker.create_topic(f"{name}-{one}", 2) for one in TOPICS]
+    letters = broker.create_topic(f"{name}-letters", 1)
+    options = ["--sink", "confluent", "--bootstrap", broker.bootstrap, "--delivery", semantics]
+    options += ["--dead-letter-topic", letters, "--group", name, *SMALL]
+    with Peers(tmp_path, *options) as peers:
+        peers.wait_until_whole()
+        load = load_of(peers.addresses, topics, asked)
+        rng = Random(asked)
+
+        def fail_over() -> None:
+            master = peers.master()
+            peers[master].kill()
+            peers.master(other_than=master)
+            peers[master].start()
+            peers.wait_until_whole()
+
+        while load.asked < asked:
+            time.sleep(rng.uniform(0.5, 2.0))
+            fail_over()
+        load.stop()
+        with KafkaArrivals(broker.bootstrap, topics) as arrivals:
+            arrivals.wait_for(load.wanted(), _LEFT_WITHIN_S)
+            again = [load.ask_again()]
+            for node in peers.nodes.values():
+                slots_are_gone(node.data)
+            fail_over()
+            time.sleep(2.0)
+            again.append(load.ask_again())
+            data = peers[peers.master()].data
+            judge(load, again, arrivals, data, figure, f"{semantics}, Kafka, peers")

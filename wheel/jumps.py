@@ -1,0 +1,42 @@
+"""Whether a wall clock is believed: not where it jumps ahead by more than an hour.
+
+Theory: what a wheel does by its clock stays: messages leave, a mark says up to when, archives are
+deleted. A clock that stands a day ahead for a few seconds would so take a day's messages out early,
+and nothing would leave for a day once it is right again. Another clock, which only counts from the
+machine's start (with the time that it sleeps), tells a jump from time that passes. While the wall
+clock is too far ahead of what that one makes of it, time goes on as if it had not jumped. A step
+back, and a small one ahead, is followed.
+
+*Example.* It is 12:00, and the clock is set to 12:00 of the next day. For this guard it is 12:00:04
+four seconds later. If the clock is set right, nothing has happened; if a person accepts the jump,
+it is the next day.
+"""
+
+from __future__ import annotations
+
+JUMP_MS = 3_600_000
+"""A wall clock that goes ahead by more than this, beyond the time that has passed, has jumped."""
+
+
+class JumpGuard:
+    """``offset_ms``: wall clock minus the other one, when the wall clock was believed last; None:
+    nothing is known, and the first reading is believed."""
+
+    def __init__(self, offset_ms: int | None = None) -> None:
+        self.offset_ms = offset_ms
+        self.ahead_ms = 0
+        """By how much the wall clock has jumped ahead and is not believed; 0: it is."""
+
+    def time(self, wall_ms: int, passed_ms: int) -> int:
+        """The time to go by, ms. ``passed_ms``: the other clock."""
+        offset_ms = wall_ms - passed_ms
+        known_ms = self.offset_ms
+        if known_ms is not None and offset_ms - known_ms > JUMP_MS:
+            self.ahead_ms = offset_ms - known_ms
+            return passed_ms + known_ms
+        self.offset_ms, self.ahead_ms = offset_ms, 0
+        return wall_ms
+
+    def accept(self) -> None:
+        """Believe the wall clock as it is read next."""
+        self.offset_ms = None
