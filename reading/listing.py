@@ -20,6 +20,9 @@ from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import index_of, is_segment_name, is_spare_name, segment_path
 from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.slotfile import second_of
+from ..wheel.state import STATE_DIRECTORY
+
+_OF_STATE = ("data.mdb", "lock.mdb")
 
 
 def sizes(directory: Path) -> dict[str, int]:
@@ -92,6 +95,9 @@ def strays(root: Path) -> Iterator[tuple[Path, str]]:
     for name in sizes(root / SLOT_DIRECTORY):
         if second_of(name) is None:
             yield root / SLOT_DIRECTORY / name, "<second>.arrows"
+    for name in sizes(root / STATE_DIRECTORY):
+        if name not in _OF_STATE:
+            yield root / STATE_DIRECTORY / name, " or ".join(_OF_STATE)
     for topic in sizes(root / TOPICS_DIRECTORY):
         yield from _strays_of_topic(root / TOPICS_DIRECTORY / topic)
     for day in sizes(root / ARCHIVE_DIRECTORY):

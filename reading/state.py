@@ -45,7 +45,7 @@ def read_state(root: str | Path) -> StoredState | None:
     """Read the state in a process of its own; None: the directory has none. Errors: ``Damaged``,
     ``UnsupportedVersion``."""
     data = Path(root) / STATE_DIRECTORY / "data.mdb"
-    if not data.is_file():
+    if not _is_there(data):
         return None
     code = _CODE.format(path=sys.path)
     done = subprocess.run(
@@ -71,7 +71,7 @@ def load_state(root: str | Path) -> StoredState:
     """Like ``read_state``, in this process unless the file is too short. A directory without a
     state is ``Damaged``, too."""
     data = Path(root) / STATE_DIRECTORY / "data.mdb"
-    if not data.is_file():
+    if not _is_there(data):
         raise Damaged(str(data), 0, expected="a state store", found="no such file")
     try:
         with lmdb.open(str(data.parent), readonly=True, lock=False, create=False) as env:
@@ -86,6 +86,15 @@ def load_state(root: str | Path) -> StoredState:
         raise Damaged(str(data), 0, expected="a state store", found=str(error)) from None
     assert stored is not None
     return stored
+
+
+def _is_there(data: Path) -> bool:
+    """Errors: ``Damaged``: its folder may not be looked into."""
+    try:
+        return data.is_file()
+    except OSError as error:
+        found = error.strerror or error
+        raise Damaged(str(data), 0, expected="a state store", found=found) from None
 
 
 def child(root: str) -> None:

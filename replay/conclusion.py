@@ -13,6 +13,7 @@ from ..wheel.journal.segment import segment_name
 from ..wheel.texts import counted
 from .facts.chunks import IN_TIME_MS
 from .facts.summary import FileSummary
+from .judging.again import RETRIES, RETRIES_UNJUDGED
 from .judging.conservation import OTHER_PARTITION, PARTITION_UNJUDGED, UNREAD_KNOWN
 from .judging.context import Context
 from .judging.order import ORDER_UNJUDGED
@@ -186,6 +187,15 @@ class Conclusion:
             limits.append(
                 f"{counted(number, 'message')} asked for no partition: whether each arrived in the"
                 " one of its key was not judged"
+            )
+        number = self.sums.get(RETRIES, 0)
+        if number:
+            unjudged = self.sums.get(RETRIES_UNJUDGED, 0)
+            which = f" ({unjudged:,} not, as journals are missing)" if unjudged else ""
+            limits.append(
+                f"retries: {number:,}; that no attempt was left out was judged{which}; whether each"
+                " waited as long as its policy says, and whether messages went where a route's"
+                " rules say, was not: no file has the policies of that time"
             )
         kept = {file.number for file in self.layout.of(SLOT) if file.archived}
         rows = sum(one.rows for one in self.summaries if one.number in kept)

@@ -46,6 +46,13 @@ class Seen(IntEnum):
     """A consumer's event: the application got it at ``at``, ms, and has answered. ``created``:
     CRC-32C of the consumers' group; ``where``, ``digest``: as of PRODUCED."""
 
+    REDRIVEN = 11
+    """A dead letter of the message was sent again, at the message's own offset. ``where``: offset
+    of the row that it became."""
+    RETRIED = 12
+    """A consumer's retry of the message, at the message's own offset. ``where``: offset of the row;
+    ``at``: the number of the attempt; ``created``: CRC-32C of the group's topic of retries."""
+
 
 CANCEL_ROW = 1
 """Flag of a SLOT or ARCHIVED fact: a cancel row."""

@@ -22,6 +22,7 @@ from ...reading.problems import CONSERVATION, INTEGRITY, PLACEMENT, Problem
 from ...reading.read import ConfigSeen, Ended, MarkSeen, RowsSeen
 from ...wheel.config import TICK_MS
 from ...wheel.schema import Int64s, times
+from .again import again_facts
 from .chunks import OrderTracker
 from .fact import FORGED
 from .making import FactBatch, GroupTerms, journal_facts, receipt_facts, slot_facts, topic_facts
@@ -141,7 +142,11 @@ class OneFile:
             self.summary.add_offsets(times(rows, "offset"))
             if self.summary.first_created_ms < 0:
                 self.summary.first_created_ms = int(times(rows, "created")[0])
-            return journal_facts(file, rows, event.index, event.epoch)
+            made = journal_facts(file, rows, event.index, event.epoch)
+            again = again_facts(file, rows, event.index, self.terms)
+            if len(again):
+                made.facts = np.concatenate([made.facts, again])
+            return made
         if kind == SLOT:
             self._slot.append(np.stack([times(rows, "offset"), times(rows, "due")]))
             return slot_facts(file, rows)

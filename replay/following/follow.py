@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,7 +28,7 @@ from ...wheel.errors import InvalidConfiguration
 from ..account import TRACES, read_traces
 from ..datasource.columns import SCAN
 from ..datasource.options import TRACE
-from ..facts.fact import decompress
+from ..facts.fact import Seen, decompress
 from ..facts.filescan import SCANNED_ARROW
 from ..facts.kafka_topics import FORMAT as KAFKA
 from ..facts.kafka_topics import source_options
@@ -197,7 +198,9 @@ def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
             for data in batch.column("data"):
                 if data.is_valid:
                     facts = decompress(data.as_py())
-                    facts = facts[judges.judges(facts["due"])]
+                    # What is a message once more is for the proof: its window may be long over.
+                    live = ~np.isin(facts["seen"], (Seen.REDRIVEN, Seen.RETRIED))
+                    facts = facts[judges.judges(facts["due"]) & live]
                     if len(facts):
                         appender.add(facts)
             if others:

@@ -11,10 +11,12 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ...reading.problems import AGREEMENT
-from ...wheel.schema import Mask
+from ...wheel.schema import Int64s, Mask
 from ..facts.fact import Seen
 from .board import Board
 from .found import Judged
@@ -105,6 +107,7 @@ def _slots(board: Board, found: Judged, peer: int) -> None:
         "differs",
         differ,
         f"a slot file of {view.name} has another row than the journal",
+        file=_file_of(board, facts, differ),
     )
     strange = ~board.known & (board.readable | board.behind_the_log)
     strange = (strange & ~board.may_be_missing)[messages]
@@ -117,6 +120,7 @@ def _slots(board: Board, found: Judged, peer: int) -> None:
         extra,
         f"a slot file of {view.name} has a row that no journal has",
         due=due,
+        file=_file_of(board, facts, extra),
     )
     _count_pairs(board, found, peer, len(differ) + len(extra))
     live = board.of(Seen.SLOT, peer=peer)
@@ -134,6 +138,16 @@ def _slots(board: Board, found: Judged, peer: int) -> None:
         apart,
         f"two slot files of {view.name} have it",
     )
+
+
+def _file_of(board: Board, facts: Int64s, messages: Int64s) -> Callable[[int], str]:
+    """The name of the slot file in which one of these messages stands, by its place among them."""
+
+    def name(at: int) -> str:
+        file = board.facts["file"][facts[board.place[facts] == messages[at]][0]]
+        return board.context.slot_files.get(int(file), "")
+
+    return name
 
 
 def _held(board: Board, found: Judged, peer: int) -> None:

@@ -97,6 +97,8 @@ class Context:
     """Chunks of topics with messages behind later ones; most often none."""
     unread: Int64s = field(default_factory=lambda: np.zeros((2, 0), np.int64))
     """Offsets that no journal holds, and no problem explains. Shape (2, n)."""
+    slot_files: Mapping[int, str] = field(default_factory=dict)
+    """Names of slot files by their numbers."""
     older: Sequence[str] = ()
     """Why embedded topics may be of some time before; empty: they are not."""
     log_end: int | None = None
@@ -196,6 +198,7 @@ def make_context(
         reach(layout, by_number, kafka_topics),
         behind(chunks),
         as_ranges(unread(journals, upto)),
+        {file.number: file.name for file in layout.of(SLOT)},
         older,
         _log_end(journals, upto, group),
         [problem for seen in journals for problem in seen.problems],

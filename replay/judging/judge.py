@@ -17,13 +17,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ..facts.fact import Facts, decompress
 from ..facts.scan import Batches
+from .again import judge_again
 from .agreement import judge_agreement
-from .board import Board
 from .conservation import judge_conservation
 from .context import Context, Options
 from .found import Judged
 from .order import judge_order
 from .punctuality import judge_punctuality
+from .strangers import without_strangers
 from .sums import JUDGED_ARROW, counts, lateness, rows, tally, total
 
 _HELD_ROWS_MAX = 1 << 18
@@ -51,8 +52,10 @@ def facts_by_range(scanned: DataFrame, partitions: int) -> DataFrame:
 
 def judge_range(facts: Facts, context: Context) -> tuple[Judged, pa.Table]:
     """Judge a range of offsets; ``facts`` must be all there are of it. Returns the sums, too."""
-    board, found = Board(facts, context), Judged()
+    found = Judged()
+    board = without_strangers(facts, context, found)
     judge_conservation(board, found)
+    judge_again(board, found)
     judge_agreement(board, found)
     judge_order(board, found)
     there, late_ms = judge_punctuality(board, found)

@@ -72,8 +72,8 @@ class StoreTarget:
     def _change(self, rows: list[dict[str, Any]], terms: GroupTerms) -> None:
         answers = [row for row in rows if row["kind"] == EventKind.PROCESSED]
         if len(answers) >= 2 and (CONSUMER, "lost") not in self.planted:
-            rows.remove(answers[0])
-            rows.append(answers[1] | {"number": answers[1]["number"] + 1_000_000_000})
+            # In the place of one answer stands another one: no number is missing.
+            rows[rows.index(answers[0])] = answers[1] | {"number": answers[0]["number"]}
             self.planted[CONSUMER, "lost"] = answers[0]["id"]["offset"]
             self.planted[CONSUMER, "repeated"] = answers[1]["id"]["offset"]
         sent = [row for row in rows if row["kind"] == EventKind.PRODUCED and row["id"]]
@@ -81,7 +81,7 @@ class StoreTarget:
             due, offset = round(sent[0]["id"]["due"].timestamp() * 1000), 1 << 40
             check = int(terms.mint.checks(np.array([due]), np.array([offset]))[0])
             one = sent[0]["id"] | {"offset": offset, "check": check}
-            rows.append(sent[0] | {"number": sent[0]["number"] + 1_000_000_000, "id": one})
+            rows.append(sent[0] | {"number": 0, "sender": "planted", "id": one})
             self.planted[CLIENT, "lost"] = offset
 
 

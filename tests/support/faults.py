@@ -208,6 +208,16 @@ def stray(folder: str) -> Plant:
     return plant
 
 
+def others_slot(lab: Lab) -> None:
+    """A kept slot file of another wheel, under its own name."""
+    other = replayrun.made(1_700, 8, ("nine",))
+    other.write(lab.root / "elsewhere")
+    path = sorted((lab.root / "elsewhere/nine/archive").glob("*/slots/*"))[0]
+    target = lab.root / "two/archive" / DAY / "slots" / path.name
+    path.rename(target)
+    lab.blame("foreign", target)
+
+
 def begun_topic(lab: Lab) -> None:
     """A node was killed between the folder and its first segment."""
     path = lab.root / "one/topics/begun"

@@ -75,6 +75,7 @@ ARCHIVE = [
     Fault("two have each other's second as name", f.rename_kept),
     Meant("a kept slot file lacks a row: a limit", f.remove_kept_row, PROVEN),
     Fault("a stray file", f.stray(f"two/archive/{DAY}/slots"), PROVEN),
+    Fault("a slot file of another wheel", f.others_slot),
     Fault("a file in the place of a folder", f.not_a_folder),
     Fault("a kept slot file was deleted, by right", f.harmed(KEPT_SLOTS, Path.unlink), PROVEN),
     Fault("the oldest segments were deleted, and no receipts", f.expired, IN_PART),

@@ -225,7 +225,7 @@ ONLY_MODULES = {
     ("deadletters", "delivery/kafka"): frozenset({"confluent_client"}),
     ("search", "delivery/embedded"): _TOPIC_FILES,
     ("search", "policy"): _LETTERS,
-    ("replay/facts", "policy"): _LETTERS,
+    ("replay/facts", "policy"): _LETTERS | {"failure"},
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/datasource", "trace"): frozenset({"events"}),
     ("replay/datasource", "trace/store"): frozenset({"names", "segment"}),

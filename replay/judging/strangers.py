@@ -1,0 +1,65 @@
+"""Slot files that are another wheel's: none of their rows is one that the journals have.
+
+Theory: a slot file has nobody's name in it, and its name fits any wheel. So it is known by its
+rows, as soon as the journals are beside it; then the file is the problem, and not each row: its
+facts do not count, and what its second should have held is not held against the peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ...reading.problems import INTEGRITY, Problem
+from ...wheel.texts import counted
+from ..facts.fact import Facts, Seen
+from .board import Board
+from .context import Context
+from .found import Judged
+
+_ROWS_MIN = 2
+"""Of fewer rows the row may be what is wrong."""
+
+
+def without_strangers(facts: Facts, context: Context, found: Judged) -> Board:
+    """The board of these facts, without those of slot files that are another wheel's, which are
+    reported."""
+    board = Board(facts, context)
+    strange = _strangers(board)
+    if not strange:
+        return board
+    seconds: dict[int, set[int]] = {}
+    for file, rows in sorted(strange.items()):
+        of_file = facts[facts["file"] == file]
+        seconds.setdefault(int(of_file["peer"][0]), set()).update(of_file["where"].tolist())
+        text = (
+            f"none of its {counted(rows, 'row')} is one of the journals: it is another wheel's slot"
+            " file most likely. Give that of this one"
+        )
+        name = context.slot_files.get(file, f"file {file}")
+        found.problem_counts["foreign"] = found.problem_counts.get("foreign", 0) + 1
+        found.problems.append(Problem(INTEGRITY, "foreign", text, file=name))
+    peers = [
+        replace(view, damaged_seconds=np.union1d(view.damaged_seconds, [*seconds.get(at, ())]))
+        for at, view in enumerate(context.peers)
+    ]
+    own = ~np.isin(facts["file"], np.array(list(strange), np.uint32))
+    return Board(facts[own], replace(context, peers=peers))
+
+
+def _strangers(board: Board) -> Mapping[int, int]:
+    """The numbers of such files, each with how many rows it has here."""
+    facts = board.of(Seen.SLOT, Seen.ARCHIVED)
+    messages = board.place[facts]
+    known = board.in_journals[messages]
+    wrong = ~board.known & (board.readable | board.behind_the_log) & ~board.may_be_missing
+    wrong = wrong[messages]
+    judged = known | wrong
+    wrong[known] = ~board.same(facts[known], board.reference[messages[known]])
+    files, at = np.unique(board.facts["file"][facts], return_inverse=True)
+    rows = np.bincount(at[judged], minlength=len(files))
+    bad = np.bincount(at[wrong], minlength=len(files))
+    strange = (rows == bad) & (rows >= _ROWS_MIN)
+    return dict(zip(files[strange].tolist(), rows[strange].tolist(), strict=True))
