@@ -200,15 +200,15 @@ ONLY_MODULES = {
     ("consumer", "delivery"): frozenset({"sink"}),
     ("consumer", "delivery/kafka"): frozenset(
         {
-            *("collection", "header_names", "limits", "plan"),
+            *("collection", "header_names", "limits", "plan", "reach", "settings"),
             *("kafka_python_client", "kafka_python_transactions"),
         }
     ),
     ("gateway/rest", "reading"): frozenset({"topicreader"}),
     ("gateway/rest", "delivery/kafka"): frozenset(
-        {"header_names", "kafka_python", "kafka_python_client", "plan"}
+        {"header_names", "kafka_python", "kafka_python_client", "plan", "reach", "settings"}
     ),
-    ("intake", "delivery/kafka"): frozenset({"header_names"}),
+    ("intake", "delivery/kafka"): frozenset({"header_names", "reach", "settings"}),
     ("trace/chains", "policy"): _LETTERS,
     ("trace/store", "reading"): frozenset({"problems"}),
     ("trace", "delivery/kafka"): frozenset({"header_names"}),
@@ -232,7 +232,7 @@ ONLY_MODULES = {
     ("replay/traces", "policy"): _LETTERS,
     ("replay/traces", "search"): frozenset({"fate"}),
     ("replay/traces", "trace"): frozenset({"events"}),
-    ("replay/facts", "delivery/kafka"): frozenset({"murmur2"}),
+    ("replay/facts", "delivery/kafka"): frozenset({"murmur2", "reach", "settings"}),
     ("replay/facts", "trace"): frozenset({"events"}),
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
