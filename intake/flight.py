@@ -48,6 +48,7 @@ from ..wheel.errors import (
 )
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
+    ACKNOWLEDGE,
     ACTIONS,
     CANCEL,
     DEFAULT_ADDRESS,
@@ -103,6 +104,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     ``group`` and ``step_down``: on a node with peers, which calls ``depose`` when it is not the
     master any more. ``peers``: serves the calls of other peers.
     ``facts``: what the node adds to its ``status``. ``policies``: the group's; None: it has none.
+    ``acknowledge``: forgets what is named as not read of the delay topics.
     ``pages``: metrics and health, by path. ``edge``: the address of the append edge, which this
     server names in its hello; None: there is none. Whoever made the server turns ``self.edge``.
     ``commit``: as of ``AppendEdge``.
@@ -126,6 +128,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         peers: PeerPort | None = None,
         facts: Callable[[], dict[str, Any]] = dict,
         policies: PoliciesPort | None = None,
+        acknowledge: Callable[[], None] = lambda: None,
         pages: Mapping[str, Page] = MappingProxyType({}),
         edge: str | None = None,
         commit: Callable[[], bool] | None = None,
@@ -133,6 +136,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._wheel = wheel
         self._pages = pages
         self._policies = policies
+        self._acknowledge = acknowledge
         self._facts = facts
         self._clock = clock
         self._events = events or IntakeEvents()
@@ -154,6 +158,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             POLICIES: self._show_policies,
             REGISTER: self._register,
             FORGET: self._forget,
+            ACKNOWLEDGE: self._acknowledge_unread,
         }
         check_free(address)
         self.edge: AppendEdge | None = None
@@ -365,6 +370,11 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     def _forget(self, fields: dict[str, Any]) -> dict[str, Any]:
         self._check_master()
         return {"policies": self._port().forget(_group_of(fields)).to_dict()}
+
+    def _acknowledge_unread(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        self._check_master()
+        self._acknowledge()
+        return {}
 
     def _port(self) -> PoliciesPort:
         if self._policies is None:

@@ -44,7 +44,7 @@ IN_FLIGHT_MAX = 5
 REQUESTS_IN_FLIGHT_MAX = 256
 """Requests that an exchange may have unanswered, besides. Each is a producer of its own."""
 PRODUCER_LIMIT = 1 << 63
-"""Producers of clients are below; above are those of delay-topic partitions."""
+"""Producers of clients are below; above are those of sources."""
 ACKS = ("all", "1", "0")
 """``all``: durable on a majority (the default). ``1``: durable on the master, which on a node
 without peers is the same. ``0``: no receipts; errors still come."""
@@ -58,6 +58,7 @@ STEP_DOWN = "step-down"
 POLICIES = "policies"
 REGISTER = "register"
 FORGET = "forget"
+ACKNOWLEDGE = "acknowledge"
 ACTIONS = {
     HELLO: "version, group, limits and clock of this node",
     CANCEL: "cancel messages by id",
@@ -68,6 +69,7 @@ ACTIONS = {
     POLICIES: "levels, retry policies, routes and rules of this group",
     REGISTER: "a consumer group's rule; refused when it has another one",
     FORGET: "take back a consumer group's rule",
+    ACKNOWLEDGE: "forget what is named as not read of the delay topics",
 }
 
 PEER_COMMAND = b"SWPEER1"
