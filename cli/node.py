@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from ..delivery.semantics import SEMANTICS
+from ..intake.sources import CHOICES
 from ..node.config import DEFAULT_METRICS_ADDRESS, SINKS, NodeConfig
 from ..node.logs import FORMATS, LEVELS, event, set_up
 from ..node.process import run
@@ -29,6 +30,7 @@ from .shared import (
     keep_private,
     need_gateway,
     pair,
+    partitions,
     positive_span,
     retention,
     size,
@@ -177,12 +179,25 @@ def _limits(function: F) -> F:
     multiple=True,
     help="A setting of the sink's Kafka client, in its own names; may be repeated.",
 )
-@click.option("--delay-topic", metavar="TOPIC", help="Take messages from this Kafka topic, too.")
 @click.option(
-    "--delay-partition",
-    type=click.IntRange(min=0),
-    default=0,
-    help="The partition of the delay topic that this node reads.",
+    "--delay-topic",
+    "delay_topics",
+    metavar="TOPIC",
+    multiple=True,
+    help="Take messages from this Kafka topic, too; may be repeated.",
+)
+@click.option(
+    "--delay-partitions",
+    type=partitions,
+    metavar="N,N-N,…",
+    help="The partitions of the delay topics that this node reads. [default: all]",
+)
+@click.option(
+    "--delay-from",
+    type=click.Choice(CHOICES),
+    help="Where to begin in a partition of which the data directory has no position: at the offset"
+    " that the group has stored in Kafka, at the first record, or behind the last one. [default:"
+    " at the stored one; without it at the first record, if that cannot repeat anything]",
 )
 @click.option(
     "--dead-letter-topic",
@@ -254,8 +269,9 @@ def command(
     sink: str,
     bootstrap: str | None,
     kafka_settings: tuple[tuple[str, str], ...],
-    delay_topic: str | None,
-    delay_partition: int,
+    delay_topics: tuple[str, ...],
+    delay_partitions: tuple[int, ...] | None,
+    delay_from: str | None,
     dead_letter_topic: str,
     delivery: str,
     accept_repeats: bool,
@@ -303,8 +319,9 @@ def command(
         sink=sink,
         bootstrap=bootstrap,
         kafka_settings=dict(kafka_settings),
-        delay_topic=delay_topic,
-        delay_partition=delay_partition,
+        delay_topics=delay_topics,
+        delay_partitions=delay_partitions,
+        delay_from=delay_from,
         dead_letter_topic=dead_letter_topic,
         delivery=delivery,
         accept_repeats=accept_repeats,

@@ -23,6 +23,7 @@ from click.core import ParameterSource
 from ..client.addresses import check_addresses, split
 from ..client.httpconnection import SCHEMES
 from ..client.message import clock_ms
+from ..intake.sources import PARTITIONS_MAX, parse_partitions
 from ..policy.levels import instant_ms
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra
@@ -156,6 +157,16 @@ def pair(value: str) -> tuple[str, str]:
     if not equals or not name:
         raise click.BadParameter(f"{value!r} is not name=value")
     return name, content
+
+
+def partitions(value: str) -> tuple[int, ...]:
+    """Option type: numbers of partitions, ``0,3-5``."""
+    try:
+        return parse_partitions(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} are not partitions; write 0,3-5; the limit is {PARTITIONS_MAX - 1}"
+        ) from None
 
 
 def host_name(value: str) -> str:

@@ -9,6 +9,7 @@ import click
 
 from ..client import Client
 from ..client.groupstatus import REPLICATION, group_status
+from ..intake.sources import MISSED
 from ..replication.status import missing_votes
 from ..wheel.texts import time_text
 from .printing import print_table
@@ -26,12 +27,18 @@ _COLUMNS = (
 )
 """Heading, and the field of a peer below it. Further fields are in --json only."""
 _NUMBERS = {"match", "lag_entries", "heard_ms"}
+_OF_SOURCE = ("partition", "position", "lag")
 
 
 @click.command("status", short_help="Show what a node holds, and its peers.")
 @node_options
+@click.option(
+    "--acknowledge",
+    is_flag=True,
+    help="Forget what is named as not read of the delay topics, after it is shown.",
+)
 @json_option
-def command(address: str, timeout: timedelta, as_json: bool) -> None:
+def command(address: str, timeout: timedelta, acknowledge: bool, as_json: bool) -> None:
     """Show what a node holds: messages pending, delivered, dead, expired; memory, files, marks.
 
     With peers, also how it sees the group: role, epoch, commit index, and of each peer its state
@@ -39,15 +46,57 @@ def command(address: str, timeout: timedelta, as_json: bool) -> None:
     """
     with Client(address, timeout_s=timeout.total_seconds()) as client:
         found = group_status(client)
+        if acknowledge:
+            client.acknowledge_unread()
     if as_json:
         print_json(found)
         return
     group = found.pop(REPLICATION, None)
+    delay_topics = found.pop("delay_topics", None)
     width = max(len(name) for name in found)
     for name, value in found.items():
         click.echo(f"{name.replace('_', ' '):<{width}}  {_for_people(name, value)}")
+    if delay_topics is not None:
+        _print_delay_topics(delay_topics)
     if group is not None:
         _print_group(group)
+
+
+def _print_delay_topics(found: dict[str, Any]) -> None:
+    rows = [
+        [
+            one["topic"],
+            *("-" if one[name] is None else _for_people(name, one[name]) for name in _OF_SOURCE),
+            one["problem"] or "read",
+        ]
+        for one in found["sources"]
+    ]
+    if rows:
+        click.echo()
+        heads = ["delay topic", "partition", "position", "lag", "state"]
+        print_table(rows, "lrrrl", heads)
+    if found["not_stored"]:
+        click.echo(f"positions are not stored in Kafka: {found['not_stored']}")
+    if found["not_read"]:
+        click.echo()
+        click.echo("Not read, until acknowledged with --acknowledge:")
+    for one in found["not_read"]:
+        click.echo(f"  {_unread_text(one)}")
+    if found["not_read_dropped"]:
+        click.echo(f"  and {found['not_read_dropped']} older ones")
+
+
+def _unread_text(one: dict[str, Any]) -> str:
+    where = f"{time_text(one['at_ms'])}  {one['topic']}"
+    anew = "" if one["what"] == MISSED else f" of the topic {one['topic_id']}, which was made anew"
+    if "partition" not in one:
+        return f"{where}: nothing{anew} is known to be unread"
+    last = one["last"]
+    first = one["first"]
+    what = f"offset {first}, and what came behind it"
+    if last is not None:
+        what = f"offsets {first} to {last}"
+    return f"{where}/{one['partition']}: {what}{anew}"
 
 
 def _print_group(group: dict[str, Any]) -> None:

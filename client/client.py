@@ -42,6 +42,7 @@ from ..wheel.errors import (
 )
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
+    ACKNOWLEDGE,
     ACKS,
     CANCEL,
     CLOCK,
@@ -522,6 +523,13 @@ class Client:
         if "replication" in answer:
             found["replication"] = answer["replication"]
         return found
+
+    def acknowledge_unread(self) -> None:
+        """Take out of the status what is named there as not read of the delay topics.
+
+        Errors: ``NodeUnreachable``, ``NotMaster``.
+        """
+        self._ask(ACKNOWLEDGE, {}, again=True)
 
     def page(self, path: str) -> dict[str, Any]:
         """What a node says of itself: ``/metrics``, ``/healthz`` or ``/readyz``, as ``status``,

@@ -1,98 +1,240 @@
-"""Reading a delay topic with confluent-kafka (extra ``fast``), several times faster."""
+"""Reading delay topics with confluent-kafka (extra ``fast``), several times faster."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent import futures
+from concurrent.futures import Future
 from typing import Any
 
 from ..delivery.kafka.header_names import headers_of
-from .delay_topic import SourceOutOfRange, SourceUnreachable
+from ..delivery.kafka.settings import ClientKind, for_confluent
 from .records import ConsumerRecords
+from .source_reader import (
+    RECORDS_MAX,
+    TIMEOUT_S,
+    DescribedTopic,
+    Polled,
+    SourceOutOfRange,
+    SourceUnreachable,
+    SourceUnreadable,
+    until_answered,
+)
+from .sources import Place, StoredOffset
 
-RECORDS_MAX = 5000
-_TIMEOUT_S = 3.0
 _CLOSE_S = 1.0
+_NO_TOPIC = "slotwheel-none"
+"""Asked for where only the cluster is meant: without a topic, all are listed."""
 
 
 class ConfluentReader:
-    """Errors on construction: ``ImportError`` without the extra, ``SourceUnreachable``."""
+    """``settings``: of the client, in librdkafka's names. Errors on construction: ``ImportError``
+    without the extra, ``SourceUnreachable``."""
 
-    def __init__(self, bootstrap: str, topic: str, partition: int, group: str) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, settings: Mapping[str, Any] | None = None
+    ) -> None:
         import confluent_kafka as kafka
+        import confluent_kafka.admin
 
-        self._kafka = kafka
-        self._source = kafka.TopicPartition(topic, partition)
-        self._consumer = kafka.Consumer(
+        self._kafka: Any = kafka
+        self._group = group
+        self._said = said = [""]
+        """The last error of a connection: requests that time out do not say why."""
+        self._refused = refused = [""]
+        """Why offsets were not stored that nobody waited for."""
+        given = {"reconnect.backoff.max.ms": 1000, **(settings or {})}
+        own = {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,
+            # Not a method: a client in a cycle would end in whatever thread collects it.
+            "error_cb": lambda error: said.__setitem__(0, str(error.str())),
+        }
+        # Topic ids are all that it is asked for. Its requests that run out of time while Kafka
+        # comes back can end the process; other ones than this are not shown to be safe.
+        self._admin: Any = kafka.admin.AdminClient(for_confluent(given, ClientKind.ADMIN) | own)
+        self._asked: set[Future[Any]] = set()
+        self._consumer: Any = kafka.Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **for_confluent(given, ClientKind.CONSUMER),
+                **own,
                 "group.id": group,
+                "session.timeout.ms": 6000,  # how long storing an offset may take
+                "on_commit": lambda error, _: refused.__setitem__(0, error and str(error.str())),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "allow.auto.create.topics": False,
                 "fetch.wait.max.ms": 100,
-                "fetch.message.max.bytes": 8 << 20,
+                "max.partition.fetch.bytes": 8 << 20,
                 "queued.max.messages.kbytes": 32 << 10,
-                "reconnect.backoff.max.ms": 1000,
-                "log_level": 0,
-                # Errors of the connection are raised by the calls that need it.
-                "error_cb": lambda error: None,  # noqa: ARG005
             }
         )
-        self._out_of_range = ""  # reported by librdkafka once; not raised yet
+        self._reading: set[Place] = set()
+        self._returned: dict[Place, int] = {}
         try:
-            self.range()
-        except SourceUnreachable:
+            self.cluster: str = self._metadata(_NO_TOPIC).cluster_id or ""
+        except BaseException:
             self.close()
             raise
 
-    def seek(self, offset: int) -> None:
-        name, number = self._source.topic, self._source.partition
-        self._out_of_range = ""
-        self._consumer.assign([self._kafka.TopicPartition(name, number, offset)])
+    def _metadata(self, *topic: str) -> Any:
+        """Errors: ``SourceUnreachable``."""
+        try:
+            return self._consumer.list_topics(*topic, timeout=TIMEOUT_S)
+        except self._kafka.KafkaException as error:
+            self._consumer.poll(0)  # so that the last error is known
+            raise SourceUnreachable(self._said[0] or error.args[0].str()) from None
 
-    def poll(self, timeout_s: float) -> ConsumerRecords:
-        if self._out_of_range:
-            raise SourceOutOfRange(self._out_of_range)
-        records: list[Any] = []
+    def every_topic(self) -> list[str]:
+        return list(self._metadata().topics)
+
+    def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]:
+        wanted = list(topics)
+        self._metadata(wanted[0])
+        names = self._kafka.TopicCollection(wanted)
+        asked = self._admin.describe_topics(names, request_timeout=TIMEOUT_S)
+        self._asked = {one for one in self._asked if not one.done()} | {*asked.values()}
+        found: dict[str, DescribedTopic | SourceUnreadable] = {}
+        for name, future in asked.items():
+            try:
+                topic = future.result(TIMEOUT_S + 1)
+            except TimeoutError:
+                raise SourceUnreachable(self._said[0] or "no answer") from None
+            except self._kafka.KafkaException as error:
+                code, why = error.args[0].code(), error.args[0].str()
+                if code in (self._kafka.KafkaError._TIMED_OUT, self._kafka.KafkaError._TRANSPORT):
+                    raise SourceUnreachable(self._said[0] or why) from None
+                found[name] = SourceUnreadable(why)
+                continue
+            # An id of zeros is none.
+            topic_id = str(topic.topic_id or "")
+            led = {one.id: one.leader is not None for one in topic.partitions}
+            found[name] = DescribedTopic(
+                "" if set(topic_id) == {"A"} else topic_id, [led[one] for one in sorted(led)]
+            )
+        return found
+
+    def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
+        # The times that stand for the earliest and the last offset are the protocol's own.
+        wanted = [self._kafka.TopicPartition(*place, at) for place in places]
+        try:
+            told = self._consumer.offsets_for_times(wanted, timeout=TIMEOUT_S) if wanted else []
+        except self._kafka.KafkaException:
+            return {}
+        return {
+            Place(one.topic, one.partition): one.offset
+            for one in told
+            if one.error is None and one.offset >= 0
+        }
+
+    def stored(self, places: Collection[Place]) -> dict[Place, StoredOffset]:
+        wanted = [self._kafka.TopicPartition(*place) for place in places]
+        if not wanted:
+            return {}
+        found = self._for_group(
+            "its offsets", lambda: self._consumer.committed(wanted, timeout=TIMEOUT_S)
+        )
+        return {
+            Place(one.topic, one.partition): StoredOffset(one.offset, one.metadata or "")
+            for one in found
+            if one.offset >= 0 and one.error is None
+        }
+
+    def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:
+        wanted = [
+            self._kafka.TopicPartition(*place, one.offset, one.topic_id)
+            for place, one in offsets.items()
+        ]
+        refused, self._refused[0] = self._refused[0], ""
+        if refused:
+            raise SourceUnreadable(f"a position in it of the group {self._group!r}: {refused}")
+        self._for_group(
+            "a position in it",
+            lambda: self._consumer.commit(offsets=wanted, asynchronous=not wait),
+        )
+
+    def _for_group(self, what: str, ask: Callable[[], Any]) -> Any:
+        try:
+            return until_answered(ask, self._passes)
+        except self._kafka.KafkaException as error:
+            codes = self._kafka.KafkaError
+            code, why = error.args[0].code(), error.args[0].str()
+            if code in (codes._TIMED_OUT, codes._TRANSPORT):
+                raise SourceUnreachable(self._said[0] or why) from None
+            raise SourceUnreadable(f"{what} of the group {self._group!r}: {why}") from None
+
+    def _passes(self, error: Exception) -> bool:
+        codes = self._kafka.KafkaError
+        return isinstance(error, self._kafka.KafkaException) and error.args[0].code() in (
+            *(codes.NOT_COORDINATOR, codes.COORDINATOR_LOAD_IN_PROGRESS, codes._WAIT_COORD),
+            codes.COORDINATOR_NOT_AVAILABLE,
+        )
+
+    def read(self, offsets: Mapping[Place, int]) -> None:
+        self.leave([place for place in offsets if place in self._reading])
+        self._consumer.incremental_assign(
+            [self._kafka.TopicPartition(*place, offset) for place, offset in offsets.items()]
+        )
+        self._reading |= offsets.keys()
+
+    def leave(self, places: Collection[Place]) -> None:
+        if left := self._reading.intersection(places):
+            self._consumer.incremental_unassign(
+                [self._kafka.TopicPartition(*place) for place in left]
+            )
+            self._reading -= left
+        for place in places:
+            self._returned.pop(place, None)
+
+    def poll(self, timeout_s: float) -> Polled:
+        found: dict[Place, list[Any]] = {}
+        errors: dict[Place, SourceUnreadable] = {}
         for record in self._consumer.consume(RECORDS_MAX, timeout_s):
+            place = Place(record.topic(), record.partition())
+            # After an error the client goes on behind the records that it could not read.
+            if place in errors or place not in self._reading:
+                continue
             error = record.error()
             if error is None:
-                records.append(record)
+                found.setdefault(place, []).append(record)
+                self._returned[place] = record.offset() + 1
+            elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                self._returned[place] = record.offset()
             elif error.code() in (
                 self._kafka.KafkaError._AUTO_OFFSET_RESET,
                 self._kafka.KafkaError.OFFSET_OUT_OF_RANGE,
             ):
-                if not records:
-                    raise SourceOutOfRange(error.str())
-                # Records that were read before are returned first. The error is not reported again.
-                self._out_of_range = error.str()
-                break
-            elif not error.retriable() and error.code() != self._kafka.KafkaError._ALL_BROKERS_DOWN:
-                raise SourceUnreachable(error.str())
-        return ConsumerRecords(
-            [record.offset() for record in records],
-            [record.timestamp()[1] for record in records],
-            [record.key() for record in records],
-            [record.value() for record in records],
-            [headers_of(record) for record in records],
-        )
+                errors[place] = SourceOutOfRange(error.str())
+            elif not error.retriable():
+                errors[place] = SourceUnreadable(error.str())
+        self.leave(errors.keys())
+        records = {
+            place: ConsumerRecords(
+                [record.offset() for record in of_one],
+                [record.timestamp()[1] for record in of_one],
+                [record.key() for record in of_one],
+                [record.value() for record in of_one],
+                [headers_of(record) for record in of_one],
+            )
+            for place, of_one in found.items()
+        }
+        return Polled(records, errors)
 
-    def range(self) -> tuple[int, int]:
-        try:
-            earliest, end = self._consumer.get_watermark_offsets(self._source, timeout=_TIMEOUT_S)
-        except self._kafka.KafkaException as error:
-            raise SourceUnreachable(str(error)) from error
-        return earliest, end
-
-    def commit(self, offset: int) -> None:
-        name, number = self._source.topic, self._source.partition
-        where = self._kafka.TopicPartition(name, number, offset)
-        self._consumer.commit(offsets=[where], asynchronous=True)
+    def positions(self) -> dict[Place, int]:
+        return dict(self._returned)
 
     def close(self) -> None:
         """Close, but wait only a moment: with the broker away, librdkafka takes 45 s."""
-        closing = threading.Thread(target=self._consumer.close, name="reader-close", daemon=True)
+
+        def close(consumer: Any, _admin: Any, asked: set[Future[Any]]) -> None:
+            consumer.close()
+            futures.wait(asked, 2 * TIMEOUT_S)  # the admin client does not end before them
+
+        left = (self._consumer, self._admin, self._asked)
+        closing = threading.Thread(target=close, args=left, name="reader-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)

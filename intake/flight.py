@@ -49,6 +49,7 @@ from ..wheel.errors import (
 )
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
+    ACKNOWLEDGE,
     ACTIONS,
     CANCEL,
     CLOCK,
@@ -110,6 +111,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     master any more. ``peers``: serves the calls of other peers.
     ``facts``: what the node adds to its ``status``. ``policies``: the group's; None: it has none.
     ``operated_clock``: what the action ``clock`` works on; None: it has none.
+    ``acknowledge``: forgets what is named as not read of the delay topics.
     ``pages``: metrics and health, by path. ``edge``: the address of the append edge, which this
     server names in its hello; None: there is none. Whoever made the server turns ``self.edge``.
     ``commit``: as of ``AppendEdge``.
@@ -134,6 +136,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         facts: Callable[[], dict[str, Any]] = dict,
         policies: PoliciesPort | None = None,
         operated_clock: ClockPort | None = None,
+        acknowledge: Callable[[], None] = lambda: None,
         pages: Mapping[str, Page] = MappingProxyType({}),
         edge: str | None = None,
         commit: Callable[[], bool] | None = None,
@@ -142,6 +145,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._pages = pages
         self._policies = policies
         self._operated_clock = operated_clock
+        self._acknowledge = acknowledge
         self._facts = facts
         self._clock = clock
         self._events = events or IntakeEvents()
@@ -164,6 +168,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             REGISTER: self._register,
             FORGET: self._forget,
             CLOCK: self._operate_clock,
+            ACKNOWLEDGE: self._acknowledge_unread,
         }
         check_free(address)
         self.edge: AppendEdge | None = None
@@ -389,6 +394,11 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             every = ", ".join((CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK))
             raise InvalidMessage("no usable 'do'", got=repr(do)[:80], limit=every)
         return {"clock": port.show(), "repeated": repeated}
+
+    def _acknowledge_unread(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        self._check_master()
+        self._acknowledge()
+        return {}
 
     def _port(self) -> PoliciesPort:
         if self._policies is None:

@@ -1,90 +1,259 @@
-"""Reading a delay topic with kafka-python: one assigned partition, no group membership.
-
-The group's name is used only for committed offsets, so that any tool for Kafka shows the lag. Every
-call is bounded in time.
-"""
+"""Reading delay topics with kafka-python. Every call is bounded in time."""
 
 from __future__ import annotations
 
-from itertools import chain
+import base64
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, OffsetOutOfRangeError
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaError,
+    NotCoordinatorError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    UnsupportedCodecError,
+    for_code,
+)
 from kafka.structs import OffsetAndMetadata
 
 from ..delivery.kafka.header_names import read_leniently
-from .delay_topic import SourceOutOfRange, SourceUnreachable
+from ..delivery.kafka.settings import ClientKind, for_kafka_python
 from .records import ConsumerRecords
+from .source_reader import (
+    RECORDS_MAX,
+    TIMEOUT_S,
+    DescribedTopic,
+    Polled,
+    SourceOutOfRange,
+    SourceUnreachable,
+    SourceUnreadable,
+    until_answered,
+)
+from .sources import Place, StoredOffset
 
-RECORDS_MAX = 5000
-_TIMEOUT_S = 3.0
+_READ_COMMITTED = 1
+_POLLS_MAX = 100
+_PASS = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
 
 
 class KafkaPythonReader:
-    """Errors on construction: ``SourceUnreachable`` (also when the partition does not exist)."""
+    """``settings``: of the client, in librdkafka's names. Errors on construction:
+    ``SourceUnreachable``."""
 
-    def __init__(self, bootstrap: str, topic: str, partition: int, group: str) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, settings: Mapping[str, Any] | None = None
+    ) -> None:
         read_leniently()
-        self._source = TopicPartition(topic, partition)
+        self._group = group
+        timeout_ms = int(TIMEOUT_S * 1000)
+        given = {"reconnect.backoff.max.ms": 1000, **(settings or {})}
+        own = {"bootstrap_servers": bootstrap, "bootstrap_timeout_ms": timeout_ms}
+        of_admin = for_kafka_python(given, ClientKind.ADMIN) | own
+        self._unled: set[Place] = set()
+        with _reaching():
+            self._admin = KafkaAdminClient(**{**of_admin, "request_timeout_ms": timeout_ms})
         try:
-            self._consumer = KafkaConsumer(
-                bootstrap_servers=bootstrap,
-                group_id=group,
-                enable_auto_commit=False,
-                auto_offset_reset="none",  # decided here, with an alarm
-                isolation_level="read_committed",
-                allow_auto_create_topics=False,
-                max_poll_records=RECORDS_MAX,
-                max_partition_fetch_bytes=8 << 20,
-                fetch_max_wait_ms=100,
-                bootstrap_timeout_ms=int(_TIMEOUT_S * 1000),
-                reconnect_backoff_max_ms=1000,
+            with _reaching():
+                self.cluster: str = self._admin.describe_cluster()["cluster_id"] or ""
+                self._consumer = KafkaConsumer(
+                    **{
+                        **for_kafka_python(given, ClientKind.CONSUMER),
+                        **own,
+                        "group_id": None,
+                        "enable_auto_commit": False,
+                        "auto_offset_reset": "none",  # decided here, with an alarm
+                        "isolation_level": "read_committed",
+                        "allow_auto_create_topics": False,
+                        "max_poll_records": RECORDS_MAX,
+                        "max_partition_fetch_bytes": 8 << 20,
+                        "fetch_max_wait_ms": 100,
+                    }
+                )
+        except BaseException:
+            self._admin.close()
+            raise
+
+    def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]:
+        with _reaching():
+            described = self._admin.describe_topics(list(topics))
+        found: dict[str, DescribedTopic | SourceUnreadable] = {}
+        self._unled.clear()
+        for topic in described:
+            if topic["error_code"]:
+                error = for_code(topic["error_code"])
+                found[topic["name"]] = SourceUnreadable(error.description or error.__name__)
+                continue
+            led = {one["partition_index"]: one["leader_id"] >= 0 for one in topic["partitions"]}
+            self._unled |= {Place(topic["name"], one) for one, there in led.items() if not there}
+            found[topic["name"]] = DescribedTopic(
+                _id_text(topic["topic_id"]), [led[one] for one in sorted(led)]
             )
-        except (KafkaError, OSError) as error:
-            raise SourceUnreachable(str(error) or repr(error)) from error
-        try:
-            partitions = self._consumer.partitions_for_topic(topic)
-        except (KafkaError, OSError) as error:
-            self.close()
-            raise SourceUnreachable(str(error) or repr(error)) from error
-        if partition not in (partitions or ()):
-            self.close()
-            raise SourceUnreachable(f"there is no partition {partition} of topic {topic!r}")
-        self._consumer.assign([self._source])
+        return found
 
-    def seek(self, offset: int) -> None:
-        self._consumer.seek(self._source, offset)
+    def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
+        found: dict[Place, int] = {}
+        # An error of one partition is that of the whole call.
+        led = sorted(place for place in places if place not in self._unled)
+        for _, of_topic in groupby(led, key=lambda place: place.topic):
+            try:
+                told = self._admin.list_partition_offsets(
+                    {TopicPartition(*place): at for place in of_topic},
+                    isolation_level=_READ_COMMITTED,
+                    timeout_ms=int(TIMEOUT_S * 1000),
+                )
+            except (KafkaError, OSError):
+                continue
+            found |= {Place(*where): one.offset for where, one in told.items() if one.offset >= 0}
+        return found
 
-    def poll(self, timeout_s: float) -> ConsumerRecords:
+    def every_topic(self) -> list[str]:
+        with _reaching():
+            names: list[str] = self._admin.list_topics()
+            return names
+
+    def stored(self, places: Collection[Place]) -> dict[Place, StoredOffset]:
+        if not places:
+            return {}
+        wanted = {self._group: [TopicPartition(*place) for place in places]}
+        with self._for_group("its offsets"):
+            found = until_answered(
+                lambda: self._admin.list_group_offsets(wanted)[self._group], _passes
+            )
+        return {
+            Place(*where): StoredOffset(one.offset, one.metadata or "")
+            for where, one in found.items()
+            if one.offset >= 0
+        }
+
+    def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:  # noqa: ARG002
+        wanted = {
+            TopicPartition(*place): OffsetAndMetadata(one.offset, one.topic_id, -1)
+            for place, one in offsets.items()
+        }
+
+        def ask() -> None:
+            for error in self._admin.alter_group_offsets(self._group, wanted).values():
+                if error.errno:
+                    raise error
+
+        with self._for_group("a position in it"):
+            until_answered(ask, _passes)
+
+    @contextmanager
+    def _for_group(self, what: str) -> Iterator[None]:
         try:
-            found = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
-        except OffsetOutOfRangeError as error:
-            raise SourceOutOfRange(str(error)) from error
+            with _reaching():
+                yield
         except KafkaError as error:
-            # A poll looks for the group's coordinator: rarely, it is there that a broker is missed.
-            if not error.retriable:
-                raise
-            raise SourceUnreachable(str(error) or repr(error)) from error
-        records = list(chain.from_iterable(found.values()))
-        return ConsumerRecords(
-            [record.offset for record in records],
-            [record.timestamp for record in records],
-            [record.key for record in records],
-            [record.value for record in records],
-            [record.headers for record in records],
-        )
+            raise SourceUnreadable(f"{what} of the group {self._group!r}: {_text(error)}") from None
 
-    def range(self) -> tuple[int, int]:
-        timeout_ms = int(_TIMEOUT_S * 1000)
-        try:
-            earliest = self._consumer.beginning_offsets([self._source], timeout_ms=timeout_ms)
-            end = self._consumer.end_offsets([self._source], timeout_ms=timeout_ms)
-            return earliest[self._source], end[self._source]
-        except (KafkaError, OSError, KeyError) as error:
-            raise SourceUnreachable(str(error) or repr(error)) from error
+    def read(self, offsets: Mapping[Place, int]) -> None:
+        wanted = {TopicPartition(*place): offset for place, offset in offsets.items()}
+        # Left first: a partition keeps what is known of it while it stays assigned.
+        self.leave(offsets.keys())
+        self._consumer.assign([*self._consumer.assignment(), *wanted])
+        for where, offset in wanted.items():
+            self._consumer.seek(where, offset)
 
-    def commit(self, offset: int) -> None:
-        self._consumer.commit_async({self._source: OffsetAndMetadata(offset, "", -1)})
+    def leave(self, places: Collection[Place]) -> None:
+        left = {TopicPartition(*place) for place in places}
+        assigned = self._consumer.assignment()
+        if left & assigned:
+            self._consumer.assign(list(assigned - left))
+
+    def poll(self, timeout_s: float) -> Polled:
+        found: dict[Place, list[Any]] = {}
+        errors: dict[Place, SourceUnreadable] = {}
+        for _ in range(_POLLS_MAX):
+            try:
+                polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+            except Exception as error:
+                self._attribute(error, errors)
+                self.leave(errors.keys())
+            else:
+                if not polled:
+                    break
+                for where, records in polled.items():
+                    found.setdefault(Place(*where), []).extend(records)
+                if sum(map(len, found.values())) >= RECORDS_MAX:
+                    break
+            # An error that came behind records is raised by the next call.
+            timeout_s = 0
+        records = {
+            place: ConsumerRecords(
+                [record.offset for record in of_one],
+                [record.timestamp for record in of_one],
+                [record.key for record in of_one],
+                [record.value for record in of_one],
+                [record.headers for record in of_one],
+            )
+            for place, of_one in found.items()
+        }
+        return Polled(records, errors)
+
+    def _attribute(self, error: Exception, errors: dict[Place, SourceUnreadable]) -> None:
+        """Find out of which sources an error is. Errors: ``SourceUnreachable``, if of none."""
+        if isinstance(error, OffsetOutOfRangeError):
+            errors.update((Place(*where), SourceOutOfRange(str(error))) for where in error.args[0])
+            return
+        assigned = {Place(*where) for where in self._consumer.assignment()}
+        of: set[Place] = set()
+        if isinstance(error, TopicAuthorizationFailedError):
+            of = {place for place in assigned if place.topic in error.args[0]}
+        else:
+            # What cannot be decoded has no public sign of whose it is.
+            part = getattr(self._consumer._fetcher, "_next_partition_records", None)
+            of = {Place(*part.topic_partition)} & assigned if part else set()
+        if not of:
+            raise SourceUnreachable(_text(error)) from error
+        why = _text(error)
+        if isinstance(error, UnsupportedCodecError):
+            why = f"a codec is not installed: {why}"
+        errors.update((place, SourceUnreadable(why)) for place in of)
+
+    def positions(self) -> dict[Place, int]:
+        # The high watermark is known when Kafka has answered; then so is the position.
+        return {
+            Place(*where): position
+            for where in self._consumer.assignment()
+            if self._consumer.highwater(where) is not None
+            and (position := self._consumer.position(where, timeout_ms=0)) is not None
+        }
 
     def close(self) -> None:
-        self._consumer.close(autocommit=False, timeout_ms=int(_TIMEOUT_S * 1000))
+        self._consumer.close(autocommit=False, timeout_ms=int(TIMEOUT_S * 1000))
+        self._admin.close()
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """Errors: ``SourceUnreachable`` when Kafka does not answer; other ``KafkaError``s as they
+    are."""
+    try:
+        yield
+    except KafkaError as error:
+        if not error.retriable or isinstance(error, _PASS):
+            raise
+        raise SourceUnreachable(_text(error)) from error
+    except OSError as error:
+        raise SourceUnreachable(_text(error)) from error
+
+
+def _passes(error: Exception) -> bool:
+    return isinstance(error, _PASS)
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _id_text(topic_id: str | uuid.UUID | None) -> str:
+    """As Kafka's tools write it; empty: none."""
+    raw = b"" if topic_id is None else uuid.UUID(str(topic_id)).bytes
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode() if any(raw) else ""

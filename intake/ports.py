@@ -6,7 +6,7 @@ lines and alarms. Both are called from the intake's own threads and must not blo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -53,9 +53,16 @@ class WheelPort(Protocol):
         """
 
     def wait_for_room(self, timeout_s: float) -> bool: ...
-    def source_position(self, partition: int) -> int: ...
+    @property
+    def sources(self) -> Mapping[str, Any]:
+        """What the group knows of its sources, as committed."""
+
+    def change_sources(
+        self, known: Mapping[str, Any], sources: Mapping[str, Any]
+    ) -> Future[Any]: ...
+    def source_position(self, source: int) -> int: ...
     def append_source(
-        self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
+        self, rows: pa.RecordBatch, now_ms: int, *, source: int, first: int, last: int
     ) -> Future[Any]: ...
     def cancel(
         self, ids: Sequence[MessageId | str], now_ms: int, timeout_s: float = 10.0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..delivery.semantics import AT_LEAST_ONCE, EXACTLY_ONCE, SEMANTICS
+from ..intake.sources import CHOICES
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..policy.policyset import PolicySet
 from ..replication.rules.group import Group
@@ -65,10 +66,13 @@ class NodeConfig:
     """Kafka's ``host:port,…``; needed by the Kafka sinks and for a delay topic."""
     kafka_settings: dict[str, str] = field(default_factory=dict)
     """Further settings of the sink's Kafka client, in its own names."""
-    delay_topic: str | None = None
-    """A Kafka topic whose records are appended, too."""
-    delay_partition: int = 0
-    """The partition of it that this node reads."""
+    delay_topics: tuple[str, ...] = ()
+    """Kafka topics whose records are appended, too."""
+    delay_partitions: tuple[int, ...] | None = None
+    """The partitions of them that are read; None: all."""
+    delay_from: str | None = None
+    """Where the reading of a partition begins of which the data directory has no position: one of
+    ``sources.CHOICES``; None: where that is certain."""
     dead_letter_topic: str = DEAD_LETTER_TOPIC
     delivery: str = AT_LEAST_ONCE
     """One of ``SEMANTICS``; all peers of a group have the same."""
@@ -97,7 +101,7 @@ class NodeConfig:
                 limit=", ".join(SINKS),
                 remedy="Choose another --sink",
             )
-        if self.bootstrap is None and (self.to_kafka or self.delay_topic is not None):
+        if self.bootstrap is None and (self.to_kafka or self.delay_topics):
             raise InvalidConfiguration(
                 f"the sink {self.sink!r} needs a Kafka to connect to"
                 if self.to_kafka
@@ -139,14 +143,28 @@ class NodeConfig:
                 remedy="Leave out --accept-repeats",
             )
         check_topic(self.dead_letter_topic)
-        if self.delay_topic is not None:
-            check_topic(self.delay_topic)
-            if self.delay_topic == self.dead_letter_topic:
+        for topic in self.delay_topics:
+            check_topic(topic)
+            if topic == self.dead_letter_topic:
                 raise InvalidConfiguration(
                     "the delay topic is the dead-letter topic, so bad records come back for ever",
-                    got=self.delay_topic,
+                    got=topic,
                     remedy="Choose another --dead-letter-topic",
                 )
+        if self.delay_from not in (None, *CHOICES):
+            raise InvalidConfiguration(
+                "no such place to begin reading at",
+                got=self.delay_from,
+                limit=", ".join(CHOICES),
+                remedy="Change --delay-from",
+            )
+        if any(one < 0 for one in self.delay_partitions or ()):
+            raise InvalidConfiguration(
+                "a partition's number is negative",
+                got=self.delay_partitions,
+                limit=0,
+                remedy="Change --delay-partitions",
+            )
         low, high = ELECTION_MS
         if not low <= self.election_ms <= high:
             raise InvalidConfiguration(
@@ -158,13 +176,6 @@ class NodeConfig:
         if self.policies is not None:
             self.policies.check_horizon(self.wheel.horizon_ms)
         self.group()
-        if self.delay_partition < 0:
-            raise InvalidConfiguration(
-                "a partition's number is negative",
-                got=self.delay_partition,
-                limit=0,
-                remedy="Raise --delay-partition",
-            )
 
     @property
     def to_kafka(self) -> bool:

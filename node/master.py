@@ -1,4 +1,4 @@
-"""The threads of a master: the hand, the prefetcher, the delay topic's reader.
+"""The threads of a master: the hand, the prefetcher, the delay topics' reader.
 
 Theory: a node alone is the master from its start to its end. Among peers these threads start when
 the wheel serves and end when it does not; no answer of one epoch counts in the next, as each has a
@@ -22,7 +22,7 @@ from . import work
 from .config import NodeConfig
 from .events import NodeEvents
 from .policies import GroupPolicies
-from .sinks import WaysOut, delay_topic
+from .sinks import WaysOut, delay_topics
 from .threads import Threads
 
 _BUSY_POLL_S = 0.001
@@ -47,7 +47,7 @@ class MasterThreads:
         self.stopping = False
         """Whether its threads are ending."""
         self._threads = Threads(events.failed, on_fatal)
-        self._source = delay_topic(config, wheel, policies, clock, events)
+        self.sources = delay_topics(config, wheel, policies, clock, events)
         self._hand = hand = Hand(
             dispatcher,
             out.semantics,
@@ -59,8 +59,8 @@ class MasterThreads:
         )
         self._threads.loop("prefetcher", lambda: work.prepare(dispatcher, clock))
         self._threads.run("hand", hand.run, lambda: hand.silent_s)
-        if self._source is not None:
-            source = self._source
+        if self.sources is not None:
+            source = self.sources
 
             def read(stop: threading.Event) -> None:
                 with contextlib.suppress(SlotwheelError):  # the loop beside it tells of it
@@ -69,10 +69,6 @@ class MasterThreads:
 
             self._threads.run("delay-topic", read)
         self._threads.loop("policies", policies.turn)
-
-    @property
-    def source_lag(self) -> int | None:
-        return None if self._source is None else self._source.lag
 
     def unhealthy(self) -> list[str]:
         return self._threads.unhealthy()

@@ -7,7 +7,7 @@ cannot differ from it, and those that are counted at each event. Counts that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ..intake.delay_topic import SourceState
 from ..wheel.answers import Status
 from .histogram import ArrayHistogram
 
@@ -104,15 +105,17 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The wheel's status and its surroundings at a scrape. ``source_lag``: None without a delay
-    topic, and while it is not known. ``damaged``: number of damaged files. ``group``: the status of
-    the peers; empty without peers, and while the node is starting."""
+    """The wheel's status and its surroundings at a scrape. ``sources``: of the delay topics, while
+    this node reads them; ``notes``: of what was not read of them. ``damaged``: number of damaged
+    files. ``group``: the status of the peers; empty without peers, and while the node is
+    starting."""
 
     status: Status
     now_ms: int
     disk_free: int
     sink_up: bool
-    source_lag: int | None
+    sources: Sequence[SourceState]
+    notes: int
     damaged: int
     group: dict[str, Any]
 
@@ -140,16 +143,37 @@ class _Watched:
             "Slot files and segments of embedded topics that are not what was written",
             now.damaged,
         )
-        if now.source_lag is not None:
-            yield _gauge(
-                "delay_topic_lag", "Records of the delay topic not yet taken", now.source_lag
-            )
+        yield _gauge(
+            "delay_topic_notes",
+            "Notes of what was not read of delay topics, not acknowledged",
+            now.notes,
+        )
+        yield from _of_sources(now.sources)
         if now.group:
             yield from _of_group(now.group)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"slotwheel_{name}", text, value)
+
+
+def _of_sources(sources: Sequence[SourceState]) -> Iterable[Metric]:
+    """Metrics of the delay topics' partitions; of a topic whose partitions are not known, one
+    without a number."""
+    labels = ["topic", "partition"]
+    read = GaugeMetricFamily(
+        "slotwheel_delay_topic_read", "Whether a partition of a delay topic is read", labels=labels
+    )
+    lag = GaugeMetricFamily(
+        "slotwheel_delay_topic_lag", "Offsets of a delay topic not yet taken", labels=labels
+    )
+    for one in sources:
+        place = [one.topic, "" if one.partition is None else str(one.partition)]
+        read.add_metric(place, float(not one.problem))
+        if one.lag is not None:
+            lag.add_metric(place, one.lag)
+    yield read
+    yield lag
 
 
 def _of_group(group: dict[str, Any]) -> Iterable[Metric]:

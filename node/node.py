@@ -25,9 +25,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
+from ..intake.delay_topic import DelayTopicIntake, acknowledge_unread
 from ..intake.flight import FlightIntake, check_free
+from ..intake.sources import SourceTable
 from ..replication.status import missing_votes
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import AddressInUse
@@ -232,9 +236,11 @@ class Node:
                 "delivery": self.config.delivery,
                 "damaged_files": self._damage.all(),
                 "policies": self._policies.current.version,
+                **self._delay_topics(),
             },
             policies=self._policies,
             operated_clock=OperatedClock(self._clock, self.wheel, self.events),
+            acknowledge=lambda: acknowledge_unread(self.wheel),
             pages=self._pages,
             edge=self.config.append,
             commit=self._commit,
@@ -266,16 +272,36 @@ class Node:
     def _master_threads(self) -> MasterThreads | None:
         return self._single if self._peers is None else self._peers.master_threads
 
+    @property
+    def _sources(self) -> DelayTopicIntake | None:
+        """What reads the delay topics, while this node does."""
+        threads = self._master_threads
+        return None if threads is None or threads.stopping else threads.sources
+
+    def _delay_topics(self) -> dict[str, Any]:
+        """What the status says of them, on a node that has any."""
+        table, sources = SourceTable.from_dict(self.wheel.sources), self._sources
+        if not self.config.delay_topics and not table.notes:
+            return {}
+        found: dict[str, Any] = {
+            "sources": [] if sources is None else list(map(asdict, sources.states())),
+            "not_stored": "" if sources is None else sources.unstored,
+            "not_read": [one for note in table.notes for one in note.rows()],
+            "not_read_dropped": table.dropped,
+        }
+        return {"delay_topics": found}
+
     # Running
 
     def _scrape(self) -> Scrape:
-        threads = self._master_threads
+        sources = self._sources
         return Scrape(
             self.wheel.status(),
             self._clock(),
             self._files.free_bytes(),
             sink_up=self.events.sink_problem is None,
-            source_lag=None if threads is None else threads.source_lag,
+            sources=() if sources is None else sources.states(),
+            notes=len(SourceTable.from_dict(self.wheel.sources).notes),
             damaged=len(self._damage.all()),
             group={} if self._peers is None else self._peers.status(),
         )
@@ -296,6 +322,8 @@ class Node:
             reasons.append(f"the sink cannot be reached: {self.events.sink_problem}")
         if self._peers is not None and not (group := self._peers.status())["master"]:
             reasons.append(f"no master is known: {missing_votes(group) or 'peers elect one'}")
+        if self._sources is not None:
+            reasons += self._sources.unready()
         reasons += self._damage.slot_files()
         if isinstance(self._clock, NodeClock) and (why := self._clock.why_not_believed()):
             reasons.append(why)

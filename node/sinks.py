@@ -1,4 +1,4 @@
-"""A node's ways in and out by its configuration: sinks, dead letters, the delay topic.
+"""A node's ways in and out by its configuration: sinks, dead letters, delay topics.
 
 A node imports Kafka's clients only if it uses them: they are a fifth of the time to start.
 """
@@ -6,6 +6,7 @@ A node imports Kafka's clients only if it uses them: they are a fifth of the tim
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..delivery.deadletters import DeadLetters
@@ -18,8 +19,9 @@ from ..delivery.kafka.sink import KafkaSink
 from ..delivery.ports import DeliveryEvents
 from ..delivery.semantics import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, AtLeastOnce, AtMostOnce
 from ..delivery.sink import Sink
-from ..intake.delay_topic import DelayTopicIntake, SourceReader
+from ..intake.delay_topic import DelayTopicIntake
 from ..intake.ports import Clock, IntakeEvents, PoliciesPort
+from ..intake.source_reader import SourceReader
 from ..wheel.files import Files
 from ..wheel.ids import IdMint
 from ..wheel.wheel import Wheel
@@ -73,7 +75,7 @@ class WaysOut:
         if config.trace_retain_ms:
             reserve = config.wheel.disk_reserve_bytes
             self.departures = KeptDepartures(files, config.trace_retain_ms, reserve, events)
-        if config.delay_topic is not None:
+        if config.delay_topics:
             # Now, not when a standby takes over: by then another version may be installed.
             _reader_of(config)
 
@@ -108,34 +110,31 @@ def _kafka_sink(config: NodeConfig, mint: IdMint) -> KafkaSink:
     return kind(mint, settings, transactions)
 
 
-def _reader_of(config: NodeConfig) -> Callable[[str, str, int, str], SourceReader]:
-    """Load what reads a delay topic with the sink's client."""
+def _reader_of(config: NodeConfig) -> Callable[[], SourceReader]:
+    """Load what reads delay topics with the sink's client."""
+    assert config.bootstrap is not None
+    group = f"slotwheel-{config.wheel.group}"
     if config.sink == CONFLUENT:
         from ..intake.confluent_reader import ConfluentReader
 
-        return ConfluentReader
+        return partial(ConfluentReader, config.bootstrap, group, config.kafka_settings)
     from ..intake.kafka_reader import KafkaPythonReader
 
-    return KafkaPythonReader
+    return partial(KafkaPythonReader, config.bootstrap, group, config.kafka_settings)
 
 
-def delay_topic(
+def delay_topics(
     config: NodeConfig, wheel: Wheel, policies: PoliciesPort, clock: Clock, events: IntakeEvents
 ) -> DelayTopicIntake | None:
-    """The intake of the delay topic; None if the node has none."""
-    topic, bootstrap = config.delay_topic, config.bootstrap
-    if topic is None or bootstrap is None:
+    """The intake of the delay topics; None if the node has none."""
+    if not config.delay_topics:
         return None
-    group = f"slotwheel-{config.wheel.group}"
-
-    def open_reader() -> SourceReader:
-        return _reader_of(config)(bootstrap, topic, config.delay_partition, group)
-
     return DelayTopicIntake(
         wheel,
-        open_reader,
-        topic=topic,
-        partition=config.delay_partition,
+        _reader_of(config),
+        topics=config.delay_topics,
+        partitions=config.delay_partitions,
+        begin_at=config.delay_from,
         clock=clock,
         events=events,
         dead_topic=config.dead_letter_topic,

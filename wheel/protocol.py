@@ -44,7 +44,7 @@ IN_FLIGHT_MAX = 5
 REQUESTS_IN_FLIGHT_MAX = 256
 """Requests that an exchange may have unanswered, besides. Each is a producer of its own."""
 PRODUCER_LIMIT = 1 << 63
-"""Producers of clients are below; above are those of delay-topic partitions."""
+"""Producers of clients are below; above are those of sources."""
 ACKS = ("all", "1", "0")
 """``all``: durable on a majority (the default). ``1``: durable on the master, which on a node
 without peers is the same. ``0``: no receipts; errors still come."""
@@ -61,6 +61,7 @@ FORGET = "forget"
 CLOCK = "clock"
 CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK = "show", "accept", "set-back"
 """What ``clock`` is asked to do."""
+ACKNOWLEDGE = "acknowledge"
 ACTIONS = {
     HELLO: "version, group, limits and clock of this node",
     CANCEL: "cancel messages by id",
@@ -72,6 +73,7 @@ ACTIONS = {
     REGISTER: "a consumer group's rule; refused when it has another one",
     FORGET: "take back a consumer group's rule",
     CLOCK: "the clock that this node goes by; believe a jump; set the mark back to it",
+    ACKNOWLEDGE: "forget what is named as not read of the delay topics",
 }
 
 PEER_COMMAND = b"SWPEER1"

@@ -28,7 +28,7 @@ from .errors import InvalidMessage
 
 REQUEST_PRODUCER = 3 << 62
 """The two upper bits of a request's producer id. Producers of clients have the first of them clear,
-partitions of a delay topic the second."""
+sources the second."""
 BASE_LIMIT_MS = 1 << 42
 _DIGEST_BITS = 21
 _ID_MASK = (1 << 62) - 1

@@ -188,8 +188,17 @@ class Wheel:
     def settings(self) -> Mapping[str, Any]:
         """What the group has agreed on besides its messages, as committed here. The engine keeps it
         with the group's configuration and does not look into it."""
-        found: Mapping[str, Any] = self._configuration.get("settings", {})
-        return found
+        return self._agreed("settings")
+
+    @property
+    def sources(self) -> Mapping[str, Any]:
+        """What the group knows of the sources of its messages, as committed here; kept in the same
+        way."""
+        return self._agreed("sources")
+
+    def _agreed(self, part: str) -> Mapping[str, Any]:
+        agreed: Mapping[str, Any] = self._configuration.get(part, {})
+        return agreed
 
     def change_settings(
         self, known: Mapping[str, Any], settings: Mapping[str, Any]
@@ -199,13 +208,24 @@ class Wheel:
         ``known``: those that the change was made from. Errors: ``NotMaster``; ``Overloaded`` when
         they are not the newest any more, or another change is on its way.
         """
+        return self._agree("settings", known, settings)
+
+    def change_sources(
+        self, known: Mapping[str, Any], sources: Mapping[str, Any]
+    ) -> Future[AppendReceipt]:
+        """Replace what the group knows of its sources, as ``change_settings`` does."""
+        return self._agree("sources", known, sources)
+
+    def _agree(
+        self, part: str, known: Mapping[str, Any], wanted: Mapping[str, Any]
+    ) -> Future[AppendReceipt]:
         with self._lock:
             _ = self._serving_dispatcher
             changing = any(queued.config is not None for queued in self._log.uncommitted())
-            if changing or known != self.settings:
+            if changing or known != self._agreed(part):
                 raise Overloaded("the configuration is changing", remedy="Try again in a moment")
             self._config_queued = True
-            queued = self._queue_config({**self._configuration, "settings": dict(settings)})
+            queued = self._queue_config({**self._configuration, part: dict(wanted)})
             entry = queued.entry
             receipt = AppendReceipt(entry.base_offset, 0, 0, np.empty(0, np.int64))
             return queued.wait_for(receipt, early=False).future
@@ -295,29 +315,30 @@ class Wheel:
         return self._queue_input(encode_input(checked, now_ms), now_ms, one, wake=wake)
 
     def append_source(
-        self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
+        self, rows: pa.RecordBatch, now_ms: int, *, source: int, first: int, last: int
     ) -> Future[AppendReceipt]:
-        """Append what was read from a partition of a delay topic, offsets ``first`` to ``last``.
+        """Append what was read from a source, offsets ``first`` to ``last``. ``source``: its
+        number, of 62 bits.
 
         Errors: as ``append``, and ``InvalidBatch`` when a part of it was taken before.
         """
-        taken = self.source_position(partition)
+        taken = self.source_position(source)
         if first <= taken:
             raise InvalidBatch(
-                f"partition {partition} of the delay topic was read up to offset {taken} before",
+                f"source {source:x} was read up to offset {taken} before",
                 got=first,
                 limit=taken + 1,
                 remedy="Go on reading behind source_position",
             )
-        producer = SOURCE_PRODUCER | partition
+        producer = SOURCE_PRODUCER | source
         checked = check_input(rows, self.config, now_ms, reserved=True)  # those of a dead letter
         one = InputBatch(rows, producer, last)
         return _accepted(self._queue_input(encode_input(checked, now_ms), now_ms, one))
 
-    def source_position(self, partition: int) -> int:
-        """The last source offset taken from a partition of the delay topic, -1 if none."""
+    def source_position(self, source: int) -> int:
+        """The last offset taken from a source, -1 if none."""
         with self._lock:
-            return self._log.producers.last_sequence(SOURCE_PRODUCER | partition)
+            return self._log.producers.last_sequence(SOURCE_PRODUCER | source)
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Wait until an append would not be refused for lack of memory; whether there is room."""

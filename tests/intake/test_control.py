@@ -19,6 +19,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import Header
 from slotwheel.wheel.schema import times
 from support.fakewheel import FakeWheel
+from support.listreader import ListReader
 from support.waiting import eventually
 
 NOW = 1_700_000_000_000
@@ -127,28 +128,6 @@ def test_a_route_whose_rows_are_together_too_large() -> None:
     assert letter["value"] == bytes(15_000)
 
 
-class Source:
-    """A partition that is a list."""
-
-    def __init__(self, content: ConsumerRecords) -> None:
-        self._content = content
-
-    def seek(self, offset: int) -> None: ...
-
-    def poll(self, timeout_s: float) -> ConsumerRecords:
-        content, self._content = self._content, ConsumerRecords([], [], [], [], [])
-        if not content.offsets:
-            threading.Event().wait(timeout_s / 10)
-        return content
-
-    def range(self) -> tuple[int, int]:
-        return 0, 10_000
-
-    def commit(self, offset: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Policies:
     current = POLICIES
 
@@ -179,9 +158,8 @@ def test_all_rows_of_a_record_are_in_one_append_however_batches_are_cut() -> Non
     content.values[:] = [b"%d" % number for number in range(100)]
     intake = DelayTopicIntake(
         wheel,
-        lambda: Source(content),
-        topic="delays",
-        partition=0,
+        lambda: ListReader(content, chunk=200),
+        topics=["delays"],
         events=events,
         policies=Policies(),  # type: ignore[arg-type]
         clock=lambda: NOW,
@@ -190,7 +168,7 @@ def test_all_rows_of_a_record_are_in_one_append_however_batches_are_cut() -> Non
     thread = threading.Thread(target=intake.run, args=[stop])
     thread.start()
     try:
-        eventually(lambda: intake.position == 199, 20)
+        eventually(lambda: [one.position for one in intake.states()] == [199], 20)
     finally:
         stop.set()
         thread.join(10)

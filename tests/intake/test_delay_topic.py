@@ -15,26 +15,32 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
-from kafka.structs import OffsetAndMetadata
+from kafka.errors import (
+    KafkaConnectionError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+)
 
 from slotwheel.intake import delay_topic
 from slotwheel.intake.confluent_reader import ConfluentReader
-from slotwheel.intake.delay_topic import (
-    DelayTopicIntake,
-    SourceOutOfRange,
-    SourceReader,
-    SourceUnreachable,
-)
+from slotwheel.intake.delay_topic import DelayTopicIntake
 from slotwheel.intake.kafka_reader import KafkaPythonReader
 from slotwheel.intake.ports import IntakeEvents
 from slotwheel.intake.records import ConsumerRecords
+from slotwheel.intake.source_reader import (
+    SourceOutOfRange,
+    SourceReader,
+    SourceUnreachable,
+    SourceUnreadable,
+)
+from slotwheel.intake.sources import Place
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.rows import Header
 from support.broker import Broker, Cluster, TopicFactory
 from support.fakewheel import FakeWheel
+from support.listreader import ListReader
 from support.waiting import eventually, now_ms
 
 READERS: dict[str, Callable[..., SourceReader]] = {
@@ -69,10 +75,9 @@ def running(
     open_reader: Callable[[], SourceReader],
     topic: str = "delays",
     events: Events | None = None,
+    **more: Any,
 ) -> Iterator[DelayTopicIntake]:
-    intake = DelayTopicIntake(
-        wheel, open_reader, topic=topic, partition=0, events=events or Events()
-    )
+    intake = DelayTopicIntake(wheel, open_reader, topics=[topic], events=events or Events(), **more)
     stop = threading.Event()
     thread = threading.Thread(target=intake.run, args=[stop])
     thread.start()
@@ -84,9 +89,33 @@ def running(
         assert not thread.is_alive()
 
 
+def position(intake: DelayTopicIntake) -> int:
+    """Of its only source."""
+    return max((one.position for one in intake.states()), default=-1)
+
+
+def is_read(intake: DelayTopicIntake) -> bool:
+    """Whether all was read."""
+    return not intake.unready() and {one.lag for one in intake.states()} == {0}
+
+
 def headers(**more: bytes) -> list[Header]:
     due = b"%d" % (now_ms() + 60_000)
     return [("slotwheel-topic", b"orders"), ("slotwheel-due-ms", due), *more.items()]
+
+
+def reader_of(
+    count: int, failures: list[Exception] | None = None, value: bytes = b""
+) -> ListReader:
+    offsets = list(range(count))
+    values: list[bytes | None] = [value or b"%d" % offset for offset in offsets]
+    content = ConsumerRecords(
+        offsets, [now_ms()] * count, [None] * count, values, [headers() for _ in offsets]
+    )
+    reader = ListReader(content)
+    # Shared: what one reader has raised, the next one does not.
+    reader._failures = [] if failures is None else failures
+    return reader
 
 
 def produce(producer: KafkaProducer, topic: str, values: range) -> None:
@@ -103,7 +132,7 @@ def test_records_arrive_once_through_restarts(
     wheel = FakeWheel()
 
     def reader() -> SourceReader:
-        return READERS[name](broker.bootstrap, source, 0, "wheel")
+        return READERS[name](broker.bootstrap, "wheel")
 
     with KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send(source, b"first", key=b"k", headers=headers(h=b"1"), partition=0)
@@ -115,16 +144,16 @@ def test_records_arrive_once_through_restarts(
             assert row["headers"] == [{"key": "h", "value": b"1"}]
             assert dead["topic"] == DEAD_LETTER_TOPIC
             assert dead["value"] is None
-            eventually(lambda: intake.reachable)
+            eventually(lambda: not intake.unready())
         for start in range(0, 6000, 2000):
             produce(producer, source, range(start, start + 1000))
             with running(wheel, reader, source) as intake:
                 produce(producer, source, range(start + 1000, start + 2000))
                 middle = start + 1500
-                eventually(lambda: intake.position >= middle, 20)  # noqa: B023
+                eventually(lambda: position(intake) >= middle, 20)  # noqa: B023
         with running(wheel, reader, source) as intake:
-            eventually(lambda: intake.position == 6001, 20)
-            eventually(lambda: intake.lag == 0, 10)
+            eventually(lambda: position(intake) == 6001, 20)
+            eventually(lambda: is_read(intake), 10)
     assert wheel.values()[2:] == [b"%d" % number for number in range(6000)]
     with KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id="wheel") as consumer:
         place = TopicPartition(source, 0)
@@ -148,14 +177,23 @@ def test_aborted_transactions_are_not_taken(
                 producer.abort_transaction()
             else:
                 producer.commit_transaction()
-        with running(wheel, lambda: READERS[name](broker.bootstrap, source, 0, "w"), source):
+        with running(wheel, lambda: READERS[name](broker.bootstrap, "w"), source) as intake:
             eventually(lambda: len(wheel.rows) == 30, 20)
+            eventually(lambda: is_read(intake), 20)
             producer.begin_transaction()
             produce(producer, source, range(100, 110))
             time.sleep(0.5)
             assert len(wheel.rows) == 30  # open: not taken yet
             producer.commit_transaction()
             eventually(lambda: len(wheel.rows) == 40, 20)
+            producer.begin_transaction()
+            produce(producer, source, range(200, 210))
+            producer.abort_transaction()
+            with KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id="w") as consumer:
+                place = TopicPartition(source, 0)
+                end = consumer.end_offsets([place])[place]
+                eventually(lambda: consumer.committed(place) == end, 20)
+            assert is_read(intake)
     numbers = [int(value) for value in wheel.values()]
     assert numbers == [*range(10), *range(20, 30), *range(40, 50), *range(100, 110)]
 
@@ -167,36 +205,22 @@ def test_retention_passed_us(broker: Cluster, topic: TopicFactory, name: str) ->
     events = Events()
 
     def reader() -> SourceReader:
-        return READERS[name](broker.bootstrap, source, 0, "w")
+        return READERS[name](broker.bootstrap, "w")
 
     with KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
         produce(producer, source, range(100))
         with running(wheel, reader, source) as intake:
-            eventually(lambda: intake.position == 99, 20)
+            eventually(lambda: position(intake) == 99, 20)
         produce(producer, source, range(100, 200))
         with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
             admin.delete_records({TopicPartition(source, 0): 150})
         with running(wheel, reader, source, events) as intake:
-            eventually(lambda: intake.position == 199, 20)
+            eventually(lambda: position(intake) == 199, 20)
     assert wheel.values() == [b"%d" % n for n in [*range(100), *range(150, 200)]]
     missed = events.of("delay-topic-records-missed")
-    assert (missed["wanted"], missed["earliest"]) == (100, 150)
-
-
-def test_topic_made_anew_is_not_taken_for_old_records(broker: Cluster, topic: TopicFactory) -> None:
-    source = topic("delays")
-    events = Events()
-    wheel = FakeWheel()
-    wheel._positions[0] = 1000
-    with running(
-        wheel, lambda: KafkaPythonReader(broker.bootstrap, source, 0, "w"), source, events
-    ):
-        eventually(lambda: "delay-topic-shorter-than-read" in events.names, 20)
-    assert events.of("delay-topic-shorter-than-read") == {
-        "source": f"{source}/0",
-        "wanted": 1001,
-        "end": 0,
-    }
+    assert (missed["partitions"], missed["offsets"]) == ("0", 50)
+    note = wheel.sources["notes"][0]
+    assert (note["topic"], note["unread"]) == (source, [[0, 100, 149]])
 
 
 def test_broker_away_at_start_and_later(own_broker: Broker) -> None:
@@ -210,7 +234,7 @@ def test_broker_away_at_start_and_later(own_broker: Broker) -> None:
     with ExitStack() as stack:
         intakes = [
             stack.enter_context(
-                running(wheel, partial(make, own_broker.bootstrap, source, 0, name), source, events)
+                running(wheel, partial(make, own_broker.bootstrap, name), source, events)
             )
             for (name, make), wheel, events in zip(READERS.items(), wheels, told, strict=True)
         ]
@@ -219,8 +243,8 @@ def test_broker_away_at_start_and_later(own_broker: Broker) -> None:
             counts = [events.names.count("delay-topic-unreachable") for events in told]
             return counts == [times] * len(told)
 
-        def arrived(position: int) -> bool:
-            return all(intake.position == position for intake in intakes)
+        def arrived(number: int) -> bool:
+            return all(position(intake) == number for intake in intakes)
 
         eventually(lambda: unreachable(1), 20)
         own_broker.start()
@@ -236,18 +260,28 @@ def test_broker_away_at_start_and_later(own_broker: Broker) -> None:
         assert "delay-topic-failed" not in events.names, events.fields
 
 
-def test_a_poll_says_when_the_broker_is_away_and_what_is_wrong_otherwise(
+def test_a_poll_says_of_whom_an_error_is_and_when_the_broker_is_away(
     broker: Cluster, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kafka-python raises from a poll only when the broker goes at one certain moment."""
-    reader = KafkaPythonReader(broker.bootstrap, topic("delays"), 0, "wheel")
+    """kafka-python raises from a poll, also for one partition of several."""
+    reader = KafkaPythonReader(broker.bootstrap, "wheel")
+    name = topic("delays", 2)
     for error, expected in (
-        (KafkaConnectionError("111 ECONNREFUSED"), SourceUnreachable),
-        (TopicAuthorizationFailedError({"delays"}), TopicAuthorizationFailedError),
+        (OffsetOutOfRangeError({TopicPartition(name, 1): 7}), {Place(name, 1): SourceOutOfRange}),
+        (
+            TopicAuthorizationFailedError({name}),
+            {Place(name, 0): SourceUnreadable, Place(name, 1): SourceUnreadable},
+        ),
     ):
-        monkeypatch.setattr(KafkaConsumer, "poll", Mock(side_effect=error))
-        with pytest.raises(expected):
-            reader.poll(0.1)
+        reader.read({Place(name, 0): 0, Place(name, 1): 0})
+        with monkeypatch.context() as patched:
+            patched.setattr(KafkaConsumer, "poll", Mock(side_effect=[error, {}]))
+            errors = reader.poll(0.1).errors
+        assert {place: type(one) for place, one in errors.items()} == expected
+        assert not {TopicPartition(*place) for place in errors} & reader._consumer.assignment()
+    monkeypatch.setattr(KafkaConsumer, "poll", Mock(side_effect=KafkaConnectionError("refused")))
+    with pytest.raises(SourceUnreachable, match="refused"):
+        reader.poll(0.1)
     reader.close()
 
 
@@ -270,55 +304,11 @@ def test_header_key_that_is_not_utf8_blocks_nobody(
             producer.send(source, b"%d" % number, headers=headers() + more, partition=0)
         producer.flush()
     events = Events()
-    with running(
-        wheel, lambda: READERS[name](broker.bootstrap, source, 0, "w"), source, events
-    ) as intake:
-        eventually(lambda: intake.position == 9, 20)
+    with running(wheel, lambda: READERS[name](broker.bootstrap, "w"), source, events) as intake:
+        eventually(lambda: position(intake) == 9, 20)
     assert "delay-topic-failed" not in events.names, events.fields
     assert wheel.values() == [b"%d" % number for number in range(10)]
     assert [row["topic"] == DEAD_LETTER_TOPIC for row in wheel.rows] == [n == 4 for n in range(10)]
-
-
-def test_partition_that_is_not_there(broker: Cluster, topic: TopicFactory) -> None:
-    source = topic("delays")
-    for make in READERS.values():
-        with pytest.raises(SourceUnreachable):
-            make(broker.bootstrap, source, 5, "w")
-
-
-class ListReader:
-    """A partition that is a list; ``failures`` are raised by ``poll``, one after the other."""
-
-    def __init__(self, count: int, failures: list[Exception], value: bytes = b"") -> None:
-        self._count = count
-        self._failures = failures
-        self._value = value
-        self._next = 0
-        self.closed = False
-
-    def seek(self, offset: int) -> None:
-        self._next = max(0, offset - 3)  # some clients hand over more than was asked for
-
-    def poll(self, timeout_s: float) -> ConsumerRecords:
-        if self._failures:
-            raise self._failures.pop(0)
-        offsets = list(range(self._next, min(self._next + 50, self._count)))
-        if not offsets:
-            time.sleep(timeout_s / 10)
-        self._next += len(offsets)
-        n = len(offsets)
-        values: list[bytes | None] = [self._value or b"%d" % offset for offset in offsets]
-        return ConsumerRecords(
-            offsets, [now_ms()] * n, [None] * n, values, [headers() for _ in offsets]
-        )
-
-    def range(self) -> tuple[int, int]:
-        return 0, self._count
-
-    def commit(self, offset: int) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def test_the_loop_outlives_everything_and_overlaps_are_trimmed() -> None:
@@ -341,14 +331,15 @@ def test_the_loop_outlives_everything_and_overlaps_are_trimmed() -> None:
     made: list[ListReader] = []
 
     def open_reader() -> ListReader:
-        made.append(ListReader(500, failures))
+        made.append(reader_of(500, failures))
         return made[-1]
 
     with running(wheel, open_reader, events=events) as intake:
-        eventually(lambda: intake.position == 499, 20)
+        eventually(lambda: position(intake) == 499, 20)
     assert wheel.values() == [b"%d" % number for number in range(500)]
     assert all(reader.closed for reader in made)
-    assert events.names.count("delay-topic-failed") >= 3
+    assert events.names.count("delay-topic-failed") == 2
+    assert events.names.count("delay-topic-not-read") >= 1
     assert "ZeroDivisionError" in events.of("delay-topic-failed")["error"]
 
 
@@ -356,11 +347,11 @@ def test_overloaded_waits_and_goes_on() -> None:
     wheel = FakeWheel()
     events = Events()
     wheel.has_room.clear()
-    with running(wheel, lambda: ListReader(500, []), events=events) as intake:
+    with running(wheel, lambda: reader_of(500), events=events) as intake:
         eventually(lambda: "overloaded" in events.names)
         assert wheel.values() == []
         wheel.has_room.set()
-        eventually(lambda: intake.position == 499)
+        eventually(lambda: position(intake) == 499)
     assert wheel.values() == [b"%d" % number for number in range(500)]
 
 
@@ -372,7 +363,7 @@ class SlowWheel(FakeWheel):
     def append_source(self, rows: Any, now_ms: int, **place: Any) -> Future[Any]:
         if self.failing is None:
             self.failing = Future()
-            self._positions[place["partition"]] = place["last"]
+            self._positions[place["source"]] = place["last"]
             return self.failing
         return super().append_source(rows, now_ms, **place)
 
@@ -383,46 +374,53 @@ def test_a_commit_that_takes_long_and_fails_leaves_no_gap(
     monkeypatch.setattr(delay_topic, "SLOW_COMMIT_S", 0.0)
     wheel = SlowWheel()
     events = Events()
-    with running(wheel, lambda: ListReader(500, []), events=events) as intake:
+    with running(wheel, lambda: reader_of(500), events=events) as intake:
         eventually(lambda: "delay-topic-commit-slow" in events.names)
         assert wheel.values() == []
         assert wheel.failing is not None
         wheel._positions.clear()
         failed = Overloaded("the journal could not be written")
         wheel.failing.set_exception(failed)
-        eventually(lambda: intake.position == 499)
+        eventually(lambda: position(intake) == 499)
     assert failed.__traceback__ is None, "its frames would keep the records"
     assert wheel.values() == [b"%d" % number for number in range(500)]
 
 
 def test_a_stop_does_not_wait_for_a_commit() -> None:
     wheel = SlowWheel()
-    with running(wheel, lambda: ListReader(500, [])):
+    with running(wheel, lambda: reader_of(500)):
         eventually(lambda: wheel.failing is not None)
     assert wheel.values() == []
 
 
-class OneCall:
-    """librdkafka's consumer, which tells once that a position is out of range."""
+class Consumed:
+    """librdkafka's consumer, which goes on behind what it could not read."""
 
-    def __init__(self) -> None:
-        self.results: list[list[Any]] = [[Told(None), Told(KafkaError._AUTO_OFFSET_RESET)]]
+    def __init__(self, *told: Told) -> None:
+        self._told = list(told)
 
-    def consume(self, _count: int, _timeout_s: float) -> list[Any]:
-        return self.results.pop(0) if self.results else []
+    def consume(self, _count: int, _timeout_s: float) -> list[Told]:
+        told, self._told = self._told, []
+        return told
 
-    def assign(self, _partitions: object) -> None: ...
+    def incremental_unassign(self, _partitions: object) -> None: ...
 
 
 class Told:
-    def __init__(self, code: int | None) -> None:
-        self._code = code
+    def __init__(self, offset: int, partition: int = 0, code: int | None = None) -> None:
+        self._offset, self._partition, self._code = offset, partition, code
 
     def error(self) -> KafkaError | None:
         return None if self._code is None else KafkaError(self._code)
 
+    def topic(self) -> str:
+        return "delays"
+
+    def partition(self) -> int:
+        return self._partition
+
     def offset(self) -> int:
-        return 7
+        return self._offset
 
     def timestamp(self) -> tuple[int, int]:
         return 1, 5
@@ -432,40 +430,26 @@ class Told:
     def headers(self) -> None: ...
 
 
-def test_out_of_range_behind_records_is_not_forgotten() -> None:
+@pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError._BAD_COMPRESSION])
+def test_what_comes_behind_an_error_is_not_taken(code: int) -> None:
+    """librdkafka tells once that a set of records cannot be read, and goes on behind it."""
     reader = ConfluentReader.__new__(ConfluentReader)
-    consumer: Any = OneCall()
-    reader._kafka, reader._consumer, reader._out_of_range = confluent_kafka, consumer, ""
-    reader._source = confluent_kafka.TopicPartition("delays", 0)
-    assert reader.poll(0.1).offsets == [7]
-    for _ in range(2):
-        with pytest.raises(SourceOutOfRange):
-            reader.poll(0.1)
-    reader.seek(0)
-    assert reader.poll(0.1).offsets == []
+    consumer: Any = Consumed(Told(7), Told(8, 0, code), Told(3, 1), Told(9))
+    reader._kafka, reader._consumer = confluent_kafka, consumer
+    reader._returned, reader._reading = {}, {Place("delays", 0), Place("delays", 1)}
+    polled = reader.poll(0.1)
+    assert {place.partition: one.offsets for place, one in polled.records.items()} == {
+        0: [7],
+        1: [3],
+    }
+    assert list(polled.errors) == [Place("delays", 0)]
+    assert reader.positions() == {Place("delays", 1): 4}
 
 
 def test_records_that_do_not_fit_one_batch_are_split() -> None:
     wheel = FakeWheel(
         config=WheelConfig(batch_rows_max=40, batch_bytes_max=40_000, message_bytes_max=20_000)
     )
-    with running(wheel, lambda: ListReader(200, [], b"x" * 9_000)) as intake:
-        eventually(lambda: intake.position == 199)
+    with running(wheel, lambda: reader_of(200, value=b"x" * 9_000)) as intake:
+        eventually(lambda: position(intake) == 199)
     assert wheel.values() == [b"x" * 9_000] * 200
-
-
-def test_lag_is_told_to_kafka_for_the_group(broker: Cluster, topic: TopicFactory) -> None:
-    source = topic("delays")
-    reader = KafkaPythonReader(broker.bootstrap, source, 0, "lag-of-a-wheel")
-    reader.seek(0)
-
-    def told() -> object:
-        reader.commit(0)  # it is not waited for, and a new broker takes its time
-        reader.poll(0.2)
-        return consumer.committed(TopicPartition(source, 0), metadata=True)
-
-    with KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id="lag-of-a-wheel") as consumer:
-        found = eventually(told)
-    reader.close()
-    assert isinstance(found, OffsetAndMetadata)
-    assert found.offset == 0

@@ -123,9 +123,9 @@ def test_settings_that_contradict_each_other() -> None:
     with pytest.raises(InvalidConfiguration, match="--bootstrap"):
         NodeConfig(data, sink="kafka-python")
     with pytest.raises(InvalidConfiguration, match="--bootstrap"):
-        NodeConfig(data, delay_topic="delays")
+        NodeConfig(data, delay_topics=("delays",))
     with pytest.raises(InvalidConfiguration, match="the delay topic is the dead-letter topic"):
-        NodeConfig(data, bootstrap="b:1", delay_topic="dead", dead_letter_topic="dead")
+        NodeConfig(data, bootstrap="b:1", delay_topics=("dead",), dead_letter_topic="dead")
     with pytest.raises(InvalidConfiguration, match="--sink"):
         NodeConfig(data, sink="rabbits")
     with pytest.raises(InvalidConfiguration, match="no such delivery"):
@@ -136,7 +136,9 @@ def test_settings_that_contradict_each_other() -> None:
         NodeConfig(data, accept_repeats=True)
     with pytest.raises(InvalidConfiguration, match="--sink"):
         NodeConfig(data, kafka_settings={"acks": "all"})
-    with pytest.raises(InvalidConfiguration, match="--delay-partition"):
-        NodeConfig(data, delay_partition=-1)
+    with pytest.raises(InvalidConfiguration, match="--delay-partitions"):
+        NodeConfig(data, delay_partitions=(0, -1))
+    with pytest.raises(InvalidConfiguration, match="--delay-from"):
+        NodeConfig(data, delay_from="middle")
     with pytest.raises(InvalidMessage, match="topic"):
         NodeConfig(data, dead_letter_topic="no/topic")

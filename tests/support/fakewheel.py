@@ -4,9 +4,10 @@ Several of them with one ``Log`` play the peers of a group: what one has stored,
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
@@ -67,6 +68,7 @@ class FakeWheel:
         self._producers = self.log.producers
         self.batches = self.log.batches
         self._positions: dict[int, int] = {}
+        self.sources: Mapping[str, Any] = {}
         self._to_commit: list[tuple[Future[AppendReceipt], AppendReceipt]] = []
 
     def append_all(
@@ -168,11 +170,21 @@ class FakeWheel:
     def wait_for_room(self, timeout_s: float) -> bool:
         return self.has_room.wait(timeout_s)
 
-    def source_position(self, partition: int) -> int:
-        return self._positions.get(partition, -1)
+    def change_sources(self, known: Mapping[str, Any], sources: Mapping[str, Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            if known != self.sources:
+                raise Overloaded("the configuration is changing")
+            # As the real one: through JSON.
+            self.sources = json.loads(json.dumps(sources))
+        future.set_result(None)
+        return future
+
+    def source_position(self, source: int) -> int:
+        return self._positions.get(source, -1)
 
     def append_source(
-        self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
+        self, rows: pa.RecordBatch, now_ms: int, *, source: int, first: int, last: int
     ) -> Future[AppendReceipt]:
         if not self.has_room.is_set():
             raise Overloaded("the tail is full")
@@ -180,9 +192,9 @@ class FakeWheel:
         if self.before_append:
             self.before_append(rows)
         with self._lock:
-            assert first > self.source_position(partition), "the caller trims overlaps"
+            assert first > self.source_position(source), "the caller trims overlaps"
             assert last >= first
-            self._positions[partition] = last
+            self._positions[source] = last
             return self._store(rows, now_ms)
 
     def cancel(

@@ -6,9 +6,9 @@ stored. A client keeps at most five entries in flight, so five are enough: a seq
 recorded and not older than these is new, even if a later one came first. Of an older one it cannot
 be known whether it was stored, so it is refused.
 
-The delay topic uses the same table: its producer id is the source partition, its sequence the last
-source offset of the entry. Those are never evicted: they are the intake's position. Requests, each
-a producer of its own, have a table and a bound of their own (``requests.py``).
+Sources of messages use the same table: the producer id is the source's number, the sequence the
+last offset of the source in the entry. Those are never evicted: they are the intake's position.
+Requests, each a producer of its own, have a table and a bound of their own (``requests.py``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from ..state import ProducerEntry
 from .requests import Requests
 
 SOURCE_PRODUCER = 1 << 63
-"""Bit that marks a producer id as a source partition of a delay topic (or, with the next one, as a
-request)."""
+"""Bit that marks a producer id as a source of messages (or, with the next one, as a request)."""
 _ALL = (1 << 64) - 1
 
 

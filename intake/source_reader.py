@@ -1,0 +1,94 @@
+"""What reads sources from Kafka: the protocol that both clients' readers implement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from .records import ConsumerRecords
+from .sources import Place, StoredOffset
+
+RECORDS_MAX = 5000
+TIMEOUT_S = 3.0
+"""The longest that a call of a reader takes, s, while Kafka does not answer."""
+_AGAIN_S = 0.1
+
+EARLIEST_AT, END_AT = -2, -1
+T = TypeVar("T")
+
+
+class SourceUnreachable(Exception):
+    """Kafka did not answer; it may later."""
+
+
+class SourceUnreadable(Exception):
+    """A source cannot be read now; the text says why."""
+
+
+class SourceOutOfRange(SourceUnreadable):
+    """The position is not in the partition any more, or not yet."""
+
+
+class DescribedTopic(NamedTuple):
+    """A topic as Kafka describes it. ``topic_id``: as Kafka's tools write it; empty if the broker
+    tells none. ``led``: whether each partition has a leader."""
+
+    topic_id: str
+    led: Sequence[bool]
+
+
+class Polled(NamedTuple):
+    """Records by source, and what is wrong with sources. Of each error the source is left."""
+
+    records: Mapping[Place, ConsumerRecords]
+    errors: Mapping[Place, SourceUnreadable]
+
+
+class SourceReader(Protocol):
+    """A client of one Kafka that reads partitions, read-committed and without group membership.
+
+    Every call is bounded in time. Errors of all methods: ``SourceUnreachable``.
+    """
+
+    cluster: str
+    """The cluster's id."""
+
+    def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]: ...
+    def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
+        """The offset at a time, ms since the epoch, or ``EARLIEST_AT`` or ``END_AT``: that after
+        the last record that can be read. Without those of which it cannot be told, and without
+        those that have no record so young."""
+
+    def every_topic(self) -> list[str]:
+        """The names of all topics that may be seen."""
+
+    def stored(self, places: Collection[Place]) -> dict[Place, StoredOffset]:
+        """What the group has stored. Errors: ``SourceUnreadable`` for want of rights."""
+
+    def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:
+        """Store for the group; ``wait`` False: what came of it may be known at the next call only.
+        Errors: ``SourceUnreadable``, when others may be stored."""
+
+    def read(self, offsets: Mapping[Place, int]) -> None:
+        """Read these, too, from these offsets."""
+
+    def leave(self, places: Collection[Place]) -> None: ...
+    def poll(self, timeout_s: float) -> Polled: ...
+    def positions(self) -> dict[Place, int]:
+        """Of what is read and Kafka has answered for: everything below was returned by ``poll``."""
+
+    def close(self) -> None: ...
+
+
+def until_answered(call: Callable[[], T], retriable: Callable[[Exception], bool]) -> T:
+    """Call again for some time while the error is one that passes, as that of a group's coordinator
+    that is only starting."""
+    end = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not retriable(error) or time.monotonic() >= end:
+                raise
+        time.sleep(_AGAIN_S)
