@@ -35,8 +35,8 @@ SOME = (
     "index of events is missing",
 )
 EVERY = tuple(name_of(*case) for case in CASES)
-UNNAMED = ("LOCK is a pipe", "what has left is a folder")
-"""The proof does not read it."""
+UNNAMED = ("LOCK is a pipe", "what has left is a folder", "receipts has a flipped bit at 30%")
+"""The proof does not read it; or names the message, as its receipt is another one."""
 TIME_S = 1_800
 
 
