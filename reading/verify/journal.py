@@ -22,7 +22,7 @@ from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.payloads import decode_config, decode_rows
 from ...wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
 from ...wheel.journal.segment import DIRECTORY, SEGMENT_BYTES, is_segment_name, is_spare_name
-from ...wheel.mark import Mark, Marks
+from ...wheel.mark import Marks
 from ...wheel.state import StoredState
 from ..journal import entries
 
@@ -37,7 +37,7 @@ class _Log:
     epoch: int = 0
     next_offset: int = -1
     durable: int = 0
-    mark: Mark | None = None
+    mark: Marks | None = None
     broken: bool = False
 
 
@@ -194,15 +194,15 @@ def _check_content(item: CheckedFile, located: LocatedEntry, log: _Log) -> None:
         else:
             marks = Marks.decode(bytes(entry.payload), item.path)
             if log.mark is not None:
-                _check_mark(item, located.position, log.mark, marks.main)
-            log.mark = marks.main
+                _check_mark(item, located.position, log.mark, marks)
+            log.mark = marks
     except (Damaged, UnsupportedVersion) as error:
         item.error(error, located.position)
 
 
-def _check_mark(item: CheckedFile, position: int, before: Mark, mark: Mark) -> None:
-    if (mark.c, mark.r) < (before.c, before.r) or mark.L < before.L:
-        item.fault(position, f"a mark at or beyond {before}", mark)
+def _check_mark(item: CheckedFile, position: int, before: Marks, marks: Marks) -> None:
+    if not marks.follows(before):
+        item.fault(position, f"a mark at or beyond {before.main}", marks.main)
 
 
 def _check_end(item: CheckedFile, log: _Log) -> None:
@@ -219,6 +219,6 @@ def _check_end(item: CheckedFile, log: _Log) -> None:
         checkpoint = log.stored.checkpoint
         if log.mark is not None and checkpoint.index:
             end = CheckedFile(item.kind, item.path)
-            _check_mark(end, item.nbytes, checkpoint.marks.main, log.mark)
+            _check_mark(end, item.nbytes, checkpoint.marks, log.mark)
             # A snapshot comes with the newest marks; the journal has yet to reach them.
             (item.notes if "stores" in checkpoint.config else item.faults).extend(end.faults)

@@ -214,10 +214,12 @@ def _segments(
 
 
 def progress(marks: Marks) -> tuple[int, ...]:
-    """The order of marks, to find the newest of several peers'. Within an epoch no part shrinks;
-    the counters are in it as delivery to topics that are held back moves no main mark."""
+    """The order of marks, to find the newest of several peers'. Within an epoch no part shrinks but
+    when the mark is set back; the counters are in it as delivery to topics that are held back moves
+    no main mark."""
     main = marks.main
-    return marks.epoch, main.c, main.r, main.L, marks.delivered + marks.dead + marks.expired
+    answered = marks.delivered + marks.dead + marks.expired
+    return marks.epoch, marks.resets, main.c, main.r, main.L, answered
 
 
 def _peer(

@@ -15,7 +15,7 @@ import pytest
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
-from slotwheel.wheel.errors import Damaged, InvalidConfiguration, NotMaster
+from slotwheel.wheel.errors import ClockBehind, Damaged, InvalidConfiguration, NotMaster
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.journal.entry import EntryKind
@@ -478,3 +478,73 @@ def test_a_file_that_grew_while_it_was_read_is_not_called_sound(peers: tuple[Pee
     storage.note_damage(second, info, Damaged("there", info.length - 9, expected="y", found="z"))
     a.wheel.scrubber.turn(30_000)
     assert list(a.wheel.damaged()) == [second]
+
+
+def committed(peer: Peer) -> None:
+    peer.sync()
+    peer.wheel.commit(peer.wheel.log_view().durable)
+
+
+@pytest.mark.parametrize("by_snapshot", [False, True])
+def test_what_was_cancelled_is_known_to_the_next_master_though_its_slot_is_gone(
+    peers: tuple[Peer, Peer], *, by_snapshot: bool
+) -> None:
+    """A standby spills and cleans for itself, and keeps what was cancelled; a snapshot has it."""
+    a, b = peers
+    a.lead(1)
+    first = a.send((NOW + 50, "t", b"x"), (NOW + 50, "t", b"y"))
+    committed(a)
+    targets = [a.wheel.mint.one(NOW + 50, first.result(0).base_offset + n) for n in range(2)]
+    assert a.wheel.cancel(targets[:1], NOW, 0.0) == [CancelAnswer.UNKNOWN], "not committed in time"
+    committed(a)
+    assert delivered(a, NOW + 5_000) == [b"y"]
+    master_of(a.wheel).append_mark(NOW + 5_000, at_once=True)
+    committed(a)
+    if not by_snapshot:
+        a.ship(b)
+    for one in (a, b):
+        one.wheel.spill(NOW + 5_000, everything=True)
+        one.wheel.clean(NOW + 5_000)
+        assert not any((one.path / "slots").iterdir())
+    if by_snapshot:
+        b.wheel.promise(1, "a", False)
+        sink = b.wheel.snapshot_sink()
+        with a.wheel.snapshot() as source:
+            sink.begin()
+            sink.header(source.header())
+            b.wheel.install(sink.finish())
+    b.reopen()
+    b.wheel.commit(a.wheel.commit_index)
+    b.lead(2)
+    answers = b.wheel.cancel(targets, NOW + 5_000, 0.0)
+    assert answers == [CancelAnswer.CANCELLED, CancelAnswer.UNKNOWN]
+
+
+def test_a_mark_that_is_set_back_is_so_for_all_peers(peers: tuple[Peer, Peer]) -> None:
+    """The master's clock was a day ahead; the next one's is right, and its operator says so."""
+    a, b = peers
+    day = 24 * 3_600_000
+    a.lead(1)
+    a.send((NOW + 1, "t", b"early"))
+    committed(a)
+    assert delivered(a, NOW + day) == [b"early"]
+    master_of(a.wheel).queue_mark(NOW + day)
+    committed(a)
+    a.ship(b)
+    a.wheel.stand_by()
+    b.lead(2)
+    b.send((NOW + 10, "t", b"x"))
+    committed(b)
+    with pytest.raises(ClockBehind):
+        master_of(b.wheel).next_chunk(NOW + 10)
+    assert b.wheel.set_back(NOW + 10) == 0
+    assert delivered(b, NOW + 10) == [b"x"]
+    master_of(b.wheel).queue_mark(NOW + 500)
+    committed(b)
+    a.wheel.cut_after(a.wheel.commit_index)
+    b.ship(a)
+    b.wheel.stand_by()
+    a.lead(3)
+    a.send((NOW + 20, "t", b"y"))
+    committed(a)
+    assert delivered(a, NOW + 600) == [b"y"]
