@@ -16,7 +16,7 @@ from ..node.logs import FORMATS, LEVELS, set_up
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.events import TRACE_TOPIC
 from ..wheel.protocol import DEFAULT_ADDRESS
-from .shared import host_name, need_gateway, node_addresses, pair, positive_span, span_ms
+from .shared import host_name, kafka_option, need_gateway, node_addresses, positive_span, span_ms
 
 DEFAULT_LISTEN = "127.0.0.1:8082"
 
@@ -53,13 +53,7 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
     " Without it search, and what is known of a message, are off.",
 )
 @click.option("--bootstrap", metavar="HOST:PORT,…", help="Kafka's brokers, for the REST proxy.")
-@click.option(
-    "--kafka",
-    "kafka_settings",
-    type=pair,
-    multiple=True,
-    help="A setting of the Kafka client; may be repeated.",
-)
+@kafka_option
 @click.option(
     "--dead-letter-topic",
     metavar="TOPIC",
@@ -120,7 +114,7 @@ def command(
     nodes: str,
     data: Path | None,
     bootstrap: str | None,
-    kafka_settings: tuple[tuple[str, str], ...],
+    kafka_settings: dict[str, str],
     dead_letter_topic: str,
     trace_retain: timedelta | None,
     trace_topic: str,
@@ -152,7 +146,7 @@ def command(
         nodes=tuple(split(nodes)),
         data=data,
         bootstrap=bootstrap,
-        kafka=dict(kafka_settings),
+        kafka=kafka_settings,
         dead_letter_topic=dead_letter_topic,
         trace_retain_ms=0 if trace_retain is None else span_ms(trace_retain),
         trace_topic=trace_topic,

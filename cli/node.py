@@ -25,8 +25,8 @@ from .configfile import read_policies, read_settings
 from .shared import (
     F,
     host_name,
+    kafka_option,
     need_gateway,
-    pair,
     positive_span,
     retention,
     size,
@@ -163,13 +163,7 @@ def _limits(function: F) -> F:
     help="Where due messages go: topics in the data directory, or Kafka by either client.",
 )
 @click.option("--bootstrap", metavar="HOST:PORT,…", help="Kafka's brokers.")
-@click.option(
-    "--kafka",
-    "kafka_settings",
-    type=pair,
-    multiple=True,
-    help="A setting of the sink's Kafka client, in its own names; may be repeated.",
-)
+@kafka_option
 @click.option("--delay-topic", metavar="TOPIC", help="Take messages from this Kafka topic, too.")
 @click.option(
     "--delay-partition",
@@ -245,7 +239,7 @@ def command(
     slots: int,
     sink: str,
     bootstrap: str | None,
-    kafka_settings: tuple[tuple[str, str], ...],
+    kafka_settings: dict[str, str],
     delay_topic: str | None,
     delay_partition: int,
     dead_letter_topic: str,
@@ -292,7 +286,7 @@ def command(
         wheel=wheel_config(group, slots, {**limits, **(retain or {})}),
         sink=sink,
         bootstrap=bootstrap,
-        kafka_settings=dict(kafka_settings),
+        kafka_settings=kafka_settings,
         delay_topic=delay_topic,
         delay_partition=delay_partition,
         dead_letter_topic=dead_letter_topic,
