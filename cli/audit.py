@@ -28,7 +28,16 @@ from ..wheel.checks import check_topic
 from ..wheel.texts import time_text
 from .printing import quiet_pipe
 from .resending import interruptible
-from .shared import Exit, data_argument, json_option, pair, positive_span, print_json, span, span_ms
+from .shared import (
+    Exit,
+    data_argument,
+    json_option,
+    kafka_option,
+    positive_span,
+    print_json,
+    span,
+    span_ms,
+)
 
 _ROWS = 30
 _STYLES = {
@@ -46,13 +55,7 @@ _STYLES = {
     metavar="HOST:PORT,…",
     help="Kafka's brokers, if topics are Kafka's; else they are the embedded ones in DIR.",
 )
-@click.option(
-    "--kafka",
-    "kafka_settings",
-    type=pair,
-    multiple=True,
-    help="A setting of the Kafka client; may be repeated.",
-)
+@kafka_option
 @click.option(
     "--topic",
     metavar="TOPIC",
@@ -92,7 +95,7 @@ _STYLES = {
 def command(
     directory: Path,
     bootstrap: str | None,
-    kafka_settings: tuple[tuple[str, str], ...],
+    kafka_settings: dict[str, str],
     topic: str,
     dead_letter_topic: str,
     interval: timedelta,
@@ -115,7 +118,7 @@ def command(
     settings = AuditSettings(
         data=directory,
         bootstrap=bootstrap,
-        kafka=dict(kafka_settings),
+        kafka=kafka_settings,
         topic=topic,
         dead_letter_topic=dead_letter_topic,
         interval_ms=span_ms(interval),

@@ -27,7 +27,7 @@ from ..wheel.checks import check_topic
 from .fields import record_fields, topic_fields
 from .printing import Listing, quiet_pipe
 from .progress import progress_bar
-from .shared import is_typed, json_option, pair
+from .shared import is_typed, json_option, kafka_option
 
 LOOK_AGAIN_S = 0.02
 
@@ -40,13 +40,7 @@ LOOK_AGAIN_S = 0.02
     help="Read the embedded topic in this data directory of a node.",
 )
 @click.option("--bootstrap", metavar="HOST:PORT,…", help="Read the topic of the Kafka there.")
-@click.option(
-    "--kafka",
-    "kafka_settings",
-    type=pair,
-    multiple=True,
-    help="A setting of the Kafka client, in kafka-python's names; may be repeated.",
-)
+@kafka_option
 @click.option(
     "--from",
     "position",
@@ -66,7 +60,7 @@ def command(
     topic: str,
     data: Path | None,
     bootstrap: str | None,
-    kafka_settings: tuple[tuple[str, str], ...],
+    kafka_settings: dict[str, str],
     position: int,
     follow: bool,
     limit: int | None,
@@ -91,7 +85,7 @@ def command(
         else:
             from ..reading.kafka.kafkatopic import DUMP, KafkaTopic
 
-            reader = KafkaTopic(str(bootstrap), topic, dict(kafka_settings))
+            reader = KafkaTopic(str(bootstrap), topic, kafka_settings)
             stack.callback(reader.close)
             if not follow:
                 total = reader.total(position)

@@ -19,10 +19,10 @@ from ..wheel.protocol import DEFAULT_ADDRESS
 from .shared import (
     data_mode_option,
     host_name,
+    kafka_option,
     keep_private,
     need_gateway,
     node_addresses,
-    pair,
     positive_span,
     span_ms,
 )
@@ -63,13 +63,7 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
 )
 @data_mode_option
 @click.option("--bootstrap", metavar="HOST:PORT,…", help="Kafka's brokers, for the REST proxy.")
-@click.option(
-    "--kafka",
-    "kafka_settings",
-    type=pair,
-    multiple=True,
-    help="A setting of the Kafka client; may be repeated.",
-)
+@kafka_option
 @click.option(
     "--dead-letter-topic",
     metavar="TOPIC",
@@ -131,7 +125,7 @@ def command(
     data: Path | None,
     data_mode: str,
     bootstrap: str | None,
-    kafka_settings: tuple[tuple[str, str], ...],
+    kafka_settings: dict[str, str],
     dead_letter_topic: str,
     trace_retain: timedelta | None,
     trace_topic: str,
@@ -164,7 +158,7 @@ def command(
         nodes=tuple(split(nodes)),
         data=data,
         bootstrap=bootstrap,
-        kafka=dict(kafka_settings),
+        kafka=kafka_settings,
         dead_letter_topic=dead_letter_topic,
         trace_retain_ms=0 if trace_retain is None else span_ms(trace_retain),
         trace_topic=trace_topic,

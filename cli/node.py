@@ -27,9 +27,9 @@ from .shared import (
     F,
     data_mode_option,
     host_name,
+    kafka_option,
     keep_private,
     need_gateway,
-    pair,
     partitions,
     positive_span,
     retention,
@@ -172,13 +172,7 @@ def _limits(function: F) -> F:
     help="Where due messages go: topics in the data directory, or Kafka by either client.",
 )
 @click.option("--bootstrap", metavar="HOST:PORT,…", help="Kafka's brokers.")
-@click.option(
-    "--kafka",
-    "kafka_settings",
-    type=pair,
-    multiple=True,
-    help="A setting of the sink's Kafka client, in its own names; may be repeated.",
-)
+@kafka_option
 @click.option(
     "--delay-topic",
     "delay_topics",
@@ -268,7 +262,7 @@ def command(
     slots: int,
     sink: str,
     bootstrap: str | None,
-    kafka_settings: tuple[tuple[str, str], ...],
+    kafka_settings: dict[str, str],
     delay_topics: tuple[str, ...],
     delay_partitions: tuple[int, ...] | None,
     delay_from: str | None,
@@ -318,7 +312,7 @@ def command(
         wheel=wheel_config(group, slots, {**limits, **(retain or {})}),
         sink=sink,
         bootstrap=bootstrap,
-        kafka_settings=dict(kafka_settings),
+        kafka_settings=kafka_settings,
         delay_topics=delay_topics,
         delay_partitions=delay_partitions,
         delay_from=delay_from,

@@ -22,7 +22,17 @@ from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted
 from .redeliver import redeliver_options
 from .replayfollow import follow_options, run_audit
-from .shared import Exit, check_range, epoch_ms, json_option, moment, span, span_ms
+from .shared import (
+    Exit,
+    check_range,
+    epoch_ms,
+    json_option,
+    kafka_settings,
+    merged,
+    moment,
+    span,
+    span_ms,
+)
 from .sparkprogress import SparkProgress
 from .verdict import print_verdict
 
@@ -35,15 +45,20 @@ if TYPE_CHECKING:
 _PATH = click.Path(dir_okay=False, path_type=Path)
 _EXITS = {"proven": Exit.DONE, "not proven": Exit.FAILED, "proven in part": Exit.PARTLY}
 """Exit code by the outcome of a verdict."""
+_BROKERS = "bootstrap.servers"
 
 
-def _brokers(value: str) -> str:
-    """Option type: addresses of Kafka's brokers."""
+def _kafka(value: str) -> dict[str, str]:
+    """Option type: addresses of Kafka's brokers, or as ``kafka_settings``."""
+    if "=" in value or Path(value).is_file():
+        return kafka_settings(value)
     for address in value.split(","):
         host, _, port = address.strip().rpartition(":")
         if not host or not port.isdecimal():  # a protocol may stand before the host
-            raise click.BadParameter(f"{address!r} is not HOST:PORT")
-    return value
+            raise click.BadParameter(
+                f"{address!r} is not HOST:PORT, name=value or a file of such lines"
+            )
+    return {_BROKERS: value}
 
 
 @click.command("replay", short_help="Prove that each message was delivered once, in time.")
@@ -57,10 +72,14 @@ def _brokers(value: str) -> str:
 )
 @click.option(
     "--kafka",
-    type=_brokers,
-    envvar="SLOTWHEEL_REPLAY_KAFKA",  # SLOTWHEEL_KAFKA is a setting of the node's Kafka client
+    "kafka",
+    type=_kafka,
+    callback=merged,
+    multiple=True,
+    envvar="SLOTWHEEL_REPLAY_KAFKA",  # SLOTWHEEL_KAFKA is of commands that need not read Kafka
     metavar="HOST:PORT,…",
-    help="Kafka's brokers, where messages were delivered.",
+    help="Kafka's brokers, where messages were delivered. Once more for each setting of the client,"
+    " NAME=VALUE in librdkafka's names, or a file of such lines.",
 )
 @click.option(
     "--topic",
@@ -141,7 +160,7 @@ def _brokers(value: str) -> str:
 def command(
     directories: tuple[str, ...],
     dumps: tuple[Path, ...],
-    kafka: str | None,
+    kafka: dict[str, str],
     topics: tuple[str, ...],
     dead_letter_topic: str,
     kafka_jars: Path | None,
@@ -175,10 +194,13 @@ def command(
     Exit code 0: proven; 1: not proven, and why; 4: proven in part, and what could not be decided.
     """
     check_range(start, end)
+    brokers = kafka.pop(_BROKERS, None)
+    if kafka and brokers is None:
+        raise click.UsageError("--kafka has settings, and no HOST:PORT")
     interval_ms = span_ms(interval)
     if interval_ms < 1:
         raise click.UsageError("--interval is shorter than a millisecond")
-    if topics and kafka is None:
+    if topics and brokers is None:
         raise click.UsageError("--topic is of --kafka, which is not given")
     if not follow and (run_for is not None or state is not None):
         raise click.UsageError("--for and --state belong to --follow")
@@ -188,7 +210,7 @@ def command(
         raise click.UsageError("--tables with --follow needs --traces")
     if follow and tables and "://" in tables:
         raise click.UsageError("--tables with --follow is a directory of this machine")
-    if follow and kafka is not None and not topics:
+    if follow and brokers is not None and not topics:
         raise click.UsageError("--follow with --kafka needs each --topic")
     _check_spark(started=not master)
     from ..reading.layout import FileFilter, find
@@ -196,7 +218,9 @@ def command(
     from ..replay.judging.context import Options
     from ..replay.report.page import write_report
 
-    delivered = None if kafka is None else KafkaTopics(kafka, topics, dead_letter_topic)
+    delivered = None
+    if brokers is not None:
+        delivered = KafkaTopics(brokers, topics, dead_letter_topic, kafka)
     more = {}
     if delivered is not None:
         delivered.check()
@@ -216,10 +240,11 @@ def command(
             end_ms,
             problems,
             dead_letter_topic,
-            kafka or "",
+            brokers or "",
             topics,
             str(traces.resolve()) if traces is not None else "",
             str(Path(tables).resolve()) if tables else "",
+            kafka,
         )
         return run_audit(settings, run_for, state, master, driver_memory, more, as_json=as_json)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)

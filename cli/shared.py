@@ -23,6 +23,7 @@ from click.core import ParameterSource
 from ..client.addresses import check_addresses, split
 from ..client.httpconnection import SCHEMES
 from ..client.message import clock_ms
+from ..delivery.kafka.settings import named
 from ..intake.sources import PARTITIONS_MAX, parse_partitions
 from ..policy.levels import instant_ms
 from ..wheel.config import KIB, MIB
@@ -167,6 +168,51 @@ def partitions(value: str) -> tuple[int, ...]:
         raise click.BadParameter(
             f"{value!r} are not partitions; write 0,3-5; the limit is {PARTITIONS_MAX - 1}"
         ) from None
+
+
+_SETTING = re.compile(r"\s*([^\s=#]+)(?: = |=)(.*)")
+
+
+def kafka_settings(value: str) -> dict[str, str]:
+    """Option type: ``name=value``, or a file of such lines."""
+    path = Path(value)
+    if "=" in value and not path.is_file():
+        return named(dict([pair(value)]))
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(
+            f"{value!r} is neither name=value nor a file of such lines: {error}"
+        ) from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        setting = _SETTING.fullmatch(line)
+        if setting is not None:
+            found[setting[1]] = setting[2]
+        elif line.strip() and not line.lstrip().startswith("#"):
+            raise click.BadParameter(f"line {number} of {value!r} is not name=value")
+    return named(found)
+
+
+def kafka_option(function: F) -> F:
+    """``--kafka``: settings of every Kafka client that a command makes."""
+    return click.option(
+        "--kafka",
+        "kafka_settings",
+        type=kafka_settings,
+        callback=merged,
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of every Kafka client, in librdkafka's names, such as"
+        " security.protocol=SSL; or a file of such lines, for those that nobody may see. May be"
+        " repeated.",
+    )(function)
+
+
+def merged(
+    _context: click.Context, _option: click.Parameter, values: tuple[dict[str, str], ...]
+) -> dict[str, str]:
+    return {name: value for one in values for name, value in one.items()}
 
 
 def host_name(value: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from ..delivery.kafka.collection import without_collection
 from ..delivery.kafka.header_names import headers_of
 from ..delivery.kafka.limits import within
+from ..delivery.kafka.settings import ClientKind, for_confluent, refused
 from ..wheel.errors import InvalidConfiguration
 from .making import make_by_confluent, no_brokers
 from .message import Received, SourcePartition
@@ -55,6 +56,7 @@ class ConfluentSource(Source):
         self._ck = confluent()
         self._assignment = assignment
         self._held: set[SourcePartition] = set()
+        settings = extra or {}
         common: dict[str, Any] = {"bootstrap.servers": bootstrap, "client.id": "slotwheel-consumer"}
         common |= {"reconnect.backoff.max.ms": 1000, "log.connection.close": False}
         config: dict[str, Any] = common | {
@@ -65,14 +67,17 @@ class ConfluentSource(Source):
             "fetch.queue.backoff.ms": 10,  # a full queue is left alone for a second by default
             "socket.timeout.ms": 10_000,  # a commit inside a rebalance has no other limit
         }
-        config |= extra or {}
+        config |= for_confluent(settings, ClientKind.CONSUMER)
         config |= {"group.id": group, "enable.auto.commit": False}
         config["enable.auto.offset.store"] = False
-        self._consumer = self._ck.Consumer(config, logger=_log)
+        try:
+            self._consumer = self._ck.Consumer(config, logger=_log)
+        except self._ck.KafkaException as error:
+            raise refused(error.args[0]) or no_brokers(bootstrap, settings, error) from None
         try:
             there = self._consumer.list_topics(timeout=_ASK_S).topics
             if missing := [name for name in create if name not in there]:
-                make_by_confluent(common, config, missing)
+                make_by_confluent(common, settings, missing)
                 there = self._consumer.list_topics(timeout=_ASK_S).topics
             wanted = (*topics, *needed)
             if missing := [name for name in wanted if name not in (*there, *create)]:
@@ -85,7 +90,7 @@ class ConfluentSource(Source):
             )
         except self._ck.KafkaException as error:
             self.close()
-            raise no_brokers(bootstrap, error) from error
+            raise no_brokers(bootstrap, settings, error) from error
         except BaseException:
             self.close()
             raise

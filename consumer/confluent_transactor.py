@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from ..delivery.kafka.limits import within
+from ..delivery.kafka.settings import ClientKind, for_confluent, refused
 from .confluent_source import confluent
 from .inflight import CommitBatch
-from .making import OF_CONSUMERS
 from .source import ConsumerFailed, SourceAway
 from .transactions import END_S, TRANSACTION_S, TransactionFailed, Transactor
 
@@ -27,7 +27,6 @@ _ASK_S = 2.0
 class ConfluentTransactor(Transactor):
     def __init__(self, bootstrap: str, transactional_id: str, extra: Mapping[str, Any]) -> None:
         self._ck = confluent()
-        ours = {key: value for key, value in extra.items() if not key.startswith(OF_CONSUMERS)}
         self._config = {
             "bootstrap.servers": bootstrap,
             "client.id": "slotwheel-consumer",
@@ -39,7 +38,7 @@ class ConfluentTransactor(Transactor):
             "linger.ms": 1,
             "message.timeout.ms": int(END_S * 1000),
             "message.max.bytes": 64 << 20,  # the topic's own limit decides
-            **ours,
+            **for_confluent(extra, ClientKind.PRODUCER),
             "transactional.id": transactional_id,
             "transaction.timeout.ms": int(TRANSACTION_S * 1000),
             # It is also waited while the transaction before still ends.
@@ -52,7 +51,10 @@ class ConfluentTransactor(Transactor):
     def start(self) -> None:
         self.close()
         config = self._config | ({"batch.num.messages": 1} if self._singly else {})
-        self._producer = self._ck.Producer(config, logger=_log)
+        try:
+            self._producer = self._ck.Producer(config, logger=_log)
+        except self._ck.KafkaException as error:
+            raise refused(error.args[0]) or SourceAway(str(error)) from None
         try:
             self._insist(self._producer.init_transactions, time.monotonic() + END_S)
         except self._ck.KafkaException as error:

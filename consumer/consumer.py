@@ -60,7 +60,8 @@ class Consumer:
       after a restart: what a crashed process left open is then ended at once, else after 10 s. Of
       two members with the same one, one ends with ``ConsumerFailed``.
     - ``messages_max``, ``bytes_max``: so much is read that is not finished, at most.
-    - ``kafka``: further settings of the client, by its own names.
+    - ``kafka``: further settings of the client, in librdkafka's names whichever client it is:
+      ``{"security.protocol": "SASL_SSL", …}``.
     - ``observer``: is told what becomes of messages, such as a ``Tracer`` (``slotwheel.trace``).
 
     Errors: ``InvalidConfiguration``, also for a topic that is not there; ``InvalidMessage`` for an

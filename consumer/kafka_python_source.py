@@ -2,8 +2,10 @@
 
 The client's own thread runs its callbacks, where a call that waits is refused; so positions of
 revoked partitions are committed by awaiting there. A partition that a member had, and has again
-after the next rebalance, the client goes on reading where it was, so it counts as never revoked;
-unless the member was out of the group in between, which the client may learn only as it joins.
+after a rebalance, the client goes on reading where it was, so it counts as never revoked; unless
+somebody else may have had it in between. The generation does not tell: that of a member alone in
+its group may grow by two, when it joins again before it has learned of the last time. The group's
+position does: it is as this member has left it, or somebody else has been there.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
 
 from ..delivery.kafka.header_names import read_leniently
 from ..delivery.kafka.limits import within
+from ..delivery.kafka.settings import ClientKind, for_kafka_python
 from .making import make_by_kafka_python, no_brokers
 from .message import Received, SourcePartition
 from .source import (
@@ -65,23 +68,26 @@ class KafkaPythonSource(PositionedSource):
         there; ``partitions``: read these and no topics, without being a member of the group, whose
         positions are kept all the same; ``extra``: settings of the client."""
         read_leniently()
-        config: dict[str, Any] = {
+        settings = extra or {}
+        common: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "client_id": "slotwheel-consumer",
+            "bootstrap_timeout_ms": int(_BOOTSTRAP_S * 1000),
+            "reconnect_backoff_max_ms": 1000,
+        }
+        config: dict[str, Any] = common | {
             "auto_offset_reset": "earliest",
             "isolation_level": "read_committed",  # it also asks for stable offsets
             "allow_auto_create_topics": False,
-            "bootstrap_timeout_ms": int(_BOOTSTRAP_S * 1000),
-            "reconnect_backoff_max_ms": 1000,
             "metrics_enabled": False,
             # A fetch of a partition that has nothing new makes those of others wait so long.
             "fetch_max_wait_ms": 50,
             "max_partition_fetch_bytes": 4 << 20,
         }
-        config |= extra or {}
+        config |= for_kafka_python(settings, ClientKind.CONSUMER)
         config |= {"group_id": group, "enable_auto_commit": False}
         try:
-            make_by_kafka_python(config, create)
+            make_by_kafka_python(common, settings, create)
             self._consumer = KafkaConsumer(**config)
             try:
                 there = self._consumer.topics()
@@ -97,7 +103,7 @@ class KafkaPythonSource(PositionedSource):
                 self._consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)
                 raise
         except (kafka_errors.KafkaError, OSError) as error:
-            raise no_brokers(bootstrap, error) from error
+            raise no_brokers(bootstrap, settings, error) from error
 
     def subscribe(self, topics: Sequence[str]) -> None:
         try:
@@ -136,6 +142,10 @@ class KafkaPythonSource(PositionedSource):
             raise SourceAway(f"not committed: {error}") from error
         except (kafka_errors.KafkaError, OSError) as error:
             raise _meaning(error) from error
+        self.stored(positions)
+
+    def stored(self, positions: Mapping[SourcePartition, int]) -> None:
+        self._listener.stored |= positions
 
     def hold(self, partitions: Collection[SourcePartition]) -> None:
         # Both are sets of the client that other threads change: what is gone is not an error.
@@ -155,6 +165,7 @@ class KafkaPythonSource(PositionedSource):
         assignment = self._consumer.assignment()
         own = [one for one in starts if TopicPartition(*one) in assignment]
         committed = self.committed(own)
+        self._listener.stored |= {one: committed.get(one) for one in own}
         self.seek({one: committed.get(one, starts[one]) for one in own})
 
     def seek(self, positions: Mapping[SourcePartition, int]) -> None:
@@ -190,18 +201,21 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         self._lock = threading.Lock()  # both threads look
         self._own: set[SourcePartition] = set()
         self._member: Any = None
+        self.stored: dict[SourcePartition, int | None] = {}
+        """The group's positions as this member has found or left them; None: there was none."""
 
     def look(self) -> None:
         """Pass on what has changed by now."""
         with self._lock:
-            self._look()
+            self._look(frozenset())
 
-    def _look(self) -> None:
+    def _look(self, moved: Collection[SourcePartition]) -> None:
+        """``moved``: partitions that somebody else may have had."""
         member = self._current()
         own = {SourcePartition(*one) for one in self._consumer.assignment()}
-        if member == self._member and own == self._own:
+        if member == self._member and own == self._own and not moved:
             return
-        kept = own & self._own if self._stayed(member) else set()
+        kept = (own & self._own).difference(moved)
         if gone := self._own - kept:
             self._assignment.revoked(list(gone))
         self._assignment.assigned(list(own - kept), member)
@@ -213,21 +227,47 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         stable = member.state == MemberState.STABLE and member.generation_id >= 0
         return member if stable else self._member
 
-    def _stayed(self, member: Any) -> bool:
-        """Whether nobody else can have had our partitions since we last looked."""
-        last = self._member
+    def _stayed(self) -> bool:
+        """Whether no generation can have been without us since we last looked."""
+        last, member = self._member, self._current()
         return last is None or (
             member.member_id == last.member_id and member.generation_id <= last.generation_id + 1
         )
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
+        found = await self._ask_stored(assigned)
         with self._lock:
-            if not self._stayed(self._current()):
+            moved = set() if self._stayed() else self._moved(found)
+            if moved:
                 # The client would go on where it was, and not at what is committed by now.
                 subscription = self._consumer._subscription
-                subscription.assign_from_subscribed([])
+                rest = [one for one in assigned if _named(one) not in moved]
+                subscription.assign_from_subscribed(rest)
                 subscription.assign_from_subscribed(list(assigned))
-            self._look()
+            new = set(map(_named, assigned)) - (self._own - moved)
+            self.stored |= {one: found.get(one) for one in new}
+            self._look(moved)
+
+    def _moved(self, found: Mapping[SourcePartition, int | None]) -> set[SourcePartition]:
+        """Of our partitions those whose position in the group is not as we have left it, or not
+        known."""
+        unknown = object()
+        return {
+            one for one in self._own if found.get(one, unknown) != self.stored.get(one, unknown)
+        }
+
+    async def _ask_stored(self, assigned: Any) -> dict[SourcePartition, int | None]:
+        """The group's positions, None where there is none; empty if they are not known."""
+        coordinator = self._consumer._coordinator
+        try:
+            found = await coordinator.fetch_committed_offsets_async(
+                set(assigned), timeout_ms=int(COMMIT_S * 1000)
+            )
+        except kafka_errors.KafkaError as error:
+            _log.warning("slotwheel consumer: positions could not be read: %s", error)
+            return {}
+        positions = {SourcePartition(*one): at.offset for one, at in found.items()}
+        return {one: positions.get(one) for one in map(_named, assigned)}
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
         # A leader that joins again because topics have changed forgets that it does so once it has
@@ -241,6 +281,7 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
                     offsets_of(positions), timeout_ms=int(COMMIT_S * 1000)
                 )
                 self._assignment.committed(positions)
+                self.stored |= positions
             except kafka_errors.KafkaError as error:
                 _log.warning("slotwheel consumer: at a rebalance: not committed: %s", error)
 
@@ -249,6 +290,10 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         with self._lock:
             self._assignment.revoked(list(gone))
             self._own -= gone
+
+
+def _named(partition: Any) -> SourcePartition:
+    return SourcePartition(*partition)
 
 
 def offsets_of(positions: Mapping[SourcePartition, int]) -> dict[Any, Any]:

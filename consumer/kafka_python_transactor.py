@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from kafka import KafkaProducer
 from kafka import errors as kafka_errors
 from kafka.partitioner.default import murmur2
 from kafka.structs import TopicPartition
@@ -32,8 +31,7 @@ _ASK_MS = 2000
 
 class KafkaPythonTransactor(Transactor):
     def __init__(self, bootstrap: str, transactional_id: str, extra: Mapping[str, Any]) -> None:
-        ours = {k: v for k, v in extra.items() if k in KafkaProducer.DEFAULT_CONFIG}
-        self._settings = KafkaSettings(bootstrap, extra=ours)
+        self._settings = KafkaSettings(bootstrap, extra=dict(extra))
         self._id = transactional_id
         self._lane: TransactionalLane | None = None
 

@@ -4,37 +4,36 @@ default."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
+from ..delivery.kafka.reach import why_not
+from ..delivery.kafka.settings import ClientKind, for_confluent, for_kafka_python
 from ..wheel.errors import NodeUnreachable
 
 _log = logging.getLogger("slotwheel.librdkafka")
 _ASK_S = 5.0
-OF_CONSUMERS = (
-    *("group.", "session.", "heartbeat.", "auto.offset", "enable.auto", "isolation.", "queued."),
-    *("fetch.", "max.poll", "partition.assign", "allow.auto"),
-)
-"""How settings begin that only a consumer has."""
 
 
-def no_brokers(bootstrap: str, error: Exception) -> NodeUnreachable:
+def no_brokers(bootstrap: str, settings: Mapping[str, Any], error: Exception) -> NodeUnreachable:
     return NodeUnreachable(
-        f"no Kafka broker answers: {str(error) or type(error).__name__}",
+        f"no Kafka broker answers: {why_not(bootstrap, settings, error)}",
         got=bootstrap,
         remedy="Check bootstrap, the network, and the settings in kafka={…}",
     )
 
 
-def make_by_kafka_python(config: dict[str, Any], topics: Sequence[str]) -> None:
-    """Make those that are not there. ``config``: of a consumer. Errors: kafka-python's."""
+def make_by_kafka_python(
+    common: Mapping[str, Any], settings: Mapping[str, Any], topics: Sequence[str]
+) -> None:
+    """Make those that are not there. ``common``: what every client needs; ``settings``: the user's.
+    Errors: kafka-python's."""
     if not topics:
         return
-    known = {key: value for key, value in config.items() if key in KafkaAdminClient.DEFAULT_CONFIG}
-    admin = KafkaAdminClient(**known)
+    admin = KafkaAdminClient(**{**common, **for_kafka_python(settings, ClientKind.ADMIN)})
     try:
         there = set(admin.list_topics())
         wanted = {"num_partitions": -1, "replication_factor": -1}
@@ -49,15 +48,15 @@ def make_by_kafka_python(config: dict[str, Any], topics: Sequence[str]) -> None:
 
 
 def make_by_confluent(
-    common: dict[str, Any], config: dict[str, Any], topics: Sequence[str]
+    common: Mapping[str, Any], settings: Mapping[str, Any], topics: Sequence[str]
 ) -> None:
-    """Make topics that are not there. ``config``: of a consumer; ``common``: what every client
-    needs. Errors: confluent-kafka's."""
+    """As ``make_by_kafka_python``, for topics that are known not to be there. Errors:
+    confluent-kafka's."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-    shared = {key: value for key, value in config.items() if not key.startswith(OF_CONSUMERS)}
-    admin = AdminClient(common | shared, logger=_log)
+    config = {**common, **for_confluent(settings, ClientKind.ADMIN)}
+    admin = AdminClient(config, logger=_log)
     for asked in admin.create_topics([NewTopic(name, -1, -1) for name in topics]).values():
         try:
             asked.result(_ASK_S)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..client import Client
 from ..client.message import clock_ms
 from ..delivery.kafka.header_names import UNREADABLE
+from ..delivery.kafka.settings import CONFLUENT, KAFKA_PYTHON, check
 from ..policy.failure import retry_topic
 from ..policy.policyset import PolicySet
 from ..policy.retry import RetryPolicy, find_policy
@@ -19,6 +20,7 @@ from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from ..wheel.rows import Header
+from .confluent_source import confluent
 from .failing import Failing
 from .inflight import InFlight
 from .making import no_brokers
@@ -50,7 +52,7 @@ class Wanted:
     create_topics: bool
     messages_max: int
     bytes_max: int
-    kafka: Mapping[str, Any]
+    kafka: Mapping[str, Any] = field(repr=False)
     observer: ConsumerObserver | None
 
     def check(self) -> None:
@@ -66,6 +68,10 @@ class Wanted:
         if self.client not in CLIENTS:
             remedy = "Choose one of these"
             raise _unusable("unknown client", repr(self.client), ", ".join(CLIENTS), remedy)
+        if self.kafka and self.client == "confluent":
+            confluent()
+        if self.kafka:
+            check(self.kafka, CONFLUENT if self.client == "confluent" else KAFKA_PYTHON)
         for name, value in (("messages_max", self.messages_max), ("bytes_max", self.bytes_max)):
             if value < 1:
                 raise _unusable(f"no usable {name}", str(value), "at least 1", "Raise it")
@@ -119,7 +125,7 @@ class Parts:
             if self.transactor is not None:
                 self.transactor.close()
             if isinstance(error, SourceAway):
-                raise no_brokers(str(wanted.bootstrap), error) from error
+                raise no_brokers(str(wanted.bootstrap), wanted.kafka, error) from error
             raise
         if self.rule is not None:
             self.source.unwanted = self._unwanted

@@ -161,6 +161,7 @@ class Pump:
                     raise
                 self._start_again(error, batch)
                 return False
+            self._source.stored(batch.positions)
         self._inflight.committed(batch.positions)
         if (observer := self._parts.wanted.observer) is not None:
             observer.committed(self._parts.wanted.group, batch.positions)

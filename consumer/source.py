@@ -72,6 +72,9 @@ class Source(ABC):
     def commit(self, positions: Mapping[SourcePartition, int]) -> None:
         """Commit, and wait for it. Errors: ``SourceAway``: perhaps nothing is committed."""
 
+    def stored(self, positions: Mapping[SourcePartition, int]) -> None:  # noqa: B027
+        """A transaction has committed these."""
+
     @abstractmethod
     def hold(self, partitions: Collection[SourcePartition]) -> None:
         """Read no more of these for now, and of all others again."""

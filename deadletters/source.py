@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from ..delivery.kafka.confluent_client import ck
+from ..delivery.kafka.settings import named
 from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ..reading.kafka.confluenttopic import ConfluentTopic
 from ..reading.kafka.kafkatopic import DUMP, KafkaTopic, NewTopic
@@ -102,7 +103,7 @@ class LetterSource:
 
     def _client(self) -> type[KafkaTopic] | type[ConfluentTopic]:
         """confluent-kafka, unless it is not installed or settings of the other one are given."""
-        theirs = any("_" in name for name in self.settings)
+        theirs = any("_" in name for name in named(self.settings))
         return KafkaTopic if ck is None or theirs else ConfluentTopic
 
 

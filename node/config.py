@@ -108,11 +108,11 @@ class NodeConfig:
                 else "a delay topic needs a Kafka to read it from",
                 remedy="Give --bootstrap HOST:PORT",
             )
-        if self.kafka_settings and not self.to_kafka:
+        if self.kafka_settings and self.bootstrap is None:
             raise InvalidConfiguration(
-                "settings for a Kafka client, and no sink that has one",
+                "settings for Kafka's clients, and no Kafka",
                 got=", ".join(self.kafka_settings),
-                remedy="Choose --sink kafka-python or --sink confluent",
+                remedy="Give --bootstrap HOST:PORT, and --sink kafka-python or --sink confluent",
             )
         if self.delivery not in SEMANTICS:
             raise InvalidConfiguration(

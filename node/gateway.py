@@ -5,6 +5,7 @@ Its standard input is a pipe that the node holds open: however the node ends, th
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -28,6 +29,8 @@ class GatewayProcess:
 
     def __init__(self, config: NodeConfig, listening: str) -> None:
         self._command = command(config, listening)
+        lines = [f"{name}={value}\n" for name, value in config.kafka_settings.items()]
+        self._kafka_settings = "".join(lines).encode()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
@@ -39,7 +42,7 @@ class GatewayProcess:
                 return _LOOK_EVERY_S
             process = self._process
             if process is None:
-                self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
+                self._process = self._start()
             elif process.poll() is not None:
                 self._close(process)
                 self._process = None
@@ -60,6 +63,16 @@ class GatewayProcess:
             process.kill()
             with suppress(subprocess.TimeoutExpired):  # the kernel does not let it go
                 process.wait(GATEWAY_END_S)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Kafka's settings come in a file without a name: everybody can see a command line."""
+        if not self._kafka_settings:
+            return subprocess.Popen(self._command, stdin=subprocess.PIPE)
+        with open(os.memfd_create("kafka"), "wb", buffering=0) as file:
+            file.write(self._kafka_settings)
+            number = file.fileno()
+            command = [*self._command, f"--kafka=/dev/fd/{number}"]
+            return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[number])
 
     @staticmethod
     def _close(process: subprocess.Popen[bytes]) -> None:
@@ -87,7 +100,6 @@ def command(config: NodeConfig, listening: str) -> Sequence[str]:
     if config.audit:
         given["audit-ahead"] = f"{config.wheel.horizon_ms}ms"
     options = [f"--{name}={value}" for name, value in given.items()]
-    options += [f"--kafka={name}={value}" for name, value in config.kafka_settings.items()]
     options += [f"--http-name={name}" for name in config.http_names]
     options += ["--access-log"] if config.http_log else []
     options += ["--audit"] if config.audit else []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ..delivery.deadletters import DeadLetters
 from ..delivery.departures import DepartureKeeper, KeptDepartures
@@ -15,6 +14,8 @@ from ..delivery.embedded.exactly_once import EmbeddedExactlyOnce
 from ..delivery.embedded.sink import EmbeddedSink
 from ..delivery.kafka.exactly_once import KafkaExactlyOnce
 from ..delivery.kafka.plan import KafkaSettings
+from ..delivery.kafka.settings import CONFLUENT as CONFLUENT_KAFKA
+from ..delivery.kafka.settings import KAFKA_PYTHON, check
 from ..delivery.kafka.sink import KafkaSink
 from ..delivery.ports import DeliveryEvents
 from ..delivery.semantics import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, AtLeastOnce, AtMostOnce
@@ -43,6 +44,7 @@ class WaysOut:
         clock: Clock,
         events: DeliveryEvents,
     ) -> None:
+        _check_kafka(config)
         embedded = EmbeddedSink(files, mint, clock)
         self._local = embedded
         try:
@@ -90,18 +92,32 @@ class WaysOut:
             self.sink.close()
 
 
+def _check_kafka(config: NodeConfig) -> None:
+    """Settings that keep a client from its brokers are found before the node serves, and not by its
+    sink. Errors: ``InvalidConfiguration``, ``MissingExtra``."""
+    if config.kafka_settings:
+        clients = {CONFLUENT_KAFKA if config.sink == CONFLUENT else KAFKA_PYTHON}
+        if config.http is not None:  # what the gateway has
+            clients.add(KAFKA_PYTHON)
+        if config.sink == CONFLUENT:
+            from ..delivery.kafka.confluent_client import need_extra
+
+            need_extra()
+        check(config.kafka_settings, *clients)
+
+
 def _kafka_sink(config: NodeConfig, mint: IdMint) -> KafkaSink:
     assert config.bootstrap is not None
     kind: type[KafkaSink]
     if config.sink == CONFLUENT:
         from ..delivery.kafka.confluent import ConfluentSink
 
-        kind, extra = ConfluentSink, dict[str, Any](config.kafka_settings)
+        kind = ConfluentSink
     else:
-        from ..delivery.kafka.kafka_python import KafkaPythonSink, typed
+        from ..delivery.kafka.kafka_python import KafkaPythonSink
 
-        kind, extra = KafkaPythonSink, typed(config.kafka_settings)
-    settings = KafkaSettings(config.bootstrap, extra=extra)
+        kind = KafkaPythonSink
+    settings = KafkaSettings(config.bootstrap, extra=config.kafka_settings)
     if config.delivery != EXACTLY_ONCE:
         return kind(mint, settings)
     # Not the group that reads the delay topic: one that keeps the mark must have no members.

@@ -98,7 +98,7 @@ class EmbeddedTails:
 class KafkaTails:
     def __init__(self, bootstrap: str, wheel: str, settings: Mapping[str, str]) -> None:
         """Errors: ``NodeUnreachable``."""
-        self._bootstrap, self._wheel = bootstrap, wheel
+        self._bootstrap, self._wheel, self._settings = bootstrap, wheel, settings
         self.at_end = True
         self._since: dict[str, int] = {}
         self._whole: set[str] = set()
@@ -128,7 +128,7 @@ class KafkaTails:
             for part, place in self._places.items():  # what was fetched and not handed on
                 with suppress(Exception):
                     self._consumer.seek(part, place)
-            raise unreachable(self._bootstrap, error) from None
+            raise unreachable(self._bootstrap, self._settings, error) from None
 
     def _read(self) -> Iterator[TailRows]:
         if time.monotonic() - self._looked_s > _LOOK_EVERY_S:

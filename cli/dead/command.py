@@ -38,9 +38,9 @@ from ..shared import (
     epoch_ms,
     is_typed,
     json_option,
+    kafka_option,
     moment,
     node_options,
-    pair,
     print_json,
 )
 from .resend import Asked, redrive
@@ -64,13 +64,7 @@ def _source_options(function: F) -> F:
         click.option(
             "--bootstrap", metavar="HOST:PORT,…", help="Read the topic of the Kafka there."
         ),
-        click.option(
-            "--kafka",
-            "kafka_settings",
-            type=pair,
-            multiple=True,
-            help="A setting of the Kafka client; may be repeated.",
-        ),
+        kafka_option,
         click.option(
             "--topic",
             metavar="TOPIC",
@@ -143,7 +137,7 @@ def _letters(
     stack: ExitStack,
     data: Path | None,
     bootstrap: str | None,
-    kafka_settings: tuple[tuple[str, str], ...],
+    kafka_settings: dict[str, str],
     topic: str,
     start: datetime | None = None,
     end: datetime | None = None,
@@ -161,14 +155,14 @@ def _open_source(
     stack: ExitStack,
     data: Path | None,
     bootstrap: str | None,
-    settings: tuple[tuple[str, str], ...],
+    settings: dict[str, str],
 ) -> LetterSource:
     """Errors: ``click.UsageError`` unless exactly one of the two is given."""
     data, bootstrap = one_source(data, bootstrap)
     if bootstrap is None and is_typed("kafka_settings"):
         raise click.UsageError("--kafka needs --bootstrap.")
     files = None if data is None else stack.enter_context(reading(data))
-    return LetterSource(files, bootstrap or "", dict(settings), _report_damage)
+    return LetterSource(files, bootstrap or "", settings, _report_damage)
 
 
 def _report_damage(text: str) -> None:

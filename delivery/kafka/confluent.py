@@ -33,6 +33,8 @@ from .confluent_client import (
 )
 from .confluent_transactions import ConfluentTransactions
 from .plan import KafkaSettings, SendFailure, SendPlan
+from .reach import why_not
+from .settings import ClientKind, named
 from .sink import KafkaSink
 from .topicbook import TOPIC_LIMIT, TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
 from .transactions import Transactions
@@ -41,7 +43,6 @@ _SILENT_MAX = 5
 """Requests without an answer, in a row, after which the client is made anew: the client may be
 stuck, and the broker long up."""
 _MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
-_COMPRESSION = ("compression.type", "compression.codec")
 
 CAREFUL_S = 60.0
 """How long, s, a topic is sent record by record after one of its batches was refused."""
@@ -85,7 +86,7 @@ class ConfluentSink(KafkaSink):
 
     def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
         topics = plan.records.topics
-        batch_bytes = int(self.settings.extra.get("batch.size", BATCH_BYTES))
+        batch_bytes = int(named(self.settings.extra).get("batch.size", BATCH_BYTES))
         with self._lock:
             careful = {
                 topic
@@ -164,7 +165,8 @@ class ConfluentSink(KafkaSink):
                 self._abandon(_MAIN)
             with self._lock:
                 self._admin = None  # nobody would read what it logs meanwhile
-            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+            why = why_not(self.settings.bootstrap, self.settings.extra, error)
+            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {why}") from error
         self._silent = 0
         found = known.topics[topic]
         if found.error is not None:
@@ -178,8 +180,7 @@ class ConfluentSink(KafkaSink):
 
     def _bytes_max(self, topic: str, deadline: float) -> int | None:
         """The topic's limit, bytes, so that larger rows are refused without sending them."""
-        extra = self.settings.extra
-        if any(extra.get(name, "none") != "none" for name in _COMPRESSION):
+        if named(self.settings.extra).get("compression.type", "none") != "none":
             return None  # the broker measures the compressed batch
         admin = self._admin_client()
         resource = ck_admin.ConfigResource(ck_admin.RESOURCE_TOPIC, topic)
@@ -197,7 +198,9 @@ class ConfluentSink(KafkaSink):
             if self._closed:
                 raise Unreachable("the sink is closed")
             if self._admin is None:
-                self._admin = ck_admin.AdminClient(client_config(self.settings), logger=client_log)
+                self._admin = ck_admin.AdminClient(
+                    client_config(self.settings, ClientKind.ADMIN), logger=client_log
+                )
             return self._admin
 
     def _producer(self, name: str) -> Any:
@@ -220,7 +223,7 @@ class ConfluentSink(KafkaSink):
         config = producer_config(settings, timeout_s)
         if name == _CAREFUL:
             config |= {"batch.num.messages": 1, "linger.ms": 0}
-        return config | client_config(settings)
+        return config | client_config(settings, ClientKind.PRODUCER)
 
     def _abandon(self, name: str) -> None:
         """End a producer, and drop all records that it still holds."""

@@ -21,6 +21,7 @@ from typing import Any
 from ...wheel.errors import MissingExtra
 from ..sink import Answer
 from .plan import KafkaSettings, SendFailure, SendPlan
+from .settings import ClientKind, for_confluent
 
 ck: Any = None  # None when the extra is not installed, which is reported when a sink is made
 ck_admin: Any = None
@@ -58,14 +59,14 @@ def need_extra() -> None:
         )
 
 
-def client_config(settings: KafkaSettings) -> dict[str, Any]:
+def client_config(settings: KafkaSettings, kind: ClientKind) -> dict[str, Any]:
     """What every client needs, also one that sends nothing; the user's own settings among it."""
     return {
         "bootstrap.servers": settings.bootstrap,
         "client.id": "slotwheel",
         "reconnect.backoff.max.ms": 1000,
         "log.connection.close": False,
-    } | settings.extra
+    } | for_confluent(settings.extra, kind)
 
 
 def producer_config(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]:

@@ -37,6 +37,8 @@ from .confluent_client import (
     send_by,
 )
 from .plan import KafkaSettings, SendFailure, SendPlan
+from .reach import why_not
+from .settings import ClientKind
 from .topicbook import Unreachable
 from .transactions import Fenced, Refused, StoredMark
 
@@ -80,12 +82,13 @@ class ConfluentTransactions(AlternatingTransactions):
                 producer.abandon()
                 raise
         except (ck.KafkaException, Abortable) as error:
-            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+            raise self._unreachable(error) from error
         return producer
 
     def _read_mark(self, deadline: float) -> StoredMark | None:
         config = {"group.id": self.group, "isolation.level": "read_committed"}
-        consumer = ck.Consumer(config | client_config(self.settings), logger=client_log)
+        config |= client_config(self.settings, ClientKind.CONSUMER)
+        consumer = ck.Consumer(config, logger=client_log)
         try:
             found = insist(lambda left_s: self._committed(consumer, left_s), deadline)
             if found is None:
@@ -93,9 +96,13 @@ class ConfluentTransactions(AlternatingTransactions):
             members = insist(self._members, deadline)
             return StoredMark(found.offset, found.metadata or "", members)
         except (ck.KafkaException, Abortable, TimeoutError) as error:
-            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+            raise self._unreachable(error) from error
         finally:
             close_behind(consumer)
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        why = why_not(self.settings.bootstrap, self.settings.extra, error)
+        return Unreachable(f"Kafka at {self.settings.bootstrap}: {why}")
 
     def _committed(self, consumer: Any, left_s: float) -> Any:
         """The stored offset, or None."""
@@ -110,7 +117,9 @@ class ConfluentTransactions(AlternatingTransactions):
         return found if found.offset >= 0 else None
 
     def _members(self, left_s: float) -> int:
-        admin = ck_admin.AdminClient(client_config(self.settings), logger=client_log)
+        admin = ck_admin.AdminClient(
+            client_config(self.settings, ClientKind.ADMIN), logger=client_log
+        )
         asked = admin.describe_consumer_groups([self.group], request_timeout=left_s)
         return len(asked[self.group].result(left_s).members)
 
@@ -123,7 +132,8 @@ class ConfluentProducer(TransactionalProducer):
     ) -> None:
         super().__init__()
         self._timeout_s = min(settings.trial_timeout_s, TRANSACTION_TIMEOUT_S)
-        config = producer_config(settings, self._timeout_s) | client_config(settings)
+        config = producer_config(settings, self._timeout_s)
+        config |= client_config(settings, ClientKind.PRODUCER)
         own = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": int(TRANSACTION_TIMEOUT_S * 1000),
@@ -132,7 +142,8 @@ class ConfluentProducer(TransactionalProducer):
         self._producer = ck.Producer(config | own, logger=client_log)
         self._topic = topic
         # It never subscribes, so it never joins: it is only there to name the group.
-        namer = ck.Consumer({"group.id": group} | client_config(settings), logger=client_log)
+        of_group = client_config(settings, ClientKind.CONSUMER) | {"group.id": group}
+        namer = ck.Consumer(of_group, logger=client_log)
         self._group = namer.consumer_group_metadata()
         close_behind(namer)
 

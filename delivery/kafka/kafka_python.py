@@ -8,9 +8,7 @@ kafka-python has no bound on memory of its own; the bounds are those of ``KafkaS
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +21,8 @@ from .kafka_python_client import admin_config, send_by
 from .kafka_python_transactions import KafkaPythonTransactions
 from .lane import ProducerLane
 from .plan import KafkaSettings, SendFailure, SendPlan
+from .reach import why_not
+from .settings import named
 from .sink import KafkaSink
 from .topicbook import TOPIC_LIMIT, NotYet, TopicInfo, Unreachable
 from .transactions import Transactions
@@ -64,7 +64,7 @@ class KafkaPythonSink(KafkaSink):
         try:
             lane = self._acquire_lane(timeout_s, trial=trial)
         except (kafka_errors.KafkaError, OSError) as error:
-            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+            raise self._unreachable(error) from error
         sound = False
         try:
             failures = send_by(lane, plan, timeout_s)
@@ -103,7 +103,7 @@ class KafkaPythonSink(KafkaSink):
                 bytes_max = self._bytes_max(topic) if found["error_code"] == 0 else None
             except (kafka_errors.KafkaError, OSError) as error:
                 self._drop_admin()
-                raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+                raise self._unreachable(error) from error
         code = found["error_code"]
         if code in (_MISSING, _INVALID):
             return None
@@ -113,9 +113,13 @@ class KafkaPythonSink(KafkaSink):
         leaderless = sum(one["leader_id"] < 0 for one in partitions)
         return TopicInfo(len(partitions), leaderless, bytes_max)
 
+    def _unreachable(self, error: Exception) -> Unreachable:
+        why = why_not(self.settings.bootstrap, self.settings.extra, error)
+        return Unreachable(f"Kafka at {self.settings.bootstrap}: {why}")
+
     def _bytes_max(self, topic: str) -> int | None:
         """The topic's limit, bytes, so that larger rows are refused without ending the producer."""
-        if self.settings.extra.get("compression_type"):
+        if named(self.settings.extra).get("compression.type", "none") != "none":
             return None  # the broker measures the compressed batch
         try:
             resource = ConfigResource(ConfigResourceType.TOPIC, topic, [TOPIC_LIMIT])
@@ -129,14 +133,3 @@ class KafkaPythonSink(KafkaSink):
         if admin is not None:
             with suppress(Exception):
                 admin.close()
-
-
-def typed(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Settings in the types that kafka-python expects: numbers and booleans, not texts."""
-    found: dict[str, Any] = {}
-    for name, text in settings.items():
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
-    return found

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
 from ...wheel.schema import Int64s
@@ -22,6 +20,7 @@ from ..sink import Answer
 from .lane import ProducerLane
 from .murmur2 import partitions_of
 from .plan import NO_PARTITION, KafkaSettings, SendFailure, SendPlan
+from .settings import ClientKind, for_kafka_python
 
 _LATE_S = 0.5
 """The client gives up a record by itself; so much longer, s, is waited for it to do so."""
@@ -106,8 +105,8 @@ def classify(error: Exception, *, aborted: bool = False) -> SendFailure:
     return SendFailure(Answer.UNKNOWN, reason)
 
 
-def client_config(settings: KafkaSettings, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client that only asks needs; of the user's settings those that it knows."""
+def client_config(settings: KafkaSettings, kind: ClientKind) -> dict[str, Any]:
+    """What a client that only asks needs, and the user's settings."""
     timeout_ms = int(settings.metadata_timeout_s * 1000)
     ours = {
         "bootstrap_servers": settings.bootstrap,
@@ -115,11 +114,11 @@ def client_config(settings: KafkaSettings, known: Mapping[str, Any]) -> dict[str
         "bootstrap_timeout_ms": timeout_ms,
         "reconnect_backoff_max_ms": 1000,
     }
-    return ours | {key: value for key, value in settings.extra.items() if key in known}
+    return ours | for_kafka_python(settings.extra, kind)
 
 
 def admin_config(settings: KafkaSettings) -> dict[str, Any]:
     """The settings of a client for administration."""
     timeout_ms = int(settings.metadata_timeout_s * 1000)
     ours = {"request_timeout_ms": timeout_ms}
-    return ours | client_config(settings, KafkaAdminClient.DEFAULT_CONFIG)
+    return ours | client_config(settings, ClientKind.ADMIN)

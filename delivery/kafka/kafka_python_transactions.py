@@ -31,6 +31,8 @@ from .alternating import (
 from .kafka_python_client import admin_config, client_config, send_by
 from .lane import ProducerLane
 from .plan import KafkaSettings, SendFailure, SendPlan
+from .reach import why_not
+from .settings import ClientKind
 from .topicbook import Unreachable
 from .transactions import Fenced, Refused, StoredMark
 
@@ -82,7 +84,7 @@ class KafkaPythonTransactions(AlternatingTransactions):
 
     def _committed(self, deadline: float) -> Any:
         """The stored offset, or None. With read_committed the client requires a stable one."""
-        config = client_config(self.settings, KafkaConsumer.DEFAULT_CONFIG) | {
+        config = client_config(self.settings, ClientKind.CONSUMER) | {
             "group_id": self.group,
             "isolation_level": "read_committed",
             "enable_auto_commit": False,
@@ -109,7 +111,8 @@ class KafkaPythonTransactions(AlternatingTransactions):
         found = meaning(error)
         if isinstance(found, Fenced | Refused):
             return found
-        return Unreachable(f"Kafka at {self.settings.bootstrap}: {error}")
+        why = why_not(self.settings.bootstrap, self.settings.extra, error)
+        return Unreachable(f"Kafka at {self.settings.bootstrap}: {why}")
 
 
 class TransactionalLane(ProducerLane):

@@ -18,6 +18,7 @@ from kafka.structs import TopicPartition
 
 from ...wheel.rows import Header
 from .plan import KafkaSettings, SendPlan
+from .settings import ClientKind, for_kafka_python
 
 BATCH_BYTES = 128 * 1024
 _CLOSE_S = 1.0
@@ -53,7 +54,8 @@ class ProducerLane:
             "allow_auto_create_topics": False,
             "metrics_enabled": False,
         }
-        self._producer = KafkaProducer(**config | settings.extra | (own or {}))
+        config |= for_kafka_python(settings.extra, ClientKind.PRODUCER)
+        self._producer = KafkaProducer(**config | (own or {}))
         self._keep_batches_in_flight()
         self._forget_topics_that_went()
 

@@ -20,8 +20,7 @@ NO_PARTITION = -1
 class KafkaSettings:
     """How a Kafka sink reaches its brokers, and its limits.
 
-    ``extra``: further settings of the client, in its own names (``security.protocol`` for
-    confluent-kafka, ``security_protocol`` for kafka-python). They override ours.
+    ``extra``: further settings of the client (``settings.py``). They override ours.
     """
 
     bootstrap: str

@@ -324,7 +324,7 @@ def refused(error: Any) -> InvalidConfiguration | None:
     text = text.removeprefix("Failed to create consumer: ")
     _, quote, rest = text.partition('No such configuration property: "')
     if quote:
-        return _no_such(rest.rstrip('"'), CONFLUENT, list(_TABLE), "leave it out")
+        return _no_such(rest.rstrip('"'), CONFLUENT, list(_TABLE), "correct it")
     return _unusable(text)
 
 

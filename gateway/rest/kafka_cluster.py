@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from cachetools import LRUCache
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 
@@ -23,6 +23,7 @@ from ...consumer.message import SourcePartition
 from ...consumer.source import Assignment, PositionedSource
 from ...delivery.kafka.kafka_python_client import admin_config
 from ...delivery.kafka.plan import KafkaSettings
+from ...delivery.kafka.reach import why_not
 from ...wheel.checks import is_topic
 from ..errors import HttpError
 from .cluster import Cluster
@@ -34,12 +35,11 @@ FRESH_S = 60.0
 """After this time a known topic is asked for again: it may have more partitions, or be gone."""
 _TOPICS_REMEMBERED = 10_000
 _AWAY_S = 1.0
-_KNOWN = KafkaConsumer.DEFAULT_CONFIG
 _OF_AN_INSTANCE = {
-    "client_id": "slotwheel-gateway",
+    "client.id": "slotwheel-gateway",
     # There are many of them, and each holds so much.
-    "fetch_max_bytes": 2 << 20,
-    "max_partition_fetch_bytes": 1 << 20,
+    "fetch.max.bytes": 2 << 20,
+    "max.partition.fetch.bytes": 1 << 20,
 }
 _MISSING = (
     kafka_errors.UnknownTopicOrPartitionError.errno,
@@ -48,11 +48,11 @@ _MISSING = (
 
 
 class KafkaCluster(Cluster):
-    """``extra``: settings of the clients, in kafka-python's names and types."""
+    """``settings``: of the clients."""
 
-    def __init__(self, bootstrap: str, extra: Mapping[str, Any]) -> None:
-        self._bootstrap, self._extra = bootstrap, extra
-        self._config = admin_config(KafkaSettings(bootstrap, extra=dict(extra)))
+    def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
+        self._bootstrap, self._settings = bootstrap, settings
+        self._config = admin_config(KafkaSettings(bootstrap, extra=dict(settings)))
         self._lock = threading.Lock()
         self._admin: Any = None
         self._away: tuple[float, str] | None = None
@@ -125,9 +125,9 @@ class KafkaCluster(Cluster):
         latest: bool,
     ) -> PositionedSource:
         extra = {
-            **{key: value for key, value in self._extra.items() if key in _KNOWN},
+            **self._settings,
             **_OF_AN_INSTANCE,
-            "auto_offset_reset": "latest" if latest else "earliest",
+            "auto.offset.reset": "latest" if latest else "earliest",
         }
         return KafkaPythonSource(
             self._bootstrap, group, topics, assignment, partitions=partitions, extra=extra
@@ -160,7 +160,8 @@ class KafkaCluster(Cluster):
                         remedy="Check the rights of the gateway's client, and its --kafka settings",
                     ) from error
                 self._drop()
-                text = f"Kafka's brokers do not answer: {text}"
+                why = why_not(self._bootstrap, self._settings, text)
+                text = f"Kafka's brokers do not answer: {why}"
                 self._away = time.monotonic(), text
                 raise not_now(text) from error
             self._away = None

@@ -8,7 +8,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from ...delivery.kafka.kafka_python import typed
 from ..errors import HttpError
 from ..requests import Reply
 from ..services import Services
@@ -74,7 +73,7 @@ def routes(services: Services) -> list[BaseRoute]:
 def _cluster_of(services: Services) -> Cluster | None:
     settings = services.settings
     if settings.bootstrap is not None:
-        return KafkaCluster(settings.bootstrap, typed(settings.kafka))
+        return KafkaCluster(settings.bootstrap, settings.kafka)
     return None if settings.data is None else EmbeddedCluster(settings.data)
 
 

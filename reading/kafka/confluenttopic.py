@@ -17,17 +17,19 @@ import pyarrow as pa
 from ...delivery.kafka.collection import without_collection
 from ...delivery.kafka.confluent_client import ck, ck_admin, client_log
 from ...delivery.kafka.header_names import headers_of
-from ...wheel.errors import NodeUnreachable, SlotwheelError
+from ...delivery.kafka.settings import ClientKind, for_confluent, refused
+from ...wheel.errors import NodeUnreachable
 from ...wheel.rows import header_column
 from ...wheel.schema import TIME
 from .kafkatopic import CALL_S, DUMP, STALLED_S, NewTopic, no_such_topic
+from .looking import unreachable
 
 _ROWS_MAX = 5_000
 _POLL_S = 0.2
 
 
 class ConfluentTopic:
-    """A topic that exists. ``settings``: further ones of librdkafka, in its own names.
+    """A topic that exists. ``settings``: further ones of the Kafka client.
 
     Errors: ``NodeUnreachable``; ``InvalidMessage``: there is no such topic.
     """
@@ -36,7 +38,7 @@ class ConfluentTopic:
         self.topic = topic
         self._bootstrap = bootstrap
         self._trouble = ""
-        self._settings = {"bootstrap.servers": bootstrap} | dict(settings)
+        self._settings = settings
         ours = {
             "group.id": "slotwheel-read",  # librdkafka wants one; nothing is committed
             "client.id": "slotwheel-read",
@@ -52,17 +54,18 @@ class ConfluentTopic:
             "fetch.max.bytes": 16 << 20,
         }
         try:
-            self._consumer = ck.Consumer(ours | self._settings, logger=client_log)
+            config = self._config(ClientKind.CONSUMER)
+            self._consumer = ck.Consumer(ours | config, logger=client_log)
         except ck.KafkaException as error:
-            raise SlotwheelError(
-                f"a setting of the Kafka client is not usable: {error.args[0].str()}",
-                remedy="Change --kafka",
-            ) from None
+            raise refused(error.args[0]) or self._unreachable(error.args[0].str()) from None
         try:
             self._find()
         except BaseException:
             self.close()
             raise
+
+    def _config(self, kind: ClientKind) -> dict[str, Any]:
+        return {"bootstrap.servers": self._bootstrap} | for_confluent(self._settings, kind)
 
     def _find(self) -> None:
         try:
@@ -99,7 +102,7 @@ class ConfluentTopic:
 
     def create(self, new: NewTopic) -> None:
         """Create another topic. Errors: ``NodeUnreachable``."""
-        admin = ck_admin.AdminClient(self._settings, logger=client_log)
+        admin = ck_admin.AdminClient(self._config(ClientKind.ADMIN), logger=client_log)
         topic = ck_admin.NewTopic(new.name, new.partitions, -1, config=new.config)
         try:
             for made in admin.create_topics([topic], operation_timeout=CALL_S).values():
@@ -150,10 +153,7 @@ class ConfluentTopic:
         return ended
 
     def _unreachable(self, why: str) -> NodeUnreachable:
-        return NodeUnreachable(
-            f"Kafka at {self._bootstrap}: {why}",
-            remedy="Check --bootstrap, and that the broker runs",
-        )
+        return unreachable(self._bootstrap, self._settings, why)
 
 
 def _before(records: pa.RecordBatch, ends: Mapping[int, int]) -> tuple[pa.RecordBatch, set[int]]:

@@ -24,13 +24,13 @@ _FETCH_BYTES = 16 << 20
 
 
 class KafkaTail:
-    """``settings``: further ones of the Kafka client, in its own names. Errors on construction:
+    """``settings``: further ones of the Kafka client. Errors on construction:
     ``NodeUnreachable``, ``InvalidConfiguration`` for a setting."""
 
     def __init__(
         self, bootstrap: str, topic: str, positions: Mapping[int, int], settings: Mapping[str, str]
     ) -> None:
-        self._bootstrap = bootstrap
+        self._bootstrap, self._settings = bootstrap, settings
         self._topic = topic
         self._positions = dict(positions)
         self._looked_s = float("-inf")
@@ -50,7 +50,7 @@ class KafkaTail:
                 return []
             polled = self._consumer.poll(int(timeout_s * 1000))
         except (KafkaError, OSError) as error:
-            raise unreachable(self._bootstrap, error) from None
+            raise unreachable(self._bootstrap, self._settings, error) from None
         found = [
             TailRecord(part.partition, record.offset + 1, record.value, record.timestamp)
             for part, records in polled.items()
@@ -69,7 +69,7 @@ class KafkaTail:
                 for part, end in ends.items()
             )
         except (KafkaError, OSError) as error:
-            raise unreachable(self._bootstrap, error) from None
+            raise unreachable(self._bootstrap, self._settings, error) from None
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1000)

@@ -24,7 +24,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic as KafkaTopicSpec
 from kafka.errors import KafkaError
 
-from ...delivery.kafka.kafka_python import typed
+from ...delivery.kafka.settings import ClientKind, for_kafka_python
 from ...wheel.errors import InvalidMessage, NodeUnreachable
 from ...wheel.rows import header_column
 from ...wheel.schema import HEADERS, TIME
@@ -73,7 +73,7 @@ def no_such_topic(topic: str, there: Iterable[str]) -> InvalidMessage:
 
 
 class KafkaTopic:
-    """A topic that exists. ``settings``: further ones of the Kafka client, in its own names.
+    """A topic that exists. ``settings``: further ones of the Kafka client.
 
     Errors: ``NodeUnreachable``; ``InvalidMessage``: there is no such topic.
     """
@@ -81,7 +81,7 @@ class KafkaTopic:
     def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
         self.topic = topic
         self._bootstrap = bootstrap
-        self._extra = typed(settings)
+        self._settings = settings
         self._consumer = open_looking(
             *(bootstrap, "slotwheel-consume", settings),
             auto_offset_reset="none",
@@ -96,7 +96,7 @@ class KafkaTopic:
             )
         except (KafkaError, OSError) as error:
             self.close()
-            raise unreachable(self._bootstrap, error) from None
+            raise unreachable(self._bootstrap, self._settings, error) from None
         except BaseException:
             self.close()
             raise
@@ -116,12 +116,12 @@ class KafkaTopic:
         """Create another topic. Errors: ``NodeUnreachable``."""
         topic = KafkaTopicSpec(new.name, new.partitions, -1, topic_configs=dict(new.config))
         try:
-            with closing(
-                KafkaAdminClient(bootstrap_servers=self._bootstrap, **self._extra)
-            ) as admin:
+            config = for_kafka_python(self._settings, ClientKind.ADMIN)
+            reached = {"bootstrap_servers": self._bootstrap} | config
+            with closing(KafkaAdminClient(**reached)) as admin:
                 admin.create_topics([topic], timeout_ms=_CALL_MS)
         except (KafkaError, OSError) as error:
-            raise unreachable(self._bootstrap, error) from None
+            raise unreachable(self._bootstrap, self._settings, error) from None
 
     @property
     def some_deleted(self) -> bool:
@@ -146,7 +146,7 @@ class KafkaTopic:
         try:
             yield from self._batches(position, go_on)
         except (KafkaError, OSError) as error:
-            raise unreachable(self._bootstrap, error) from None
+            raise unreachable(self._bootstrap, self._settings, error) from None
 
     def _batches(self, position: int, go_on: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         consumer = self._consumer

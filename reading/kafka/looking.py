@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka import KafkaConsumer
-from kafka.errors import KafkaError
+from kafka.errors import AuthorizationError, KafkaError
 
 from ...delivery.kafka.header_names import read_leniently
-from ...delivery.kafka.kafka_python import typed
+from ...delivery.kafka.reach import why_not
+from ...delivery.kafka.settings import ClientKind, for_kafka_python
 from ...wheel.errors import InvalidConfiguration, NodeUnreachable
 
 CALL_MS = 10_000
@@ -38,17 +39,23 @@ def open_looking(
         "reconnect_backoff_max_ms": 1000,
     }
     try:
-        return KafkaConsumer(**common | ours | typed(settings))
+        return KafkaConsumer(**common | ours | for_kafka_python(settings, ClientKind.CONSUMER))
     except (AssertionError, TypeError, ValueError) as error:
         raise InvalidConfiguration(
             f"a setting of the Kafka client is not usable: {error}", remedy="Change --kafka"
         ) from None
     except (KafkaError, OSError) as error:
-        raise unreachable(bootstrap, error) from None
+        raise unreachable(bootstrap, settings, error) from None
 
 
-def unreachable(bootstrap: str, error: Exception) -> NodeUnreachable:
+def unreachable(
+    bootstrap: str, settings: Mapping[str, str], error: Exception | str
+) -> NodeUnreachable:
+    if isinstance(error, AuthorizationError):
+        return NodeUnreachable(
+            f"Kafka at {bootstrap} refuses: {error}", remedy="Give this client the right to it"
+        )
     return NodeUnreachable(
-        f"Kafka at {bootstrap}: {str(error) or type(error).__name__}",
-        remedy="Check --bootstrap, and that the broker runs",
+        f"Kafka at {bootstrap}: {why_not(bootstrap, settings, error)}",
+        remedy="Check --bootstrap and --kafka, and that the broker runs",
     )

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,15 @@ import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from ...delivery.kafka.reach import why_not
+from ...delivery.kafka.settings import (
+    JAVA,
+    KAFKA_PYTHON,
+    ClientKind,
+    check,
+    for_java,
+    for_kafka_python,
+)
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...wheel.errors import InvalidConfiguration, SlotwheelError
 from .summary import TOPICS_MAX
@@ -74,9 +83,13 @@ class KafkaTopics:
     of the dead letters is read in any case, if it exists."""
 
     def __init__(
-        self, bootstrap: str, names: Sequence[str] = (), dead_letters: str = DEAD_LETTER_TOPIC
+        self,
+        bootstrap: str,
+        names: Sequence[str] = (),
+        dead_letters: str = DEAD_LETTER_TOPIC,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        self._bootstrap = bootstrap
+        self._bootstrap, self._settings = bootstrap, settings or {}
         self._names = tuple(dict.fromkeys(names))
         self._dead_letters = dead_letters
         self.notes: list[str] = []
@@ -87,7 +100,9 @@ class KafkaTopics:
 
     def check(self) -> None:
         """Ask the brokers before anything is read. Errors: ``KafkaUnreachable``;
-        ``InvalidConfiguration``: a topic that was named does not exist."""
+        ``InvalidConfiguration``: a setting that is not usable, or a topic that was named does not
+        exist."""
+        check(self._settings, KAFKA_PYTHON, JAVA)
         with self._admin() as admin:
             self._check(_partitions(admin))
 
@@ -135,7 +150,7 @@ class KafkaTopics:
 
     def _source(self, spark: SparkSession, topics: Sequence[str]) -> DataFrame:
         options = {
-            **source_options(self._bootstrap),
+            **source_options(self._bootstrap, self._settings),
             "subscribe": ",".join(topics),
             "endingOffsets": "latest",
             # A failing broker ends the proof within a minute instead of three.
@@ -168,23 +183,27 @@ class KafkaTopics:
         from kafka.errors import KafkaError
 
         try:
-            with KafkaAdminClient(
-                bootstrap_servers=self._bootstrap,
-                client_id="slotwheel-replay",
-                bootstrap_timeout_ms=_TIMEOUT_MS,
-                request_timeout_ms=_TIMEOUT_MS,
-            ) as admin:
+            ours = {
+                "bootstrap_servers": self._bootstrap,
+                "client_id": "slotwheel-replay",
+                "bootstrap_timeout_ms": _TIMEOUT_MS,
+                "request_timeout_ms": _TIMEOUT_MS,
+            }
+            theirs = for_kafka_python(self._settings, ClientKind.ADMIN)
+            with KafkaAdminClient(**ours | theirs) as admin:
                 yield admin
         except (KafkaError, OSError) as error:
+            why = why_not(self._bootstrap, self._settings, error)
             raise KafkaUnreachable(
-                f"Kafka at {self._bootstrap} does not answer: {error}",
+                f"Kafka at {self._bootstrap} does not answer: {why}",
                 remedy="Look at the address, and whether the broker runs",
             ) from error
 
 
-def source_options(bootstrap: str) -> dict[str, str]:
+def source_options(bootstrap: str, settings: Mapping[str, str]) -> dict[str, str]:
     """What any reading of records needs: committed ones, from the first, with their headers."""
     return {
+        **{f"kafka.{name}": value for name, value in for_java(settings).items()},
         "kafka.bootstrap.servers": bootstrap,
         "kafka.isolation.level": "read_committed",
         "startingOffsets": "earliest",

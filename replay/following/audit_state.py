@@ -57,6 +57,8 @@ class Settings:
     """Directory of a trace store; empty: none."""
     tables: str = ""
     """Directory for the tables of all boundaries; empty: none."""
+    kafka_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of the client that reads there. Not kept with the state: a password may be among them."""
 
 
 @dataclass(slots=True)
@@ -153,7 +155,7 @@ class State:
         """The state in a folder, or that of a new audit. Errors: ``InvalidConfiguration``: it is
         another audit's; ``UnsupportedVersion``."""
         path = folder / STATE_NAME
-        mine = json.loads(json.dumps(asdict(settings)))
+        mine = json.loads(json.dumps(asdict(settings) | {"kafka_settings": {}}))
         if not path.exists():
             spilled = {peer.root: peer.spilled for peer in group.peers}
             peers = [PeerRead(proven=spilled.get(root, 0)) for root in settings.directories]

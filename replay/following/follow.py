@@ -114,7 +114,8 @@ def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
         )
     # A pattern also finds topics that are made later, such as that of the dead letters.
     names = [re.escape(name) for name in (*settings.topics, settings.dead_letter_topic)]
-    reader = spark.readStream.format(KAFKA).options(**source_options(settings.kafka))
+    options = source_options(settings.kafka, settings.kafka_settings)
+    reader = spark.readStream.format(KAFKA).options(**options)
     records = reader.option("subscribePattern", "|".join(names)).load()
     terms = GroupTerms(group.group, group.key, settings.dead_letter_topic)
     return scan_records(records, terms, KAFKA_NUMBER)

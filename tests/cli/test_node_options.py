@@ -146,7 +146,7 @@ def test_a_file_with_settings(started: list[NodeConfig], settings: Path) -> None
     limits = (wheel.tail_bytes_max, wheel.chunk_rows_max, wheel.tail_age_ms)
     assert limits == (64 << 20, 500, 5000)
     assert config.kafka_settings == {
-        "linger_ms": "7",
+        "linger.ms": "7",
         "security.protocol": "SSL",
         "enable.idempotence": "true",
     }

@@ -42,6 +42,25 @@ class TestKafkaPythonSource(KafkaSourceContract):
     kind = KafkaPythonSource
     quick = {"heartbeat_interval_ms": 300}
 
+    def test_a_generation_that_nobody_else_was_in_changes_nothing(self, rig: KafkaRig) -> None:
+        """Alone in its group, a member that joins again before it has learned of the last time
+        finds itself two generations further."""
+        name = rig._topic("alone", 3)
+        rig.fill([Sent(name, b"%d" % number, partition=number % 3) for number in range(30)])
+        source, book = rig.open(name)
+        assert isinstance(source, KafkaPythonSource)
+        begun = read(source, 12)
+        committed = SourcePartition(name, begun[0].partition)
+        source.commit({committed: begun[0].offset + 1})
+        listener, coordinator = source._listener, source._consumer._coordinator
+        last = listener._member
+        listener._member = last._replace(generation_id=last.generation_id - 1)
+        coordinator.request_rejoin()
+        rest = read(source, 18)
+        assert coordinator.group_metadata().generation_id > last.generation_id
+        assert sorted(values(begun + rest)) == list(range(30))
+        assert not book.gone
+
     def test_who_was_out_of_the_group_begins_anew(self, rig: KafkaRig) -> None:
         """Its client does not know that it was out: it stood still, and learns that the group
         changes before it learns that it is no member any more."""

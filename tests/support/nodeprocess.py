@@ -33,7 +33,7 @@ told_to = 2
 """Where a command that hangs is told, a descriptor; not the one that is captured for a test."""
 GIVES_UP_SOON = {
     "confluent": ("--kafka", "message.timeout.ms=1500", "--kafka", "request.timeout.ms=700"),
-    "kafka-python": ("--kafka", "delivery_timeout_ms=1500", "--kafka", "request_timeout_ms=700"),
+    "kafka-python": ("--kafka", "message.timeout.ms=1500", "--kafka", "request.timeout.ms=700"),
 }
 """Options of a node by its ``--sink``: it gives a record up soon when a broker does not answer, and
 not ten seconds later."""

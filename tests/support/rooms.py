@@ -222,7 +222,7 @@ ONLY_MODULES = {
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
     ("deadletters", "replay/facts"): frozenset({"headers"}),
-    ("deadletters", "delivery/kafka"): frozenset({"confluent_client"}),
+    ("deadletters", "delivery/kafka"): frozenset({"confluent_client", "settings"}),
     ("search", "delivery/embedded"): _TOPIC_FILES,
     ("search", "policy"): _LETTERS,
     ("replay/facts", "policy"): _LETTERS | {"failure"},

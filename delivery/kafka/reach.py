@@ -1,0 +1,203 @@
+"""Why no broker can be talked to: what a connection meets, step by step, without a client.
+
+Theory: to a client, a broker that closes the connection is one that does not answer, whatever the
+reason: both libraries report "timed out" for a wrong password, for TLS that one side does not
+speak, and for a certificate that nobody trusts. So the way in is gone once more by hand, with one
+request a step, until a step says no: name, port, TLS, what the broker asks for, mechanism,
+password.
+
+It is asked only after a client has failed, takes a few seconds at most, and what it found is
+remembered for a moment.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from cachetools import TTLCache
+
+from ...wheel.errors import SlotwheelError
+from .settings import ClientKind, for_kafka_python
+
+_STEP_S = 2.0
+_REMEMBERED_S = 5.0
+_ADDRESSES_MAX = 3
+_ANSWER_BYTES_MAX = 1 << 20
+_HANDSHAKE, _AUTHENTICATE = 17, 36
+_NO_SASL, _OTHER_MECHANISM = 34, 33
+"""Kafka's error codes: a listener without SASL; another mechanism."""
+_found: TTLCache[Any, str] = TTLCache(64, _REMEMBERED_S)
+
+
+class _Stopped(Exception):
+    """A step says no; the text says which, and what to do."""
+
+
+def why_not(bootstrap: str, settings: Mapping[str, Any], error: Exception | str) -> str:
+    """What keeps a client out; its own ``error`` where brokers let it in, or say nothing."""
+    text = str(error) or type(error).__name__
+    key = bootstrap, repr(sorted((name, str(value)) for name, value in settings.items()))
+    if key not in _found:
+        _found[key] = _ask(bootstrap, settings)
+    return _found[key] or text
+
+
+def _ask(bootstrap: str, settings: Mapping[str, Any]) -> str:
+    try:
+        config = for_kafka_python(settings, ClientKind.ADMIN)
+    except SlotwheelError as error:
+        return str(error)
+    first = ""
+    for address in bootstrap.split(",")[:_ADDRESSES_MAX]:
+        host, _, port = address.strip().rpartition(":")
+        try:
+            _enter(host.strip("[]"), int(port), config)
+        except _Stopped as stopped:
+            first = first or f"{address.strip()}: {stopped}"
+        except (OSError, ValueError, struct.error):
+            continue
+        else:
+            return ""
+    return first
+
+
+def _enter(host: str, port: int, config: Mapping[str, Any]) -> None:
+    """Errors: ``_Stopped``; others for what says nothing."""
+    protocol = config.get("security_protocol", "PLAINTEXT")
+    try:
+        plain = socket.create_connection((host, port), _STEP_S)
+    except socket.gaierror as error:
+        raise _Stopped(f"no such host ({error.strerror})") from None
+    except ConnectionRefusedError:
+        raise _Stopped("nothing listens there (connection refused)") from None
+    with closing(plain):
+        plain.settimeout(_STEP_S)
+        talking = _sealed(plain, host, config) if protocol.endswith("SSL") else plain
+        with closing(talking):
+            _log_in(talking, host, port, protocol, config)
+
+
+def _sealed(plain: socket.socket, host: str, config: Mapping[str, Any]) -> socket.socket:
+    context = ssl.create_default_context(cafile=config.get("ssl_cafile"))
+    context.check_hostname = config.get("ssl_check_hostname", True)
+    if config.get("ssl_certfile"):
+        password = config.get("ssl_password") or ""
+        context.load_cert_chain(config["ssl_certfile"], config.get("ssl_keyfile"), password)
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise _Stopped(
+            f"its certificate is not trusted: {error.verify_message}. Check ssl.ca.location"
+        ) from None
+    except ssl.SSLError as error:
+        raise _Stopped(
+            f"no TLS with it ({error.reason or error}). Check security.protocol, and whether the"
+            " broker wants a certificate (ssl.certificate.location)"
+        ) from None
+    except ConnectionError:
+        raise _Stopped("it does not speak TLS there. Check security.protocol") from None
+
+
+def _log_in(
+    talking: socket.socket, host: str, port: int, protocol: str, config: Mapping[str, Any]
+) -> None:
+    mechanism = config.get("sasl_mechanism") or "PLAIN"
+    try:
+        answer = _asked(talking, _HANDSHAKE, 1, _string(mechanism))
+    except (OSError, struct.error):
+        if not protocol.endswith("SSL") and _speaks_tls(host, port):
+            other = "SASL_SSL" if protocol.startswith("SASL_") else "SSL, or SASL_SSL"
+            raise _Stopped(f"it speaks TLS there. Set security.protocol={other}") from None
+        raise
+    (code,) = struct.unpack_from("!h", answer)
+    wants_login = code != _NO_SASL
+    if not protocol.startswith("SASL_"):
+        if wants_login:
+            other = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"
+            raise _Stopped(
+                f"it wants a login ({', '.join(_mechanisms(answer))}). Set"
+                f" security.protocol={other}, sasl.mechanism, sasl.username and sasl.password"
+            )
+        return
+    if not wants_login:
+        raise _Stopped("it takes no login there (SASL). Check security.protocol")
+    if code == _OTHER_MECHANISM:
+        known = ", ".join(_mechanisms(answer))
+        raise _Stopped(f"it does not take sasl.mechanism={mechanism}, but {known}")
+    _prove(talking, host, mechanism, config)
+
+
+def _prove(talking: socket.socket, host: str, mechanism: str, config: Mapping[str, Any]) -> None:
+    from kafka.net.sasl import get_sasl_mechanism
+
+    proof = get_sasl_mechanism(mechanism)(host=host, **config)
+    while not proof.is_done():
+        token = proof.auth_bytes()
+        answer = _asked(talking, _AUTHENTICATE, 0, struct.pack("!i", len(token)) + token)
+        code, length = struct.unpack_from("!hh", answer)
+        if code:
+            said = answer[4 : 4 + max(0, length)].decode("utf-8", "replace")
+            user = config.get("sasl_plain_username")
+            raise _Stopped(
+                f"it refuses the login of {user!r}: {said or code}. Check sasl.username,"
+                " sasl.password and sasl.mechanism"
+            )
+        at = 4 + max(0, length)
+        (size,) = struct.unpack_from("!i", answer, at)
+        proof.receive(answer[at + 4 : at + 4 + max(0, size)])
+
+
+def _speaks_tls(host: str, port: int) -> bool:
+    """Whether a listener that does not understand us does so by TLS; whose it is does not count."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), _STEP_S) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return True
+    except ssl.SSLError as error:
+        return "WRONG_VERSION" not in str(error)
+    except OSError:
+        return False
+
+
+def _asked(talking: socket.socket, kind: int, version: int, body: bytes) -> bytes:
+    """One request and the body of its answer."""
+    request = struct.pack("!hhi", kind, version, 1) + _string("slotwheel") + body
+    talking.sendall(struct.pack("!i", len(request)) + request)
+    (size,) = struct.unpack("!i", _received(talking, 4))
+    if not 4 <= size <= _ANSWER_BYTES_MAX:
+        raise ConnectionError("no answer of Kafka's")
+    return _received(talking, size)[4:]
+
+
+def _received(talking: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        part = talking.recv(count - len(found))
+        if not part:
+            raise ConnectionError("closed")
+        found += part
+    return found
+
+
+def _mechanisms(answer: bytes) -> list[str]:
+    (count,) = struct.unpack_from("!i", answer, 2)
+    at, found = 6, []
+    for _ in range(count):
+        (length,) = struct.unpack_from("!h", answer, at)
+        found.append(answer[at + 2 : at + 2 + length].decode("utf-8", "replace"))
+        at += 2 + length
+    return found
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("!h", len(encoded)) + encoded
