@@ -1,15 +1,15 @@
 """Writes embedded topics: finds the committed end, cuts what was never committed, appends blocks.
 
-Steps of one append, in this order, after which "accepted" means durable. They are three calls, so
-that a sink can do each for several topics together:
+Steps of one append, in this order, after which "accepted" means durable. They are four calls, so
+that a sink can do each for several topics together, and sync many files in one call (``sync_all``):
 
-    block written -> block synced -> record written and synced, end moves
+    block written -> block synced -> record written -> record synced, end moves
 
 A crash or an error (a full disk, say) before the last step leaves the old end, and the next append
 overwrites what was left behind. Each step names its position; nothing is appended blindly.
 
-A new segment has its index header and its directory entries synced before its first record is
-written. So an index without a complete header belongs to a segment that never had a row.
+A new segment's index header and directory entries are synced with its first block, before its first
+record is written. So an index without a complete header belongs to a segment that never had a row.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ class TopicEnd:
 
 @dataclass(frozen=True, slots=True)
 class PendingAppend:
-    """An append in progress, with the end that the topic has when all steps are done."""
+    """An append in progress, with the end that the topic has when all steps are done. ``new``:
+    its segment is new, and nothing of it is durable."""
 
     topic: str
     end: TopicEnd
+    new: bool = False
 
 
 @lru_cache(1024)
@@ -124,7 +126,7 @@ class TopicWriter:
         except Damaged as error:
             position = set_aside(self._files, topic, found[-1], error)
             self.damaged[segment_path(topic, found[-1])] = error.message
-            return self._start(topic, position)
+            return self._made(topic, position)
 
     def _recover(self, topic: str, first: int) -> TopicEnd:
         path = index_path(topic, first)
@@ -154,10 +156,9 @@ class TopicWriter:
     ) -> PendingAppend:
         """First step: write one block behind ``end``, not durable yet. ``columns``: those of the
         topic's schema behind ``position``. After an error in any step the old end still holds."""
-        if end is None:
-            end = self._start(topic, 0)
-        elif end.block.end >= self._segment_bytes:
-            end = self._start(topic, end.block.next_position)
+        new = end is None or end.block.end >= self._segment_bytes
+        if end is None or new:
+            end = self._start(topic, 0 if end is None else end.block.next_position)
         rows = len(columns[0])
         position = end.block.next_position
         numbers = from_numpy(np.arange(position, position + rows, dtype=np.int64), pa.int64())
@@ -168,22 +169,35 @@ class TopicWriter:
         block = IndexRecord(position, end.block.end + len(payload), rows, crc, delivered_ms)
         with self._handles.use(segment_path(topic, end.first)) as data:
             data.pwrite([payload], end.block.end)
-        return PendingAppend(topic, TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES))
+        last = TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES)
+        return PendingAppend(topic, last, new)
 
     def sync_block(self, append: PendingAppend) -> None:
         """Second step: make the block durable."""
+        if append.new:
+            self._sync_new(append.topic, append.end.first)
         with self._handles.use(segment_path(append.topic, append.end.first)) as data:
             data.sync()
 
-    def commit(self, append: PendingAppend) -> None:
-        """Last step: write the record, which commits the block, and make it durable;
-        ``append.end`` is now the topic's end."""
+    def write_record(self, append: PendingAppend) -> None:
+        """Third step: write the record, which commits the block."""
         with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.pwrite([append.end.block.encode()], append.end.index_bytes - RECORD_BYTES)
+
+    def sync_record(self, append: PendingAppend) -> None:
+        """Last step: make it durable; ``append.end`` is now the topic's end."""
+        with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.sync()
 
+    def _sync_new(self, topic: str, first: int) -> None:
+        """Make a new segment's header and its directory entries durable."""
+        with self._handles.use(index_path(topic, first)) as index:
+            index.sync()
+        for parent in (directory_of(topic), TOPICS_DIRECTORY, ""):
+            self._files.sync_dir(parent)
+
     def _start(self, topic: str, first: int) -> TopicEnd:
-        """Begin a segment whose first row has position ``first``."""
+        """Begin a segment whose first row has position ``first``; nothing of it is durable yet."""
         files = self._files
         directory = directory_of(topic)
         files.make_directory(directory)
@@ -195,16 +209,19 @@ class TopicWriter:
         with self._handles.use(index_path(topic, first), create=True) as index:
             index.truncate(0)
             index.pwrite([header.encode()], 0)
-            index.sync()
-        for parent in (directory, TOPICS_DIRECTORY, ""):
-            files.sync_dir(parent)
         return TopicEnd(first, header.schema_record, HEADER_BYTES)
 
     def _unused(self, topic: str, first: int, header: bytes, path: str) -> TopicEnd:
         """Make the last segment again: it never had a row, and may not be complete."""
         with suppress(Damaged):
             IndexHeader.decode(header, path, first)  # a newer version is refused, not replaced
-        return self._start(topic, first)
+        return self._made(topic, first)
+
+    def _made(self, topic: str, first: int) -> TopicEnd:
+        """A new segment, durable at once."""
+        end = self._start(topic, first)
+        self._sync_new(topic, first)
+        return end
 
     def _cut(self, path: str, length: int) -> None:
         with self._handles.use(path) as handle:
