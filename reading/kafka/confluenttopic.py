@@ -114,7 +114,7 @@ class ConfluentTopic:
         """Delete all records up to where it ended when it was opened; the topic itself, and what
         consumer groups have stored for it, stay. Errors: ``NodeUnreachable``; ``SlotwheelError``:
         Kafka refuses it."""
-        admin = ck_admin.AdminClient(self._settings, logger=client_log)
+        admin = ck_admin.AdminClient(self._config(ClientKind.ADMIN), logger=client_log)
         upto = [ck.TopicPartition(self.topic, part, end) for part, (_, end) in self.ranges.items()]
         try:
             for done in admin.delete_records(upto, operation_timeout=CALL_S).values():
