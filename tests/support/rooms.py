@@ -222,7 +222,7 @@ ONLY_MODULES = {
     ("deadletters", "replay/facts"): frozenset({"headers"}),
     ("deadletters", "delivery/kafka"): frozenset({"confluent_client"}),
     ("search", "delivery/embedded"): _TOPIC_FILES,
-    ("search", "policy"): _LETTERS,
+    ("search", "policy"): _LETTERS | {"levels"},
     ("replay/facts", "policy"): _LETTERS,
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/datasource", "trace"): frozenset({"events"}),
