@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..client import Client
-from ..client.message import clock_ms
 from ..delivery.kafka.header_names import UNREADABLE
 from ..policy.failure import retry_topic
 from ..policy.policyset import PolicySet
@@ -19,6 +18,7 @@ from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from ..wheel.rows import Header
+from .clock import NodeClock
 from .failing import Failing
 from .inflight import InFlight
 from .making import no_brokers
@@ -100,7 +100,10 @@ class Parts:
         self.inflight = InFlight(
             wanted.messages_max, wanted.bytes_max, transactional=wanted.transactional
         )
-        failing = Failing(wanted.group, policy, wanted.dead_letter_topic, clock_ms)
+        self.clock = NodeClock(self._open_clock if self._has_node else None)
+        self._asker: Client | None = None
+        """For the clock, if no other client is there."""
+        failing = Failing(wanted.group, policy, wanted.dead_letter_topic, self.clock)
         self.transactor: Transactor | None = None
         self.outbox: ConsumerOutbox
         if wanted.transactional:
@@ -108,8 +111,8 @@ class Parts:
             self.outbox = KafkaOutbox(failing, wanted.retry, wanted.delay_topic, self.inflight)
             self.transactor = self._make_transactor()
         else:
-            client = Client(wanted.wheel or DEFAULT_ADDRESS, observer=wanted.observer)
-            self.outbox = WheelOutbox(client, failing, self.inflight)
+            self._asker = Client(wanted.wheel or DEFAULT_ADDRESS, observer=wanted.observer)
+            self.outbox = WheelOutbox(self._asker, failing, self.inflight)
         try:
             if self.transactor is not None:
                 self.transactor.start()
@@ -123,6 +126,20 @@ class Parts:
             raise
         if self.rule is not None:
             self.source.unwanted = self._unwanted
+
+    @property
+    def _has_node(self) -> bool:
+        """Whether the consumer knows a node: with transactions only if it is given."""
+        return not self.wanted.transactional or self.wanted.wheel is not None
+
+    def _open_clock(self) -> Client:
+        if self._asker is None:
+            self._asker = Client(self.wanted.wheel or DEFAULT_ADDRESS)
+        return self._asker
+
+    def close(self) -> None:
+        if self._asker is not None:
+            self._asker.close(0)
 
     def _unwanted(self, topic: str, headers: Sequence[Header]) -> bool:
         """Whether the group's rule leaves a record out."""

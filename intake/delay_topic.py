@@ -31,6 +31,8 @@ from .records import ConsumerRecords, rows_of
 POLL_S = 0.25
 COMMIT_INTERVAL_S = 5.0
 CHECK_INTERVAL_S = 2.0
+OFF_INTERVAL_S = 60.0
+"""So often at most, s, it is said that timestamps are far from the node's clock."""
 SLOW_COMMIT_S = 60.0
 """An append that is not committed after this time, s, is an alarm, once."""
 _ROOM_WAIT_S = 0.5
@@ -91,6 +93,7 @@ class DelayTopicIntake:
         self._backoff = Backoff(0.1)
         self._next_commit = 0.0
         self._next_check = 0.0
+        self._next_off = 0.0
         self.reachable: bool | None = None
         self.lag: int | None = None
 
@@ -159,7 +162,9 @@ class DelayTopicIntake:
             started = time.perf_counter()
             now_ms = self._clock()
             settings = None if self._policies is None else self._policies.current
-            rows, dead = rows_of(part, self._source, config, now_ms, self._dead_topic, settings)
+            rows, dead, off = rows_of(
+                part, self._source, config, now_ms, self._dead_topic, settings
+            )
             too_much = rows.num_rows > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
             if too_much and count > 1:
                 parts += [part.part(count // 2), part.part(0, count // 2)]
@@ -186,6 +191,15 @@ class DelayTopicIntake:
             self._events.appended(count, rows.nbytes, time.perf_counter() - started)
             if dead:
                 self._events.event("delay-topic-dead-letters", source=self._source, count=dead)
+            if off and time.monotonic() >= self._next_off:
+                self._next_off = time.monotonic() + OFF_INTERVAL_S
+                self._events.event(
+                    "delay-topic-timestamps-far",
+                    source=self._source,
+                    count=len(off),
+                    behind_ms=max(0, -min(off)),
+                    ahead_ms=max(0, *off),
+                )
 
     def _committed(self, future: Future[Any], stop: threading.Event) -> bool:
         """Wait until an append is committed, however long; False on ``stop``. To read on without a

@@ -17,7 +17,6 @@ from slotwheel.gateway.gathering import Gatherer
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.config import WheelConfig
 from support.fakewheel import FakeWheel
-from support.waiting import now_ms
 
 ANSWER_S = 10.0
 
