@@ -11,6 +11,7 @@ import click
 
 from ..client import Client
 from ..client.cancels import UNKNOWN, answers
+from ..client.message import clock_ms
 from .shared import Exit, is_typed, json_option, node_options, print_json
 
 _NO_IDS = "Give ids as arguments, or on stdin, one a line; or --where with --data."
@@ -55,7 +56,7 @@ def command(
         from ..search.query import parse_where
         from .bulkcancel import BulkCancel
 
-        query = parse_where(where)
+        query = parse_where(where, clock_ms())
         with PendingReader(data) as reader:
             return BulkCancel(address, timeout, yes, as_json).run(reader, query)
     if yes and is_typed("yes"):

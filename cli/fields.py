@@ -15,6 +15,7 @@ from ..delivery.embedded.topicfile import IndexRecord
 from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ..reading.messagefields import Fields, message_fields
 from ..reading.topicreader import ids
+from ..wheel.checks import is_time
 from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import LocatedEntry
@@ -58,7 +59,9 @@ def delivered_fields(
     """A message in a topic. Null: not known, as in a record that is not slotwheel's."""
     lateness_ms = None
     if due_ms is not None and created_ms is not None and delivered_ms is not None:
-        lateness_ms = delivered_ms - max(due_ms, created_ms)
+        begin_ms = max(due_ms, created_ms)
+        if is_time(delivered_ms) and is_time(begin_ms):
+            lateness_ms = delivered_ms - begin_ms
     return {
         "position": position,
         "id": message_id,

@@ -25,7 +25,7 @@ from ..client.httpconnection import SCHEMES
 from ..client.message import clock_ms
 from ..delivery.kafka.settings import named
 from ..intake.sources import PARTITIONS_MAX, parse_partitions
-from ..policy.levels import instant_ms
+from ..policy.levels import instant_ms, span_of
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra
 from ..wheel.protocol import DEFAULT_ADDRESS
@@ -33,8 +33,6 @@ from ..wheel.protocol import DEFAULT_ADDRESS
 F = TypeVar("F", bound=Callable[..., Any])
 GIB = 1024 * MIB
 SIZE_MAX = 1 << 62
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -65,12 +63,12 @@ class Session:
 
 
 def span(value: str) -> timedelta:
-    """Option type: ``500ms``, ``30s``, ``5m``, ``2h``, ``7d``, also ``1.5h``."""
-    found = _SPAN.fullmatch(value.strip())
+    """Option type: ``500ms``, ``30s``, ``5m``, ``2h``, ``7d``, also ``1.5h``; ``3`` is seconds."""
+    found = span_of(value)
     if found is None:
         raise click.BadParameter(f"{value!r} is not a time span; write 500ms, 30s, 5m or 2h")
     try:
-        return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+        return timedelta(milliseconds=found)
     except OverflowError:
         days = timedelta.max.days
         raise click.BadParameter(f"{value!r} is too long; the limit is {days}d") from None
@@ -134,7 +132,7 @@ def retention(value: str) -> dict[str, int]:
     limits: dict[str, int] = {}
     for part in value.split(","):
         found = _SIZE.fullmatch(part.strip())
-        if _SPAN.fullmatch(part.strip()) is not None:
+        if span_of(part) is not None and part.strip()[-1].isalpha():
             name, limit = "retain_ms", span_ms(span(part))
         elif found is not None and found[2] and found[2].upper() in _BYTES:  # not a bare number
             name, limit = "retain_bytes", size(part)
@@ -296,7 +294,7 @@ def due_options(function: F) -> F:
     delay = click.option(
         "--delay",
         type=span,
-        help="Due after that time: 500ms, 30s, 5m, 2h.",
+        help="Due after that time: 500ms, 30s, 5m, 2h; 3 is 3s.",
     )
     return delay(at(function))
 

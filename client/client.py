@@ -531,6 +531,11 @@ class Client:
         """
         self._ask(ACKNOWLEDGE, {}, again=True)
 
+    def clock_of_master(self, timeout_s: float) -> int:
+        """The clock by which messages are delivered, ms since the epoch. Errors:
+        ``NodeUnreachable``; ``InvalidConfiguration`` over HTTP."""
+        return int(self._ask(HELLO, {}, again=True, wait_s=timeout_s)["now_ms"])
+
     def page(self, path: str) -> dict[str, Any]:
         """What a node says of itself: ``/metrics``, ``/healthz`` or ``/readyz``, as ``status``,
         ``type`` and ``body``. Errors: ``NodeUnreachable``; ``InvalidMessage``: no such page."""

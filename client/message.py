@@ -12,11 +12,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from numbers import Real
 from operator import index
-from typing import NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex, cast
 
 import numpy as np
 
+from ..policy.levels import span_of
 from ..wheel.checks import (
     check_topic,
     due_before_1970,
@@ -36,7 +39,7 @@ from ..wheel.rows import Content, Header, header_column
 
 Headers = Sequence[tuple[str, Content]] | Mapping[str, Content]
 DueTime = datetime | int | None
-Delay = timedelta | float | None
+Delay = timedelta | float | str | None
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -46,11 +49,12 @@ _LIMIT_MS = 1 << 62
 @dataclass(slots=True)
 class Message:
     """One message. ``due``: a datetime with a time zone, or ms since the epoch; ``delay``: a
-    timedelta, or seconds. ``expires``: from when on it is worth nothing, like ``due``; ``ttl``: how
-    long after it is due that is, like ``delay``; neither: it does not expire. ``headers``: pairs in
-    order (a key may occur twice), or a mapping; names that begin with ``slotwheel-`` are reserved.
-    ``level``: the name of a delay, instead of ``due`` and ``delay``. ``route``: instead of a topic;
-    the message goes to all topics that the route's rules name, stored for all of them or for none.
+    timedelta, seconds, or a text as ``"3s"``. ``expires``: from when it is worth nothing, like
+    ``due``; ``ttl``: how long after it is due that is, like ``delay``; neither: it does not expire.
+    ``headers``: pairs in order (a key may occur twice), or a mapping; names that begin with
+    ``slotwheel-`` are reserved. ``level``: the name of a delay, instead of ``due`` and ``delay``.
+    ``route``: instead of a topic; the message goes to all topics that the route's rules name,
+    stored for all of them or for none.
     """
 
     topic: str = ""
@@ -108,10 +112,16 @@ def delay_ms_of(delay: Delay) -> int:
     """A delay in ms. Errors: ``TypeError``, ``ValueError``, ``OverflowError``."""
     if isinstance(delay, timedelta):
         return -(-delay // _MILLISECOND)
-    if delay is None or isinstance(delay, bool):
+    if isinstance(delay, str):
+        span = span_of(delay)
+        if span is None:
+            raise ValueError("not a time span as 3s, 500ms or 1.5h")
+        delay = span / 1000
+    number: Any = delay
+    if delay is None or issubclass(type(number), bool) or not isinstance(number, Real | Decimal):
         raise TypeError("not a delay")
     # Rounded first: 0.007 * 1000 is a little more than 7.
-    return math.ceil(round(delay * 1000, 6))
+    return math.ceil(round(cast(float, number) * 1000, 6))
 
 
 def _unusable(message: str, got: object, limit: object = None) -> InvalidMessage:
@@ -120,7 +130,7 @@ def _unusable(message: str, got: object, limit: object = None) -> InvalidMessage
         got=got,
         limit=limit,
         remedy="Give due (a datetime with time zone, or ms since the epoch) or delay (a timedelta,"
-        " or seconds)",
+        ' seconds, or a text as "3s")',
     )
 
 

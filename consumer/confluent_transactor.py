@@ -121,6 +121,7 @@ class ConfluentTransactor(Transactor):
                     part,
                     report,
                     headers=list(output.headers),
+                    timestamp=output.timestamp_ms or 0,
                 )
                 return
             except BufferError:

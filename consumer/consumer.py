@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from ..client.message import Headers, Message, clock_ms, encoded, flatten
+from ..client.message import Headers, Message, encoded, flatten
 from ..delivery.kafka.header_names import UNREADABLE
 from ..policy.deadletters import BAD_RECORD, BURIED, DEAD_LETTER_TOPIC, EXPIRED, REFUSED
 from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning
@@ -121,12 +121,13 @@ class Consumer:
     # Receiving
 
     def __iter__(self) -> Iterator[Received]:
-        """The messages; waits for the next one, and ends when the consumer is closed. A few are
-        taken at a time: several threads share them better by ``take(1)``, or ``run``.
+        """The messages; waits for the next one, and ends when the consumer is closed, or Ctrl-C
+        comes while it waits: then it is closed, too. A few are taken at a time: several threads
+        share them better by ``take(1)``, or ``run``.
 
         Errors: ``ConsumerFailed``."""
         observed = self._observer is not None
-        while messages := self._taken(_FEW, None):
+        while messages := self._next():
             at = 0
             try:
                 for message in messages:
@@ -139,6 +140,13 @@ class Consumer:
             finally:
                 if at < len(messages):
                     self._inflight.put_back(messages[at:])
+
+    def _next(self) -> list[Received]:
+        try:
+            return self._taken(_FEW, None)
+        except KeyboardInterrupt:
+            self.close()
+            return []
 
     def take(self, count: int, timeout_s: float | None = None) -> list[Received]:
         """The next messages, up to ``count``; waits for the first one. Empty after ``timeout_s``,
@@ -175,7 +183,7 @@ class Consumer:
                 return False
         if message.headers:
             expires_ms = expiry(message.headers, message.timestamp_ms)
-            if expires_ms is not None and expires_ms <= (now_ms := clock_ms()):
+            if expires_ms is not None and expires_ms <= (now_ms := self._parts.clock.now_ms()):
                 error = Cause(f"expired {now_ms - expires_ms} ms ago")
                 self._bury(message, EXPIRED, error)
                 return False

@@ -4,16 +4,14 @@ decides, here it gets the message's content, within the limits of where it goes.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..policy.deadletters import LEFT_OUT, REFUSED, UNUSABLE_RETRY
-from ..policy.failure import Failure, attempt_of, buried, failed, retry_topic
+from ..policy.deadletters import LEFT_OUT, REFUSED
+from ..policy.failure import Failure, buried, failed, living, retry_topic
 from ..policy.headers import (
-    ATTEMPT,
+    DELIVERY,
     ERROR,
     GROUP,
-    ID_HEADER,
     ORIGIN_OFFSET,
     ORIGIN_PARTITION,
     ORIGIN_TOPIC,
@@ -24,11 +22,13 @@ from ..policy.headers import (
 )
 from ..policy.retry import RetryPolicy
 from ..wheel.checks import is_reserved
-from ..wheel.errors import InvalidMessage
 from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header
+from .clock import NodeClock
 from .message import OutputRecord, Received, expiry
 
+_BELIEVED_MS = 3_600_000
+"""A record may have been made so much later than this clock says; brokers refuse others."""
 LETTER_BYTES_MAX = 1_000_000
 """About what a Kafka topic takes by default: a larger letter in a transaction is shortened."""
 
@@ -61,7 +61,7 @@ class Failing:
     group: str
     policy: RetryPolicy
     dead_topic: str
-    clock_ms: Callable[[], int]
+    clock: NodeClock
 
     @property
     def dead_letters(self) -> str:
@@ -72,35 +72,29 @@ class Failing:
         return retry_topic(self.group)
 
     def again(self, message: Received, cause: Cause) -> Failure:
-        """The next attempt, or a dead letter."""
-        try:
-            return failed(
-                lasting(message),
-                self.policy,
-                self.group,
-                cause.error,
-                message.place,
-                self.clock_ms(),
-                random.random(),
-                dead_topic=self.dead_topic,
-                exception=cause.exception,
-            )
-        except InvalidMessage as fault:
-            return self.letter(message, UNUSABLE_RETRY, Cause(str(fault)))
+        """The next attempt, or a dead letter. Where the node's clock is not known, the node says
+        whether the attempt would come too late (``BEFORE_DUE``)."""
+        message.note_attempt()
+        expires = message.expires_ms is not None
+        return failed(
+            lasting(message),
+            self.policy,
+            self.group,
+            cause.error,
+            message.place,
+            self.clock.known_ms() if expires else None,
+            random.random(),
+            dead_topic=self.dead_topic,
+            exception=cause.exception,
+        )
 
     def letter(self, message: Received, reason: str, cause: Cause) -> Failure:
-        headers = message.headers
-        try:
-            attempt_of(headers)
-        except InvalidMessage:  # it says nothing then
-            headers = without(headers, frozenset({ATTEMPT}))
         return buried(
-            headers,
+            message.headers,
             reason,
             self.group,
             cause.error,
             message.place,
-            self.clock_ms(),
             self.dead_letters,
             exception=cause.exception,
         )
@@ -120,8 +114,16 @@ class Failing:
     def for_delay_topic(
         self, message: Received, cause: Cause, policy: str, delay_topic: str
     ) -> OutputRecord:
-        """The next attempt as any language asks a node for it. ``policy``: its name, or levels."""
-        own = [one for one in lasting(message) if one[0] == ID_HEADER or not is_reserved(one[0])]
+        """The next attempt as any language asks a node for it. ``policy``: its name, or levels.
+
+        Its delay counts from the record's timestamp: this machine's clock, but not before the
+        failed record's, if that can be: it has failed later."""
+        message.note_attempt()
+        now_ms = self.clock.now_ms()
+        if now_ms < message.timestamp_ms < now_ms + _BELIEVED_MS:
+            now_ms = message.timestamp_ms
+        headers = living(lasting(message))
+        own = [one for one in headers if one[0] in DELIVERY or not is_reserved(one[0])]
         own += [(RETRY, policy.encode()), (ERROR, cut(cause.error))]
         own = [*without(own, frozenset({GROUP})), (GROUP, self.group.encode())]
         if value_of(own, ORIGIN_TOPIC) is None:
@@ -130,7 +132,7 @@ class Failing:
                 (ORIGIN_PARTITION, b"%d" % message.partition),
                 (ORIGIN_OFFSET, b"%d" % message.offset),
             ]
-        return OutputRecord(delay_topic, message.value, message.key, own)
+        return OutputRecord(delay_topic, message.value, message.key, own, timestamp_ms=now_ms)
 
 
 def lasting(message: Received) -> list[Header]:

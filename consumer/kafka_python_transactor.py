@@ -69,7 +69,8 @@ class KafkaPythonTransactor(Transactor):
             anywhere: dict[str, int] = {}
             for _, _, output in batch.outputs:
                 target = _target(lane, output, anywhere)
-                futures.append(lane.append(target, output.key, output.value, list(output.headers)))
+                content = output.key, output.value, list(output.headers), output.timestamp_ms
+                futures.append(lane.append(target, *content))
             lane.producer._sender.wakeup()
             # Of a record that is refused its own future tells; the commit would wait for ever.
             for future in futures:

@@ -6,11 +6,12 @@ is asked for, so that a message nobody asks costs one object and nothing more.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..policy.failure import Origin, attempt_of
+from ..policy.failure import Origin, attempt_of, bad_attempt
 from ..policy.headers import (
     DUE_HEADER,
     FIRST_ERROR,
@@ -25,8 +26,11 @@ from ..policy.headers import (
     text_of,
     value_of,
 )
+from ..wheel.checks import is_time
 from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header
+
+_log = logging.getLogger("slotwheel.consumer")
 
 _HEADER_BYTES = 100
 """What a header takes, about; to look at each would take longer than all else."""
@@ -70,8 +74,16 @@ class Received:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1 on. Errors: ``InvalidMessage`` for an unreadable count."""
+        """Which attempt this is, from 1 on. It is the first of a copied dead letter, and where the
+        record's count is none, which is logged."""
+        self.note_attempt()
         return attempt_of(self.headers)
+
+    def note_attempt(self) -> None:
+        """Log a count of attempts that is none."""
+        if (bad := bad_attempt(self.headers)) is not None:
+            place = f"{self.topic}/{self.partition}/{self.offset}"
+            _log.warning("slotwheel consumer: %s: %s; it is counted as attempt 1", place, bad)
 
     @property
     def origin(self) -> Origin:
@@ -135,18 +147,18 @@ class Received:
 
 def expiry(headers: Sequence[Header], timestamp_ms: int) -> int | None:
     """When a record expires, by slotwheel's header or by ``ttl``, whichever is sooner; None: it
-    does not. What is unreadable says nothing."""
+    does not. What is unreadable, has no begin or no end says nothing."""
     found = None
     for name, value in headers:
         if name not in _EXPIRIES:
             continue
         if name == EXPIRES_HEADER:
             own = number_of(((name, value),), name)
-        elif value is not None and len(value) == 8:
-            own = timestamp_ms + int.from_bytes(value, "big", signed=True) * 1000
+        elif value is not None and len(value) == 8 and value[0] < 0x80 and is_time(timestamp_ms):
+            own = timestamp_ms + int.from_bytes(value, "big") * 1000
         else:
             continue
-        if own is not None and (found is None or own < found):
+        if own is not None and is_time(own) and (found is None or own < found):
             found = own
     return found
 
@@ -160,6 +172,8 @@ class OutputRecord:
     key: bytes | None
     headers: list[Header]
     partition: int | None = None
+    timestamp_ms: int | None = None
+    """None: the time at which it is sent."""
 
     @property
     def nbytes(self) -> int:

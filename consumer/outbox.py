@@ -17,13 +17,15 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
+from datetime import timedelta
 from typing import NamedTuple
 
 from ..client import Client, Message, Receipts
-from ..policy.deadletters import UNUSABLE_RETRY
+from ..policy.deadletters import EXPIRED, UNUSABLE_RETRY
 from ..policy.failure import Failure
 from ..wheel.checks import is_reserved
 from ..wheel.errors import InvalidMessage, SlotwheelError
+from ..wheel.expiry import BEFORE_DUE
 from .failing import LETTER_BYTES_MAX, Cause, Failing
 from .inflight import InFlight
 from .message import OutputRecord, Received
@@ -77,15 +79,15 @@ class WheelOutbox(ConsumerOutbox):
 
     def retry(self, message: Received, cause: Cause) -> str | None:
         found = self._failing.again(message, cause)
-        answered = self._answer(message, _whole(message, found), found.due_ms)
+        answered = self._answer(message, _whole(message, found), found.delay_ms)
         return found.reason if answered else None
 
     def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> bool:
         letter = _letter(self._failing, message, reason, cause, short)
-        return self._answer(message, letter, self._failing.clock_ms())
+        return self._answer(message, letter)
 
-    def _answer(self, message: Received, output: OutputRecord, due_ms: int) -> bool:
-        row = _row(message, output, due_ms)
+    def _answer(self, message: Received, output: OutputRecord, delay_ms: int = 0) -> bool:
+        row = _row(message, output, delay_ms)
         first = self._inflight.answer(message)
         if first:
             self._add(row)
@@ -127,7 +129,7 @@ class WheelOutbox(ConsumerOutbox):
             if error is None:
                 stored.append(row.message)
             elif isinstance(error, InvalidMessage):
-                self._add(self._instead(row, str(error)))
+                self._add(self._instead(row, error))
             else:
                 away = error
                 self._add(row)
@@ -136,15 +138,18 @@ class WheelOutbox(ConsumerOutbox):
         self._inflight.finish(stored)
         return True
 
-    def _instead(self, row: _Row, error: str) -> _Row:
+    def _instead(self, row: _Row, error: InvalidMessage) -> _Row:
         """The dead letter of what the node does not take."""
         message, failing = row.message, self._failing
+        if row.record.topic == failing.retries and error.message == BEFORE_DUE:
+            text = "it expires before its next attempt"
+            return _row(message, _letter(failing, message, EXPIRED, Cause(text), short=False))
         _log.warning("slotwheel consumer: the node refuses a message for %s", row.record.topic)
         if row.record.topic == failing.retries:
-            letter = _letter(failing, message, UNUSABLE_RETRY, Cause(error), short=False)
+            letter = _letter(failing, message, UNUSABLE_RETRY, Cause(str(error)), short=False)
         else:
-            letter = failing.short_letter(message, error)
-        return _row(message, letter, failing.clock_ms())
+            letter = failing.short_letter(message, str(error))
+        return _row(message, letter)
 
     def close(self, timeout_s: float) -> None:
         self._client.close(timeout_s)
@@ -193,7 +198,8 @@ def _whole(message: Received, found: Failure) -> OutputRecord:
     return OutputRecord(found.topic, message.value, message.key, found.headers)
 
 
-def _row(message: Received, output: OutputRecord, due_ms: int) -> _Row:
+def _row(message: Received, output: OutputRecord, delay_ms: int = 0) -> _Row:
     headers = [pair for pair in output.headers if not is_reserved(pair[0])]
-    record = Message(output.topic, output.value, output.key, headers, due=due_ms)
+    delay = timedelta(milliseconds=delay_ms)
+    record = Message(output.topic, output.value, output.key, headers, delay=delay)
     return _Row(message, record, output.nbytes + _ROW_BYTES + _HEADER_BYTES * len(headers))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..client import Client
-from ..client.message import clock_ms
 from ..delivery.kafka.header_names import UNREADABLE
 from ..delivery.kafka.settings import CONFLUENT, KAFKA_PYTHON, check
 from ..policy.failure import retry_topic
@@ -20,6 +19,7 @@ from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from ..wheel.rows import Header
+from .clock import NodeClock
 from .confluent_source import confluent
 from .failing import Failing
 from .inflight import InFlight
@@ -106,7 +106,10 @@ class Parts:
         self.inflight = InFlight(
             wanted.messages_max, wanted.bytes_max, transactional=wanted.transactional
         )
-        failing = Failing(wanted.group, policy, wanted.dead_letter_topic, clock_ms)
+        self.clock = NodeClock(self._open_clock if self._has_node else None)
+        self._asker: Client | None = None
+        """For the clock, if no other client is there."""
+        failing = Failing(wanted.group, policy, wanted.dead_letter_topic, self.clock)
         self.transactor: Transactor | None = None
         self.outbox: ConsumerOutbox
         if wanted.transactional:
@@ -114,8 +117,8 @@ class Parts:
             self.outbox = KafkaOutbox(failing, wanted.retry, wanted.delay_topic, self.inflight)
             self.transactor = self._make_transactor()
         else:
-            client = Client(wanted.wheel or DEFAULT_ADDRESS, observer=wanted.observer)
-            self.outbox = WheelOutbox(client, failing, self.inflight)
+            self._asker = Client(wanted.wheel or DEFAULT_ADDRESS, observer=wanted.observer)
+            self.outbox = WheelOutbox(self._asker, failing, self.inflight)
         try:
             if self.transactor is not None:
                 self.transactor.start()
@@ -129,6 +132,20 @@ class Parts:
             raise
         if self.rule is not None:
             self.source.unwanted = self._unwanted
+
+    @property
+    def _has_node(self) -> bool:
+        """Whether the consumer knows a node: with transactions only if it is given."""
+        return not self.wanted.transactional or self.wanted.wheel is not None
+
+    def _open_clock(self) -> Client:
+        if self._asker is None:
+            self._asker = Client(self.wanted.wheel or DEFAULT_ADDRESS)
+        return self._asker
+
+    def close(self) -> None:
+        if self._asker is not None:
+            self._asker.close(0)
 
     def _unwanted(self, topic: str, headers: Sequence[Header]) -> bool:
         """Whether the group's rule leaves a record out."""

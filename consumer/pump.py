@@ -242,6 +242,7 @@ class Pump:
             if self._transactor is not None:
                 self._transactor.close()
             self._outbox.close(0.3)
+            self._parts.close()
             with self._asked:
                 self._ended = True
                 self._asked.notify_all()

@@ -70,6 +70,8 @@ def run(
             while not (consumer.closed or terminated.is_set()):
                 crew = [one.looked_after() for one in crew]
                 time.sleep(_LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            pass  # it is the usual end of a program that runs until then
         finally:
             for one in crew:
                 one.stop()

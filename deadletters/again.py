@@ -1,8 +1,9 @@
 """A dead letter as it is sent again: a new life, with nothing left of the old one but its content.
 
 Its headers are the original's own. What the wheel, a consumer and whoever buried it added is left
-out, so attempts are counted anew; the id that it had becomes ``slotwheel-redelivered-id``. What is
-sent again does not expire: ``slotwheel-expires-ms`` is renamed, as every re-delivery does it, and
+out, so attempts are counted anew; the id that it had becomes ``slotwheel-redelivered-id``, in place
+of that of an earlier redrive: however often a letter is sent, it has no more headers. What is sent
+again does not expire: ``slotwheel-expires-ms`` is renamed, as every re-delivery does it, and
 so is the ``ttl`` of a message that a consumer gave up.
 """
 
@@ -16,7 +17,7 @@ from ..policy import deadletters
 from ..replay.facts.headers import HeaderColumn
 from ..wheel.checks import REDELIVERED_ID_HEADER, REDELIVERED_PREFIX, RESERVED_PREFIX
 from ..wheel.expiry import EXPIRES_HEADER
-from ..wheel.rows import from_numpy, header_lists, headers_of, with_headers
+from ..wheel.rows import from_numpy, header_lists, headers_of, with_headers, without_header
 from ..wheel.schema import HEADERS, INPUT, TIME, Int64s
 from .letters import letter_starts
 
@@ -54,7 +55,7 @@ def as_messages(letters: pa.RecordBatch, to_topic: str | None) -> pa.RecordBatch
         topic = pa.repeat(pa.scalar(to_topic, pa.utf8()), letters.num_rows)
         same = pc.fill_null(pc.equal(meant, to_topic), False)
         partition = pc.if_else(same, partition, pa.scalar(None, pa.int32()))
-    own = headers_again(letters.column("headers"))
+    own = without_header(headers_again(letters.column("headers")), REDELIVERED_ID_HEADER)
     added = headers_of({REDELIVERED_ID_HEADER: letters.column("id").cast(pa.binary())})
     columns = {"topic": topic, "for_partition": partition, "headers": with_headers(own, added)}
     every = [columns[name] if name in columns else letters.column(name) for name in AGAIN.names]

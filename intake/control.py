@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 from ..delivery.kafka.header_names import NotText
 from ..policy import deadletters
-from ..policy.failure import Origin, failed
-from ..policy.headers import ERROR, GROUP, OF_A_NODE, RETRY
+from ..policy.failure import Origin, bad_attempt, failed
+from ..policy.headers import DUE_HEADER, ERROR, GROUP, OF_A_NODE, RETRY, number_of
 from ..policy.levels import level_ms
 from ..policy.policyset import PolicySet
 from ..policy.retry import find_policy
 from ..policy.routes import find_route
-from ..wheel.checks import reserved_among, reserved_header
+from ..wheel.checks import is_time, reserved_among, reserved_header
 from ..wheel.errors import InvalidMessage
-from ..wheel.expiry import EXPIRES_HEADER
+from ..wheel.expiry import EXPIRES_HEADER, EXPIRES_LIMIT_MS
 from ..wheel.rows import Header
 
 TOPIC = "slotwheel-topic"
@@ -36,6 +36,7 @@ LEVEL = "slotwheel-delay-level"
 TTL_MS = "slotwheel-ttl-ms"
 PARTITION = "slotwheel-partition"
 _TIMES = (DUE_MS, DELAY_MS, LEVEL)
+_RELATIVE = frozenset({DELAY_MS, LEVEL, RETRY})
 _CONTROL = frozenset({TOPIC, ROUTE, *_TIMES, TTL_MS, PARTITION, RETRY, ERROR})
 _NUMBER = re.compile(rb"-?[0-9]{1,18}")
 
@@ -61,26 +62,33 @@ def rows_of_record(
     settings: PolicySet,
     dead_topic: str,
     source: Origin,
+    now_ms: int,
 ) -> list[Row]:
-    """The rows of one record, which stands at ``source``.
+    """The rows of one record, which stands at ``source`` and is read at ``now_ms``.
 
     Errors: ``InvalidMessage`` for headers that are missing, cannot be read, or contradict each
     other."""
     control, kept = _sorted_out(headers)
     if RETRY in control:
-        return [_retry(timestamp_ms, key, value, control, kept, settings, dead_topic, source)]
+        row = _retry(timestamp_ms, key, value, control, kept, settings, dead_topic, source, now_ms)
+        return [row]
     if ERROR in control:
         raise InvalidMessage(f"{ERROR} without {RETRY}", remedy="Send both headers, or neither")
     topics = _topics(control, kept, settings)
-    due_ms = _due_ms(timestamp_ms, control, settings)
+    due_ms = _due_ms(timestamp_ms, control, settings, now_ms)
     if TTL_MS in control:
         if any(name == EXPIRES_HEADER for name, _ in kept):
             raise InvalidMessage(
                 f"both {TTL_MS} and {EXPIRES_HEADER}", remedy="Send one of the headers, or neither"
             )
         ttl_ms = _number(TTL_MS, control[TTL_MS])
-        if ttl_ms <= 0:
-            raise InvalidMessage(f"header {TTL_MS}", got=ttl_ms, limit="at least 1 ms")
+        if not 0 < ttl_ms < EXPIRES_LIMIT_MS - due_ms:
+            raise InvalidMessage(
+                f"header {TTL_MS}",
+                got=ttl_ms,
+                limit=f"at least 1 ms, and an end before {EXPIRES_LIMIT_MS} ms since 1970",
+                remedy="Leave it out for a message that does not expire",
+            )
         kept.append((EXPIRES_HEADER, b"%d" % (due_ms + ttl_ms)))
     partition = None
     if PARTITION in control:
@@ -120,6 +128,7 @@ def _retry(
     settings: PolicySet,
     dead_topic: str,
     source: Origin,
+    now_ms: int,
 ) -> Row:
     others = sorted(control.keys() - {RETRY, ERROR})
     if others:
@@ -129,11 +138,13 @@ def _retry(
             limit=f"{RETRY}, {ERROR} and those of the failed record",
             remedy="Leave the others out: the policy says where and when",
         )
-    if timestamp_ms < 0:
-        raise InvalidMessage(
-            f"{RETRY} on a record without a timestamp",
-            remedy="Produce it with one: the delay counts from there",
-        )
+    if bad := bad_attempt(kept):
+        raise bad
+    # An attempt fails after it was due, whatever the clock says by which the record was made.
+    due_ms = number_of(kept, DUE_HEADER)
+    failed_ms = _start_ms(RETRY, timestamp_ms, now_ms)
+    if due_ms is not None and failed_ms < due_ms < now_ms:
+        failed_ms = due_ms
     groups = [content for name, content in kept if name == GROUP and content]
     if not groups:
         raise InvalidMessage(
@@ -147,16 +158,35 @@ def _retry(
         _text(GROUP, groups[0]),
         "" if control.get(ERROR) is None else (control[ERROR] or b"").decode("utf-8", "replace"),
         None,
-        timestamp_ms,
+        failed_ms,
         random.random(),
         dead_topic=dead_topic,
         stage=deadletters.INTAKE,
         source=source,
     )
-    return Row(found.due_ms, found.topic, None, key, value, found.headers)
+    due_ms = now_ms if found.reason else failed_ms + found.delay_ms
+    return Row(due_ms, found.topic, None, key, value, found.headers)
 
 
-def _due_ms(timestamp_ms: int, control: Control, settings: PolicySet) -> int:
+def is_relative(headers: Sequence[Header]) -> bool:
+    """Whether what a record asks for counts from its timestamp."""
+    return any(name in _RELATIVE for name, _ in headers)
+
+
+def _start_ms(name: str, timestamp_ms: int, now_ms: int) -> int:
+    """From when a delay counts: the record's timestamp. No record was made later than it is read:
+    where the clock of its producer was ahead, the delay counts from the reading."""
+    if not is_time(timestamp_ms):
+        raise InvalidMessage(
+            f"{name} on a record without a timestamp",
+            got=timestamp_ms,
+            limit="ms since the epoch, from the year 2000 on",
+            remedy=f"Produce it with one: the delay counts from there. Or give {DUE_MS}",
+        )
+    return min(timestamp_ms, now_ms)
+
+
+def _due_ms(timestamp_ms: int, control: Control, settings: PolicySet, now_ms: int) -> int:
     given = [name for name in _TIMES if name in control]
     if len(given) != 1:
         raise InvalidMessage(
@@ -166,11 +196,10 @@ def _due_ms(timestamp_ms: int, control: Control, settings: PolicySet) -> int:
     (name,) = given
     if name == DUE_MS:
         return _number(name, control[name])
-    if timestamp_ms < 0:
-        raise InvalidMessage(f"{name} on a record without a timestamp", remedy=f"Give {DUE_MS}")
+    start_ms = _start_ms(name, timestamp_ms, now_ms)
     if name == LEVEL:
-        return timestamp_ms + level_ms(settings.levels, _text(name, control[name]))
-    return timestamp_ms + _number(name, control[name])
+        return start_ms + level_ms(settings.levels, _text(name, control[name]))
+    return start_ms + _number(name, control[name])
 
 
 def _topics(control: Control, kept: Sequence[Header], settings: PolicySet) -> list[str]:

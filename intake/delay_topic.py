@@ -70,6 +70,8 @@ from .sources import (
 POLL_S = 0.25
 COMMIT_INTERVAL_S = 5.0
 CHECK_INTERVAL_S = 1.0
+OFF_INTERVAL_S = 60.0
+"""So often at most, s, it is said that timestamps are far from the node's clock."""
 SLOW_COMMIT_S = 60.0
 """An append that is not committed after this time, s, is an alarm, once."""
 _ROOM_WAIT_S = 0.5
@@ -146,6 +148,7 @@ class DelayTopicIntake:
         self._backoff = Backoff(0.1)
         self._next_commit = 0.0
         self._next_check = 0.0
+        self._next_off = 0.0
         self._lock = threading.Lock()
         self._sources: dict[Place, DelaySource] = {}
         self._reading: set[Place] = set()
@@ -609,7 +612,9 @@ class DelayTopicIntake:
         started = time.perf_counter()
         now_ms = self._clock()
         settings = None if self._policies is None else self._policies.current
-        rows, dead = rows_of(part, str(source.place), config, now_ms, self._dead_topic, settings)
+        rows, dead, off = rows_of(
+            part, str(source.place), config, now_ms, self._dead_topic, settings
+        )
         too_much = rows.num_rows > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
         if too_much and count > 1:
             parts[-1:] = [part.part(count // 2), part.part(0, count // 2)]
@@ -618,7 +623,7 @@ class DelayTopicIntake:
             rows, now_ms, source=source.number, first=part.offsets[0], last=part.offsets[-1]
         )
         parts.pop()
-        return _Queued(source, part, future, count, rows.nbytes, dead, started)
+        return _Queued(source, part, future, count, rows.nbytes, dead, off, started)
 
     def _wait_for(
         self,
@@ -646,6 +651,15 @@ class DelayTopicIntake:
         if one.dead:
             self._events.event(
                 "delay-topic-dead-letters", source=str(one.source.place), count=one.dead
+            )
+        if one.off and time.monotonic() >= self._next_off:
+            self._next_off = time.monotonic() + OFF_INTERVAL_S
+            self._events.event(
+                "delay-topic-timestamps-far",
+                source=str(one.source.place),
+                count=len(one.off),
+                behind_ms=max(0, -min(one.off)),
+                ahead_ms=max(0, *one.off),
             )
         if not pending[one.source]:
             del pending[one.source]
@@ -762,6 +776,7 @@ class _Queued(NamedTuple):
     rows: int
     nbytes: int
     dead: int
+    off: tuple[int, ...]
     started: float
 
 

@@ -23,16 +23,18 @@ from ..policy.deadletters import DEAD_LETTER_TOPIC, letter_headers
 from ..policy.failure import Origin
 from ..policy.headers import RETRY
 from ..policy.policyset import PolicySet
-from ..wheel.checks import bad_rows
+from ..wheel.checks import bad_rows, is_time
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidMessage
 from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header, from_columns
 from ..wheel.texts import counted
-from .control import TOPIC, Row, rows_of_record
+from .control import TOPIC, Row, is_relative, rows_of_record
 
 _TOPIC_BYTES_MAX = 500
 """Of what stands where a topic's name should."""
+FAR_MS = 10_000
+"""A record whose timestamp is further from the node's clock is worth a word."""
 _HEADER_OVERHEAD = 16
 """About the bytes of a header in a batch besides its key and value."""
 
@@ -58,10 +60,13 @@ class ConsumerRecords(NamedTuple):
 
 
 class IntakeRows(NamedTuple):
-    """``rows``: of all records, in their order. ``dead``: how many of them are dead letters."""
+    """``rows``: of all records, in their order. ``dead``: how many of them are dead letters.
+    ``off``: of timestamps from which delays count and that are far from this node's clock, how far,
+    ms: the records waited for so long, or their producer's clock is off."""
 
     rows: pa.RecordBatch
     dead: int
+    off: tuple[int, ...] = ()
 
 
 def rows_of(
@@ -80,9 +85,12 @@ def rows_of(
     topic, _, partition = source.rpartition("/")
     places = [Origin(topic, int(partition), offset) for offset in records.offsets]
     columns = zip(records.timestamps, records.keys, records.values, records.headers, strict=True)
+    off: list[int] = []
     for number, (record, at) in enumerate(zip(columns, places, strict=True)):
+        if abs(record[0] - now_ms) > FAR_MS and is_time(record[0]) and is_relative(record[3]):
+            off.append(record[0] - now_ms)
         try:
-            made.append(rows_of_record(*record, settings, dead_topic, at))
+            made.append(rows_of_record(*record, settings, dead_topic, at, now_ms))
         except InvalidMessage as error:
             reasons[number] = copy(error)
             made.append([Row(now_ms, dead_topic, None, None, None, ())])
@@ -120,7 +128,7 @@ def rows_of(
             limit=f"{config.batch_bytes_max} bytes, {counted(config.batch_rows_max, 'topic')}",
         )
         batch = bury()
-    return IntakeRows(batch, len(reasons))
+    return IntakeRows(batch, len(reasons), tuple(off))
 
 
 def _dead_letter(
@@ -145,7 +153,7 @@ def _dead_letter(
     renamed = {EXPIRES_HEADER: deadletters.EXPIRES}
     headers: list[Header] = [
         (renamed.get(name, name).encode("utf-8", "replace").decode(), content)
-        for name, content in original
+        for name, content in deadletters.unburied(original)
     ]
     # The value is left out first; a record may be too large without it, too.
     room = bytes_max - _size(added) - len(added) * _HEADER_OVERHEAD - 3 * 48

@@ -11,7 +11,9 @@ record's headers is where the message ends and the letter begins.
 
 from __future__ import annotations
 
-from ..wheel.checks import DEAD_ERROR_HEADER, STAGE_HEADER
+from collections.abc import Sequence
+
+from ..wheel.checks import DEAD_ERROR_HEADER, DEAD_PREFIX, STAGE_HEADER
 from ..wheel.rows import Header
 from .headers import cut
 
@@ -29,6 +31,8 @@ SOURCE = "slotwheel-dead-source"
 """``topic/partition/offset`` of the record that the letter was made of."""
 GROUP = "slotwheel-dead-group"
 """The consumer group that buried it."""
+ATTEMPTS = "slotwheel-dead-attempts"
+"""How many attempts there were, of what a consumer group gave up."""
 EXPIRES = "slotwheel-dead-expires-ms"
 """``slotwheel-expires-ms`` of a record of the delay topic: a letter is a message, too, and must not
 expire on its way."""
@@ -60,6 +64,24 @@ CONSUMER = "consumer"
 def notes_topic(topic: str) -> str:
     """The topic of the notes about which letters in ``topic`` were redriven."""
     return f"{topic}-redriven"
+
+
+def is_letter(headers: Sequence[Header]) -> bool:
+    """Whether these are a dead letter's headers, perhaps copied, and not those of a message."""
+    return any(name == REASON for name, _ in headers)
+
+
+def unburied(headers: Sequence[Header]) -> list[Header]:
+    """The headers without what was added when the message was buried before: it may have been
+    copied back by hand, with all that a letter says."""
+    if not is_letter(headers):
+        return list(headers)
+    start = next(at for at, (name, _) in enumerate(headers) if name in (REASON, STAGE))
+    return [
+        pair
+        for at, pair in enumerate(headers)
+        if not pair[0].startswith((DEAD_PREFIX, CONNECT_PREFIX) if at >= start else DEAD_PREFIX)
+    ]
 
 
 def letter_headers(

@@ -3,8 +3,13 @@
 A consumer of ours decides here itself; for others, which send the failed record to a delay topic,
 the node does.
 
-Rules: an attempt is counted once, where it failed; the record of the first attempt stays the origin
-of all later ones; an attempt that would come when the message has expired does not come.
+Rules
+- An attempt is counted once, where it failed; the record of the first attempt stays the origin of
+  all later ones; an attempt that would come when the message has expired does not come.
+- Anybody may write such headers, and copy them. What cannot be read counts as nothing: an exception
+  would come at the same record for ever.
+- The count ends with a burial, and headers are replaced: a letter that is sent again, by whatever
+  tool, begins with attempt 1, and is no longer than before after any number of burials.
 """
 
 from __future__ import annotations
@@ -16,13 +21,16 @@ from ..wheel.errors import InvalidMessage
 from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header
 from .deadletters import (
+    ATTEMPTS,
     CONSUMER,
     DEAD_LETTER_TOPIC,
     EXPIRED,
     EXPIRES,
     RETRIES_USED_UP,
     TTL,
+    is_letter,
     letter_headers,
+    unburied,
 )
 from .headers import (
     ATTEMPT,
@@ -64,12 +72,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a failed record becomes: a message to ``topic``, due at ``due_ms``. ``reason``: of the
-    dead letter that it is; empty for another attempt."""
+    """What a failed record becomes: a message to ``topic``, due ``delay_ms`` after it failed.
+    ``reason``: of the dead letter that it is; empty for another attempt."""
 
     topic: str
-    due_ms: int
     headers: list[Header]
+    delay_ms: int = 0
     reason: str = ""
 
 
@@ -79,18 +87,34 @@ def retry_topic(group: str) -> str:
 
 
 def attempt_of(headers: Sequence[Header]) -> int:
-    """Which attempt a delivery of the record is, from 1 on. Errors: ``InvalidMessage``."""
-    if not any(name == ATTEMPT for name, _ in headers):
-        return 1
+    """Which attempt a delivery of the record is, from 1 on: of a copied dead letter, and where the
+    count is none, the first."""
     attempt = number_of(headers, ATTEMPT)
-    if attempt is None or not 1 <= attempt <= _ATTEMPTS_MAX:
-        raise InvalidMessage(
-            f"unreadable header {ATTEMPT}",
-            got=repr(text_of(headers, ATTEMPT)[:80]),
-            limit=f"1 to {_ATTEMPTS_MAX}, in ASCII digits",
-            remedy="Copy it from the record that failed, or leave it out at the first failure",
-        )
+    if attempt is None or not 1 <= attempt <= _ATTEMPTS_MAX or is_letter(headers):
+        return 1
     return attempt
+
+
+def bad_attempt(headers: Sequence[Header]) -> InvalidMessage | None:
+    """What is wrong with a record's count of attempts; None if it has none, or a good one."""
+    attempt = number_of(headers, ATTEMPT)
+    there = any(name == ATTEMPT for name, _ in headers)
+    if not there or (attempt is not None and 1 <= attempt <= _ATTEMPTS_MAX):
+        return None
+    return InvalidMessage(
+        f"unreadable header {ATTEMPT}",
+        got=repr(text_of(headers, ATTEMPT)[:80]),
+        limit=f"1 to {_ATTEMPTS_MAX}, in ASCII digits",
+        remedy="Copy it from the record that failed, or leave it out at the first failure",
+    )
+
+
+def living(headers: Sequence[Header]) -> list[Header]:
+    """A message's headers as its attempts are counted: a copied dead letter has a new life, and a
+    count that is none is left out."""
+    if is_letter(headers):
+        return without(unburied(headers), _COUNTED | _ORIGIN)
+    return without(headers, frozenset({ATTEMPT})) if bad_attempt(headers) else list(headers)
 
 
 def failed(
@@ -99,7 +123,7 @@ def failed(
     group: str,
     error: str,
     origin: Origin | None,
-    now_ms: int,
+    now_ms: int | None,
     chance: float,
     *,
     dead_topic: str = DEAD_LETTER_TOPIC,
@@ -107,25 +131,25 @@ def failed(
     exception: str = "",
     source: Origin | None = None,
 ) -> Failure:
-    """What becomes of a record that has failed at ``now_ms``.
+    """What becomes of a record that has failed at ``now_ms``; None: the time is not known, and
+    whoever takes the next attempt has to see whether it comes too late.
 
     ``origin``: the record at hand; None if only its headers can say. ``source``: the record that a
     dead letter is made of, if that is another one: of a delay topic. ``chance``: as of
     ``RetryPolicy.delay_ms``. ``exception``: the name of its class. Errors: ``InvalidMessage`` for
-    headers that cannot be used, or that say no origin when they have to.
+    headers that say no origin when they have to.
     """
     attempt = attempt_of(headers)
     delay_ms = policy.delay_ms(attempt, chance)
-    due_ms = now_ms + (delay_ms or 0)
     expires_ms = number_of(headers, EXPIRES_HEADER)
     if delay_ms is None:
         reason = RETRIES_USED_UP
-    elif expires_ms is not None and expires_ms <= due_ms:
+    elif expires_ms is not None and now_ms is not None and expires_ms <= now_ms + delay_ms:
         reason = EXPIRED
     else:
         found = noted(headers, error, origin, group)
         found += [(ATTEMPT, b"%d" % (attempt + 1)), (POLICY, policy.name.encode())]
-        return Failure(retry_topic(group), due_ms, found)
+        return Failure(retry_topic(group), found, delay_ms)
     topic = policy.dead_letters or dead_topic
     return buried(
         headers,
@@ -133,7 +157,6 @@ def failed(
         group,
         error,
         origin,
-        now_ms,
         topic,
         stage=stage,
         exception=exception,
@@ -147,7 +170,6 @@ def buried(
     group: str,
     error: str,
     origin: Origin | None,
-    now_ms: int,
     dead_topic: str = DEAD_LETTER_TOPIC,
     *,
     stage: str = CONSUMER,
@@ -158,7 +180,6 @@ def buried(
     topic, where other groups do not see it a second time. Arguments and errors: as of ``failed``;
     ``reason``: one of the words in ``deadletters``."""
     found = noted(headers, error, origin, group)
-    found.append((ATTEMPT, b"%d" % attempt_of(headers)))
     found = [(_AT_REST.get(name, name), value) for name, value in found]
     source = source or origin
     found += letter_headers(
@@ -170,13 +191,16 @@ def buried(
         group=group,
         exception=exception,
     )
-    return Failure(dead_topic, now_ms, found, reason)
+    found.append((ATTEMPTS, b"%d" % attempt_of(headers)))
+    return Failure(dead_topic, found, reason=reason)
 
 
 def noted(headers: Sequence[Header], error: str, origin: Origin | None, group: str) -> list[Header]:
     """A failed record's headers with its origin, its group and its errors; without the count of
     attempts. Errors: ``InvalidMessage``."""
-    kept = without(headers, OF_A_NODE | _COUNTED | _ORIGIN)
+    if origin is not None:
+        headers = living(headers)
+    kept = without(unburied(headers), OF_A_NODE | _COUNTED | _ORIGIN)
     where, message_id = _origin_of(headers, origin), value_of(headers, ORIGIN_ID)
     if message_id is None and attempt_of(headers) == 1:  # later, the id is that of a retry
         message_id = value_of(headers, ID_HEADER)

@@ -1,7 +1,8 @@
 """Levels: named delays. A level is a shorthand for a delay, and nothing more: what is sent with one
 is due to the millisecond.
 
-Time spans are written as ``500ms``, ``30s``, ``5m``, ``2h``, ``7d``, also ``1.5h``.
+Time spans are written as ``500ms``, ``30s``, ``5m``, ``2h``, ``7d``, also ``1.5h``; a number alone,
+where it can be no level, is seconds.
 """
 
 from __future__ import annotations
@@ -10,21 +11,30 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from ..wheel.checks import is_time
 from ..wheel.errors import InvalidConfiguration, InvalidMessage
+from ..wheel.texts import time_text
 from .shown import shown
 
 DEFAULT_LEVELS = ("5s", "10s", "30s", "1m", "2m", "5m", "10m", "20m", "30m", "45m", "1h", "2h")
 LEVELS_MAX = 100
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, None: 1000}
+_UNITS_OF_TIME = {"seconds": 1, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
-_SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|m|h|d)", re.ASCII)
+_SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,9})?)\s*(ms|s|m|h|d)?", re.ASCII)
+
+
+def span_of(text: str) -> float | None:
+    """A time span in ms; None: it is none."""
+    found = _SPAN.fullmatch(text.strip())
+    return None if found is None else float(found[1]) * _UNITS_MS[found[2]]
 
 
 def span_ms(text: str) -> int:
-    """A time span in whole ms, at least 1. Errors: ``InvalidConfiguration``."""
-    found = _SPAN.fullmatch(text.strip())
-    ms = 0 if found is None else round(float(found[1]) * _UNITS_MS[found[2]])
-    if ms < 1:
+    """A time span with its unit in whole ms, at least 1. Errors: ``InvalidConfiguration``."""
+    span = span_of(text)
+    ms = 0 if span is None else round(span)
+    if ms < 1 or text.strip()[:10].isdecimal() or not text.strip()[-1].isalpha():
         raise InvalidConfiguration(
             "not a time span",
             got=repr(text[:80]),
@@ -38,7 +48,8 @@ def instant_ms(text: str, now_ms: int) -> int:
     """A time that somebody wrote, ms since 1970: ISO 8601 (UTC, if it has no zone), so long from
     now or ago (``+10m``, ``-10m``), or ms since 1970. Errors: ``InvalidConfiguration``."""
     text = text.strip()
-    if text.isascii() and text.isdecimal() and len(text) < 19:
+    if text.isascii() and text.removeprefix("-").isdecimal() and len(text) <= 20:
+        check_instant(int(text))
         return int(text)
     problem = "not a time"
     try:
@@ -50,9 +61,9 @@ def instant_ms(text: str, now_ms: int) -> int:
             if found.tzinfo is None:
                 found = found.replace(tzinfo=UTC)
             ms = round(found.timestamp() * 1000)
-        if ms >= 0:
+        if is_time(ms):
             return ms
-        problem = "a time before 1970"
+        problem = "a time before 2000, or after 9999"
     except (ValueError, OverflowError, InvalidConfiguration):
         pass
     raise InvalidConfiguration(
@@ -60,6 +71,23 @@ def instant_ms(text: str, now_ms: int) -> int:
         got=repr(text[:80]),
         limit="a time as 2026-05-31T18:30:00Z (without zone: UTC), +10m from now, or ms since 1970",
         remedy="Write it in one of these forms",
+    )
+
+
+def check_instant(ms: int) -> None:
+    """Refuse a number that cannot be a time in ms: one in seconds would be in 1970, and each
+    message would be due after it. Errors: ``InvalidConfiguration``, with what it probably is."""
+    if is_time(ms):
+        return
+    found = {unit: ms * 1000 // parts for unit, parts in _UNITS_OF_TIME.items()}
+    probably = [f"{unit}: {time_text(at)}" for unit, at in found.items() if is_time(at)]
+    raise InvalidConfiguration(
+        "a time before 2000, or not in milliseconds",
+        got=f"{ms} ({', '.join(f'perhaps {one}' for one in probably) or time_text(ms)})",
+        limit="milliseconds since 1970, in the years 2000 to 9999",
+        remedy=f"Write {next(at for at in found.values() if is_time(at))}, if that is meant"
+        if probably
+        else "Write it in milliseconds, as in 1790000000000, or leave it out for no limit",
     )
 
 

@@ -39,7 +39,14 @@ from ..reading.files import JOURNAL, File, Layout
 from ..reading.problems import Problem
 from ..reading.read import read
 from ..wheel.checks import REDELIVERED_ID_HEADER, REDELIVERED_PREFIX, RESERVED_PREFIX
-from ..wheel.rows import from_numpy, header_lists, headers_of, take_rows, with_headers
+from ..wheel.rows import (
+    from_numpy,
+    header_lists,
+    headers_of,
+    take_rows,
+    with_headers,
+    without_header,
+)
 from ..wheel.schema import INPUT, TIME, Int64s, Mask, sizes, times
 from .bits import Bits
 from .facts.making import GroupTerms
@@ -150,10 +157,11 @@ class Redelivery:
         count = rows.num_rows
         ids = self._ids(times(rows, "due"), times(rows, "offset"))
         added = headers_of({REDELIVERED_ID_HEADER: pa.array(ids).cast(pa.binary())})
+        before = without_header(as_before(rows.column("headers")), REDELIVERED_ID_HEADER)
         changed = {
             "due": from_numpy(np.full(count, due_ms, np.int64), TIME),
             "topic": pa.repeat(pa.scalar(topic, pa.utf8()), count),
-            "headers": with_headers(as_before(rows.column("headers")), added),
+            "headers": with_headers(before, added),
         }
         columns = [changed.get(name, rows.column(name)) for name in INPUT.names]
         return pa.RecordBatch.from_arrays(columns, schema=INPUT)

@@ -14,12 +14,12 @@ import binascii
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..policy.levels import check_instant, instant_ms
 from ..wheel.config import TICK_MS
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.mark import RowKey
@@ -27,7 +27,7 @@ from ..wheel.schema import Mask
 
 _FORMS = (
     "id=ID, topic=TOPIC, key=TEXT, key_base64=BASE64, header:NAME=TEXT, from=TIME, to=TIME;"
-    " TIME: milliseconds since the epoch, or ISO 8601 with a time zone"
+    " TIME: 2026-05-31T18:30:00Z, +10m from now, or milliseconds since 1970"
 )
 _FORMS_REMEDY = "Write each condition as one of these; all of them must hold"
 _PAGE = re.compile(r"(-?[0-9]{1,19}),([0-9]{1,19})")
@@ -120,8 +120,9 @@ def _with_header(columns: Sequence[pa.Array], name: str, value: pa.Scalar) -> Ma
     return np.concatenate(masks)
 
 
-def parse_where(conditions: Iterable[str]) -> Query:
-    """The query of conditions as texts: ``topic=orders``, ``header:source=web``, ``from=…``.
+def parse_where(conditions: Iterable[str], now_ms: int) -> Query:
+    """The query of conditions as texts: ``topic=orders``, ``header:source=web``, ``from=…``; times
+    as ``instant_ms`` takes them.
 
     Errors: ``InvalidConfiguration`` that names the condition.
     """
@@ -143,10 +144,10 @@ def parse_where(conditions: Iterable[str]) -> Query:
             query = replace(query, keys=(*query.keys, as_bytes(value)))
         elif equals and name == "key_base64":
             query = replace(query, keys=(*query.keys, _from_base64(text, value)))
-        elif equals and name == "from" and query.from_ms is None:
-            query = replace(query, from_ms=_time(text, value))
-        elif equals and name == "to" and query.to_ms is None:
-            query = replace(query, to_ms=_time(text, value))
+        elif equals and value and name == "from" and query.from_ms is None:
+            query = replace(query, from_ms=_time(text, value, now_ms))
+        elif equals and value and name == "to" and query.to_ms is None:
+            query = replace(query, to_ms=_time(text, value, now_ms))
         else:
             raise _not_a_condition(text)
     check_query(query)
@@ -175,6 +176,15 @@ def check_query(query: Query) -> None:
 
 
 def check_times(from_ms: int | None, to_ms: int | None) -> None:
+    """Errors: ``InvalidConfiguration``: one cannot be a time in ms (``check_instant``), or no time
+    lies between the two."""
+    for ms in (from_ms, to_ms):
+        if ms is not None:
+            check_instant(ms)
+    check_order(from_ms, to_ms)
+
+
+def check_order(from_ms: int | None, to_ms: int | None) -> None:
     """Errors: ``InvalidConfiguration``: no time lies between the two."""
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise InvalidConfiguration(
@@ -184,19 +194,14 @@ def check_times(from_ms: int | None, to_ms: int | None) -> None:
         )
 
 
-def _time(condition: str, text: str) -> int:
-    if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20:
-        ms = int(text)
-        if -_INT64_END <= ms < _INT64_END:
-            return ms
-        raise _not_a_condition(condition)
+def _time(condition: str, text: str, now_ms: int) -> int:
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise _not_a_condition(condition) from None
-    if found.tzinfo is None:
-        raise _not_a_condition(condition)
-    return int(found.timestamp() * 1000)
+        return instant_ms(text, now_ms)
+    except InvalidConfiguration as error:
+        message = f"condition {condition[:80]!r}: {error.message}"
+        raise InvalidConfiguration(
+            message, got=error.got, limit=error.limit, remedy=error.remedy
+        ) from None
 
 
 def _from_base64(condition: str, text: str) -> bytes:

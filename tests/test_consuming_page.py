@@ -15,6 +15,7 @@ from support.ports import free_address
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/consuming.md"
+README = ROOT / "README.md"
 LASTS = "slotwheel node"
 """A command that runs until the end of the page."""
 BOOTSTRAP = 'bootstrap="localhost:9092"'
@@ -50,4 +51,18 @@ def test_the_page_runs_as_written(own_broker: Cluster, tmp_path: Path) -> None:
             session.expect(lines)
             if LASTS not in commands:
                 session.end(interrupt=bool(lines))
+        readme = next(text for _, text in blocks(README) if "def charge" in text)
+        for written, there in {
+            "broker:9092": own_broker.bootstrap,
+            '"orders", "billing"': '"readme", "reader"',
+            "retry=": f'wheel="{node}", retry=',
+        }.items():
+            assert written in readme
+            readme = readme.replace(written, there)
+        (tmp_path / "readme.py").write_text(readme)
+        own_broker.create_topic("readme")
+        session = Session("slotwheel send readme cake --delay 1\npython -u readme.py", tmp_path)
+        stack.callback(session.stop)
+        session.expect(["b'cake' attempt 1", "b'cake' attempt 2 ConnectionError: the bank"])
+        session.end(interrupt=True)
     assert ran > 8, "the page has lost its commands"

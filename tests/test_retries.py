@@ -96,7 +96,7 @@ def test_attempts_come_at_their_times_and_say_what_they_are(
         assert said["slotwheel-dead-group"] == group.encode()
         source = delays if make is PlainWorker else retries
         assert (said["slotwheel-dead-source"] or b"").startswith(source.encode() + b"/")
-        assert said["slotwheel-retry-attempt"] == b"4"
+        assert said["slotwheel-dead-attempts"] == b"4"
         assert said["slotwheel-retry-first-error"] == error_of(number, 1).encode()
         assert said["slotwheel-retry-last-error"] == error_of(number, 4).encode()
         assert said["slotwheel-dead-error"] == error_of(number, 4).encode()

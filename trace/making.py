@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from ..client.batch import Columns, Shipment
 from ..client.message import clock_ms
+from ..policy.deadletters import REASON
 from ..policy.failure import attempt_of
 from ..policy.headers import ATTEMPT, ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID, cut
 from ..wheel.checks import REDELIVERED_ID_HEADER
-from ..wheel.errors import InvalidMessage, SlotwheelError
+from ..wheel.errors import SlotwheelError
 from ..wheel.ids import id_parts
 from ..wheel.protocol import StoredBatch
 from ..wheel.rows import Header, from_numpy
@@ -32,7 +33,7 @@ TAG = "tag"
 _TIMED = [EventKind.PRODUCED.value, EventKind.RECEIVED.value, EventKind.PROCESSED.value]
 """Of these an event says how long it took."""
 _SENT = (ORIGIN_ID, REDELIVERED_ID_HEADER, TRACEPARENT, TAG)
-_DELIVERED = (ID_HEADER, ATTEMPT, *_SENT)
+_DELIVERED = (ID_HEADER, ATTEMPT, REASON, *_SENT)
 """The headers that are read of a message that is sent, and of a record."""
 _OF_ROWS = ("kind", "group", "error", "topic", "partition", "offset")
 """The columns that stand in a ``RecordRow`` as they are."""
@@ -242,14 +243,16 @@ class RecordEvents:
         return _events(count, columns | _columns_of(found))
 
     def _attempts(self, kinds: pa.Array) -> Any:
-        """None of what is not about one message, or is unreadable."""
+        """None of what is not about one message."""
         single = pc.not_equal(kinds, EventKind.COMMITTED.value)
         said = self._found[ATTEMPT]
         if not said and single.true_count == self.size:
             return 1
         attempts = pc.if_else(single, 1, None).to_pylist()
         for row, value in said.items():
-            attempts[row] = _attempt(value)
+            attempts[row] = attempt_of([(ATTEMPT, value)])
+        for row in self._found[REASON]:
+            attempts[row] = attempts[row] and 1  # a copied dead letter
         return pa.array(attempts, pa.int32())
 
 
@@ -330,13 +333,6 @@ def _ids_of(name: str, texts: pa.Array) -> dict[str, Any]:
     if _is_once(group):
         columns["group"] = group[0].as_py()
     return {f"{name}.{part}": column for part, column in columns.items()}
-
-
-def _attempt(value: bytes) -> int | None:
-    try:
-        return attempt_of([(ATTEMPT, value)])
-    except InvalidMessage:
-        return None
 
 
 def _cut(error: SlotwheelError | None) -> str:

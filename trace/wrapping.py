@@ -9,101 +9,210 @@ does not know when a program is done with a record, so the program says it: ``co
 
 from __future__ import annotations
 
+import functools
+import inspect
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ParamSpec, Self
 
 from ..delivery.kafka.header_names import headers_of
-from ..wheel.rows import Header
+from ..wheel.texts import error_text
 from .events import EventKind
 from .making import TracedRecord
 from .recorder import Recorder
 
+P = ParamSpec("P")
 _UNKNOWN = -1
+_PRODUCE = ("topic", "value", "key", "partition", "callback", "on_delivery", "timestamp", "headers")
+"""The arguments of ``Producer.produce`` in their order; an extension in C has no signature."""
+_log = logging.getLogger("slotwheel.trace")
 
 
 class _Wrapper:
-    """Passes on what it does not know itself."""
+    """What it wraps, for whoever uses it: the same methods with the same signatures, ``len``,
+    ``with``, attributes that are set, ``isinstance``. ``observed``: by the name of a method, what
+    is called in its place.
 
-    def __init__(self, wrapped: Any, tracer: Recorder) -> None:
-        self._wrapped, self._tracer = wrapped, tracer
+    Rules: arguments go to the library as they came, and before anything is observed; what happens
+    while observing is logged, and is nobody else's error.
+    """
+
+    def __init__(
+        self, wrapped: Any, tracer: Recorder, observed: dict[str, Callable[..., Any]]
+    ) -> None:
+        own = {"_wrapped": wrapped, "_tracer": tracer}
+        methods = {
+            name: _like(getattr(wrapped, name), method)
+            for name, method in observed.items()
+            if hasattr(wrapped, name)
+        }
+        for name, value in {**own, **methods}.items():
+            object.__setattr__(self, name, value)
+
+    def __new__(cls, wrapped: Any, *_: Any, **_named: Any) -> Self:
+        # Python looks for special methods at the class.
+        special = {
+            name: _passed_on(name)
+            for name in dir(type(wrapped))
+            if name.startswith("__") and not (hasattr(object, name) or hasattr(cls, name))
+        }
+        del_, slots = "__del__", {"__dict__", "__weakref__", "__module__"}
+        kept = {name: one for name, one in special.items() if name not in {del_, *slots}}
+        return object.__new__(type(cls.__name__, (cls,), kept))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._wrapped)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._wrapped, name)
+        return getattr(object.__getattribute__(self, "_wrapped"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._wrapped, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._wrapped, name)
+
+    def __dir__(self) -> list[str]:
+        return [*dir(self._wrapped)]
+
+
+def _like(theirs: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    """``method`` with the name, the signature and the text of theirs."""
+
+    @functools.wraps(theirs)
+    def called(*arguments: Any, **named: Any) -> Any:
+        return method(*arguments, **named)
+
+    return called
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        wrapped = self._wrapped
+        found = getattr(wrapped, name)(*arguments, **named)
+        return self if found is wrapped else found
+
+    return method
+
+
+def _observing(observe: Callable[P, object]) -> Callable[P, None]:
+    """``observe``, whose errors are its own."""
+
+    @functools.wraps(observe)
+    def safely(*arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            observe(*arguments, **named)
+        except Exception as error:
+            _log.warning("slotwheel trace: not observed: %s", error_text(error))
+
+    return safely
 
 
 class _TracedProducer(_Wrapper):
+    @_observing
     def _produced(
         self,
-        record: TracedRecord,
-        partition: int = _UNKNOWN,
-        offset: int = _UNKNOWN,
+        record: TracedRecord | None,
+        partition: int | None = _UNKNOWN,
+        offset: int | None = _UNKNOWN,
         error: object = None,
     ) -> None:
-        placed = record._replace(
-            partition=None if partition < 0 else partition, offset=None if offset < 0 else offset
-        )
-        text = None if error is None else str(error)
+        if record is None:  # it is none that could be told of
+            return
+        place = [None if at is None or at < 0 else at for at in (partition, offset)]
+        placed = record._replace(partition=place[0], offset=place[1])
+        text = None if error is None else error_text(error)
         self._tracer.note_records(EventKind.PRODUCED, None, [placed], text)
 
 
 class TracedKafkaPythonProducer(_TracedProducer):
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[Header] | None = None,
-        **more: Any,
-    ) -> Any:
-        """As ``KafkaProducer.send``."""
-        record = _record(topic, key, headers or ())
+    """``send`` is as ``KafkaProducer.send``."""
+
+    def __init__(self, wrapped: Any, tracer: Recorder) -> None:
+        super().__init__(wrapped, tracer, {"send": self._send})
+        object.__setattr__(self, "_signature", inspect.signature(wrapped.send))
+
+    def _send(self, *arguments: Any, **named: Any) -> Any:
+        record = _record(self._named, arguments, named)
         try:
-            future = self._wrapped.send(topic, value, key=key, headers=headers, **more)
+            future = self._wrapped.send(*arguments, **named)
         except Exception as error:
             self._produced(record, error=error)
             raise
+        self._await(future, record)
+        return future
+
+    def _named(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+        bound: dict[str, Any] = self._signature.bind(*arguments, **named).arguments
+        return bound
+
+    @_observing
+    def _await(self, future: Any, record: TracedRecord | None) -> None:
         future.add_callback(lambda sent: self._produced(record, sent.partition, sent.offset))
         future.add_errback(lambda error: self._produced(record, error=error))
-        return future
 
 
 class TracedConfluentProducer(_TracedProducer):
-    def produce(self, topic: str, value: Any = None, key: Any = None, **more: Any) -> None:
-        """As ``Producer.produce``."""
-        headers = more.get("headers") or ()
-        pairs = list(headers.items()) if isinstance(headers, dict) else headers
-        record = _record(topic, key, pairs)
-        theirs: Callable[[Any, Any], None] | None
-        theirs = more.pop("on_delivery", None) or more.pop("callback", None)
+    """``produce`` is as ``Producer.produce``. What ``produce_batch`` sends is not told of: the
+    library says of none of its records where it is."""
+
+    def __init__(self, wrapped: Any, tracer: Recorder) -> None:
+        super().__init__(wrapped, tracer, {"produce": self._produce})
+
+    def _produce(self, *arguments: Any, **named: Any) -> Any:
+        record = _record(_named_produce, arguments, named)
+        given = [*arguments]
+        at = next((at for at in (5, 4) if len(given) > at and given[at] is not None), None)
+        theirs: Any = named.get("on_delivery") or named.get("callback")
+        if at is not None:
+            theirs = given[at]
 
         def told(error: Any, sent: Any) -> None:
-            place = _UNKNOWN, _UNKNOWN
-            if error is None and sent.offset() is not None:
-                place = sent.partition(), sent.offset()
-            self._produced(record, *place, error=error)
+            self._delivered(record, error, sent)
             if theirs is not None:
                 theirs(error, sent)
 
+        if record is not None and (theirs is None or callable(theirs)):
+            if len(given) > 4:
+                given[4:6] = [told, told][: len(given[4:6])]
+            else:
+                named = {**named, "on_delivery": told}
+                named.pop("callback", None)
         try:
-            self._wrapped.produce(topic, value, key, on_delivery=told, **more)
+            return self._wrapped.produce(*given, **named)
         except Exception as error:
             self._produced(record, error=error)
             raise
 
+    @_observing
+    def _delivered(self, record: TracedRecord | None, error: Any, sent: Any) -> None:
+        placed = error is None and sent.offset() is not None
+        place = (sent.partition(), sent.offset()) if placed else (_UNKNOWN, _UNKNOWN)
+        self._produced(record, place[0], place[1], error=error)
+
+
+def _named_produce(*arguments: Any, **named: Any) -> dict[str, Any]:
+    return {**dict(zip(_PRODUCE, arguments, strict=False)), **named}
+
 
 class _TracedConsumer(_Wrapper):
-    def __init__(self, wrapped: Any, tracer: Recorder, group: str) -> None:
-        super().__init__(wrapped, tracer)
-        self._group = group
+    def __init__(
+        self, wrapped: Any, tracer: Recorder, group: str, observed: dict[str, Callable[..., Any]]
+    ) -> None:
+        super().__init__(wrapped, tracer, observed)
+        object.__setattr__(self, "_group", group)
 
+    @_observing
     def processed(self, record: Any, *, began_s: float, error: object = None) -> None:
         """The program is done with a record; ``began_s``: since when it had it, by
         ``time.monotonic``; ``error``: why it failed."""
-        text = None if error is None else str(error)
+        text = None if error is None else error_text(error)
         seen = self._seen(record, began_s)
         self._tracer.note_records(EventKind.PROCESSED, self._group, [seen], text)
 
+    @_observing
     def _received(self, records: Iterable[Any]) -> None:
         now_s = time.monotonic()
         seen = [self._seen(one, now_s) for one in records]
@@ -114,8 +223,12 @@ class _TracedConsumer(_Wrapper):
 
 
 class TracedKafkaPythonConsumer(_TracedConsumer):
-    def poll(self, *arguments: Any, **named: Any) -> Any:
-        """As ``KafkaConsumer.poll``."""
+    """``poll`` and iteration are as of ``KafkaConsumer``."""
+
+    def __init__(self, wrapped: Any, tracer: Recorder, group: str) -> None:
+        super().__init__(wrapped, tracer, group, {"poll": self._poll})
+
+    def _poll(self, *arguments: Any, **named: Any) -> Any:
         found = self._wrapped.poll(*arguments, **named)
         self._received(record for records in found.values() for record in records)
         return found
@@ -134,15 +247,19 @@ class TracedKafkaPythonConsumer(_TracedConsumer):
 
 
 class TracedConfluentConsumer(_TracedConsumer):
-    def poll(self, *arguments: Any, **named: Any) -> Any:
-        """As ``Consumer.poll``."""
+    """``poll`` and ``consume`` are as of ``Consumer``."""
+
+    def __init__(self, wrapped: Any, tracer: Recorder, group: str) -> None:
+        observed = {"poll": self._poll, "consume": self._consume}
+        super().__init__(wrapped, tracer, group, observed)
+
+    def _poll(self, *arguments: Any, **named: Any) -> Any:
         message = self._wrapped.poll(*arguments, **named)
         if message is not None and message.error() is None:
             self._received([message])
         return message
 
-    def consume(self, *arguments: Any, **named: Any) -> Any:
-        """As ``Consumer.consume``."""
+    def _consume(self, *arguments: Any, **named: Any) -> Any:
         found = self._wrapped.consume(*arguments, **named)
         self._received(message for message in found if message.error() is None)
         return found
@@ -164,10 +281,21 @@ def traced_consumer(consumer: Any, tracer: Recorder, group: str) -> Any:
     return made(consumer, tracer, group)
 
 
-def _record(topic: str, key: Any, headers: Iterable[tuple[str, Any]]) -> TracedRecord:
-    """What is to be sent now; a key that only a serializer understands is left out."""
-    shown = key.encode() if isinstance(key, str) else key
-    texts = ((name, one.encode() if isinstance(one, str) else one) for name, one in headers)
-    pairs = [(name, one if isinstance(one, bytes) else None) for name, one in texts]
-    known = shown if isinstance(shown, bytes) else None
-    return TracedRecord(topic, None, None, known, pairs, time.monotonic())
+def _record(
+    named_of: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> TracedRecord | None:
+    """What is to be sent now, of a call's arguments; None: the library will refuse them, or nothing
+    can be told of it. A key that only a serializer understands is left out."""
+    try:
+        given = named_of(*arguments, **named)
+        key, headers = given.get("key"), given.get("headers")
+        pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+        if not isinstance(pairs, list | tuple):  # an iterator is for the library alone
+            pairs = ()
+        shown = key.encode() if isinstance(key, str) else key
+        texts = ((name, one.encode() if isinstance(one, str) else one) for name, one in pairs)
+        found = [(str(name), one if isinstance(one, bytes) else None) for name, one in texts]
+        known = shown if isinstance(shown, bytes) else None
+        return TracedRecord(str(given["topic"]), None, None, known, found, time.monotonic())
+    except Exception:
+        return None

@@ -48,6 +48,16 @@ DEAD_ERROR_HEADER = "slotwheel-dead-error"
 letter of the sink in the former format, which had neither this nor a stage."""
 
 
+_TIMES_MS = range(946_684_800_000, 253_402_300_800_000)
+"""From the year 2000 to 9999."""
+
+
+def is_time(ms: int) -> bool:
+    """Whether somebody else's number can be a time, ms since the epoch. -1 says *none*, 2^63 - 1
+    says *never*, 0 nothing, and a time in seconds is one in 1970: none of them is computed with."""
+    return ms in _TIMES_MS
+
+
 class InputBatch(NamedTuple):
     """A batch to be appended. ``rows``: the INPUT schema (``check_input`` says which
     columns may be missing). ``producer`` and ``sequence`` make a retry harmless: the same pair is

@@ -18,6 +18,7 @@ from .schema import Int64s, Mask, bounds
 
 EXPIRES_HEADER = "slotwheel-expires-ms"
 NEVER_MS = (1 << 63) - 1
+BEFORE_DUE = "expires before it is due"
 EXPIRES_LIMIT_MS = 10**18
 """Times are lower than this: they have at most 18 digits."""
 _DIGITS = "^[0-9]{1,18}$"
@@ -88,7 +89,7 @@ def bad_expiries(headers: pa.Array, due: Int64s) -> dict[int, InvalidMessage]:
 
 def expires_before_due(expires: int, due_ms: int) -> InvalidMessage:
     return InvalidMessage(
-        "expires before it is due",
+        BEFORE_DUE,
         got=f"{expires} ms",
         limit=f"later than its due time, {due_ms} ms",
         remedy="Let it expire later, or leave the time out; instead of a reschedule, cancel it and"

@@ -164,6 +164,19 @@ def with_headers(headers: pa.Array, added: pa.Array) -> pa.Array:
     return header_lists(total, flat.field(0), flat.field(1))
 
 
+def without_header(headers: pa.Array, name: str) -> pa.Array:
+    """A headers column without the headers of that name."""
+    flat = headers.flatten()
+    kept = np.asarray(pc.not_equal(flat.field(0), name))
+    if kept.all():
+        return headers
+    counts = np.asarray(pc.list_value_length(headers), np.int64)
+    ends, running = np.cumsum(counts), np.concatenate([[0], np.cumsum(kept)])
+    mask = pa.array(kept)
+    left = running[ends] - running[ends - counts]
+    return header_lists(left, flat.field(0).filter(mask), flat.field(1).filter(mask))
+
+
 def header_lists(counts: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:
     """The headers column of rows that have so many headers each. ``names``, ``values``: of all
     headers, in the order of the rows."""

@@ -20,6 +20,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def error_text(error: object) -> str:
+    """What an error says of itself; its class where it cannot say it: an application's error may
+    raise another one for its text."""
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
+
+
 def time_text(ms: int) -> str:
     """A time in ms since the epoch, for people."""
     try:

@@ -140,10 +140,15 @@ class TransactionalLane(ProducerLane):
         return super().send(plan, rows, partitions)
 
     def append(
-        self, target: TopicPartition, key: bytes | None, value: bytes | None, headers: list[Header]
+        self,
+        target: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[Header],
+        timestamp_ms: int | None = None,
     ) -> Any:
         self.manager.maybe_add_partition_to_transaction(target)
-        return super().append(target, key, value, headers)
+        return super().append(target, key, value, headers, timestamp_ms)
 
 
 class KafkaPythonProducer(TransactionalProducer):

@@ -141,12 +141,17 @@ class ProducerLane:
         return futures
 
     def append(
-        self, target: TopicPartition, key: bytes | None, value: bytes | None, headers: list[Header]
+        self,
+        target: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[Header],
+        timestamp_ms: int | None = None,
     ) -> Any:
         """Append one record; its future. Never blocks."""
         if any(value is None for _, value in headers):
             headers = _HeadersWithNull(headers)
-        result = self._producer._accumulator.append(target, None, key, value, headers)
+        result = self._producer._accumulator.append(target, timestamp_ms, key, value, headers)
         if result[1] or result[2]:
             self._producer._sender.wakeup()
         return result[0]

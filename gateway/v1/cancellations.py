@@ -56,7 +56,7 @@ class Where(msgspec.Struct, forbid_unknown_fields=True):
                 "every pending message would be cancelled",
                 place="$.where",
                 got="no condition",
-                limit="at least one; from_ms 0 is one that all messages fulfil",
+                limit="at least one; all messages fulfil from_ms 946684800000, the year 2000",
             )
         check_query(query)
         return query

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from ...client.message import clock_ms
+from ...search.query import check_times
 from ...trace.chains.anomalies import AnomalyLimits
 from ...trace.chains.chain import Chain
 from ...trace.chains.fields import anomaly_fields, chain_fields, event_fields, latency_fields
@@ -191,7 +192,8 @@ class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
     """``next`` of the answer before."""
 
     def query(self) -> TraceQuery:
-        """Errors: ``UnknownId``."""
+        """Errors: ``UnknownId``; ``InvalidConfiguration``: as of ``check_times``."""
+        check_times(self.from_ms, self.to_ms)
         return TraceQuery(
             MessageId.parse(self.id) if self.id else None,
             None if self.key is None else self.key.encode(),
@@ -210,6 +212,8 @@ class TimeQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def between(self) -> tuple[int, int]:
+        """Errors: ``InvalidConfiguration``: as of ``check_times``."""
+        check_times(self.from_ms, self.to_ms)
         to_ms = clock_ms() if self.to_ms is None else self.to_ms
         return to_ms - _HOUR_MS if self.from_ms is None else self.from_ms, to_ms
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from ...policy.deadletters import EXPIRED
 from ...search.fate import MessageState
-from ...trace.chains.anomalies import LIMITS, AnomalyKind, AnomalyLimits
+from ...trace.chains.anomalies import CLOCKS_MS, LIMITS, AnomalyKind, AnomalyLimits
 from ...trace.events import EventKind
 from .departures import beside, ready_ms
 
@@ -42,6 +42,7 @@ def _of_events(
     answers = of(EventKind.PROCESSED).where("id is not null").withColumn("answer", of_group)
     processed = beside(answers.where("answer = 1"), departures)
     waited = f.unix_millis("at") - f.col("left_ms")
+    early = f.col("ready_ms") - f.unix_millis("at")
     # Of an event without an id and without a place nobody can say which message it is of.
     held = of(EventKind.RECEIVED, EventKind.PROCESSED).where("id is not null or offset is not null")
     return [
@@ -51,6 +52,7 @@ def _of_events(
         _made(AnomalyKind.GAP, of(EventKind.DROPPED), f.col("count")),
         *_repeated_or_stuck(held, now_ms, limits.stuck_ms),
         _made(AnomalyKind.BACKLOG, processed.where(waited > limits.backlog_ms), waited),
+        _made(AnomalyKind.CLOCKS, processed.where(early >= CLOCKS_MS), early),
     ]
 
 

@@ -36,6 +36,8 @@ NOW = 1_700_000_000_000
         (None, 0.0071, NOW + 8),
         (None, timedelta(seconds=1, microseconds=1), NOW + 1001),
         (None, timedelta(seconds=-1), NOW - 1000),
+        *((None, text, NOW + 3000) for text in ("3s", "3", " 3 s ", "3000ms", "0.05m")),
+        *((None, text, NOW) for text in ("0", "0s")),
     ],
 )
 def test_due(due: Any, delay: Any, expected: int) -> None:
@@ -58,6 +60,9 @@ def test_due(due: Any, delay: Any, expected: int) -> None:
         (-1, None, "due before 1970"),
         (-(1 << 62), None, "due before 1970"),
         (None, True, "not a delay"),
+        (None, [3], "not a delay"),
+        (None, b"3s", "not a delay"),
+        *((None, text, "not a time span as 3s") for text in ("", "s", "3 weeks", "-3s", "1e3")),
     ],
 )
 def test_unusable_due(due: Any, delay: Any, text: str) -> None:
@@ -67,6 +72,7 @@ def test_unusable_due(due: Any, delay: Any, text: str) -> None:
 
 LASTING: list[tuple[dict[str, Any], int]] = [
     ({"ttl": 2}, NOW + 3000),
+    ({"ttl": "2s"}, NOW + 3000),
     ({"ttl": 0.0011}, NOW + 1002),
     ({"ttl": timedelta(milliseconds=1)}, NOW + 1001),
     ({"expires": NOW + 1001}, NOW + 1001),
@@ -101,7 +107,7 @@ def headers_of(rows: pa.RecordBatch) -> Any:
         ({"ttl": -1}, "no time to live"),
         ({"ttl": timedelta(seconds=-1)}, "no time to live"),
         ({"ttl": float("nan")}, "unusable time to expire"),
-        ({"ttl": "30s"}, "unusable time to expire"),
+        ({"ttl": "soon"}, "unusable time to expire"),
         ({"ttl": 1e30}, "unusable time to expire"),
         ({"expires": NOW + 1000}, "expires before it is due"),
         ({"expires": NOW - 1}, "expires before it is due"),

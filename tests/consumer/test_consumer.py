@@ -86,7 +86,7 @@ def test_a_message_that_fails_comes_again_by_its_policy_and_is_buried_at_last(
     assert headers["slotwheel-dead-error"] == b"ValueError: attempt 3"
     assert headers["slotwheel-dead-group"] == own.name.encode()
     assert headers["slotwheel-dead-source"] == f"{third.topic}/0/{third.offset}".encode()
-    assert headers["slotwheel-retry-attempt"] == b"3"
+    assert headers["slotwheel-dead-attempts"] == b"3"
     assert headers["slotwheel-origin-topic"] == own.topic.encode()
     assert headers["__connect.errors.exception.class.name"] == b"ValueError"
     assert headers["trace"] == b"t"

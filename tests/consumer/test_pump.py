@@ -82,6 +82,7 @@ class Running:
         self.source = Endless()
         self.outbox = SimpleNamespace(settle=lambda: 0, close=lambda timeout_s: None)
         parts = SimpleNamespace(
+            close=lambda: None,
             inflight=self.inflight,
             outbox=self.outbox,
             source=self.source,

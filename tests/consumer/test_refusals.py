@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slotwheel.client.message import clock_ms
+from slotwheel.consumer.clock import NodeClock
 from slotwheel.consumer.failing import Failing
 from slotwheel.consumer.inflight import CommitBatch, InFlight
 from slotwheel.consumer.message import OutputRecord, Received, SourcePartition
@@ -72,11 +73,15 @@ def ended_by(transactor: Transactor) -> ConsumerFailed:
     """How a consumer ends that answers each message by a retry."""
     inflight = InFlight(100, 10_000, transactional=True)
     inflight.assigned([PARTITION], None)
-    failing = Failing("group", RetryPolicy.literal("1s"), "dead", clock_ms)
+    failing = Failing("group", RetryPolicy.literal("1s"), "dead", NodeClock(None))
     outbox = KafkaOutbox(failing, "1s", "delays", inflight)
     wanted = SimpleNamespace(messages_max=100, transactional_id="the-id", observer=None)
     parts: Any = SimpleNamespace(
-        inflight=inflight, outbox=outbox, source=MadeSource(), transactor=transactor
+        close=lambda: None,
+        inflight=inflight,
+        outbox=outbox,
+        source=MadeSource(),
+        transactor=transactor,
     )
     parts.wanted, parts.rule, parts.retries = wanted, None, "group-retry"
     with closing(Pump(parts)) as pump, pytest.raises(ConsumerFailed) as failed:

@@ -123,7 +123,7 @@ def test_a_retry_goes_through_the_delay_topic_and_takes_the_outputs_back(
     ours = [dict(one.headers) for one in letters]
     (headers,) = [one for one in ours if one["slotwheel-origin-topic"] == own.topic.encode()]
     assert headers["slotwheel-dead-reason"] == b"retries-used-up"
-    assert headers["slotwheel-retry-attempt"] == b"3"
+    assert headers["slotwheel-dead-attempts"] == b"3"
 
 
 @both_clients

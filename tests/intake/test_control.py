@@ -234,12 +234,13 @@ def test_a_copy_of_a_retry_with_two_headers_more_is_the_next_retry() -> None:
     assert said["slotwheel-origin-offset"] == b"17"
     (letter,) = rows(records([*row["headers"], *DELIVERED, retry(b"orders")]))
     said = dict(letter["headers"])
-    assert (letter["topic"], letter["due"]) == ("orders-dead", SENT)
+    assert (letter["topic"], letter["due"]) == ("orders-dead", NOW)
     assert said["slotwheel-dead-reason"] == b"retries-used-up"
     assert said["slotwheel-dead-stage"] == b"intake"
     assert said["slotwheel-dead-source"] == b"delays/3/100"
     assert said["slotwheel-dead-topic"] == b"billing-retry"
-    assert said["slotwheel-retry-attempt"] == b"3"
+    assert said["slotwheel-dead-attempts"] == b"3"
+    assert "slotwheel-retry-attempt" not in said
     assert said["slotwheel-retry-last-error"] == b""
 
 
@@ -338,10 +339,30 @@ def test_a_bad_record_is_a_dead_letter_with_the_reason_and_holds_nobody_up(
     assert said["slotwheel-dead-source"] == b"delays/3/101"
 
 
+@pytest.mark.parametrize("sent_ms", [-1, 0, -(1 << 63), 1_700_000_000, (1 << 63) - 1])
 @pytest.mark.parametrize("headers", [[*FIRST, retry(b"orders")], [TOPIC, LEVEL]])
-def test_a_record_without_a_timestamp(headers: list[Header]) -> None:
-    (letter,) = rows(records(headers, sent_ms=-1))
+def test_a_record_without_a_timestamp(headers: list[Header], sent_ms: int) -> None:
+    """None, and what is none: nothing is computed with it."""
+    (letter,) = rows(records(headers, sent_ms=sent_ms))
     assert b"without a timestamp" in dict(letter["headers"])["slotwheel-dead-error"]
+    assert letter["due"] == NOW
+
+
+@pytest.mark.parametrize("off_ms", [60_000, 3_600_000, -60_000])
+def test_a_timestamp_far_from_the_clock_is_named_and_none_lies_ahead_of_the_reading(
+    off_ms: int,
+) -> None:
+    """Producers whose clocks are ahead, and behind. An attempt has not failed before it was due."""
+    due: list[Header] = [("slotwheel-due-ms", b"%d" % (NOW - 50))]
+    given = records(
+        *([TOPIC, LEVEL], [*FIRST, retry(b"1s")], [*due, *FIRST, retry(b"1s")], [TOPIC, DUE]),
+        sent_ms=NOW + off_ms,
+    )
+    start_ms = min(NOW, NOW + off_ms)
+    last_ms = NOW if off_ms > 0 else NOW - 50
+    wanted = [start_ms + 5000, start_ms + 1000, last_ms + 1000, NOW + 5]
+    assert [row["due"] for row in rows(given)] == wanted
+    assert rows_of(given, "delays/3", CONFIG, NOW, settings=POLICIES).off == (off_ms,) * 3
 
 
 def test_a_letter_that_has_become_too_large_is_buried_without_its_value() -> None:

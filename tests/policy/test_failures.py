@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.policy.failure import Failure, Origin, attempt_of, buried, failed, retry_topic
+from slotwheel.policy.failure import (
+    Failure,
+    Origin,
+    attempt_of,
+    bad_attempt,
+    buried,
+    failed,
+    retry_topic,
+)
 from slotwheel.policy.retry import RetryPolicy
 from slotwheel.wheel.checks import is_reserved
 from slotwheel.wheel.errors import InvalidMessage
@@ -41,7 +49,7 @@ def delivered_again(headers: Sequence[Header], number: int) -> list[Header]:
 def test_the_first_failure() -> None:
     own: list[Header] = [("a", b"1"), ("a", None), ("b", b"\xff")]
     found = fail([*own, *DELIVERED])
-    assert (found.topic, found.due_ms, found.reason) == ("billing-retry", NOW + 1000, "")
+    assert (found.topic, found.delay_ms, found.reason) == ("billing-retry", 1000, "")
     assert found.headers[:3] == own
     assert dict(found.headers[3:]) == {
         "slotwheel-origin-topic": b"orders",
@@ -64,7 +72,7 @@ def test_attempts_are_counted_the_origin_stays_and_in_the_end_it_is_buried(with_
     for number, delay_ms in enumerate((1000, 2000, 4000), 1):
         assert attempt_of(headers) == number
         found = fail(headers, f"error {number}", Origin("billing-retry", 0, number))
-        assert (found.topic, found.due_ms) == ("billing-retry", NOW + delay_ms)
+        assert (found.topic, found.delay_ms) == ("billing-retry", delay_ms)
         said = dict(found.headers)
         assert len(said) == len(found.headers), "a header stands there twice"
         assert said["slotwheel-retry-attempt"] == b"%d" % (number + 1)
@@ -75,10 +83,11 @@ def test_attempts_are_counted_the_origin_stays_and_in_the_end_it_is_buried(with_
         headers = delivered_again(found.headers, number)
     letter = fail(headers, "error 4", Origin("billing-retry", 0, 4))
     said = dict(letter.headers)
-    assert (letter.topic, letter.due_ms) == ("slotwheel-dead-letters", NOW)
+    assert (letter.topic, letter.delay_ms) == ("slotwheel-dead-letters", 0)
     assert letter.reason == "retries-used-up"
     assert letter.headers[0] == ("own", b"x")
-    assert said["slotwheel-retry-attempt"] == b"4"
+    assert "slotwheel-retry-attempt" not in said, "a copy would go on counting"
+    assert said["slotwheel-dead-attempts"] == b"4"
     assert said["slotwheel-retry-first-error"] == b"error 1"
     assert said["slotwheel-retry-last-error"] == said["slotwheel-dead-error"] == b"error 4"
     assert said["slotwheel-origin-topic"] == b"billing-retry"
@@ -108,7 +117,7 @@ def test_no_attempt_comes_when_the_message_has_expired(expires_ms: int, again: b
     if again:
         assert (found.reason, said["slotwheel-expires-ms"]) == ("", expires[1])
     else:
-        assert (found.reason, found.due_ms) == ("expired", NOW)
+        assert (found.reason, found.delay_ms) == ("expired", 0)
         assert said["slotwheel-dead-expires-ms"] == expires[1]
         assert said["slotwheel-dead-reason"] == b"expired"
         assert "slotwheel-expires-ms" not in said, "the letter would expire, too"
@@ -126,25 +135,50 @@ def test_a_letter_does_not_expire_by_ttl_either() -> None:
 @pytest.mark.parametrize(
     "value", [None, b"", b"0", b"-1", b"1.0", b"two", b"\xff", " ٣".encode(), b"1000001", b"9" * 99]
 )
-def test_a_count_of_attempts_that_is_none(value: bytes | None) -> None:
+def test_where_the_count_of_attempts_is_none_it_is_the_first(value: bytes | None) -> None:
     headers: list[Header] = [("slotwheel-retry-attempt", value)]
-    for call in (fail, bury):
-        with pytest.raises(InvalidMessage, match="slotwheel-retry-attempt") as caught:
-            call(headers)
-        assert caught.value.limit
-        assert caught.value.remedy
+    bad = bad_attempt(headers)
+    assert bad is not None
+    assert "slotwheel-retry-attempt" in str(bad)
+    assert bad.limit
+    assert bad.remedy
+    assert attempt_of(headers) == 1
+    again = dict(fail(headers).headers)
+    assert (again["slotwheel-retry-attempt"], again["slotwheel-origin-offset"]) == (b"2", b"77")
+    assert dict(bury(headers).headers)["slotwheel-dead-attempts"] == b"1"
+
+
+def test_a_copied_letter_has_a_new_life() -> None:
+    """Somebody sends it back as it lies in the dead-letter topic, with the count of a former
+    format, too: attempt 1, its own origin and errors, and no more headers however often."""
+    own: list[Header] = [("own", b"1"), ("__connect.errors.topic", b"of another connector")]
+    headers, lengths = own, []
+    for number in range(6):
+        letter = bury([*headers, *DELIVERED], Origin("orders", 0, number)).headers
+        lengths.append(len(letter))
+        headers = [*letter, ("slotwheel-retry-attempt", b"3")]
+        assert attempt_of(headers) == 1
+        again = fail(headers, "new", Origin("orders", 0, 100)).headers
+        said = dict(again)
+        assert again[:2] == own
+        assert len(said) == len(again)
+        assert not [name for name in said if name.startswith("slotwheel-dead-")]
+        assert said["slotwheel-origin-offset"] == b"100"
+        assert said["slotwheel-retry-first-error"] == b"new"
+        assert said["slotwheel-retry-attempt"] == b"2"
+    assert len(set(lengths)) == 1
 
 
 def bury(headers: Sequence[Header], origin: Origin | None = FIRST) -> Failure:
-    return buried(headers, "buried", "billing", "no use", origin, NOW, "letters")
+    return buried(headers, "buried", "billing", "no use", origin, "letters")
 
 
 def test_the_application_buries_at_any_attempt() -> None:
     found = bury([("own", None), ("slotwheel-retry-attempt", b"3"), *DELIVERED])
     said = dict(found.headers)
-    assert (found.topic, found.due_ms, found.reason) == ("letters", NOW, "buried")
+    assert (found.topic, found.delay_ms, found.reason) == ("letters", 0, "buried")
     assert found.headers[0] == ("own", None)
-    assert said["slotwheel-retry-attempt"] == b"3"
+    assert said["slotwheel-dead-attempts"] == b"3"
     assert said["slotwheel-dead-source"] == b"orders/3/77"
     assert said["__connect.errors.stage"] == b"consumer"
 
@@ -240,11 +274,17 @@ def test_whatever_stands_there_a_failure_is_counted_once_and_others_headers_stay
 ) -> None:
     before = [("slotwheel-retry-attempt", b"%d" % attempt), *headers]
     found = fail(before)
-    assert attempt_of(found.headers) == (attempt if found.reason else attempt + 1)
+    said = dict(found.headers)
+    first = any(name == "slotwheel-dead-reason" for name, _ in headers)
+    counted = 1 if first else attempt
+    if found.reason:
+        assert said["slotwheel-dead-attempts"] == b"%d" % counted
+    else:
+        assert attempt_of(found.headers) == counted + 1
     names = [name for name, _ in found.headers]
     assert [one for one in found.headers if one[0] == "own"] == [
         one for one in headers if one[0] == "own"
     ]
-    for name in ("slotwheel-retry-attempt", "slotwheel-retry-group", *(n for n, _ in ORIGIN)):
+    for name in ("slotwheel-retry-group", *(n for n, _ in ORIGIN)):
         assert names.count(name) == 1
     assert not {"slotwheel-id", "slotwheel-due-ms"}.intersection(names)

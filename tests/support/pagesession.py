@@ -73,9 +73,10 @@ class Session:
                 os.killpg(self._process.pid, signal.SIGINT)
         code = self._process.wait(PATIENCE_S)
         self._reader.join(10)
-        fine = (0, 130, -signal.SIGINT, 1) if interrupt else (0,)
+        fine = (0, 130, -signal.SIGINT) if interrupt else (0,)
         assert code in fine, (code, self.commands, self.printed)
         assert "defect" not in self.printed, self.printed
+        assert "Traceback" not in self.printed, self.printed
 
     def stop(self) -> None:
         if self._process.poll() is None:

@@ -224,7 +224,7 @@ ONLY_MODULES = {
     ("deadletters", "replay/facts"): frozenset({"headers"}),
     ("deadletters", "delivery/kafka"): frozenset({"confluent_client", "settings"}),
     ("search", "delivery/embedded"): _TOPIC_FILES,
-    ("search", "policy"): _LETTERS,
+    ("search", "policy"): _LETTERS | {"levels"},
     ("replay/facts", "policy"): _LETTERS | {"failure"},
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/datasource", "trace"): frozenset({"events"}),

@@ -40,6 +40,9 @@ class AnomalyKind(StrEnum):
     """It is due, or in an application's hands, for long. ``amount``: ms."""
     EXPIRED = "expired"
     DEAD = "dead"
+    CLOCKS = "clocks"
+    """By its consumer's clock a group had it before it was due, or accepted. ``amount``: ms, at
+    least so much the clocks differ."""
     GAP = "gap"
     """A sender had no room for events. ``amount``: so many are missing."""
 
@@ -68,6 +71,8 @@ ANOMALY = pa.schema(
 )
 """``at``: when, ms. ``group``: of consumers. ``amount``: see ``AnomalyKind``."""
 
+CLOCKS_MS = 10
+"""Clocks that differ by less are not worth a word."""
 NO_GROUP = "a consumer without a group"
 """In words."""
 _HELD = pa.array([EventKind.RECEIVED, EventKind.PROCESSED])
@@ -79,6 +84,8 @@ _TEXTS = {
     AnomalyKind.STUCK: "{group} has it for {span}, and has not answered",
     AnomalyKind.EXPIRED: "its time was over",
     AnomalyKind.DEAD: "it became a dead letter",
+    AnomalyKind.CLOCKS: "{group} is said to have had it {span} before it could leave: the clocks"
+    " differ by at least that",
     AnomalyKind.GAP: "{amount} events before this one are missing",
 }
 
@@ -118,7 +125,7 @@ def _of_events(
     named = (answers.column(name).is_valid() for name in ("id", "offset"))
     answers = answers.filter(pc.or_(*named))
     yield from _repeated_or_stuck(answers, now_ms, limits.stuck_ms)
-    yield _backlog(of(EventKind.PROCESSED), left, limits.backlog_ms)
+    yield from _between_clocks(of(EventKind.PROCESSED), left, limits.backlog_ms)
 
 
 def _of_departures(left: Departures, limits: AnomalyLimits) -> Iterator[pa.Table]:
@@ -189,14 +196,19 @@ def _plain(values: pa.Array | pa.ChunkedArray) -> Int64s:
     return np.asarray(pc.fill_null(values.cast(pa.int64()), -1))
 
 
-def _backlog(processed: pa.Table, left: Departures, backlog_ms: int) -> pa.Table:
+def _between_clocks(processed: pa.Table, left: Departures, backlog_ms: int) -> Iterator[pa.Table]:
+    """By how much later, or sooner, a group first had a message than it was delivered."""
     known = processed.filter(processed.column("id").is_valid()).sort_by("at")
     known = known.take(np.unique(_whose(known), return_index=True)[1])  # of each group the first
     place, there = left.find(known.column("id").combine_chunks())
     waited = np.zeros(known.num_rows, np.int64)
     waited[there] = integers(known, "at")[there] - left.at[place[there]]
-    over = waited > backlog_ms
-    return _made(AnomalyKind.BACKLOG, known.filter(pa.array(over)), waited[over])
+    # The node is answered after the record is on its topic, where it may have been read.
+    early = np.zeros(known.num_rows, np.int64)
+    early[there] = left.ready[place[there]] - integers(known, "at")[there]
+    over, before = waited > backlog_ms, early >= CLOCKS_MS
+    yield _made(AnomalyKind.BACKLOG, known.filter(pa.array(over)), waited[over])
+    yield _made(AnomalyKind.CLOCKS, known.filter(pa.array(before)), early[before])
 
 
 def _ints_or_null(events: pa.Table, name: str) -> pa.ChunkedArray:

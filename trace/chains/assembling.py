@@ -18,6 +18,7 @@ from .anomalies import AnomalyKind, AnomalyLimits, anomalies, anomaly_text
 from .chain import Anomaly, Chain, ChainMessage, ChainState, ChainStep, StepKind, Tier
 from .departures import LEFT, Departures
 from .latency import LatencyStep
+from .order import Contradiction, in_order
 
 _ORDER = {kind: number for number, kind in enumerate(StepKind)}
 _SAME = (
@@ -51,7 +52,8 @@ def assemble(
     topics = {step.id: step.topic for step in reversed(steps) if step.kind is StepKind.PRODUCED}
     messages = [_message(one, parents.get(one.id), topics.get(one.id)) for one in fates]
     messages.sort(key=lambda one: (one.comes_from is not None, one.due_ms or 0, one.id))
-    steps = sorted([*steps, *_of_wheel(messages, now_ms)], key=_time)
+    every = sorted([*steps, *_of_wheel(messages, now_ms)], key=_time)
+    steps, contradictions = in_order(every, messages, _depths(messages))
     outcomes = _outcomes(steps, messages)
     first = messages[0].id if messages else asked
     return Chain(
@@ -61,7 +63,7 @@ def assemble(
         tuple(messages),
         tuple(steps),
         _latencies([one for one in steps if one.id == first]),
-        tuple(_anomalies(events, messages, now_ms, limits)),
+        (*map(_of_clocks, contradictions), *_anomalies(events, messages, now_ms, limits)),
         (*missing, *_missing(steps, messages, unread)),
     )
 
@@ -78,6 +80,20 @@ def id_of(parts: Mapping[str, Any] | None) -> MessageId | None:
         return None
     due_ms = round(parts["due"].timestamp() * 1000)
     return MessageId(parts["group"], due_ms, parts["offset"], parts["check"])
+
+
+def _of_clocks(found: Contradiction) -> Anomaly:
+    step, cause = found.step, found.cause
+    before = "it left the wheel" if cause is None else f"{cause.kind} by {_who(cause)}"
+    text = (
+        f"{step.kind} by {_who(step)} is dated {span_text(found.ms)} before {before}, which came"
+        " first: their clocks differ by at least that"
+    )
+    return Anomaly(AnomalyKind.CLOCKS, step.at_ms, step.id, text, step.topic, step.group)
+
+
+def _who(step: ChainStep) -> str:
+    return step.group or step.client or f"the {step.tier}"
 
 
 def _time(step: ChainStep) -> tuple[bool, int, int]:
@@ -172,8 +188,8 @@ def _state(outcomes: Mapping[str, ChainState], messages: Sequence[ChainMessage])
 
 
 def _latencies(steps: Sequence[ChainStep]) -> dict[str, float]:
-    """How long each step of one message took, ms. Clocks may differ: such a time may be negative,
-    and is shown as it is."""
+    """How long each step of one message took, ms. A time that is below zero is none: two clocks
+    contradict each other, or the application had the message before the node had its answer."""
     first: dict[StepKind, ChainStep] = {}
     for one in steps:
         if one.at_ms is not None and not (one.kind is StepKind.PRODUCED and one.failed):
@@ -194,7 +210,7 @@ def _latencies(steps: Sequence[ChainStep]) -> dict[str, float]:
             found[LatencyStep.ARRIVAL] = processed.at_ms - ready
         if processed.took_us is not None:
             found[LatencyStep.CONSUMER] = processed.took_us / 1000
-    return found
+    return {step: ms for step, ms in found.items() if ms >= 0}
 
 
 def _anomalies(
@@ -221,6 +237,8 @@ def _anomalies(
     departures = Departures(group, [pa.RecordBatch.from_pylist(left, schema=LEFT)])
     for row in anomalies(events, departures, now_ms, limits).to_pylist():
         kind, found = AnomalyKind(row["kind"]), id_of(row["id"])
+        if kind is AnomalyKind.CLOCKS:  # the order of the steps says it of each pair of clocks
+            continue
         text = anomaly_text(kind, row["amount"], row["group"], row["why"])
         where = "" if found is None else str(found)
         if found is not None and where not in known:  # of a departure, which has no check

@@ -23,7 +23,7 @@ from ...reading.departures import DepartureReader
 from ...reading.problems import Problem
 from ...search.fate import MessageFate, MessageState, find
 from ...search.pending import PendingReader
-from ...search.query import check_times
+from ...search.query import check_order
 from ...wheel.errors import InvalidConfiguration
 from ..events import EVENT, OWN_TOPICS, STORED, EventKind
 from ..store import TraceKey, TracePage, TraceQuery, TraceReader
@@ -106,8 +106,8 @@ class TraceLookup:
     def page(
         self, query: TraceQuery, after: TraceKey | None = None, limit: int = LIMIT
     ) -> TracePage:
-        """Errors: ``InvalidConfiguration``: there is no store; as of ``check_times``."""
-        check_times(query.from_ms, query.to_ms)
+        """Errors: ``InvalidConfiguration``: there is no store; as of ``check_order``."""
+        check_order(query.from_ms, query.to_ms)
         return self._reader().page(query, after, limit)
 
     def latency(
@@ -115,8 +115,8 @@ class TraceLookup:
     ) -> LatencyFound:
         """Of events and departures of that time; without a ``topic`` of all but slotwheel's own.
         Errors: ``InvalidConfiguration``: there is no store; it would look through too much; as of
-        ``check_times``."""
-        check_times(from_ms, to_ms)
+        ``check_order``."""
+        check_order(from_ms, to_ms)
         problems: list[Problem] = []
         events = list(self._events(EVENT_COLUMNS, from_ms, to_ms, topic, problems))
         left = self._departures(from_ms, to_ms, topic, problems)
@@ -137,7 +137,7 @@ class TraceLookup:
     ) -> AnomaliesFound:
         """Likewise; ``limit``: so many of them at most. With a ``topic`` the gaps of all senders,
         too: what is missing may be of that topic."""
-        check_times(from_ms, to_ms)
+        check_order(from_ms, to_ms)
         problems: list[Problem] = []
         rows = self._events(EVENT.names, from_ms, to_ms, topic, problems)
         schema = pa.schema([STORED.field(name) for name in EVENT.names])

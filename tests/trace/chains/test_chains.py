@@ -295,6 +295,8 @@ def test_an_anomaly_is_of_the_message_that_has_it_and_not_of_one_at_the_same_pla
         (AnomalyKind.RETRY, str(forged)),
         (AnomalyKind.LATE, str(_id(1))),
         (AnomalyKind.BACKLOG, str(_id(1))),
+        # By times that contradict each other: nothing was retried before it was delivered.
+        *((AnomalyKind.CLOCKS, str(one)) for one in (_id(1), forged)),
     }
 
 
@@ -346,3 +348,40 @@ def test_a_dead_letter_that_was_sent_again_is_where_that_is() -> None:
     assert find_chain(str(_id(1)), events, fates, _NOW).state is ChainState.DELIVERED
     _processed(events, 1_000_300, _id(2))
     assert find_chain(str(_id(1)), events, fates, _NOW).state is ChainState.PROCESSED
+
+
+@pytest.mark.parametrize("sender_ms", [-7_000, 0, 7_000])
+@pytest.mark.parametrize("consumer_ms", [-3_000, 0, 3_000])
+def test_clocks_that_contradict_the_order_change_nothing_of_it(
+    sender_ms: int, consumer_ms: int
+) -> None:
+    """Two attempts: the steps stand as they must have happened, and it is said by how much clocks
+    differ; no time between two of them is a latency that is negative."""
+    events, retry = _Events(), _id(2, _DUE + 1_000)
+    events.note(EventKind.PRODUCED, 899_990 + sender_ms, _id(1), took_us=9_500)
+    at = _DUE + 10 + consumer_ms
+    common: dict[str, Any] = {"sender": "c", "group": "billing"}
+    events.note(EventKind.RECEIVED, at, _id(1), attempt=1, took_us=0, **common)
+    failed = {**common, "attempt": 1, "took_us": 100_000, "error": "no"}
+    events.note(EventKind.PROCESSED, at + 1, _id(1), **failed)
+    events.note(EventKind.RETRIED, at + 102, _id(1), attempt=1, **common)
+    events.note(EventKind.PRODUCED, at + 103, retry, _id(1), sender="c", took_us=1_000)
+    again = {**common, "attempt": 2, "took_us": 50}
+    events.note(EventKind.PROCESSED, _DUE + 1_020 + consumer_ms, retry, _id(1), **again)
+    fates = _Fates(
+        _delivered(_id(1), _DUE + 4), _delivered(retry, retry.due + 4, created=_DUE + 120)
+    )
+    chain = find_chain(str(_id(1)), events, fates, _NOW)
+    assert _kinds(chain, StepKind.DUE) == [
+        *("produced", "accepted", "delivered", "received", "processed!", "retried"),
+        *("produced", "accepted", "delivered", "processed"),
+    ]
+    said = [one.text for one in chain.anomalies if one.kind is AnomalyKind.CLOCKS]
+    assert bool(said) == (sender_ms > 0 or consumer_ms != 0)
+    if sender_ms > 0:
+        assert "accepted by the wheel is dated 7.0 s before produced by s" in said[0]
+    if consumer_ms < 0:
+        assert any("received by billing is dated 3.0 s before it left the wheel" in t for t in said)
+    if consumer_ms > 0:
+        assert any("accepted by the wheel is dated 3.0 s before produced by c" in t for t in said)
+    assert all(ms >= 0 for ms in chain.latency_ms.values())

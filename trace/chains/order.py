@@ -1,0 +1,121 @@
+"""The steps of a chain in the order in which they must have happened, whatever the clocks say.
+
+Theory: a sender, a node and a consumer have a clock each, and one that is three seconds behind has
+a message processed before it was delivered. But what can only follow what is known: nothing is
+accepted before it is produced, or received before it is delivered, and a retry is made of an
+attempt that failed. So a step stands at its own time, or at that of the last step that must have
+come before it, if that is later; and where the times of two such steps contradict it, the chain
+says by how much.
+
+    produced -> accepted -> delivered -> received -> processed -> retried -> produced (again)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from .anomalies import CLOCKS_MS
+from .chain import ChainMessage, ChainStep, StepKind, Tier
+
+_RANKS = {
+    kind: rank
+    for rank, kinds in enumerate(
+        (
+            (StepKind.PRODUCED,),
+            (StepKind.ACCEPTED,),
+            (StepKind.DELIVERED, StepKind.CANCELLED, StepKind.EXPIRED),
+            (StepKind.RECEIVED,),
+            (StepKind.PROCESSED,),
+            (StepKind.RETRIED, StepKind.DEAD),
+        )
+    )
+    for kind in kinds
+}
+_WHEEL_END = 2
+
+
+class Contradiction(NamedTuple):
+    """``step`` is dated ``ms`` before ``cause``, which must have come first; None: before its
+    message was due, or accepted."""
+
+    step: ChainStep
+    cause: ChainStep | None
+    ms: int
+
+
+class _Placed(NamedTuple):
+    step: ChainStep
+    at_ms: int
+
+
+def in_order(
+    steps: Iterable[ChainStep], messages: Sequence[ChainMessage], depths: Mapping[str, int]
+) -> tuple[list[ChainStep], list[Contradiction]]:
+    """The steps, and where their times contradict that order. ``depths``: how many messages each
+    comes from."""
+    by_id: dict[str, list[ChainStep]] = defaultdict(list)
+    places: list[tuple[tuple[bool, int, int, int, int], ChainStep]] = []
+    found: list[Contradiction] = []
+    parents = {one.id: one.comes_from for one in messages}
+    ready = {
+        one.id: max(one.due_ms or 0, one.created_ms)
+        for one in messages
+        if one.created_ms is not None
+    }
+    ends: dict[str, _Placed] = {}
+    """The step of each message after which others can have been made of it."""
+
+    def place(step: ChainStep, cause: _Placed | None) -> _Placed | None:
+        depth, rank = depths.get(step.id, 0), _rank(step)
+        if step.at_ms is None:
+            places.append(((True, 0, depth, rank, 0), step))
+            return cause
+        at_ms = step.at_ms
+        if cause is not None:
+            before_ms, of = cause.step.at_ms, cause.step
+            # The node is answered after the record is on its topic, where it may have been read.
+            from_wheel = rank > _WHEEL_END and _rank(of) <= _WHEEL_END
+            if from_wheel:
+                before_ms = ready.get(step.id, before_ms)
+            if before_ms is not None and before_ms - at_ms >= CLOCKS_MS:
+                found.append(Contradiction(step, None if from_wheel else of, before_ms - at_ms))
+            at_ms = max(at_ms, cause.at_ms)
+        places.append(((False, at_ms, depth, rank, step.at_ms), step))
+        return _Placed(step, at_ms)
+
+    for step in steps:
+        if step.id and step.kind in _RANKS and not _is_unstored(step):
+            by_id[step.id].append(step)
+        else:  # a due time is none at which anything happened
+            place(step, None)
+    for message_id in sorted(by_id, key=lambda one: (depths.get(one, 0), one)):
+        of_message = sorted(by_id[message_id], key=lambda one: (_rank(one), one.at_ms or 0))
+        cause = ends.get(parents.get(message_id) or "")
+        for step in of_message:
+            if _rank(step) <= _WHEEL_END:
+                cause = place(step, cause)
+        last: dict[tuple[str | None, int | None], _Placed | None] = {}
+        made: list[_Placed] = [] if cause is None else [cause]
+        for step in of_message:
+            if _rank(step) > _WHEEL_END:
+                attempt = step.group, step.attempt
+                last[attempt] = place(step, last.get(attempt, cause))
+        again = [one for one in last.values() if one is not None and one.step.kind in _AGAIN]
+        if again or made:
+            ends[message_id] = min(again or made, key=lambda one: one.at_ms)
+    return [step for _, step in sorted(places, key=lambda one: one[0])], found
+
+
+_AGAIN = (StepKind.RETRIED, StepKind.DEAD)
+
+
+def _rank(step: ChainStep) -> int:
+    if step.kind is StepKind.DEAD and step.tier is Tier.WHEEL:
+        return _WHEEL_END
+    return _RANKS.get(step.kind, _WHEEL_END - 1 if step.kind is StepKind.DUE else len(_RANKS))
+
+
+def _is_unstored(step: ChainStep) -> bool:
+    return step.kind is StepKind.PRODUCED and step.failed
