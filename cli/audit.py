@@ -5,6 +5,7 @@ On a terminal a table that lives; otherwise a line for each verdict when it is f
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from .printing import quiet_pipe
 from .resending import interruptible
 from .shared import (
     Exit,
+    awaited,
     data_argument,
     json_option,
     kafka_option,
@@ -131,7 +133,9 @@ def command(
     report: AuditReport | None = None
     interrupted = False
     with quiet_pipe():
-        with AuditWatch(settings) as watch, _Output.chosen(as_json) as output, interruptible():
+        until_s = 0.0 if once else end_s if end_s is not None else math.inf
+        opened = awaited(lambda: AuditWatch(settings), until_s)
+        with opened as watch, _Output.chosen(as_json) as output, interruptible():
             try:
                 while True:
                     report = watch.step()

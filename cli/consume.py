@@ -8,6 +8,7 @@ messages were lost.
 from __future__ import annotations
 
 import json
+import math
 import select
 import sys
 import time
@@ -27,7 +28,7 @@ from ..wheel.checks import check_topic
 from .fields import record_fields, topic_fields
 from .printing import Listing, quiet_pipe
 from .progress import progress_bar
-from .shared import is_typed, json_option, kafka_option
+from .shared import awaited, is_typed, json_option, kafka_option
 
 LOOK_AGAIN_S = 0.02
 
@@ -85,7 +86,8 @@ def command(
         else:
             from ..reading.kafka.kafkatopic import DUMP, KafkaTopic
 
-            reader = KafkaTopic(str(bootstrap), topic, kafka_settings)
+            until_s = math.inf if follow else 0.0
+            reader = awaited(lambda: KafkaTopic(str(bootstrap), topic, kafka_settings), until_s)
             stack.callback(reader.close)
             if not follow:
                 total = reader.total(position)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,10 +29,12 @@ from ..delivery.kafka.settings import named
 from ..intake.sources import PARTITIONS_MAX, parse_partitions
 from ..policy.levels import instant_ms, span_of
 from ..wheel.config import KIB, MIB
-from ..wheel.errors import InvalidConfiguration, MissingExtra
+from ..wheel.errors import InvalidConfiguration, MissingExtra, SlotwheelError
 from ..wheel.protocol import DEFAULT_ADDRESS
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+_AGAIN_S = 0.5
 GIB = 1024 * MIB
 SIZE_MAX = 1 << 62
 _BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
@@ -211,6 +215,22 @@ def merged(
     _context: click.Context, _option: click.Parameter, values: tuple[dict[str, str], ...]
 ) -> dict[str, str]:
     return {name: value for one in values for name, value in one.items()}
+
+
+def awaited(call: Callable[[], T], until_s: float = math.inf) -> T:
+    """Call again until a node, or brokers, answer, which is said once; not after ``until_s`` of the
+    monotonic clock. Errors: those of the call."""
+    said = False
+    while True:
+        try:
+            return call()
+        except SlotwheelError as error:
+            if not error.retryable or time.monotonic() > until_s:
+                raise
+            if not said:
+                click.echo(f"waiting: {error}", err=True)
+                said = True
+            time.sleep(_AGAIN_S)
 
 
 def host_name(value: str) -> str:

@@ -63,6 +63,7 @@ class ConfluentSource(Source):
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
             "allow.auto.create.topics": False,
+            "enable.partition.eof": True,  # it tells of marks of transactions, too
             "queued.max.messages.kbytes": 32 << 10,
             "fetch.queue.backoff.ms": 10,  # a full queue is left alone for a second by default
             "socket.timeout.ms": 10_000,  # a commit inside a rebalance has no other limit
@@ -134,6 +135,10 @@ class ConfluentSource(Source):
                 if unwanted is None or not unwanted(topic, headers):
                     key, value, timestamp = record.key(), record.value(), record.timestamp()[1]
                     found.append(Received(topic, partition, offset, key, value, headers, timestamp))
+                continue
+            if error.code() == self._ck.KafkaError._PARTITION_EOF:
+                if record.offset() > 0:
+                    seen[record.topic(), record.partition()] = record.offset() - 1
                 continue
             meaning = self._meaning(error)
             if not isinstance(meaning, SourceAway):

@@ -64,8 +64,12 @@ class Consumer:
       ``{"security.protocol": "SASL_SSL", …}``.
     - ``observer``: is told what becomes of messages, such as a ``Tracer`` (``slotwheel.trace``).
 
-    Errors: ``InvalidConfiguration``, also for a topic that is not there; ``InvalidMessage`` for an
-    unknown policy; ``NodeUnreachable``, also for brokers; ``DirectoryInUse``.
+    - ``wait_s``: so long a node or brokers that do not answer are waited for at the start, which
+      the log says once; None: for as long as it takes.
+
+    Errors: ``InvalidConfiguration``, also for a topic that is not there, and for brokers that
+    refuse the login; ``InvalidMessage`` for an unknown policy; ``NodeUnreachable`` after
+    ``wait_s``, also for brokers; ``DirectoryInUse``.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class Consumer:
         bytes_max: int = 64 * MIB,
         kafka: Mapping[str, Any] | None = None,
         observer: ConsumerObserver | None = None,
+        wait_s: float | None = None,
     ) -> None:
         wanted = Wanted(
             topics=(topics,) if isinstance(topics, str) else tuple(topics),
@@ -107,6 +112,7 @@ class Consumer:
             bytes_max=bytes_max,
             kafka=kafka or {},
             observer=observer,
+            wait_s=wait_s,
         )
         self.group = group
         self._parts = Parts(wanted)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -22,7 +21,7 @@ from kafka import errors as kafka_errors
 from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
 
-from ..delivery.kafka.header_names import read_leniently
+from ..delivery.kafka.header_names import missing_codec, read_leniently
 from ..delivery.kafka.limits import within
 from ..delivery.kafka.settings import ClientKind, for_kafka_python
 from .making import make_by_kafka_python, no_brokers
@@ -69,6 +68,8 @@ class KafkaPythonSource(PositionedSource):
         positions are kept all the same; ``extra``: settings of the client."""
         read_leniently()
         settings = extra or {}
+        self._positions: dict[SourcePartition, int] = {}
+        """Up to where the client has read, as of the last poll."""
         common: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "client_id": "slotwheel-consumer",
@@ -119,6 +120,7 @@ class KafkaPythonSource(PositionedSource):
             raise _meaning(error) from error
         self._listener.look()
         self.seen = {SourcePartition(*part): records[-1].offset for part, records in polled.items()}
+        self.seen |= self._passed()
         unwanted = self.unwanted
         return [
             Received(
@@ -134,6 +136,18 @@ class KafkaPythonSource(PositionedSource):
             for record in records
             if unwanted is None or not unwanted(record.topic, record.headers)
         ]
+
+    def _passed(self) -> dict[SourcePartition, int]:
+        """The last offset of each partition that the client has passed without a record: a mark of
+        a transaction, or records of one that was aborted."""
+        passed = {}
+        for part, state in [*self._consumer._subscription.assignment.items()]:
+            one = SourcePartition(*part)
+            position = state.position.offset if state.position else 0
+            if position and position != self._positions.get(one, self._listener.stored.get(one)):
+                passed[one] = position - 1
+            self._positions[one] = position
+        return passed
 
     def commit(self, positions: Mapping[SourcePartition, int]) -> None:
         try:
@@ -176,17 +190,15 @@ class KafkaPythonSource(PositionedSource):
             raise SourceAway(f"not a partition of this member: {error}") from error
 
     def committed(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
-        deadline = time.monotonic() + COMMIT_S
-        found: dict[SourcePartition, int] = {}
+        wanted = {TopicPartition(*one) for one in partitions}
         try:
-            for one in partitions:
-                left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-                position = self._consumer.committed(TopicPartition(*one), timeout_ms=left_ms)
-                if position is not None:
-                    found[one] = position
+            # All at once; ``committed`` asks for one partition a request.
+            found = self._consumer._coordinator.fetch_committed_offsets(
+                wanted, timeout_ms=int(COMMIT_S * 1000)
+            )
         except (kafka_errors.KafkaError, OSError, AssertionError) as error:
             raise SourceAway(f"positions could not be read: {error}") from error
-        return found
+        return {SourcePartition(*one): at.offset for one, at in found.items()}
 
     def close(self) -> None:
         with suppress(kafka_errors.KafkaError):
@@ -306,6 +318,8 @@ def offsets_of(positions: Mapping[SourcePartition, int]) -> dict[Any, Any]:
 def _meaning(error: Exception) -> Exception:
     if isinstance(error, OSError) or getattr(error, "retriable", False):
         return SourceAway(str(error) or type(error).__name__)
+    if codec := missing_codec(error):
+        return ConsumerFailed(codec[0], remedy=codec[1])
     return ConsumerFailed(
         f"Kafka refuses: {type(error).__name__}: {error}",
         remedy="Check the rights of this client and the settings in kafka={…}",

@@ -10,15 +10,20 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
-from ..delivery.kafka.reach import why_not
+from ..delivery.kafka.reach import is_kept_out, why_not
 from ..delivery.kafka.settings import ClientKind, for_confluent, for_kafka_python
-from ..wheel.errors import NodeUnreachable
+from ..wheel.errors import InvalidConfiguration, NodeUnreachable
 
 _log = logging.getLogger("slotwheel.librdkafka")
 _ASK_S = 5.0
 
 
-def no_brokers(bootstrap: str, settings: Mapping[str, Any], error: Exception) -> NodeUnreachable:
+def no_brokers(
+    bootstrap: str, settings: Mapping[str, Any], error: Exception
+) -> NodeUnreachable | InvalidConfiguration:
+    """The error for brokers that do not answer, or that let this client not in."""
+    if is_kept_out(bootstrap, settings):
+        return InvalidConfiguration(f"Kafka at {why_not(bootstrap, settings, error)}")
     return NodeUnreachable(
         f"no Kafka broker answers: {why_not(bootstrap, settings, error)}",
         got=bootstrap,

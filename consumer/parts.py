@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..client import Client
 from ..delivery.kafka.header_names import UNREADABLE
@@ -16,7 +19,7 @@ from ..policy.policyset import PolicySet
 from ..policy.retry import RetryPolicy, find_policy
 from ..policy.rule import Rule, parse_rule
 from ..wheel.checks import check_topic
-from ..wheel.errors import InvalidConfiguration
+from ..wheel.errors import InvalidConfiguration, SlotwheelError
 from ..wheel.protocol import DEFAULT_ADDRESS
 from ..wheel.rows import Header
 from .clock import NodeClock
@@ -31,6 +34,9 @@ from .transactions import Transactor
 
 CLIENTS = ("kafka-python", "confluent")
 _ASK_S = 5.0
+_AGAIN_S = 0.5
+_log = logging.getLogger("slotwheel.consumer")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Wanted:
     bytes_max: int
     kafka: Mapping[str, Any] = field(repr=False)
     observer: ConsumerObserver | None
+    wait_s: float | None
 
     def check(self) -> None:
         """Errors: ``InvalidConfiguration``, ``InvalidMessage`` for a topic's name."""
@@ -102,7 +109,8 @@ class Parts:
         self.wanted = wanted
         self.retries = retry_topic(wanted.group)
         self.rule: Rule | None = None if wanted.where is None else parse_rule(wanted.where)
-        policy = self._policy()
+        self._give_up_s = math.inf if wanted.wait_s is None else time.monotonic() + wanted.wait_s
+        policy = self._awaited(self._policy)
         self.inflight = InFlight(
             wanted.messages_max, wanted.bytes_max, transactional=wanted.transactional
         )
@@ -121,14 +129,13 @@ class Parts:
             self.outbox = WheelOutbox(self._asker, failing, self.inflight)
         try:
             if self.transactor is not None:
-                self.transactor.start()
-            self.source = self._make_source(failing.dead_letters)
-        except BaseException as error:
+                self._awaited(self.transactor.start)
+            self.source = self._awaited(lambda: self._make_source(failing.dead_letters))
+        except BaseException:
             self.outbox.close(0)
             if self.transactor is not None:
                 self.transactor.close()
-            if isinstance(error, SourceAway):
-                raise no_brokers(str(wanted.bootstrap), wanted.kafka, error) from error
+            self.close()
             raise
         if self.rule is not None:
             self.source.unwanted = self._unwanted
@@ -146,6 +153,26 @@ class Parts:
     def close(self) -> None:
         if self._asker is not None:
             self._asker.close(0)
+
+    def _awaited(self, call: Callable[[], T]) -> T:
+        """Call again until the node, or the brokers, are there; that they are not is said once.
+        Errors: those of the call that do not pass; ``NodeUnreachable`` after ``wait_s``."""
+        said = False
+        while True:
+            try:
+                return call()
+            except SourceAway as error:
+                away: SlotwheelError = no_brokers(
+                    str(self.wanted.bootstrap), self.wanted.kafka, error
+                )
+            except SlotwheelError as error:
+                away = error
+            if not away.retryable or time.monotonic() > self._give_up_s:
+                raise away
+            if not said:
+                _log.warning("slotwheel consumer: waits: %s", away)
+                said = True
+            time.sleep(_AGAIN_S)
 
     def _unwanted(self, topic: str, headers: Sequence[Header]) -> bool:
         """Whether the group's rule leaves a record out."""

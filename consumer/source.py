@@ -57,7 +57,7 @@ class Source(ABC):
 
     ``unwanted``: says by topic and headers which records nobody needs: no message is made of them.
     ``seen``: after a poll, the offset of the last record of each partition that it read, wanted or
-    not.
+    not; or of what stands behind that and is none, such as a mark of a transaction.
     """
 
     unwanted: Callable[[str, Sequence[Header]], bool] | None = None

@@ -24,7 +24,7 @@ class PartitionTracker:
         self.partition = partition
         self.closed = False
         self.start: int | None = None
-        """The offset of the first record seen; None: none was."""
+        """The offset of the first message; None: there was none."""
         self.end: int | None = None
         """The position behind the last record seen; None: none was."""
         self.committed: int | None = None
@@ -55,8 +55,8 @@ class PartitionTracker:
             waiting[message.offset] = message
             total += message.counted
         self.nbytes += total
-        if self.start is None:
-            self.start = messages[0].offset if messages else seen
+        if self.start is None and messages:
+            self.start = messages[0].offset
         self.end = seen + 1
 
     def done(self, offset: int) -> bool:

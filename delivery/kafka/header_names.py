@@ -1,8 +1,11 @@
-"""Records with a header whose name is not UTF-8, by both clients.
+"""Records that a client cannot read: a header's name is no UTF-8, a codec is not installed.
 
-Each raises for such a record again and again, so that the rest of its partition would never be
-read. kafka-python is made to read it: the name is shown as far as it can be. Of confluent-kafka's
-record all headers are lost.
+For a header's name that is not UTF-8 each client raises again and again, so that the rest of its
+partition would never be read. kafka-python is made to read it: the name is shown as far as it can
+be. Of confluent-kafka's record all headers are lost.
+
+For a batch that it cannot unpack, kafka-python raises once, and the next poll turns in a circle for
+ever around what it has fetched. It is made to fetch such a batch again, so that each poll raises.
 """
 
 from __future__ import annotations
@@ -51,6 +54,36 @@ def read_leniently() -> None:
             return strict(batch)
 
     DefaultRecordBatch._read_msg = read
+    _raise_each_time()
+
+
+def _raise_each_time() -> None:
+    from kafka.consumer.fetcher import Fetcher
+
+    kind = Fetcher.PartitionRecords
+    strict = kind.take
+
+    def take(records: Any, count: int | None = None) -> Any:
+        try:
+            return strict(records, count)
+        except Exception:
+            records.drain()
+            raise
+
+    kind.take = take
+
+
+_PACKAGES = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}
+
+
+def missing_codec(error: BaseException | str) -> tuple[str, str] | None:
+    """What kafka-python's error for a codec that is not installed means, and the remedy; None for
+    another error."""
+    for codec, package in _PACKAGES.items():
+        if f"Libraries for {codec} compression codec not found" in str(error):
+            text = f"records are compressed with {codec}, which is not installed for kafka-python"
+            return text, f"Run: pip install {package}"
+    return None
 
 
 # Called from C on purpose: for a name that is not UTF-8 the method returns and leaves an exception

@@ -31,39 +31,55 @@ _ANSWER_BYTES_MAX = 1 << 20
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _NO_SASL, _OTHER_MECHANISM = 34, 33
 """Kafka's error codes: a listener without SASL; another mechanism."""
-_found: TTLCache[Any, str] = TTLCache(64, _REMEMBERED_S)
+_found: TTLCache[Any, tuple[str, bool]] = TTLCache(64, _REMEMBERED_S)
 
 
 class _Stopped(Exception):
     """A step says no; the text says which, and what to do."""
 
 
+class _NobodyThere(_Stopped):
+    """So far."""
+
+
 def why_not(bootstrap: str, settings: Mapping[str, Any], error: Exception | str) -> str:
     """What keeps a client out; its own ``error`` where brokers let it in, or say nothing."""
-    text = str(error) or type(error).__name__
+    return _asked_lately(bootstrap, settings)[0] or str(error) or type(error).__name__
+
+
+def is_kept_out(bootstrap: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a broker is there and says no: to wait for it helps nobody."""
+    return _asked_lately(bootstrap, settings)[1]
+
+
+def _asked_lately(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
     key = bootstrap, repr(sorted((name, str(value)) for name, value in settings.items()))
-    if key not in _found:
-        _found[key] = _ask(bootstrap, settings)
-    return _found[key] or text
+    found = _found.get(key)
+    if found is None:
+        found = _found[key] = _ask(bootstrap, settings)
+    return found
 
 
-def _ask(bootstrap: str, settings: Mapping[str, Any]) -> str:
+def _ask(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
+    """What keeps us out, and whether it is somebody who says no."""
     try:
         config = for_kafka_python(settings, ClientKind.ADMIN)
     except SlotwheelError as error:
-        return str(error)
-    first = ""
+        return str(error), True
+    first, kept_out = "", False
     for address in bootstrap.split(",")[:_ADDRESSES_MAX]:
         host, _, port = address.strip().rpartition(":")
         try:
             _enter(host.strip("[]"), int(port), config)
         except _Stopped as stopped:
-            first = first or f"{address.strip()}: {stopped}"
+            refused = not isinstance(stopped, _NobodyThere)
+            if not first or (refused and not kept_out):
+                first, kept_out = f"{address.strip()}: {stopped}", refused
         except (OSError, ValueError, struct.error):
             continue
         else:
-            return ""
-    return first
+            return "", False
+    return first, kept_out
 
 
 def _enter(host: str, port: int, config: Mapping[str, Any]) -> None:
@@ -72,9 +88,9 @@ def _enter(host: str, port: int, config: Mapping[str, Any]) -> None:
     try:
         plain = socket.create_connection((host, port), _STEP_S)
     except socket.gaierror as error:
-        raise _Stopped(f"no such host ({error.strerror})") from None
+        raise _NobodyThere(f"no such host ({error.strerror})") from None
     except ConnectionRefusedError:
-        raise _Stopped("nothing listens there (connection refused)") from None
+        raise _NobodyThere("nothing listens there (connection refused)") from None
     with closing(plain):
         plain.settimeout(_STEP_S)
         talking = _sealed(plain, host, config) if protocol.endswith("SSL") else plain

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
+from ...consumer.message import SourcePartition
 from ..requests import Reply
 from ..services import Services
 from .cluster import Cluster
@@ -48,7 +49,8 @@ class Browsing:
 
         def extent() -> PartitionExtent:
             self._partition(topic, partition)
-            return self._cluster.extent(topic, partition)
+            asked = SourcePartition(topic, partition)
+            return self._cluster.extents([asked])[asked]
 
         return await self._answer(request, extent)
 

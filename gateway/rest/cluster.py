@@ -9,7 +9,7 @@ Rules
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ...consumer.message import SourcePartition
 from ...consumer.source import Assignment, PositionedSource
@@ -31,20 +31,21 @@ class Cluster(ABC):
         """None: there is no such topic."""
 
     @abstractmethod
-    def extent(self, topic: str, partition: int) -> PartitionExtent:
-        """Of a partition that there is."""
+    def extents(
+        self, partitions: Collection[SourcePartition]
+    ) -> dict[SourcePartition, PartitionExtent]:
+        """Of partitions that there are; all are asked for at once."""
 
     @abstractmethod
     def brokers(self) -> list[int]: ...
 
     @abstractmethod
-    def known_partitions(self, topic: str) -> int | None:
-        """How many partitions a topic has that messages may be addressed to; None: ask. Does not
-        wait."""
+    def known_partitions(self, topics: Collection[str]) -> dict[str, int]:
+        """How many partitions those topics have that need not be asked for. Does not wait."""
 
     @abstractmethod
-    def ask_partitions(self, topic: str) -> int | None:
-        """The same; None: there is no such topic."""
+    def ask_partitions(self, topics: Collection[str]) -> dict[str, int]:
+        """The same of those that there are; all are asked for at once."""
 
     @abstractmethod
     def open_source(
@@ -62,11 +63,19 @@ class Cluster(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def check_partition(self, topic: str, partition: int, place: str = "") -> None:
-        """Errors: 40401, 40402, 503."""
-        count = self.known_partitions(topic)
-        if count is None:
-            count = self.ask_partitions(topic)
+    def check_partitions(self, places: Sequence[tuple[SourcePartition, str]]) -> None:
+        """``places``: where in the request each partition is named. Errors: 40401, 40402, 503."""
+        topics = {partition.topic for partition, _ in places}
+        counts = self.known_partitions(topics)
+        if missing := topics - counts.keys():
+            counts |= self.ask_partitions(missing)
+        check_counts(counts, places)
+
+
+def check_counts(counts: Mapping[str, int], places: Iterable[tuple[SourcePartition, str]]) -> None:
+    """``counts``: partitions of the topics that there are. Errors: 40401, 40402."""
+    for (topic, partition), place in places:
+        count = counts.get(topic)
         if count is None:
             raise no_topic(topic, place)
         if partition >= count:

@@ -80,21 +80,23 @@ class Consuming:
                 instance.subscribe_to_pattern(given.topic_pattern)
             else:
                 topics = list(dict.fromkeys(given.topics or ()))
-                for number, topic in enumerate(topics):
-                    self._check_topic(topic, f"$.topics[{number}]")
+                self._check_topics([(name, f"$.topics[{at}]") for at, name in enumerate(topics)])
                 instance.subscribe(topics)
 
         await self._with_instance(request, subscribe)
         return _DONE
 
-    def _check_topic(self, topic: str, place: str) -> None:
-        if self._cluster.topics_appear:
+    def _check_topics(self, places: Sequence[tuple[str, str]]) -> None:
+        """``places``: where in the request each topic is named."""
+        if not self._cluster.topics_appear:
+            first = [(SourcePartition(topic, 0), place) for topic, place in places]
+            self._cluster.check_partitions(first)
+            return
+        for topic, place in places:
             try:
                 check_topic(topic)
             except InvalidMessage:
                 raise no_topic(topic, place) from None
-        else:
-            self._cluster.check_partition(topic, 0, place)
 
     async def subscription(self, request: Request) -> Reply:
         """``GET …/subscription``."""
@@ -149,7 +151,8 @@ class Consuming:
         given = decoded(_PARTITIONS, await self._body(request, needed=True)).partitions
 
         def seek(instance: ConsumerInstance) -> None:
-            instance.seek({at: where(self._cluster.extent(*at)) for at in self._checked(given)})
+            extents = self._cluster.extents(self._checked(given))
+            instance.seek({at: where(extent) for at, extent in extents.items()})
 
         await self._with_instance(request, seek)
         return _DONE
@@ -187,11 +190,11 @@ class Consuming:
 
     def _checked(self, given: Sequence[TopicPartitionName | OffsetOf]) -> list[SourcePartition]:
         """Errors: 40401, 40402, 503."""
-        for number, one in enumerate(given):
-            place = f"$[{number}]"
-            self._check_topic(one.topic, place)
-            self._cluster.check_partition(one.topic, one.partition, place)
-        return [SourcePartition(one.topic, one.partition) for one in given]
+        self._check_topics([(one.topic, f"$[{number}]") for number, one in enumerate(given)])
+        partitions = [SourcePartition(one.topic, one.partition) for one in given]
+        places = [(one, f"$[{number}]") for number, one in enumerate(partitions)]
+        self._cluster.check_partitions(places)
+        return partitions
 
     # What all of them need
 

@@ -6,7 +6,7 @@ message that is delivered to it, so messages may be addressed to any name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -41,9 +41,10 @@ class EmbeddedCluster(Cluster):
         alone = PartitionDescription(0, NODE_ID, [Replica(NODE_ID, leader=True, in_sync=True)])
         return TopicDescription(topic, {}, [alone])
 
-    def extent(self, topic: str, _partition: int) -> PartitionExtent:
-        first, end = self._extent(topic) or (0, 0)
-        return PartitionExtent(first, end)
+    def extents(
+        self, partitions: Collection[SourcePartition]
+    ) -> dict[SourcePartition, PartitionExtent]:
+        return {one: PartitionExtent(*(self._extent(one.topic) or (0, 0))) for one in partitions}
 
     def _extent(self, topic: str) -> tuple[int, int] | None:
         with closing(OsFiles(self._root)) as files:
@@ -52,11 +53,11 @@ class EmbeddedCluster(Cluster):
     def brokers(self) -> list[int]:
         return [NODE_ID]
 
-    def known_partitions(self, _topic: str) -> int | None:
-        return PARTITIONS
+    def known_partitions(self, topics: Collection[str]) -> dict[str, int]:
+        return dict.fromkeys(topics, PARTITIONS)
 
-    def ask_partitions(self, _topic: str) -> int | None:
-        return PARTITIONS
+    def ask_partitions(self, topics: Collection[str]) -> dict[str, int]:
+        return dict.fromkeys(topics, PARTITIONS)
 
     def open_source(
         self,

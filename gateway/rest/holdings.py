@@ -29,6 +29,8 @@ class Holdings:
         self._waiting: deque[Received] = deque()
         self._positions: dict[SourcePartition, int] = {}
         self._committed: dict[SourcePartition, int] = {}
+        self._ends: dict[SourcePartition, int] = {}
+        """Behind the last thing that was read, a record or a mark of a transaction."""
 
     @property
     def partitions(self) -> list[SourcePartition]:
@@ -45,9 +47,16 @@ class Holdings:
     def more_waits(self) -> bool:
         return bool(self._waiting)
 
-    def keep(self, records: Iterable[Received]) -> None:
+    def keep(self, records: Iterable[Received], seen: Mapping[SourcePartition, int]) -> None:
+        """``seen``: the last offset read of each partition, of a record or behind it."""
         with self._mutex:
             self._waiting += [one for one in records if _place(one) in self._held]
+            waiting = {_place(one) for one in self._waiting}
+            for partition, offset in seen.items():
+                if partition in self._held:
+                    self._ends[partition] = offset + 1
+                    if partition not in waiting:
+                        self._positions[partition] = offset + 1
 
     def take(self, bytes_max: int, count: int, *, first: bool) -> list[Received]:
         """So many of the waiting records, and of so many bytes; with ``first`` one at least, of
@@ -72,12 +81,17 @@ class Holdings:
             for one in taken:
                 if _place(one) in self._held:
                     self._positions[_place(one)] = one.offset + 1
+            for place in {_place(one) for one in taken} - {_place(one) for one in self._waiting}:
+                if place in self._held:  # behind them stand only marks
+                    self._positions[place] = max(self._positions[place], self._ends.get(place, 0))
 
     def sought(self, positions: Mapping[SourcePartition, int]) -> None:
         """These partitions are read from elsewhere now."""
         with self._mutex:
             self._waiting = deque(one for one in self._waiting if _place(one) not in positions)
             self._positions |= positions
+            for one in positions:
+                self._ends.pop(one, None)
 
     def uncommitted(
         self, among: Collection[SourcePartition] | None = None
@@ -96,6 +110,7 @@ class Holdings:
             self._waiting.clear()
             self._positions.clear()
             self._committed.clear()
+            self._ends.clear()
 
     # ``Assignment``
 
@@ -118,6 +133,7 @@ class Holdings:
             for one in gone:
                 self._positions.pop(one, None)
                 self._committed.pop(one, None)
+                self._ends.pop(one, None)
 
 
 def _place(record: Received) -> SourcePartition:

@@ -135,7 +135,7 @@ class ConsumerInstance:
             time.sleep(timeout_s)
             return
         if not self.holdings.more_waits:
-            self.holdings.keep(source.poll(timeout_s, RECORDS_AT_ONCE))
+            self.holdings.keep(source.poll(timeout_s, RECORDS_AT_ONCE), source.seen)
 
     def _match_again(self) -> None:
         if self._pattern is None or time.monotonic() - self._matched_at < PATTERN_EVERY_S:
@@ -166,7 +166,7 @@ class ConsumerInstance:
                     f"no current assignment for partition {topic}-{partition}",
                     "GET its assignments to see which it has",
                 )
-            self.holdings.keep(source.poll(0.1, RECORDS_AT_ONCE))
+            self.holdings.keep(source.poll(0.1, RECORDS_AT_ONCE), source.seen)
 
     def commit(self, positions: Mapping[SourcePartition, int] | None = None) -> None:
         """Commit positions; by default of all that answers have had. Errors: ``SourceAway``."""

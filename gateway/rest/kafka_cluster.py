@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -35,6 +35,8 @@ FRESH_S = 60.0
 """After this time a known topic is asked for again: it may have more partitions, or be gone."""
 _TOPICS_REMEMBERED = 10_000
 _AWAY_S = 1.0
+_TEXT_MAX = 300
+"""Of an error, characters: kafka-python names each partition."""
 _OF_AN_INSTANCE = {
     "client.id": "slotwheel-gateway",
     # There are many of them, and each holds so much.
@@ -81,39 +83,49 @@ class KafkaCluster(Cluster):
             topic, _configs(admin, topic), [_partition(one) for one in partitions]
         )
 
-    def extent(self, topic: str, partition: int) -> PartitionExtent:
-        asked = TopicPartition(topic, partition)
+    def extents(
+        self, partitions: Collection[SourcePartition]
+    ) -> dict[SourcePartition, PartitionExtent]:
+        asked = {one: TopicPartition(*one) for one in partitions}
 
-        def ask(admin: Any) -> PartitionExtent:
+        def ask(admin: Any) -> dict[SourcePartition, PartitionExtent]:
             first, end = (
-                admin.list_partition_offsets({asked: spec})[asked].offset
+                admin.list_partition_offsets(dict.fromkeys(asked.values(), spec))
                 for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
             )
-            return PartitionExtent(first, end)
+            return {
+                one: PartitionExtent(first[at].offset, end[at].offset) for one, at in asked.items()
+            }
 
-        return self._ask(ask)
+        return self._ask(ask) if asked else {}
 
     def brokers(self) -> list[int]:
         found = self._ask(lambda admin: admin.describe_cluster())
         return sorted(one["broker_id"] for one in found["brokers"])
 
-    def known_partitions(self, topic: str) -> int | None:
-        known = self._known.get(topic)
-        fresh = known is not None and time.monotonic() - known[0] < FRESH_S
-        return known[1] if fresh and known is not None else None
+    def known_partitions(self, topics: Collection[str]) -> dict[str, int]:
+        since = time.monotonic() - FRESH_S
+        known = ((topic, self._known.get(topic)) for topic in topics)
+        return {topic: one[1] for topic, one in known if one is not None and one[0] > since}
 
-    def ask_partitions(self, topic: str) -> int | None:
-        known = self._known.get(topic)
+    def ask_partitions(self, topics: Collection[str]) -> dict[str, int]:
+        names = [topic for topic in topics if is_topic(topic)]
+        if not names:
+            return {}
         try:
-            found = self.describe(topic)
+            found = self._ask(lambda admin: _counts(admin, names))
         except HttpError:
-            if known is None:
+            known = {topic: self._known.get(topic) for topic in names}
+            if None in known.values():
                 raise
-            return known[1]
-        if found is None:
-            self._known.pop(topic, None)
-            return None
-        return len(found.partitions)
+            return {topic: one[1] for topic, one in known.items() if one is not None}
+        now = time.monotonic()
+        for topic in names:
+            if topic in found:
+                self._known[topic] = now, found[topic]
+            else:
+                self._known.pop(topic, None)
+        return found
 
     def open_source(
         self,
@@ -151,7 +163,7 @@ class KafkaCluster(Cluster):
                     self._admin = KafkaAdminClient(**self._config)
                 answer = question(self._admin)
             except (kafka_errors.KafkaError, OSError) as error:
-                text = str(error) or type(error).__name__
+                text = (str(error) or type(error).__name__)[:_TEXT_MAX]
                 if isinstance(error, kafka_errors.BrokerResponseError) and not error.retriable:
                     raise HttpError(
                         500,
@@ -172,6 +184,18 @@ class KafkaCluster(Cluster):
         if admin is not None:
             with suppress(Exception):
                 admin.close()
+
+
+def _counts(admin: Any, topics: list[str]) -> dict[str, int]:
+    """How many partitions those topics have that there are."""
+    counts: dict[str, int] = {}
+    for one in admin.describe_topics(topics):
+        if one["error_code"] in _MISSING:
+            continue
+        if one["error_code"]:
+            raise kafka_errors.for_code(one["error_code"])
+        counts[one["name"]] = len(one["partitions"])
+    return counts
 
 
 def _configs(admin: Any, topic: str) -> dict[str, str | None]:

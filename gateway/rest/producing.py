@@ -18,6 +18,7 @@ from starlette.requests import Request
 
 from ...client import Message
 from ...client.message import clock_ms
+from ...consumer.message import SourcePartition
 from ...wheel.errors import InvalidMessage, SlotwheelError
 from ...wheel.ids import MessageId
 from ...wheel.request import RequestKey
@@ -25,8 +26,8 @@ from ..errors import HttpError, from_slotwheel
 from ..idempotency import idempotency_key, request_of
 from ..requests import Reply, check_objects, decoded, read_body
 from ..services import Services
-from .cluster import Cluster
-from .errors import no_partition, no_topic, partition_in
+from .cluster import Cluster, check_counts
+from .errors import partition_in
 from .media import EmbeddedFormat, answer_type, format_of_body
 from .types import (
     BinaryRecords,
@@ -98,7 +99,7 @@ class Producing:
                     remedy="Leave it out",
                 )
         if partition is not None:
-            await self._check(topic, {partition: ""})
+            await self._check({SourcePartition(topic, partition): ""})
         stored = await self._store(given, [topic] * len(given.records), partition)
         offsets = [ProducedOffset(partition, own, due_ms) for _, partition, own, due_ms in stored]
         return Reply(200, msgspec.json.encode(ProducedOffsets(offsets)), answer)
@@ -176,26 +177,22 @@ class Producing:
 
     async def _check_places(self, messages: Sequence[Message]) -> None:
         """That topics are there, and the partitions that are named."""
-        wanted: dict[str, dict[int, str]] = {}
+        wanted: dict[SourcePartition, str] = {}
         for number, message in enumerate(messages):
-            places = wanted.setdefault(message.topic, {})
-            places.setdefault(message.partition or 0, f"$.records[{number}]")
-        for topic, places in wanted.items():
-            await self._check(topic, places)
+            at = SourcePartition(message.topic, message.partition or 0)
+            wanted.setdefault(at, f"$.records[{number}]")
+        await self._check(wanted)
 
-    async def _check(self, topic: str, places: dict[int, str]) -> None:
+    async def _check(self, places: dict[SourcePartition, str]) -> None:
         """``places``: where in the request each partition is named. Errors: 40401, 40402, 503."""
         cluster = self._cluster
         if cluster is None:
             return
-        count = cluster.known_partitions(topic)
-        if count is None:
-            count = await self._services.run(cluster.ask_partitions, topic)
-        for partition, place in places.items():
-            if count is None:
-                raise no_topic(topic, place)
-            if partition >= count:
-                raise no_partition(topic, partition, count, place)
+        topics = {one.topic for one in places}
+        counts = cluster.known_partitions(topics)
+        if missing := topics - counts.keys():
+            counts |= await self._services.run(cluster.ask_partitions, missing)
+        check_counts(counts, places.items())
 
 
 def _messages(

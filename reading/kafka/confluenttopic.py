@@ -18,7 +18,7 @@ from ...delivery.kafka.collection import without_collection
 from ...delivery.kafka.confluent_client import ck, ck_admin, client_log
 from ...delivery.kafka.header_names import headers_of
 from ...delivery.kafka.settings import ClientKind, for_confluent, refused
-from ...wheel.errors import NodeUnreachable
+from ...wheel.errors import InvalidConfiguration, NodeUnreachable
 from ...wheel.rows import header_column
 from ...wheel.schema import TIME
 from .kafkatopic import CALL_S, DUMP, STALLED_S, NewTopic, no_such_topic, not_purged
@@ -26,6 +26,7 @@ from .looking import unreachable
 
 _ROWS_MAX = 5_000
 _POLL_S = 0.2
+_ELECTING = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART"}
 
 
 class ConfluentTopic:
@@ -39,6 +40,7 @@ class ConfluentTopic:
         self._bootstrap = bootstrap
         self._trouble = ""
         self._settings = settings
+        self._give_up_s = time.monotonic() + CALL_S
         ours = {
             "group.id": "slotwheel-read",  # librdkafka wants one; nothing is committed
             "client.id": "slotwheel-read",
@@ -75,12 +77,36 @@ class ConfluentTopic:
             if self.topic not in found:
                 raise no_such_topic(self.topic, found)
             parts = [ck.TopicPartition(self.topic, one) for one in found[self.topic].partitions]
+            starts, ends = self._offsets(parts)
             self.ranges: dict[int, tuple[int, int]] = {
-                part.partition: self._consumer.get_watermark_offsets(part, timeout=CALL_S)
-                for part in parts
+                one: (starts[one], ends[one]) for one in ends
             }
         except ck.KafkaException as error:
             raise self._unreachable(error.args[0].str()) from None
+
+    def _offsets(self, parts: list[Any]) -> tuple[dict[int, int], dict[int, int]]:
+        """Where partitions begin and end, all asked for at once. Errors: confluent-kafka's."""
+        admin = ck_admin.AdminClient(self._config(ClientKind.ADMIN), logger=client_log)
+        specs = ck_admin.OffsetSpec.earliest(), ck_admin.OffsetSpec.latest()
+        asked = [
+            admin.list_offsets(
+                dict.fromkeys(parts, spec),
+                isolation_level=ck.IsolationLevel.READ_COMMITTED,
+                request_timeout=CALL_S,
+            )
+            for spec in specs
+        ]
+        try:
+            starts, ends = (
+                {part.partition: made.result(CALL_S).offset for part, made in one.items()}
+                for one in asked
+            )
+        except ck.KafkaException as error:  # such as of a topic whose leaders are just elected
+            if error.args[0].name() not in _ELECTING or time.monotonic() > self._give_up_s:
+                raise
+            time.sleep(_POLL_S)
+            return self._offsets(parts)
+        return starts, ends
 
     def close(self) -> None:
         self._consumer.close()
@@ -164,7 +190,7 @@ class ConfluentTopic:
                 self._trouble = error.str()
         return ended
 
-    def _unreachable(self, why: str) -> NodeUnreachable:
+    def _unreachable(self, why: str) -> NodeUnreachable | InvalidConfiguration:
         return unreachable(self._bootstrap, self._settings, why)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.errors import AuthorizationError, KafkaError
 
-from ...delivery.kafka.header_names import read_leniently
-from ...delivery.kafka.reach import why_not
+from ...delivery.kafka.header_names import missing_codec, read_leniently
+from ...delivery.kafka.reach import is_kept_out, why_not
 from ...delivery.kafka.settings import ClientKind, for_kafka_python
 from ...wheel.errors import InvalidConfiguration, NodeUnreachable
 
@@ -50,11 +50,16 @@ def open_looking(
 
 def unreachable(
     bootstrap: str, settings: Mapping[str, str], error: Exception | str
-) -> NodeUnreachable:
+) -> NodeUnreachable | InvalidConfiguration:
+    """The error for brokers that do not answer, or that let this client not in."""
+    if codec := missing_codec(error):
+        return InvalidConfiguration(f"Kafka at {bootstrap}: {codec[0]}", remedy=codec[1])
     if isinstance(error, AuthorizationError):
         return NodeUnreachable(
             f"Kafka at {bootstrap} refuses: {error}", remedy="Give this client the right to it"
         )
+    if is_kept_out(bootstrap, settings):
+        return InvalidConfiguration(f"Kafka at {why_not(bootstrap, settings, error)}")
     return NodeUnreachable(
         f"Kafka at {bootstrap}: {why_not(bootstrap, settings, error)}",
         remedy="Check --bootstrap and --kafka, and that the broker runs",

@@ -374,7 +374,7 @@ def test_what_cannot_be_is_refused_with_its_remedy(
     with pytest.raises(InvalidMessage, match="illegal topic name"):
         Consumer("a b", own.name, **good)
     with pytest.raises(NodeUnreachable):
-        Consumer(own.topic, own.name, bootstrap=broker.bootstrap, wheel="127.0.0.1:9")
+        Consumer(own.topic, own.name, bootstrap=broker.bootstrap, wheel="127.0.0.1:9", wait_s=0)
 
 
 def test_embedded_topics_are_consumed_and_retried_like_those_of_kafka(tmp_path: Path) -> None:

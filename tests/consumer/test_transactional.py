@@ -205,7 +205,7 @@ def test_without_brokers_a_transactional_consumer_says_so(
         monkeypatch.setattr(module, "END_S", 0.3)
     own: dict[str, Any] = {"transactional": True, "delay_topic": "delays", "retry": "1s"}
     with pytest.raises(NodeUnreachable, match="no Kafka broker answers"):
-        Consumer("work", "group", bootstrap="127.0.0.1:9", client=client, **own)
+        Consumer("work", "group", bootstrap="127.0.0.1:9", client=client, wait_s=0, **own)
 
 
 @pytest.mark.parametrize("answers", [True, False])

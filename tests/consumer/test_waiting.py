@@ -1,0 +1,57 @@
+"""Who starts while Kafka and the node are away waits for them, says so once, and works then."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+
+from slotwheel.consumer import Consumer
+from support.broker import Broker
+from support.nodeprocess import NodeProcess, command_line, environment
+from support.ports import free_address
+
+CLIENTS = ("kafka-python", "confluent")
+WITHIN_S = 60.0
+
+
+def test_consumers_and_commands_wait(
+    own_broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_broker.create_topics(["orders", *(f"{client}-retry" for client in CLIENTS)])
+    own_broker.create_topic("slotwheel-dead-letters")
+    with KafkaProducer(bootstrap_servers=own_broker.bootstrap) as producer:
+        producer.send("orders", b"hello").get(10)
+    own_broker.kill()
+    node_address = free_address()
+
+    def consume(client: str) -> bytes | None:
+        where = {"bootstrap": own_broker.bootstrap, "client": client, "wheel": node_address}
+        with Consumer("orders", client, **where) as consumer:  # type: ignore[arg-type]
+            (message,) = consumer.take(1, WITHIN_S)
+            consumer.done(message)
+            return message.value
+
+    printing = subprocess.Popen(
+        command_line(
+            *("consume", "orders", "--bootstrap", own_broker.bootstrap),
+            *("--follow", "--limit", "1", "--json"),
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    with caplog.at_level(logging.WARNING), ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(consume, client) for client in CLIENTS]
+        with NodeProcess(tmp_path / "data", "--listen", node_address):
+            own_broker.start()
+            assert [one.result(WITHIN_S) for one in waiting] == [b"hello", b"hello"]
+    out, err = printing.communicate(timeout=WITHIN_S)
+    assert b"hello" in out
+    assert err.count(b"waiting: ") == 1
+    said = [one.getMessage() for one in caplog.records if "waits:" in one.getMessage()]
+    assert sum(node_address in one for one in said) == len(CLIENTS)
