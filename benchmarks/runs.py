@@ -116,6 +116,7 @@ SUITE = (
 )
 
 ON_REQUEST = (
+    Run("beside topics that do not exist", "strangers", 75),
     # What each of them can do.
     Run(
         "delay queues, lateness at 500/s",

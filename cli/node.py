@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from ..delivery.semantics import SEMANTICS
 from ..intake.sources import CHOICES
-from ..node.config import DEFAULT_METRICS_ADDRESS, SINKS, NodeConfig
+from ..node.config import DEFAULT_METRICS_ADDRESS, SINKS, UNKNOWN_TOPICS, NodeConfig
 from ..node.logs import FORMATS, LEVELS, event, set_up
 from ..node.process import run
 from ..replication.rules.group import Group
@@ -206,6 +206,14 @@ def _limits(function: F) -> F:
     help="Where messages go that no topic takes or that have expired, with the reason.",
 )
 @click.option(
+    "--unknown-topics",
+    type=click.Choice(UNKNOWN_TOPICS),
+    default=UNKNOWN_TOPICS[0],
+    help="With a Kafka sink, what becomes of a message to a topic that Kafka does not have: it is"
+    " refused when it is sent, or accepted, and a dead letter if the topic is still missing when it"
+    " is due.",
+)
+@click.option(
     "--delivery",
     type=click.Choice(SEMANTICS),
     default=SEMANTICS[0],
@@ -273,6 +281,7 @@ def command(
     delay_partitions: tuple[int, ...] | None,
     delay_from: str | None,
     dead_letter_topic: str,
+    unknown_topics: str,
     delivery: str,
     accept_repeats: bool,
     policies_path: Path | None,
@@ -323,6 +332,7 @@ def command(
         delay_partitions=delay_partitions,
         delay_from=delay_from,
         dead_letter_topic=dead_letter_topic,
+        unknown_topics=unknown_topics,
         delivery=delivery,
         accept_repeats=accept_repeats,
         policies=None if policies_path is None else read_policies(policies_path),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 
-_DONE = {"send": "sent", "cancel": "cancelled"}
+_DONE = {"send": "sent", "cancel": "cancelled", "delete": "deleted"}
 
 
 def confirmed(what: str = "send") -> bool:

@@ -27,6 +27,7 @@ from ..wheel.errors import (
     NotRunning,
     Overloaded,
     SlotwheelError,
+    UnknownTopic,
     UnsupportedVersion,
 )
 from ..wheel.protocol import AppendCommand, RefusedBatch, StoredBatch
@@ -436,8 +437,13 @@ class Sender:
             return {}
         if not 0 <= error.row < rows.num_rows:
             return {}
-        bad = self._buffer.limits.bad_rows_at(rows, clock_ms())
+        bad: Errors = {**self._buffer.limits.bad_rows_at(rows, clock_ms())}
         row, error.row = error.row, None  # its number in a batch that the caller does not know
+        if isinstance(error, UnknownTopic):
+            topics = rows.column("topic").to_pylist()
+            absent = {topic: UnknownTopic.of([topic]) for topic in error.topics}
+            bad |= {at: absent[topic] for at, topic in enumerate(topics) if topic in absent}
+            return bad
         return {**bad, row: error}
 
     def _lost(self, link: LinkPort | None, error: SlotwheelError) -> None:

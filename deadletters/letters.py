@@ -43,13 +43,15 @@ LETTER = pa.schema(
 )
 """A dead letter: where it stands in its topic and since when, what it says, and what it is."""
 
+OWN_PARTITION = -1
+"""Of letters that a node before a Kafka keeps in its own directory: no topic in Kafka has it."""
 UNKNOWN = "unknown"
 """The reason of a letter that says none: somebody else wrote it."""
 _WORDS = [
     *(deadletters.REFUSED, deadletters.EXPIRED, deadletters.BAD_RECORD),
     *(deadletters.RETRIES_USED_UP, deadletters.BURIED, deadletters.UNUSABLE_RETRY),
 ]
-_PLACE = re.compile(r"(\d{1,9})/(\d{1,18})")
+_PLACE = re.compile(r"(own|\d{1,9})/(\d{1,18})")
 
 
 def letters_of(records: pa.RecordBatch) -> pa.RecordBatch:
@@ -136,9 +138,17 @@ def _among(column: pa.Array, values: Sequence[str] | Sequence[bytes]) -> Mask:
 
 
 def place_of(text: str) -> tuple[int, int] | None:
-    """The partition and the position that ``PARTITION/POSITION`` names; None if it is no such."""
+    """The partition and the position that ``PARTITION/POSITION`` names; None if it is no such.
+    ``own/POSITION``: in the directory of a node before a Kafka."""
     found = _PLACE.fullmatch(text)
-    return None if found is None else (int(found[1]), int(found[2]))
+    if found is None:
+        return None
+    return (OWN_PARTITION if found[1] == "own" else int(found[1])), int(found[2])
+
+
+def place_text(partition: int, position: int) -> str:
+    """The reverse of ``place_of``."""
+    return f"{'own' if partition == OWN_PARTITION else partition}/{position}"
 
 
 def sendable(letters: pa.RecordBatch, to_topic: str | None) -> Mask:

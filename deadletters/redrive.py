@@ -78,7 +78,7 @@ def read_notes(source: LetterSource, topic: str, *, whole: bool = True) -> Redri
     as of ``LetterSource.opened``. Errors:
     ``InvalidMessage``: Kafka has no such topic; ``NodeUnreachable``; ``SlotwheelError``: an
     embedded one is damaged."""
-    found = Redriven()
+    found, source = Redriven(), source.notes
     if not source.is_kafka and not source.exists(topic):
         return found
     with source.opened(topic, whole=whole) as opened:
@@ -190,9 +190,9 @@ def _wait_for_note(source: LetterSource, topic: str, number: int, timeout_s: flo
             raise InvalidMessage(
                 f"a note that was delivered does not appear in {topic}",
                 limit=f"within {timeout_s} s",
-                remedy="Redrive through a node that delivers to where the dead letters are read."
-                " The embedded topic that a node before a Kafka falls back to cannot be redriven:"
-                " 'slotwheel dead export' writes its letters",
+                remedy="Redrive through a node that delivers to where the notes are read. For the"
+                " embedded topic that a node before a Kafka falls back to, give --data and"
+                " --bootstrap",
             )
         time.sleep(_LOOK_AGAIN_S)
 

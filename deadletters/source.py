@@ -2,30 +2,34 @@
 
 Both give the records as a dump has them (``kafkatopic.DUMP``), so nothing else has to know which it
 is. An embedded topic is one partition, and its rows get the headers that a delivery adds in Kafka.
-One that a node before a Kafka falls back to can be read, but not redriven: notes go to Kafka.
+Where a node before a Kafka falls back to one, its letters lie there, and the notes about them in
+Kafka, beside those about letters that lie in Kafka: so they count as of a partition that no topic
+in Kafka has (``OWN_PARTITION``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from ..delivery.kafka.confluent_client import ck
+from ..policy.deadletters import notes_topic
 from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ..reading.kafka.confluenttopic import ConfluentTopic
 from ..reading.kafka.kafkatopic import DUMP, KafkaTopic, NewTopic
 from ..reading.topicreader import TopicReader, check_exists, topics
 from ..wheel.checks import check_topic
-from ..wheel.errors import SlotwheelError
+from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.files import Files
 from ..wheel.ids import id_texts
 from ..wheel.rows import headers_of, with_headers
 from ..wheel.schema import times
+from .letters import OWN_PARTITION
 
 
 class Topic(Protocol):
@@ -48,13 +52,21 @@ class Topic(Protocol):
 
 
 class EmbeddedTopic:
-    """An embedded topic. Errors: ``InvalidMessage``: there is no such topic."""
+    """An embedded topic; ``kafka``: a topic of the Kafka before which a node falls back to this
+    one. Errors: ``InvalidMessage``: there is no such topic."""
 
     some_deleted = False
 
-    def __init__(self, files: Files, topic: str, on_damage: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        topic: str,
+        on_damage: Callable[[str], None],
+        kafka: KafkaTopic | ConfluentTopic | None = None,
+    ) -> None:
         check_exists(files, topic)
-        self.topics = frozenset(topics(files))
+        self.topics = frozenset(topics(files)) if kafka is None else kafka.topics
+        self._partition = 0 if kafka is None else OWN_PARTITION
         self._reader = TopicReader(files, topic, 0, on_damage)
         self._blocks_max: int | None = None
         self.close = self._reader.close
@@ -64,16 +76,18 @@ class EmbeddedTopic:
 
     def narrow(self, partition: int, position: int) -> None:
         self._reader.position = position
-        self._blocks_max = 1 if partition == 0 else 0
+        self._blocks_max = 1 if partition == self._partition else 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        return map(_as_records, islice(self._reader.batches(), self._blocks_max))
+        for rows in islice(self._reader.batches(), self._blocks_max):
+            yield _as_records(rows, self._partition)
 
 
 @dataclass(frozen=True, slots=True)
 class LetterSource:
-    """One of ``data`` and ``bootstrap``; ``settings``: of the Kafka client. ``on_damage``: called
-    with what is passed over."""
+    """Letters in the data directory of ``files``, or else in the Kafka at ``bootstrap``; with both,
+    the notes are in Kafka. ``settings``: of the Kafka client. ``on_damage``: called with what is
+    passed over."""
 
     files: Files | None
     bootstrap: str
@@ -82,28 +96,53 @@ class LetterSource:
 
     @property
     def is_kafka(self) -> bool:
-        return self.files is None
+        """Whether letters are sent to Kafka, and notes are there."""
+        return bool(self.bootstrap)
+
+    @property
+    def notes(self) -> LetterSource:
+        """Where the notes are."""
+        return replace(self, files=None) if self.bootstrap else self
 
     @contextmanager
     def opened(self, topic: str, *, whole: bool = False) -> Iterator[Topic]:
         """A topic to read. ``whole``: what is damaged in it is an error, and not passed over.
         Errors: ``InvalidMessage``: there is no such topic; ``NodeUnreachable``."""
         check_topic(topic)
-        if self.files is not None:
+        with ExitStack() as stack:
+            if self.files is None:
+                yield stack.enter_context(closing(self._in_kafka(topic)))
+                return
+            kafka = None
+            if self.bootstrap:
+                try:
+                    kafka = stack.enter_context(closing(self._in_kafka(notes_topic(topic))))
+                except InvalidMessage as error:
+                    error.remedy = (
+                        "Create it with one partition, cleanup.policy=delete and retention.ms=-1:"
+                        f" what was redriven is noted there. {error.remedy}"
+                    )
+                    raise
             on_damage = _refuse_damage if whole else self.on_damage
-            opened: Topic = EmbeddedTopic(self.files, topic, on_damage)
-        else:
-            opened = self._client()(self.bootstrap, topic, self.settings)
-        with closing(opened):
-            yield opened
+            embedded = EmbeddedTopic(self.files, topic, on_damage, kafka)
+            yield stack.enter_context(closing(embedded))
 
     def exists(self, topic: str) -> bool:
         return self.files is not None and topic in topics(self.files)
+
+    def _in_kafka(self, topic: str) -> KafkaTopic | ConfluentTopic:
+        return self._client()(self.bootstrap, topic, self.settings)
 
     def _client(self) -> type[KafkaTopic] | type[ConfluentTopic]:
         """confluent-kafka, unless it is not installed or settings of the other one are given."""
         theirs = any("_" in name for name in self.settings)
         return KafkaTopic if ck is None or theirs else ConfluentTopic
+
+
+def purge(topic: Topic) -> None:
+    """Delete what lies in a topic of Kafka."""
+    assert isinstance(topic, KafkaTopic | ConfluentTopic)
+    topic.purge()
 
 
 def create(topic: Topic, new: NewTopic) -> None:
@@ -119,7 +158,7 @@ def _refuse_damage(text: str) -> None:
     )
 
 
-def _as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _as_records(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
     count = rows.num_rows
     metadata: Mapping[bytes, bytes] = rows.schema.metadata or {}
     due, created = times(rows, "due"), times(rows, "created")
@@ -134,7 +173,7 @@ def _as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
     )
     columns = [
         pa.repeat(pa.scalar(metadata[b"slotwheel.topic"].decode(), pa.utf8()), count),
-        pa.repeat(pa.scalar(0, pa.int32()), count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
         *(rows.column(name) for name in ("position", "delivered", "key", "value")),
         with_headers(rows.column("headers"), delivery),
     ]

@@ -11,6 +11,8 @@ held back and the row is tried again from the start.
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pyarrow as pa
 
@@ -20,6 +22,8 @@ from ..wheel.rows import Header, from_numpy, header_column, with_headers
 from ..wheel.schema import ROW
 from .ask import ask
 from .sink import Answer, Answers, Sink, deliver_rest
+
+log = logging.getLogger(__name__)
 
 _EXPIRED_TEXT = "it expired before it could be delivered"
 
@@ -54,6 +58,12 @@ class DeadLetters:
         homeless = np.flatnonzero(answers.which(Answer.REFUSED))
         if len(homeless):
             local = self._local or self._sink
+            if self._local is not None:
+                why = answers.reasons.get(int(homeless[0]), "refused")
+                log.warning(
+                    "%d dead letters are kept in the data directory, as %s refuses them: %s",
+                    *(len(homeless), self.topic, why),
+                )
             answers.fill(homeless, ask(local, letters.take(pa.array(homeless)), errors))
         answers.codes[answers.which(Answer.REFUSED)] = Answer.NOT_NOW
         for row in np.flatnonzero(answers.codes != Answer.ACCEPTED).tolist():

@@ -31,7 +31,8 @@ class BatchOutcome:
     """The outcome of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them
     that the sink accepted; ``unknown``: rows that may have left, or may yet; ``outdated``: rows
     that are dead letters as they have expired; ``dead``: how many other dead letters by reason;
-    ``why_not``: why other rows are not answered."""
+    ``why_not``: why other rows are not answered, ``reasons``: the same by topic, where they have
+    reasons of their own."""
 
     answered: Mask
     accepted: Mask
@@ -44,6 +45,7 @@ class BatchOutcome:
     """Errors that the sink raised instead of answering."""
     stop: bool = False
     """No topic is to be held back for the rows that are not answered: they come again."""
+    reasons: dict[str, str] = field(default_factory=dict)
     hold: list[str] = field(default_factory=list)
     """Topics that are to be held back with all of their rows."""
     begin_again: bool = False
@@ -64,6 +66,10 @@ class BatchOutcome:
     def complete(self) -> bool:
         return bool(self.answered.all())
 
+    def why(self, topic: str) -> str:
+        """Why a row of this topic is not answered."""
+        return self.reasons.get(topic) or self.why_not
+
     def add(self, found: BatchOutcome, at: Int64s) -> None:
         """Add what became of the rows at these positions."""
         self.answered[at] |= found.answered
@@ -71,7 +77,7 @@ class BatchOutcome:
         self.unknown[at] |= found.unknown
         self.outdated[at] |= found.outdated
         self.dead.update(found.dead)
-        self.why_not = found.why_not
+        self.why_not, self.reasons = found.why_not, found.reasons
         self.errors += found.errors
 
 
@@ -109,6 +115,7 @@ def hand_over(
     outcome.answered |= accepted
     outcome.accepted, outcome.unknown = accepted, unknown
     outcome.down, outcome.errors = answers.down, errors
+    reasons_by_row = dict(answers.reasons)
     refused = answers.which(Answer.REFUSED)
     if refused.any():
         at = np.flatnonzero(refused)
@@ -121,6 +128,12 @@ def hand_over(
         outcome.dead.update(itertools.compress(reasons, (stored & ~expired[at]).tolist()))
         outcome.why_not = outcome.why_not or buried.why_not
         outcome.down |= buried.down
+        reasons_by_row |= {int(at[row]): why for row, why in buried.reasons.items()}
+    left = np.flatnonzero(~outcome.answered)
+    if len(left) and not outcome.down:  # else no topic is at fault
+        names = rows.column("topic").take(pa.array(left)).to_pylist()
+        for topic, row in zip(names, left.tolist(), strict=True):
+            outcome.reasons.setdefault(topic, reasons_by_row.get(row, ""))
     return outcome
 
 

@@ -13,6 +13,7 @@ All of it runs in the hand's thread, but for deliveries to held-back topics unle
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -132,14 +133,19 @@ class AtMostOnce(AtLeastOnce):
         return left
 
     def _bury(self, rows: pa.RecordBatch, outcome: BatchOutcome) -> None:
-        """Make dead letters of the rows that were not sent."""
-        again = np.flatnonzero(~outcome.answered & ~outcome.unknown)
+        """Make dead letters of the rows that were not sent, but for those that wait for a clock:
+        it is wrong for all of them, and their dead letters could not be stored either."""
+        problems = self.sink.problems
+        topics = rows.column("topic").to_pylist()
+        left = np.flatnonzero(~outcome.answered & ~outcome.unknown)
+        again = np.array([at for at in left if topics[at] not in problems], np.int64)
         if not len(again):
             return
-        why = f"not taken within {_NOT_NOW_S:.0f} s: {outcome.why_not}"
-        reasons = [why] * len(again)
+        reasons = [
+            f"not taken within {_NOT_NOW_S:.0f} s: {outcome.why(topics[at])}" for at in again
+        ]
         buried = self.dead_letters.bury(rows.take(pa.array(again)), reasons, outcome.errors)
         stored = buried.which(Answer.ACCEPTED)
         outcome.answered[again[stored]] = True
         outcome.unknown[again[buried.which(Answer.UNKNOWN)]] = True
-        outcome.dead[why] += int(np.count_nonzero(stored))
+        outcome.dead.update(itertools.compress(reasons, stored.tolist()))

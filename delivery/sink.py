@@ -21,7 +21,7 @@ Rules
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -98,9 +98,19 @@ class Sink(ABC):
         shorter limit, and a failure must not affect a delivery at the same time.
         """
 
+    def expect(self, topics: Collection[str]) -> None:  # noqa: B027
+        """Rows of these topics come soon: what has to be found out about them may begin. Never
+        blocks."""
+
     @abstractmethod
     def probe(self, topic: str) -> bool:
         """Whether a held-back topic should be tried again. Sends nothing; may take a second."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """By topic, what of the node's own surroundings keeps it from taking anything, and only a
+        person can mend."""
+        return {}
 
     @abstractmethod
     def healthy(self) -> bool:

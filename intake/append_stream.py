@@ -20,6 +20,7 @@ from ..wheel.checks import check_names, wrong_type
 from ..wheel.errors import InvalidBatch, NotMaster
 from ..wheel.protocol import AppendCommand
 from ..wheel.schema import INPUT
+from .door import Door
 from .exchange import AppendExchange
 from .ports import Clock, IntakeEvents, WheelPort
 
@@ -45,6 +46,7 @@ class AppendStream:
         peer: str = "",
         gone: Callable[[], bool] = lambda: False,
         has_peers: bool = False,
+        door: Door | None = None,
     ) -> None:
         self.peer = peer
         self._gone = gone  # whether the client ended the call, or its connection is lost
@@ -62,6 +64,7 @@ class AppendStream:
             room_timeout_s=room_timeout_s,
             resolved=self.wake,
             has_peers=has_peers,
+            door=door,
         )
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # an answer may be ready
         self._freed = threading.Condition()  # notified when there may be room

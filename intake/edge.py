@@ -42,6 +42,7 @@ from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, Slot
 from ..wheel.packets import ACCEPTED, COMMAND_BYTES_MAX, Packet, PacketReader, encode_packet
 from ..wheel.protocol import NO_BATCH, AppendCommand, encode_refused
 from ..wheel.schema import INPUT
+from .door import Door
 from .exchange import AppendExchange, AppendOutcome, append_waiting, received_bytes_max
 from .ports import Clock, IntakeEvents, WheelPort
 
@@ -117,6 +118,7 @@ class AppendEdge:
         connections_max: int,
         quiet_s: float,
         has_peers: bool = False,
+        door: Door | None = None,
         commit: Callable[[], bool] | None = None,
     ) -> None:
         self._wheel = wheel
@@ -129,6 +131,7 @@ class AppendEdge:
         self._connections_max = connections_max
         self._quiet_s = quiet_s
         self._has_peers = has_peers
+        self._door = door
         self._commit = commit
         self._to_commit = False
         self._connections: dict[int, _Connection] = {}
@@ -387,6 +390,7 @@ class AppendEdge:
             room_timeout_s=self._room_timeout_s,
             resolved=lambda: self._resolved(connection),
             has_peers=self._has_peers,
+            door=self._door,
         )
         connection.out = memoryview(encode_packet(ACCEPTED))  # nothing can stand before it
         self._ready.append(connection)

@@ -46,6 +46,7 @@ from ..wheel.protocol import (
     encode_stored,
 )
 from ..wheel.request import RequestKey
+from .door import Door
 from .ports import Clock, IntakeEvents, WheelPort
 
 AppendOutcome = Future[Any] | SlotwheelError
@@ -66,8 +67,8 @@ class _InLine:
 
 class AppendExchange:
     """One exchange. ``closing``: no further batch is accepted. ``ending``: nothing is waited for
-    any more. ``resolved``: called when an answer may be ready, from any thread. One thread may read
-    while another one answers.
+    any more. ``resolved``: called when an answer may be ready, from any thread. ``door``: refuses
+    topics that do not exist; None: all are taken. One thread may read while another one answers.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class AppendExchange:
         room_timeout_s: float,
         resolved: Callable[[], object],
         has_peers: bool = False,
+        door: Door | None = None,
     ) -> None:
         self._wheel = wheel
         self._clock = clock
@@ -93,6 +95,7 @@ class AppendExchange:
         self._ending = ending
         self._room_timeout_s = room_timeout_s
         self._resolved = resolved
+        self._door = door
         self._line: deque[_InLine | NotMaster] = deque()  # in the order of the answers
         self._waiting: _InLine | None = None  # read last; not appended yet
         self._counting = threading.Lock()
@@ -168,7 +171,10 @@ class AppendExchange:
         else:
             producer = self._command.producer
             sequence = item.sequence if producer else -1
-        return InputBatch(item.batch, producer, sequence, self._early)
+        one = InputBatch(item.batch, producer, sequence, self._early)
+        if self._door is not None and self._wheel.serving:
+            self._door.check(one, self._wheel, time.perf_counter() - item.received_s)
+        return one
 
     def appended(self, outcome: AppendOutcome) -> None:
         """What became of the batch that waits: it takes its place in the line, unless it goes on

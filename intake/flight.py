@@ -78,6 +78,7 @@ from ..wheel.protocol import (
 from .append_stream import AppendStream
 from .calls import OpenCalls
 from .connections import CONNECTIONS_MAX, Address, Connections, address_of, cut_connections
+from .door import Door
 from .edge import AppendEdge
 from .ports import (
     Clock,
@@ -114,7 +115,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     ``acknowledge``: forgets what is named as not read of the delay topics.
     ``pages``: metrics and health, by path. ``edge``: the address of the append edge, which this
     server names in its hello; None: there is none. Whoever made the server turns ``self.edge``.
-    ``commit``: as of ``AppendEdge``.
+    ``door``: as of ``AppendExchange``. ``commit``: as of ``AppendEdge``.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -139,6 +140,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         acknowledge: Callable[[], None] = lambda: None,
         pages: Mapping[str, Page] = MappingProxyType({}),
         edge: str | None = None,
+        door: Door | None = None,
         commit: Callable[[], bool] | None = None,
     ) -> None:
         self._wheel = wheel
@@ -150,6 +152,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._clock = clock
         self._events = events or IntakeEvents()
         self._room_timeout_s = room_timeout_s
+        self._door = door
         self._group = group
         self._hand_over = step_down
         self._peers = peers
@@ -187,6 +190,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                     connections_max=min(streams_max, connections_max),
                     quiet_s=quiet_s,
                     has_peers=group is not None,
+                    door=door,
                     commit=commit,
                 )
             except OSError:
@@ -227,6 +231,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 peer=context.peer(),
                 gone=context.is_cancelled,
                 has_peers=self._group is not None,
+                door=self._door,
             )
             with self._calls.admitted(stream):
                 try:

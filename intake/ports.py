@@ -52,6 +52,9 @@ class WheelPort(Protocol):
         ``NotMaster`` comes at once or by the future, on a standby and when deposed.
         """
 
+    def stored_before(self, producer: int, sequence: int) -> bool:
+        """Whether that entry was appended before."""
+
     def wait_for_room(self, timeout_s: float) -> bool: ...
     @property
     def sources(self) -> Mapping[str, Any]:

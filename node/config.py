@@ -23,6 +23,7 @@ from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
 EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
+REFUSE, ACCEPT = UNKNOWN_TOPICS = ("refuse", "accept")
 DEFAULT_METRICS_ADDRESS = "127.0.0.1:7701"
 _HELD_MAX = 64
 ELECTION_MS = (50, 60_000)
@@ -74,6 +75,8 @@ class NodeConfig:
     """Where the reading of a partition begins of which the data directory has no position: one of
     ``sources.CHOICES``; None: where that is certain."""
     dead_letter_topic: str = DEAD_LETTER_TOPIC
+    unknown_topics: str = REFUSE
+    """What becomes of a message to a topic that Kafka does not have: one of ``UNKNOWN_TOPICS``."""
     delivery: str = AT_LEAST_ONCE
     """One of ``SEMANTICS``; all peers of a group have the same."""
     accept_repeats: bool = False
@@ -120,6 +123,13 @@ class NodeConfig:
                 got=self.delivery,
                 limit=", ".join(SEMANTICS),
                 remedy="Choose another --delivery",
+            )
+        if self.unknown_topics not in UNKNOWN_TOPICS:
+            raise InvalidConfiguration(
+                "no such way with unknown topics",
+                got=self.unknown_topics,
+                limit=", ".join(UNKNOWN_TOPICS),
+                remedy="Change --unknown-topics",
             )
         if self.delivery == EXACTLY_ONCE and self.peers and not self.to_kafka:
             raise InvalidConfiguration(

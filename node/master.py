@@ -57,7 +57,7 @@ class MasterThreads:
             departures=out.departures,
             on_fatal=on_fatal,
         )
-        self._threads.loop("prefetcher", lambda: work.prepare(dispatcher, clock))
+        self._threads.loop("prefetcher", lambda: work.prepare(dispatcher, out.sink, clock))
         self._threads.run("hand", hand.run, lambda: hand.silent_s)
         if self.sources is not None:
             source = self.sources

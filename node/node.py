@@ -210,6 +210,8 @@ class Node:
             reached = partial(threads.request_stop, "sink-check")
             check = work.SinkCheck(self._out.sink, self.events, where, reached)
             threads.loop("sink-check", check.turn)
+        if self._out.book is not None:
+            threads.loop("topic-book", self._out.book.turn)
 
     def _start_master(self, dispatcher: Dispatcher) -> MasterThreads:
         return MasterThreads(
@@ -237,12 +239,14 @@ class Node:
                 "damaged_files": self._damage.all(),
                 "policies": self._policies.current.version,
                 **self._delay_topics(),
+                **self._out.facts,
             },
             policies=self._policies,
             operated_clock=OperatedClock(self._clock, self.wheel, self.events),
             acknowledge=lambda: acknowledge_unread(self.wheel),
             pages=self._pages,
             edge=self.config.append,
+            door=self._out.door,
             commit=self._commit,
         )
         peers = self._peers
@@ -324,6 +328,7 @@ class Node:
             reasons.append(f"no master is known: {missing_votes(group) or 'peers elect one'}")
         if self._sources is not None:
             reasons += self._sources.unready()
+        reasons += sorted(set(self._out.sink.problems.values()))[:1]
         reasons += self._damage.slot_files()
         if isinstance(self._clock, NodeClock) and (why := self._clock.why_not_believed()):
             reasons.append(why)

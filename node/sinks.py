@@ -16,16 +16,18 @@ from ..delivery.embedded.sink import EmbeddedSink
 from ..delivery.kafka.exactly_once import KafkaExactlyOnce
 from ..delivery.kafka.plan import KafkaSettings
 from ..delivery.kafka.sink import KafkaSink
+from ..delivery.kafka.topicbook import TopicBook
 from ..delivery.ports import DeliveryEvents
 from ..delivery.semantics import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, AtLeastOnce, AtMostOnce
 from ..delivery.sink import Sink
 from ..intake.delay_topic import DelayTopicIntake
+from ..intake.door import Door
 from ..intake.ports import Clock, IntakeEvents, PoliciesPort
 from ..intake.source_reader import SourceReader
 from ..wheel.files import Files
 from ..wheel.ids import IdMint
 from ..wheel.wheel import Wheel
-from .config import CONFLUENT, NodeConfig
+from .config import CONFLUENT, REFUSE, NodeConfig
 
 
 class WaysOut:
@@ -45,12 +47,21 @@ class WaysOut:
     ) -> None:
         embedded = EmbeddedSink(files, mint, clock)
         self._local = embedded
+        self._dead_letter_topic = config.dead_letter_topic
         try:
             self.topics = embedded.recover_all()
             self.sink: Sink = _kafka_sink(config, mint) if config.to_kafka else embedded
         except BaseException:
             embedded.close()
             raise
+        self.book: TopicBook | None = None
+        """What is known of Kafka's topics; None: they are the node's own."""
+        self.door: Door | None = None
+        if isinstance(self.sink, KafkaSink):
+            self.book = self.sink.book
+            if config.unknown_topics == REFUSE:
+                self.door = Door(self.book, own=[config.dead_letter_topic])
+            self.sink.clocks.alarm = lambda text: events.alarm("clocks-differ", reason=text)
         local = None if self.sink is embedded else embedded
         dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)
         self.semantics: AtLeastOnce
@@ -78,6 +89,14 @@ class WaysOut:
         if config.delay_topics:
             # Now, not when a standby takes over: by then another version may be installed.
             _reader_of(config)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What there is to tell of the ways out. ``own_dead_letters``: those that Kafka's
+        dead-letter topic did not take, and that lie in the data directory."""
+        if self.sink is self._local:
+            return {}
+        return {"own_dead_letters": self._local.count(self._dead_letter_topic)}
 
     def damaged_topics(self) -> dict[str, str]:
         """The errors of segments of embedded topics that were set aside, by path."""

@@ -56,10 +56,12 @@ def sync(wheel: Wheel, metrics: Metrics, wait_s: float = SYNC_WAIT_S) -> bool:
     return True
 
 
-def prepare(dispatcher: Dispatcher, clock: Clock) -> float:
-    """Read one window or slot ahead, if there is one."""
+def prepare(dispatcher: Dispatcher, sink: Sink, clock: Clock) -> float:
+    """Read one window or slot ahead, if there is one, and let the sink know its topics."""
     try:
-        return 0.0 if dispatcher.prepare(clock()) else PREPARE_EVERY_S
+        more = dispatcher.prepare(clock())
+        sink.expect(dispatcher.coming_topics())
+        return 0.0 if more else PREPARE_EVERY_S
     except Damaged:  # the storage keeps the error, and ``damage`` reports it
         return DAMAGED_EVERY_S
 

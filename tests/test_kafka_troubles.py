@@ -263,7 +263,7 @@ def test_two_bad_ones_among_ten_thousand(
     """One oversized, one for a topic that does not exist; only they become dead letters."""
     count, seconds = 10_000, 3
     target, dead = topic("target", 3), topic("dead")
-    options = ("--dead-letter-topic", dead, "--message-bytes", "4M")
+    options = ("--dead-letter-topic", dead, "--message-bytes", "4M", "--unknown-topics", "accept")
     watch = Stopwatch()
     with node_for(broker, tmp_path / "data", sink, *options) as node:
         with Client(node.address, batch_bytes=8 << 20) as client:

@@ -69,6 +69,9 @@ class Dispatcher:
         self.mint = mint
         # A mark of version 1 has no reach: then the clock has to do.
         before_ms = max(now_ms, marks.main.c) if marks.reach == -1 else marks.reach
+        self._handed_before = epoch_offset, before_ms
+        """Of rows of earlier epochs, with lower offsets: up to when those were due that may have
+        been handed out."""
         self.due = DueQueue(
             storage,
             cancels,
@@ -213,6 +216,10 @@ class Dispatcher:
         there was one. For a thread of its own."""
         return not self._ended and self.due.prepare(now_ms, ahead_ms)
 
+    def coming_topics(self) -> set[str]:
+        """The topics of what was read ahead since the last call."""
+        return self.due.coming_topics()
+
     def held_topics(self) -> list[str]:
         with self._lock:
             return list(self.due.lines.held)
@@ -293,6 +300,12 @@ class Dispatcher:
             if marks is not None:
                 self.due.load(replace(marks, epoch=lines.epoch, exact=exact))
             self._await_mark(now_ms)
+
+    def may_have_left(self) -> bool:
+        """Whether a row that the marks do not cover may have been handed out before this epoch, by
+        what the journal says; always once rows of this epoch may have been. Reads slots."""
+        upto, before_ms = self._handed_before
+        return bool(self._exact) or self.due.any_uncovered(before_ms, upto)
 
     def answered_before(
         self, topic: str, due: Int64s, offset: Int64s, *, dead: bool = False, expired: bool = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -119,6 +120,28 @@ class InvalidMessage(SlotwheelError):
     """One message cannot be accepted: due time, topic, or size."""
 
     code = "invalid-message"
+
+
+class UnknownTopic(InvalidMessage):
+    """Kafka does not have topics that messages are for. ``got`` names them, separated by commas;
+    ``row``: the first such message."""
+
+    code = "unknown-topic"
+
+    @classmethod
+    def of(cls, topics: Sequence[str], row: int | None = None) -> Self:
+        several = len(topics) > 1
+        return cls(
+            "Kafka has no such topics" if several else "Kafka has no such topic",
+            got=", ".join(topics),
+            remedy=f"Create {'them' if several else 'it'}: topics are never created by sending. A"
+            " node that is started with --unknown-topics accept takes such messages",
+            row=row,
+        )
+
+    @property
+    def topics(self) -> list[str]:
+        return str(self.got).split(", ")
 
 
 class InvalidBatch(SlotwheelError):
@@ -259,6 +282,7 @@ _BY_CODE: dict[str, type[SlotwheelError]] = {
     cls.code: cls
     for cls in (
         InvalidMessage,
+        UnknownTopic,
         InvalidBatch,
         InvalidConfiguration,
         UnsupportedVersion,

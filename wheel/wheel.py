@@ -39,6 +39,7 @@ from .errors import (
     NotMaster,
     NotRunning,
     Overloaded,
+    SequenceTooOld,
     SlotwheelError,
 )
 from .files import Files
@@ -379,6 +380,16 @@ class Wheel:
         with self._lock:
             known = self._log.producers.find(producer, sequence)
         return now_ms if known is None else known.created
+
+    def stored_before(self, producer: int, sequence: int) -> bool:
+        """Whether that entry of a producer was appended before, as far as is remembered."""
+        if not producer:
+            return False
+        with self._lock:
+            try:
+                return self._log.producers.find(producer, sequence) is not None
+            except SequenceTooOld:
+                return True  # its append says so
 
     def _queue_input(
         self, batch: EncodedBatch, now_ms: int, one: InputBatch, *, wake: bool = True

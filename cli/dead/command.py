@@ -22,7 +22,7 @@ from ...deadletters.letters import LETTER, LetterFilter, letters_of, place_of
 from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
 from ...deadletters.notes import Redriven
 from ...deadletters.redrive import redriven_before
-from ...deadletters.source import LetterSource, Topic
+from ...deadletters.source import LetterSource, Topic, purge
 from ...policy.deadletters import DEAD_LETTER_TOPIC, notes_topic
 from ...reading.directory import reading
 from ...reading.messagefields import Fields
@@ -32,7 +32,9 @@ from ...wheel.texts import counted, time_text
 from ..consume import arrow_file, one_source
 from ..printing import Listing, print_table, quiet_pipe
 from ..progress import progress_bar
+from ..resending import confirmed
 from ..shared import (
+    Exit,
     F,
     check_range,
     epoch_ms,
@@ -43,10 +45,13 @@ from ..shared import (
     pair,
     print_json,
 )
+from .purge import purge_embedded
 from .resend import Asked, redrive
 
 _COLUMNS = ("reason", "topic", "letters", "redriven")
-_KEPT = "Letters that Kafka does not take are kept in the data directory of the node: --data"
+_KEPT = (
+    "Letters that Kafka does not take are kept in the data directory of the node: give --data, too"
+)
 
 
 @click.group("dead", short_help="Look at dead letters, and send them again.")
@@ -62,7 +67,10 @@ def _source_options(function: F) -> F:
             help="Read the embedded topic in this data directory of a node.",
         ),
         click.option(
-            "--bootstrap", metavar="HOST:PORT,…", help="Read the topic of the Kafka there."
+            "--bootstrap",
+            metavar="HOST:PORT,…",
+            help="Read the topic of the Kafka there; with --data, letters that a node before it"
+            " keeps in its directory.",
         ),
         click.option(
             "--kafka",
@@ -163,8 +171,9 @@ def _open_source(
     bootstrap: str | None,
     settings: tuple[tuple[str, str], ...],
 ) -> LetterSource:
-    """Errors: ``click.UsageError`` unless exactly one of the two is given."""
-    data, bootstrap = one_source(data, bootstrap)
+    """Errors: ``click.UsageError`` if neither is given."""
+    if not (is_typed("data") and is_typed("bootstrap")):
+        data, bootstrap = one_source(data, bootstrap)
     if bootstrap is None and is_typed("kafka_settings"):
         raise click.UsageError("--kafka needs --bootstrap.")
     files = None if data is None else stack.enter_context(reading(data))
@@ -211,8 +220,9 @@ def list_command(as_json: bool, **options: Any) -> None:
 @_source_options
 @json_option
 def show_command(letter: str, as_json: bool, **options: Any) -> None:
-    """Print the dead letter that LETTER names: PARTITION/POSITION (of an embedded topic 0/POSITION)
-    or the id of its message. All letters with that id are printed."""
+    """Print the dead letter that LETTER names: PARTITION/POSITION (of an embedded topic 0/POSITION,
+    of one that a node before a Kafka keeps own/POSITION) or the id of its message. All letters with
+    that id are printed."""
     place = place_of(letter)
     options |= {} if place else {"ids": (letter,)}
     listed, found = Listing(as_json), 0
@@ -313,6 +323,34 @@ def redrive_command(
             letters.redriven(opened, whole=True),
             letters.read(opened),
         )
+
+
+@command.command("purge", short_help="Delete all letters that lie there now.")
+@_source_options
+@click.option("--yes", is_flag=True, help="Delete them without asking.")
+def purge_command(yes: bool, **options: Any) -> int:
+    """Delete the letters that lie in the topic now. The topic in Kafka stays, and with it what
+    exactly-once delivery has stored there; to delete the topic itself would stop delivery. Of a
+    data directory the embedded topic is deleted; no node may run on it."""
+    with ExitStack() as stack:
+        letters = _letters(stack, **options)
+        opened = letters.opened(stack)
+        count = sum(batch.num_rows for batch in letters.read(opened))
+        click.echo(f"{counted(count, 'letter')} to be deleted from {letters.topic}", err=True)
+        if not yes and not confirmed("delete"):
+            click.echo("Nothing was deleted.", err=True)
+            return Exit.FAILED
+        embedded = letters.source.files is not None
+        if not embedded:
+            purge(opened)
+    if embedded and purge_embedded(options["data"], letters.topic):
+        click.echo(
+            "deleted all but the newest letters: exactly-once delivery reads them when the node"
+            " starts. Start and stop it, and run this again"
+        )
+        return Exit.FAILED
+    click.echo(f"deleted {counted(count, 'letter')}")
+    return Exit.DONE
 
 
 @command.command("export", short_help="Write letters to a file, or print them as JSON.")

@@ -14,6 +14,7 @@ import pyarrow as pa
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ...deadletters.course import NOTES_DELETED, RedriveCourse, RedriveOrder
+from ...deadletters.letters import place_text
 from ...deadletters.notes import Redriven
 from ...deadletters.source import LetterSource, Topic
 from ...wheel.errors import SlotwheelError
@@ -90,7 +91,7 @@ def _send(asked: Asked, course: RedriveCourse) -> int:
     columns = (MofNCompleteColumn(), TimeElapsedColumn())
 
     def report(place: tuple[int, int], error: SlotwheelError) -> None:
-        shown = "{}/{}".format(*place)
+        shown = place_text(*place)
         if asked.as_json:
             click.echo(json.dumps({"letter": shown, "error": error.to_wire()}), err=True)
         else:

@@ -69,6 +69,8 @@ class TransactionalProducer(ABC):
 
     def __init__(self) -> None:
         self.abandoned = False
+        self.committing = False
+        """Whether a commit has begun, and has not been seen to end."""
         self._ending: Future[None] | None = None
 
     @abstractmethod
@@ -134,6 +136,7 @@ class AlternatingTransactions(Transactions):
         self._lock = threading.Lock()  # for what ``close`` and the other calls share
         self._producers: list[TransactionalProducer] = []
         self._closed = False
+        self._left_behind: list[TransactionalProducer] = []  # since a mark was read
         self._turn = 0
         self._open: TransactionalProducer | None = None
         self._failed = False  # a row of the open transaction was not accepted
@@ -166,12 +169,18 @@ class AlternatingTransactions(Transactions):
                     raise Unreachable("the transactions are closed")
             mark = self._stable_mark(deadline)
             self._last = (mark.offset, mark.metadata) if mark is not None else None
+            if mark is not None:
+                self._left_behind.clear()
             self._end_what_hangs()
         except BaseException:
             self._abandon()
             raise
         self._turn, self._spoilt = 0, False
         return mark
+
+    @property
+    def in_doubt(self) -> bool:  # type: ignore[override]
+        return any(producer.committing for producer in self._left_behind)
 
     def _stable_mark(self, deadline: float) -> StoredMark | None:
         """The mark. Nobody has a transaction open by now: if it is not stable, the end of one was
@@ -257,7 +266,9 @@ class AlternatingTransactions(Transactions):
 
         def end() -> None:
             producer.store(offset, metadata)
+            producer.committing = True
             if producer.abandoned:
+                producer.committing = False
                 raise Unclear("abandoned before the commit")
             producer.commit()
 
@@ -267,7 +278,9 @@ class AlternatingTransactions(Transactions):
             self._spoilt = True
             sent.mark = None
             self._abort(producer)
+            producer.committing = False
             raise Aborted(str(error)) from error
+        producer.committing = False
         self._last = (offset, metadata)
         self._sent[1 - self._turn] = _Sent()
 
@@ -337,6 +350,7 @@ class AlternatingTransactions(Transactions):
     def _abandon(self) -> None:
         with self._lock:
             producers, self._producers = self._producers, []
+        self._left_behind += producers
         for producer in producers:
             producer.abandon()
 

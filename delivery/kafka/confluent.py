@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from cachetools import TTLCache
@@ -34,13 +36,11 @@ from .confluent_client import (
 from .confluent_transactions import ConfluentTransactions
 from .plan import KafkaSettings, SendFailure, SendPlan
 from .sink import KafkaSink
-from .topicbook import TOPIC_LIMIT, TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
+from .topicbook import TOPIC_CONFIGS, TOPICS_REMEMBERED, Found, NotYet, TopicInfo, Unreachable
 from .transactions import Transactions
 
-_SILENT_MAX = 5
-"""Requests without an answer, in a row, after which the client is made anew: the client may be
-stuck, and the broker long up."""
 _MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
+_MISSING = ("UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION")
 _COMPRESSION = ("compression.type", "compression.codec")
 
 CAREFUL_S = 60.0
@@ -63,7 +63,6 @@ class ConfluentSink(KafkaSink):
         self._idle_trials: list[Any] = []
         self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
         self._admin: Any = None
-        self._silent = 0  # requests for metadata without an answer, in a row
         self._closed = False
         self._careful_alone = threading.Lock()  # for one call at a time
 
@@ -154,43 +153,51 @@ class ConfluentSink(KafkaSink):
             self._trials.remove(producer)
         end_producer(producer)
 
-    def _fetch(self, topic: str) -> TopicInfo | None:
+    def _fetch(self, topics: Sequence[str]) -> Mapping[str, Found]:
         deadline = time.monotonic() + self.settings.metadata_timeout_s
         try:
-            known = self._producer(_MAIN).list_topics(topic, self.settings.metadata_timeout_s)
-        except ck.KafkaException as error:
-            self._silent += 1
-            if self._silent % _SILENT_MAX == 0:
-                self._abandon(_MAIN)
+            admin = self._admin_client()
+            asked = admin.describe_topics(
+                ck.TopicCollection(list(topics)), request_timeout=self.settings.metadata_timeout_s
+            )
+            answers = {topic: _answer(asked[topic], deadline) for topic in topics}
+        except (ck.KafkaException, TimeoutError) as error:
             with self._lock:
-                self._admin = None  # nobody would read what it logs meanwhile
+                self._admin = None  # it may be stuck, and nobody would read what it logs meanwhile
             raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
-        self._silent = 0
-        found = known.topics[topic]
-        if found.error is not None:
-            name = found.error.name()
-            if name in ("UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"):
-                return None
-            raise NotYet(f"topic {topic}: {name}")
-        partitions = found.partitions.values()
-        leaderless = sum(one.leader < 0 for one in partitions)
-        return TopicInfo(len(partitions), leaderless, self._bytes_max(topic, deadline))
-
-    def _bytes_max(self, topic: str, deadline: float) -> int | None:
-        """The topic's limit, bytes, so that larger rows are refused without sending them."""
+        there = [topic for topic, answer in answers.items() if isinstance(answer, list)]
+        configs = self._configs(there, deadline)
         extra = self.settings.extra
-        if any(extra.get(name, "none") != "none" for name in _COMPRESSION):
-            return None  # the broker measures the compressed batch
+        compressed = any(extra.get(name, "none") != "none" for name in _COMPRESSION)
+        found: dict[str, Found] = {}
+        for topic, answer in answers.items():
+            if isinstance(answer, list):
+                leaderless = sum(one.leader is None or one.leader.id < 0 for one in answer)
+                of_topic = (len(answer), leaderless, configs.get(topic, {}))
+                found[topic] = TopicInfo.described(*of_topic, compressed=compressed)
+            else:
+                found[topic] = answer
+        return found
+
+    def _configs(self, topics: list[str], deadline: float) -> dict[str, dict[str, str | None]]:
+        """What can be read of the topics' configurations, by topic: a record that is too large is
+        refused without sending it then."""
+        if not topics:
+            return {}
         admin = self._admin_client()
-        resource = ck_admin.ConfigResource(ck_admin.RESOURCE_TOPIC, topic)
+        resources = [ck_admin.ConfigResource(ck_admin.RESOURCE_TOPIC, topic) for topic in topics]
         left_s = max(0.01, deadline - time.monotonic())
+        found: dict[str, dict[str, str | None]] = {}
         try:
-            asked = admin.describe_configs([resource], request_timeout=left_s)
-            return int(asked[resource].result(left_s)[TOPIC_LIMIT].value)
-        except (ck.KafkaException, TimeoutError, KeyError, TypeError, ValueError):
-            return None  # not permitted; the broker refuses each record that is too large
-        finally:
-            admin.poll(0)  # for its log lines
+            asked = admin.describe_configs(resources, request_timeout=left_s)
+        except ck.KafkaException:
+            return {}
+        for topic, resource in zip(topics, resources, strict=True):
+            # Not permitted, or not in time: the broker refuses each record that is too large.
+            with suppress(ck.KafkaException, TimeoutError, KeyError, AttributeError):
+                entries = asked[resource].result(max(0.0, deadline - time.monotonic()))
+                found[topic] = {name: entries[name].value for name in TOPIC_CONFIGS}
+        return found
 
     def _admin_client(self) -> Any:
         with self._lock:
@@ -232,3 +239,17 @@ class ConfluentSink(KafkaSink):
 
 def _any_unknown(failures: dict[int, SendFailure]) -> bool:
     return any(failure.answer is Answer.UNKNOWN for failure in failures.values())
+
+
+def _answer(asked: Any, deadline: float) -> Any:
+    """The partitions of a topic, or what there is instead. Errors: those of the whole request."""
+    try:
+        described = asked.result(max(0.01, deadline - time.monotonic()))
+    except ck.KafkaException as error:
+        name = error.args[0].name()
+        if name in _MISSING:
+            return None
+        if error.args[0].code() > 0:
+            return NotYet(f"the topic cannot be used now: {name}")
+        raise
+    return list(described.partitions)

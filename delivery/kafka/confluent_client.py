@@ -39,15 +39,6 @@ the rest."""
 _LATE_S = 0.5
 """librdkafka gives up a record by itself; so much longer, s, is waited for it to do so."""
 
-_REFUSED = {
-    "MSG_SIZE_TOO_LARGE",
-    "RECORD_LIST_TOO_LARGE",
-    "TOPIC_EXCEPTION",
-    "INVALID_MSG_SIZE",
-    "INVALID_RECORD",
-    "INVALID_TIMESTAMP",
-}
-
 
 def need_extra() -> None:
     """Errors: ``MissingExtra`` when confluent-kafka is not installed."""
@@ -154,6 +145,4 @@ def classify(error: Any) -> SendFailure:
     reason = f"{error.name()}: {error.str()}"
     if error.name() == "_INVALID_DIFFERENT_RECORD":
         return SendFailure(Answer.UNKNOWN, reason, bystander=True)
-    if error.name() in _REFUSED:
-        return SendFailure(Answer.REFUSED, reason)
-    return SendFailure(Answer.UNKNOWN, reason)
+    return SendFailure.by_code(error.code(), reason)

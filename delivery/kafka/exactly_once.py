@@ -13,8 +13,10 @@ At the beginning of an epoch, and after every outcome that is not certain, in th
 
 Rules
 - A mark of a later epoch in Kafka: another master has begun. This one delivers nothing.
-- No mark in Kafka although the journal says that there is one: nobody knows what has left. Nothing
-  is delivered until a person accepts repeats.
+- No mark in Kafka although the journal says that there is one: it was deleted, with the topic of
+  the dead letters, for example. Where each commit of this epoch was seen to end, or the journal
+  proves that no message beyond its mark was handed out, delivery goes on. Else nobody knows what
+  has left, and nothing is delivered until a person accepts repeats.
 - A row that the broker refuses ends its transaction. The same rows are sent again, that one as a
   dead letter in the same transaction.
 - A topic that takes nothing now ends it, too. The topic is held back with all its rows: that is in
@@ -86,6 +88,8 @@ class KafkaExactlyOnce(AtLeastOnce):
         self._alone = alone
         self._accept_repeats = accept_repeats
         self._committed_s = time.monotonic()
+        self._last: Marks | None = None
+        """What was committed last."""
 
     # -- the beginning of an epoch ---------------------------------------------------------------
 
@@ -96,7 +100,7 @@ class KafkaExactlyOnce(AtLeastOnce):
             self._check_dead_letter_topic()
             self._group = group_print(self.sink.mint)  # its key is known by now
             stored = self._transactions.start()
-            marks, certain = self._decide(stored, wheel.marks, wheel.end_offset)
+            marks, certain = self._decide(stored, wheel)
             self._transactions.begin()
             self._commit(replace(marks, epoch=wheel.marks.epoch))
         except (Fenced, Unclear, Aborted) as error:
@@ -118,9 +122,7 @@ class KafkaExactlyOnce(AtLeastOnce):
                 " messages go there in the same transaction. Create it"
             )
 
-    def _decide(
-        self, stored: StoredMark | None, known: Marks, end_offset: int
-    ) -> tuple[Marks, bool]:
+    def _decide(self, stored: StoredMark | None, wheel: DuePort) -> tuple[Marks, bool]:
         """The marks to go on from: Kafka's if they are as new as the journal's, else these; and
         whether it is certain that nothing else has left.
 
@@ -131,22 +133,34 @@ class KafkaExactlyOnce(AtLeastOnce):
                 reason=f"{stored.members} consumers are members of the group that keeps the mark;"
                 " end them: they may overwrite it",
             )
+        known = wheel.marks
         try:
-            return self._newer(stored, known, end_offset), True
+            if stored is None and known.exact:
+                return self._without_mark(known, wheel), True
+            return self._newer(stored, known, wheel.end_offset), True
         except (ForeignMark, NotReady) as error:
             if not self._accept_repeats or (isinstance(error, _LaterEpoch) and not self._alone):
                 raise
             self._events.alarm("repeats-accepted", reason=str(error))
             return known, False
 
+    def _without_mark(self, known: Marks, wheel: DuePort) -> Marks:
+        """Kafka's mark is gone, as it is with the dead-letter topic when that is deleted. The marks
+        to go on from, if nothing else can have left. Errors: ``NotReady``."""
+        last = self._last
+        if last is not None and last.epoch == known.epoch and not self._transactions.in_doubt:
+            return last if last.follows(known) else known  # each commit of this epoch has been seen
+        if not wheel.may_have_left():
+            return known
+        raise NotReady(
+            "Kafka holds no mark of this group any more, so nobody knows which of the last"
+            " messages have left. Find out why it is gone (another cluster, deleted offsets, the"
+            " dead-letter topic deleted: 'slotwheel dead purge' empties it and leaves the mark);"
+            " then start the node once with --accept-repeats"
+        )
+
     def _newer(self, stored: StoredMark | None, known: Marks, end_offset: int) -> Marks:
         if stored is None:
-            if known.exact:
-                raise NotReady(
-                    "Kafka holds no mark of this group any more, so nobody knows which of the last"
-                    " messages have left. Find out why it is gone (another cluster, deleted"
-                    " offsets); then start the node once with --accept-repeats"
-                )
             return known
         epoch = epoch_of(stored.metadata, self._group)
         if epoch > known.epoch:
@@ -207,6 +221,7 @@ class KafkaExactlyOnce(AtLeastOnce):
                     return outcome
                 self._transactions.abort()
                 outcome.errors, outcome.why_not = found.errors, found.why_not
+                outcome.reasons = found.reasons
                 if inside.learned:  # the same rows again, with what was refused as dead letters
                     if self._sink.sends_singly(topics):  # each time only the first one is found
                         upto = inside.behind_refused(chunk.rows) or upto
@@ -251,6 +266,7 @@ class KafkaExactlyOnce(AtLeastOnce):
     def _commit(self, marks: Marks) -> None:
         self._transactions.commit(marks.answered, encode(marks, self._group))
         self._committed_s = time.monotonic()
+        self._last = marks
 
 
 def _text(error: Exception) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +24,7 @@ from .kafka_python_transactions import KafkaPythonTransactions
 from .lane import ProducerLane
 from .plan import KafkaSettings, SendFailure, SendPlan
 from .sink import KafkaSink
-from .topicbook import TOPIC_LIMIT, NotYet, TopicInfo, Unreachable
+from .topicbook import TOPIC_CONFIGS, Found, NotYet, TopicInfo, Unreachable
 from .transactions import Transactions
 
 _MISSING = kafka_errors.UnknownTopicOrPartitionError.errno
@@ -94,35 +94,47 @@ class KafkaPythonSink(KafkaSink):
             self._lanes.discard(lane)
         lane.abandon()
 
-    def _fetch(self, topic: str) -> TopicInfo | None:
+    def _fetch(self, topics: Sequence[str]) -> Mapping[str, Found]:
         with self._admin_lock:
             try:
                 if self._admin is None:
                     self._admin = KafkaAdminClient(**admin_config(self.settings))
-                (found,) = self._admin.describe_topics([topic])
-                bytes_max = self._bytes_max(topic) if found["error_code"] == 0 else None
+                described = {one["name"]: one for one in self._admin.describe_topics(list(topics))}
+                there = [name for name, one in described.items() if one["error_code"] == 0]
+                configs = self._configs(there)
             except (kafka_errors.KafkaError, OSError) as error:
                 self._drop_admin()
                 raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
-        code = found["error_code"]
-        if code in (_MISSING, _INVALID):
-            return None
-        if code:
-            raise NotYet(f"topic {topic}: {kafka_errors.for_code(code).__name__}")
-        partitions = found["partitions"]
-        leaderless = sum(one["leader_id"] < 0 for one in partitions)
-        return TopicInfo(len(partitions), leaderless, bytes_max)
+        compressed = bool(self.settings.extra.get("compression_type"))
+        found: dict[str, Found] = {}
+        for topic in topics:
+            code = described[topic]["error_code"] if topic in described else _MISSING
+            if code in (_MISSING, _INVALID):
+                found[topic] = None
+            elif code:
+                found[topic] = NotYet(f"topic {topic}: {kafka_errors.for_code(code).__name__}")
+            else:
+                partitions = described[topic]["partitions"]
+                leaderless = sum(one["leader_id"] < 0 for one in partitions)
+                of_topic = (len(partitions), leaderless, configs.get(topic, {}))
+                found[topic] = TopicInfo.described(*of_topic, compressed=compressed)
+        return found
 
-    def _bytes_max(self, topic: str) -> int | None:
-        """The topic's limit, bytes, so that larger rows are refused without ending the producer."""
-        if self.settings.extra.get("compression_type"):
-            return None  # the broker measures the compressed batch
+    def _configs(self, topics: list[str]) -> dict[str, dict[str, str | None]]:
+        """What can be read of the topics' configurations, by topic: a record that is too large is
+        refused without ending the producer then."""
+        if not topics:
+            return {}
+        kind, names = ConfigResourceType.TOPIC, list(TOPIC_CONFIGS)
+        resources = [ConfigResource(kind, topic, names) for topic in topics]
         try:
-            resource = ConfigResource(ConfigResourceType.TOPIC, topic, [TOPIC_LIMIT])
-            found = self._admin.describe_configs([resource], config_filter="all")
-            return int(found["topic"][topic][TOPIC_LIMIT]["value"])
-        except (kafka_errors.BrokerResponseError, KeyError, TypeError, ValueError):
-            return None  # not permitted; the broker refuses each record that is too large
+            found = self._admin.describe_configs(resources, config_filter="all")["topic"]
+        except (kafka_errors.BrokerResponseError, KeyError):
+            return {}  # not permitted; the broker refuses each record that is too large
+        return {
+            topic: {name: one["value"] for name, one in entries.items()}
+            for topic, entries in found.items()
+        }
 
     def _drop_admin(self) -> None:
         admin, self._admin = self._admin, None

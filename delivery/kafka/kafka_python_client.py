@@ -26,14 +26,6 @@ from .plan import NO_PARTITION, KafkaSettings, SendFailure, SendPlan
 _LATE_S = 0.5
 """The client gives up a record by itself; so much longer, s, is waited for it to do so."""
 
-_REFUSED: tuple[type[Exception], ...] = (
-    kafka_errors.MessageSizeTooLargeError,
-    kafka_errors.RecordListTooLargeError,
-    kafka_errors.InvalidTopicError,
-    kafka_errors.InvalidRecordError,
-    kafka_errors.InvalidTimestampError,
-)
-
 
 def send_by(lane: ProducerLane, plan: SendPlan, timeout_s: float) -> dict[int, SendFailure]:
     """Send the plan's rows by one producer and wait until each is acknowledged."""
@@ -57,12 +49,10 @@ def send_by(lane: ProducerLane, plan: SendPlan, timeout_s: float) -> dict[int, S
 
 def _ensure_topics(lane: ProducerLane, plan: SendPlan) -> dict[int, SendFailure]:
     """Let the producer find the topics' leaders; rows of topics without one fail."""
-    failed: dict[str, SendFailure] = {}
-    for topic in plan.topics:
-        try:
-            lane.ensure_topic(topic)
-        except kafka_errors.KafkaError as error:
-            failed[topic] = SendFailure(Answer.NOT_NOW, str(error))
+    failed = {
+        topic: SendFailure(Answer.NOT_NOW, str(error))
+        for topic, error in lane.ensure_topics(plan.topics).items()
+    }
     if not failed:
         return {}
     topics = plan.records.topics
@@ -97,13 +87,10 @@ def classify(error: Exception, *, aborted: bool = False) -> SendFailure:
     """The answer for a record, from kafka-python's error. ``aborted``: the error is another
     record's, and ended the producer."""
     reason = str(error) or type(error).__name__
-    refusal = isinstance(error, _REFUSED)
     # A bare KafkaError: the broker found a record of the batch invalid, but not this one.
     if type(error) is kafka_errors.KafkaError or aborted:
         return SendFailure(Answer.UNKNOWN, reason, bystander=True)
-    if refusal:
-        return SendFailure(Answer.REFUSED, reason)
-    return SendFailure(Answer.UNKNOWN, reason)
+    return SendFailure.by_code(getattr(error, "errno", None), reason)
 
 
 def client_config(settings: KafkaSettings, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,12 @@ are kafka-python's defaults and stay on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import IllegalStateError
+from kafka.errors import IllegalStateError, InvalidRecordError, KafkaError
 from kafka.structs import TopicPartition
 
 from ...wheel.rows import Header
@@ -56,6 +57,7 @@ class ProducerLane:
         self._producer = KafkaProducer(**config | settings.extra | (own or {}))
         self._keep_batches_in_flight()
         self._forget_topics_that_went()
+        self._keep_the_kind_of_errors()
 
     def _keep_batches_in_flight(self) -> None:
         # After a refused batch kafka-python gives up all others as well, also those that the broker
@@ -79,9 +81,38 @@ class ProducerLane:
 
         accumulator.ready = of_what_waits
 
-    def ensure_topic(self, topic: str) -> None:
-        """Make sure that the producer knows a topic's leaders. Errors: kafka-python's."""
-        self._producer.partitions_for(topic)
+    def _keep_the_kind_of_errors(self) -> None:
+        # Where the broker names several records of a refused batch, kafka-python calls each of them
+        # an invalid record, whatever the batch was refused for: a wrong clock, for example.
+        sender = self._producer._sender
+        exceptions_of = sender._record_exceptions_fn
+
+        def of_their_kind(error: Any, record_errors: Any, message: Any) -> Any:
+            exception_of = exceptions_of(error, record_errors, message)
+
+            def of_record(number: int) -> Any:
+                found = exception_of(number)
+                return type(error)(*found.args) if type(found) is InvalidRecordError else found
+
+            return of_record
+
+        sender._record_exceptions_fn = of_their_kind
+
+    def ensure_topics(self, topics: Iterable[str]) -> dict[str, KafkaError]:
+        """Make sure that the producer knows the leaders of these topics; the error of each of which
+        it does not. All are asked for at once: one after the other, each would wait for a pause
+        between two requests."""
+        metadata, sender = self._producer._metadata, self._producer._sender
+        unknown = [topic for topic in topics if metadata.partitions_for_topic(topic) is None]
+        for topic in unknown:
+            sender.add_topic(topic)
+        failed: dict[str, KafkaError] = {}
+        for topic in unknown:
+            try:
+                self._producer.partitions_for(topic)
+            except KafkaError as error:
+                failed[topic] = error
+        return failed
 
     def send(self, plan: SendPlan, rows: list[int], partitions: list[int]) -> list[Any]:
         """Append ``rows`` to the accumulator; a future for each. Never blocks."""

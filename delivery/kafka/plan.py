@@ -10,6 +10,7 @@ import pyarrow as pa
 from ...wheel.config import MIB
 from ...wheel.schema import Int64s
 from ..sink import Answer
+from .produceerrors import UNCLEAR, meaning_of
 from .records import ProducerRecords
 from .topicbook import TopicInfo
 
@@ -47,6 +48,15 @@ class SendFailure:
     answer: Answer
     reason: str
     bystander: bool = False
+    code: int | None = None
+    """The number of Kafka's error, where a broker gave one."""
+
+    @classmethod
+    def by_code(cls, code: object, reason: str) -> SendFailure:
+        """By the number that a client's error has, whatever else it may have in its place."""
+        found = meaning_of(code) if isinstance(code, int) else UNCLEAR
+        text = f"{reason.rstrip('.')}. {found.remedy}" if found.remedy else reason
+        return cls(found.answer, text, code=code if isinstance(code, int) else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,9 +26,11 @@ from cachetools import TTLCache
 from ...wheel.ids import IdMint
 from ...wheel.schema import Int64s, sizes
 from ..sink import Answer, Answers, Sink, split_by_topic
+from .clocks import ClockAlarms
 from .plan import NO_PARTITION, KafkaSettings, SendFailure, SendPlan
+from .produceerrors import INVALID_TIMESTAMP
 from .records import to_records
-from .topicbook import TOPICS_REMEMBERED, NotYet, TopicBook, TopicInfo, Unreachable
+from .topicbook import TOPICS_REMEMBERED, Found, NotYet, TopicBook, TopicInfo, Unreachable
 from .transactions import Transactions
 
 _RECORD_OVERHEAD = 200
@@ -56,10 +58,15 @@ class KafkaSink(Sink):
         self._singly: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, SINGLY_S)
         self.book = TopicBook(self._fetch, settings.unknown_topic_after_s)
         self._asked = "slotwheel-dead-letters"
+        self.clocks = ClockAlarms()
         self.failed: Callable[[SendPlan, dict[int, SendFailure]], None] = lambda _plan, _failed: (
             None
         )
         """Gets the rows of a transaction that failed: it can only be aborted."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        return self.clocks.problems
 
     def sends_singly(self, topics: Iterable[str]) -> bool:
         """Whether rows of one of these topics are sent one by one now, which takes long."""
@@ -71,8 +78,9 @@ class KafkaSink(Sink):
         """The ``Transactions`` with this sink's client."""
 
     @abstractmethod
-    def _fetch(self, topic: str) -> TopicInfo | None:
-        """The topic, as a broker describes it within ``metadata_timeout_s``."""
+    def _fetch(self, topics: Sequence[str]) -> Mapping[str, Found]:
+        """The topics, as a broker describes them within ``metadata_timeout_s``. Errors:
+        ``Unreachable``."""
 
     @abstractmethod
     def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
@@ -106,12 +114,13 @@ class KafkaSink(Sink):
 
     def healthy(self) -> bool:
         try:
-            self._fetch(self._asked)
-        except NotYet:
-            return True
+            self._fetch([self._asked])
         except Unreachable:
             return False
         return True
+
+    def expect(self, topics: Collection[str]) -> None:
+        self.book.ask_ahead(topics)
 
     def _parts(self, lengths: Int64s) -> Iterator[tuple[int, int]]:
         """Cut rows of these sizes so that each part stays within the limits in flight."""
@@ -146,16 +155,15 @@ class KafkaSink(Sink):
             for row in which.tolist():
                 answers.set(start + row, answer, why)
 
-        for topic, part in zip(*split_by_topic(rows), strict=True):
-            try:
-                if topic in blocked:
-                    raise NotYet(blocked[topic])
-                info = self.book.lookup(topic)
-                if info is not None and int(partitions[part].max()) >= info.count:
-                    info = self.book.lookup(topic, fresh=True)  # it may have more partitions now
-            except NotYet as error:
-                blocked[topic] = str(error)
-                not_sent(part, Answer.NOT_NOW, str(error))
+        topics, parts = split_by_topic(rows)
+        found = self.book.lookup_all(topic for topic in topics if topic not in blocked)
+        for topic, part in zip(topics, parts, strict=True):
+            info = found.get(topic)
+            if isinstance(info, TopicInfo) and int(partitions[part].max()) >= info.count:
+                info = self.book.ask(topic)  # it may have more partitions now
+            if isinstance(info, NotYet) or topic in blocked:
+                why = blocked.setdefault(topic, str(info))
+                not_sent(part, Answer.NOT_NOW, why)
                 continue
             if info is None:
                 not_sent(part, Answer.REFUSED, f"topic {topic} does not exist")
@@ -171,12 +179,16 @@ class KafkaSink(Sink):
         if not chosen:
             return
         plan = SendPlan(rows, to_records(rows, self.mint), chosen, partitions, infos)
-        for row, failure in self._send_all(plan, trial).items():
-            answers.set(start + row, failure.answer, failure.reason)
+        failures = self._send_all(plan, trial)
+        for row, failure in failures.items():
+            topic, reason = plan.records.topics[row], failure.reason
+            if failure.code == INVALID_TIMESTAMP:
+                reason = blocked.get(topic) or self.clocks.refused(topic, infos[topic], reason)
+            answers.set(start + row, failure.answer, reason)
             if failure.answer is not Answer.REFUSED:
-                topic = plan.records.topics[row]
-                blocked[topic] = failure.reason
+                blocked.setdefault(topic, reason)
                 self.book.forget(topic)
+        self.clocks.taken(topic for topic in infos if topic not in blocked)
 
     def _send_all(self, plan: SendPlan, trial: bool) -> dict[int, SendFailure]:
         """Send; send bystanders of a failure again for as long as the time limit allows."""

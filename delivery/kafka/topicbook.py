@@ -1,27 +1,48 @@
 """A cache of target topics: their partitions, or that there is no such topic.
 
 Theory: a Kafka client that gets an unknown topic asks the broker and waits, up to a minute, and
-everything queued behind it waits too. So a sink asks first. A message must not be refused for good
-because its topic was created only a moment ago: only an answer of the broker counts, and only one
-that has been the same for ``unknown_after_s``.
+everything queued behind it waits too. So a sink asks first: for many topics in one request, and
+ahead of their time, on a thread of its own (``turn``). One request a topic would make a chunk of
+2 000 topics wait for 2 000 answers.
+
+A message must not be refused for good because its topic was created only a moment ago: only an
+answer of the broker counts, and only one that has been the same for ``unknown_after_s``. Meanwhile
+its topic is held back, of which the wheel can hold back a few dozen. So where more topics than
+``UNSURE_MAX`` are missing at a time, an answer counts after ``CROWDED_AFTER_S``: otherwise the
+messages of a misconfigured tenant, each to a topic of its own, would hold up those of all others.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cachetools import TTLCache
 
 TOPICS_REMEMBERED = 100_000
-TOPIC_LIMIT = "max.message.bytes"
-"""The topic's configuration that is ``TopicInfo.bytes_max``."""
-FRESH_S = 60.0
-"""After this time, s, a known topic is asked for again: it may have more partitions."""
+TOPIC_LIMIT, TIME_AHEAD, TIME_BEHIND = TOPIC_CONFIGS = (
+    "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+)
+"""The topic's configurations that ``TopicInfo`` has."""
+KEPT_S = 600.0
+"""How long, s, a topic that is not asked for again is known."""
+FRESH_S = 30.0
+"""After this time, s, a topic in use is asked for again: it may have more partitions."""
 ASK_AGAIN_S = 1.0
 """A missing topic is asked for at most this often, s."""
+LOOK_AGAIN_S = 0.05
+"""So often, s, while it is not sure that it is missing."""
+UNSURE_MAX = 16
+CROWDED_AFTER_S = 0.1
+TOPICS_A_REQUEST = 1_000
+DOOR_WAIT_S = 2.0
+"""How long, s, a batch waits for Kafka's answer about its topics; then it is accepted."""
+_CREATED_S = 0.1
+"""A broker may know of a topic so much later, s, than whoever created it."""
 
 
 class Unreachable(Exception):
@@ -34,27 +55,49 @@ class NotYet(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """``count``: number of partitions, of which ``leaderless`` have no leader now. ``bytes_max``:
-    the largest batch the topic accepts, None if that is not known."""
+    """``count``: number of partitions, of which ``leaderless`` have no leader now. The other fields
+    are None where they are not known. ``bytes_max``: the largest batch the topic accepts.
+    ``ahead_max_ms``, ``behind_max_ms``: by how much a record's time may differ from the broker's
+    clock; None also where the broker itself sets the times."""
 
     count: int
     leaderless: int = 0
     bytes_max: int | None = None
+    ahead_max_ms: int | None = None
+    behind_max_ms: int | None = None
+
+    @classmethod
+    def described(
+        cls, count: int, leaderless: int, config: Mapping[str, str | None], *, compressed: bool
+    ) -> TopicInfo:
+        """By its configuration, empty where that may not be read. ``compressed``: the broker
+        measures the compressed batch, so no size is known."""
+        limit, ahead, behind = (_number(config.get(name)) for name in TOPIC_CONFIGS)
+        return cls(count, leaderless, None if compressed else limit, ahead, behind)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+Found = TopicInfo | None | NotYet
+"""What is known of a topic; None: it does not exist."""
 
 
 @dataclass(slots=True)
 class _Missing:
     since: float
     asked: float
+    """When the request began whose answer came last."""
 
 
 class TopicBook:
-    """A cache of topics. Thread-safe. ``fetch(topic)`` asks the broker: None when there is no such
-    topic, else its partitions; raises ``NotYet`` or ``Unreachable``, within its own time limit."""
+    """A cache of topics. Thread-safe. ``fetch(topics)`` asks the broker: what it says of each;
+    raises ``Unreachable``, within its own time limit."""
 
     def __init__(
         self,
-        fetch: Callable[[str], TopicInfo | None],
+        fetch: Callable[[Sequence[str]], Mapping[str, Found]],
         unknown_after_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,44 +105,181 @@ class TopicBook:
         self._unknown_after_s = unknown_after_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: TTLCache[str, TopicInfo] = TTLCache(TOPICS_REMEMBERED, FRESH_S, clock)
-        self._missing: TTLCache[str, _Missing] = TTLCache(TOPICS_REMEMBERED, FRESH_S, clock)
+        self._wanted = threading.Condition(self._lock)
+        self._known: TTLCache[str, TopicInfo] = TTLCache(TOPICS_REMEMBERED, KEPT_S, clock)
+        self._missing: TTLCache[str, _Missing] = TTLCache(TOPICS_REMEMBERED, KEPT_S, clock)
+        self._unsure: dict[str, _Missing] = {}
+        """Topics that seem to be missing, and it is not sure."""
+        self._present: set[str] = set()
+        """The known topics, for ``knows``, which takes no lock."""
+        self._used: set[str] = set()
+        """Topics that were looked up since those in use were last asked for."""
+        self._ahead: dict[str, None] = {}
+        """Topics that are to be asked for by ``turn``."""
+        self._refresh_at_s = clock() + FRESH_S
+        self._away_s = -1.0
+        """When the last request of ``turn`` ended that had no answer."""
 
     def lookup(self, topic: str, *, fresh: bool = False) -> TopicInfo | None:
         """The topic's partitions; None: it certainly does not exist.
 
         ``fresh``: ask the broker in any case. Errors: ``NotYet``, ``Unreachable``.
         """
+        found = self.ask(topic) if fresh else self.lookup_all([topic])[topic]
+        if isinstance(found, NotYet):
+            raise found
+        return found
+
+    def lookup_all(self, topics: Iterable[str]) -> dict[str, Found]:
+        """What is known of each topic; the broker is asked for all others at once. Errors:
+        ``Unreachable``."""
+        found: dict[str, Found] = {}
+        unknown: list[str] = []
         with self._lock:
-            known = self._known.get(topic)
-            if known is not None and not fresh:
-                return known
-            missing = self._missing.get(topic)
-            asked_now = missing is not None and self._clock() - missing.asked < ASK_AGAIN_S
-            if missing is not None and asked_now and not fresh and self._sure(missing):
-                return None
-        found = self._fetch(topic)
-        with self._lock:
-            if found is not None:
-                self._missing.pop(topic, None)
-                if found.leaderless:
-                    # Sending to it would block until the time limit.
-                    self._known.pop(topic, None)
-                    raise NotYet(f"topic {topic}: {found.leaderless} partitions without a leader")
-                self._known[topic] = found
-                return found
             now = self._clock()
-            self._known.pop(topic, None)
-            missing = _Missing(missing.since if missing else now, now)
-            self._missing[topic] = missing
-            if self._sure(missing):
-                return None
-        raise NotYet(f"topic {topic} does not exist (asking again to be sure)")
+            for topic in topics:
+                known = self._known.get(topic)
+                if known is not None:
+                    self._used.add(topic)
+                    found[topic] = known
+                    continue
+                missing = self._missing.get(topic)
+                if missing is not None and self._is_sure(topic, missing):
+                    if now - missing.asked < ASK_AGAIN_S:
+                        found[topic] = None
+                        continue
+                elif missing is not None and now - missing.asked < LOOK_AGAIN_S:
+                    found[topic] = _not_sure(topic)
+                    continue
+                unknown.append(topic)
+        return found | self._ask(unknown) if unknown else found
+
+    def ask(self, topic: str) -> Found:
+        """What the broker says of a topic now. Errors: ``Unreachable``."""
+        return self._ask([topic])[topic]
 
     def forget(self, topic: str) -> None:
         """A send to the topic failed: ask the broker before the next try."""
         with self._lock:
-            self._known.pop(topic, None)
+            self._drop(topic)
 
-    def _sure(self, missing: _Missing) -> bool:
-        return missing.asked - missing.since >= self._unknown_after_s
+    # Ahead of the time
+
+    def ask_ahead(self, topics: Collection[str]) -> None:
+        """Topics that will be looked up soon; ``turn`` asks for them. Never blocks."""
+        with self._lock:
+            now = self._clock()
+            for topic in topics:
+                missing = self._missing.get(topic)
+                if topic not in self._known and (
+                    missing is None or now - missing.asked >= ASK_AGAIN_S
+                ):
+                    self._ahead[topic] = None
+            if self._ahead:
+                self._wanted.notify()
+
+    def knows(self, topics: Collection[str]) -> bool:
+        """Whether all these topics are known to exist. Costs next to nothing."""
+        self._used.update(topics)
+        return self._present.issuperset(topics)
+
+    def absent(self, topics: Collection[str], waited_s: float) -> list[str] | None:
+        """Those of ``topics`` that do not exist, by what Kafka was asked since somebody began to
+        wait for it, ``waited_s`` ago: a topic that was created before is never among them. None:
+        the answer is on its way. Never blocks; where Kafka does not answer, none is absent."""
+        with self._lock:
+            unknown = [topic for topic in topics if topic not in self._known]
+            if not unknown:
+                return []
+            now, absent, waits = self._clock(), list[str](), False
+            since_s = now - waited_s
+            for topic in unknown:
+                missing = self._missing.get(topic)
+                if missing is not None and missing.asked >= since_s + _CREATED_S:
+                    absent.append(topic)
+                else:
+                    waits = True
+                    self._ahead[topic] = None
+            if not waits:
+                return absent
+            if self._away_s >= since_s or waited_s > DOOR_WAIT_S:
+                return absent
+            self._wanted.notify()
+            return None
+
+    def turn(self) -> float:
+        """Ask for what will be looked up soon, and again for what is in use; waits a moment for
+        something to ask for. Returns how long to wait before the next turn, s."""
+        with self._lock:
+            if not self._ahead:
+                self._wanted.wait(LOOK_AGAIN_S if self._unsure else ASK_AGAIN_S / 4)
+            topics, self._ahead = list(self._ahead), {}
+            now = self._clock()
+            unsure = self._unsure.items()
+            topics += [name for name, one in unsure if now - one.asked >= LOOK_AGAIN_S]
+            if now >= self._refresh_at_s:
+                self._refresh_at_s = now + FRESH_S
+                used, self._used = self._used, set()
+                topics += used
+                self._present = set(self._known)
+        try:
+            for at in range(0, len(topics), TOPICS_A_REQUEST):
+                self._ask(list(dict.fromkeys(topics))[at : at + TOPICS_A_REQUEST])
+        except Unreachable:
+            with self._lock:
+                self._away_s = self._clock()
+            return ASK_AGAIN_S
+        return 0.0
+
+    # Inside
+
+    def _ask(self, topics: Sequence[str]) -> dict[str, Found]:
+        asked = self._clock()
+        answers = self._fetch(topics)
+        found: dict[str, Found] = {}
+        with self._lock:
+            for topic in topics:
+                found[topic] = answer = self._usable(topic, answers[topic])
+                if answer is None:
+                    self._note_missing(topic, asked)
+                elif isinstance(answer, TopicInfo):
+                    self._missing.pop(topic, None)
+                    self._unsure.pop(topic, None)
+                    self._known[topic] = answer
+                    self._present.add(topic)
+                else:
+                    self._drop(topic)
+            for topic in [name for name, answer in found.items() if answer is None]:
+                if not self._is_sure(topic, self._missing[topic]):
+                    found[topic] = _not_sure(topic)
+        return found
+
+    def _drop(self, topic: str) -> None:
+        self._known.pop(topic, None)
+        self._present.discard(topic)
+
+    @staticmethod
+    def _usable(topic: str, answer: Found) -> Found:
+        if isinstance(answer, TopicInfo) and answer.leaderless:
+            # Sending to it would block until the time limit.
+            return NotYet(f"topic {topic}: {answer.leaderless} partitions without a leader")
+        return answer
+
+    def _note_missing(self, topic: str, asked: float) -> None:
+        self._drop(topic)
+        before = self._missing.get(topic)
+        self._missing[topic] = missing = _Missing(before.since if before else asked, asked)
+        if missing.asked - missing.since < self._unknown_after_s:
+            self._unsure[topic] = missing
+        else:
+            self._unsure.pop(topic, None)
+
+    def _is_sure(self, topic: str, missing: _Missing) -> bool:
+        crowded = len(self._unsure) > UNSURE_MAX
+        return topic not in self._unsure or (
+            crowded and missing.asked - missing.since >= CROWDED_AFTER_S
+        )
+
+
+def _not_sure(topic: str) -> NotYet:
+    return NotYet(f"topic {topic} does not exist (asking again to be sure)")

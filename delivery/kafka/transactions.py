@@ -81,6 +81,10 @@ class Transactions(ABC):
     names the two transactional ids, ``<group>-0`` and ``<group>-1``.
     """
 
+    in_doubt = False
+    """Whether a commit has begun of which nobody knows whether it took place. ``start`` knows as
+    soon as it finds a mark."""
+
     def __init__(self, settings: KafkaSettings, group: str, topic: str) -> None:
         self.settings = settings
         self.group = group

@@ -20,7 +20,7 @@ from ...delivery.kafka.header_names import headers_of
 from ...wheel.errors import NodeUnreachable, SlotwheelError
 from ...wheel.rows import header_column
 from ...wheel.schema import TIME
-from .kafkatopic import CALL_S, DUMP, STALLED_S, NewTopic, no_such_topic
+from .kafkatopic import CALL_S, DUMP, STALLED_S, NewTopic, no_such_topic, not_purged
 
 _ROWS_MAX = 5_000
 _POLL_S = 0.2
@@ -106,6 +106,18 @@ class ConfluentTopic:
                 made.result(CALL_S)
         except ck.KafkaException as error:
             raise self._unreachable(error.args[0].str()) from None
+
+    def purge(self) -> None:
+        """Delete all records up to where it ended when it was opened; the topic itself, and what
+        consumer groups have stored for it, stay. Errors: ``NodeUnreachable``; ``SlotwheelError``:
+        Kafka refuses it."""
+        admin = ck_admin.AdminClient(self._settings, logger=client_log)
+        upto = [ck.TopicPartition(self.topic, part, end) for part, (_, end) in self.ranges.items()]
+        try:
+            for done in admin.delete_records(upto, operation_timeout=CALL_S).values():
+                done.result(CALL_S)
+        except ck.KafkaException as error:
+            raise not_purged(self.topic, error.args[0].str()) from None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Committed records, schema ``DUMP``; those of a partition in its order.

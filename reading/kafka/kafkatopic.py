@@ -22,10 +22,10 @@ from typing import Any
 import pyarrow as pa
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic as KafkaTopicSpec
-from kafka.errors import KafkaError
+from kafka.errors import BrokerResponseError, KafkaError
 
 from ...delivery.kafka.kafka_python import typed
-from ...wheel.errors import InvalidMessage, NodeUnreachable
+from ...wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError
 from ...wheel.rows import header_column
 from ...wheel.schema import HEADERS, TIME
 from .looking import open_looking, unreachable
@@ -69,6 +69,14 @@ def no_such_topic(topic: str, there: Iterable[str]) -> InvalidMessage:
         "no such topic in Kafka",
         got=repr(topic),
         remedy=f"Topics there are: {', '.join(own[:10]) or 'none'}",
+    )
+
+
+def not_purged(topic: str, reason: str) -> SlotwheelError:
+    """The error where Kafka does not delete the records of a topic."""
+    return SlotwheelError(
+        f"Kafka does not delete the records of {topic}: {reason}",
+        remedy="Give the user the right DELETE on the topic, and the topic cleanup.policy=delete",
     )
 
 
@@ -120,6 +128,20 @@ class KafkaTopic:
                 KafkaAdminClient(bootstrap_servers=self._bootstrap, **self._extra)
             ) as admin:
                 admin.create_topics([topic], timeout_ms=_CALL_MS)
+        except (KafkaError, OSError) as error:
+            raise unreachable(self._bootstrap, error) from None
+
+    def purge(self) -> None:
+        """Delete all records up to where it ended when it was opened; the topic itself, and what
+        consumer groups have stored for it, stay. Errors: ``NodeUnreachable``; ``SlotwheelError``:
+        Kafka refuses it."""
+        try:
+            with closing(
+                KafkaAdminClient(bootstrap_servers=self._bootstrap, **self._extra)
+            ) as admin:
+                admin.delete_records(dict(self.ends), timeout_ms=_CALL_MS)
+        except BrokerResponseError as error:
+            raise not_purged(self.topic, str(error)) from None
         except (KafkaError, OSError) as error:
             raise unreachable(self._bootstrap, error) from None
 

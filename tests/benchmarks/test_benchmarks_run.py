@@ -65,6 +65,7 @@ OTHERS = [
         ["--rows", "20000", "--rest", "0.2"],
         ["resident at 0.02 M, MB", "resident, spread, %", "status at 0.02 M, ms"],
     ),
+    ("strangers", ["--quick"], ["lateness p99 alone, ms", "lateness p99 beside, ms"]),
     ("single", ["--seconds", "0.5", "--clients", "1,3"], ["messages/s, 3 clients"]),
     (
         "exactlyonce",

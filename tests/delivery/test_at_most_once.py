@@ -86,6 +86,31 @@ def test_a_row_that_was_not_sent_is_tried_again_and_then_becomes_a_dead_letter(
     rig.close()
 
 
+def test_letters_tell_their_own_reasons_and_nothing_dies_of_a_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(semantics, "_NOT_NOW_S", 0.1)
+    rig = Rig(tmp_path, semantics=AtMostOnce)
+    tries: Counter[str] = Counter()
+
+    def script(topic: str, _value: bytes | None) -> Answer:
+        tries[topic] += 1
+        away = topic in ("a", "b") or (topic == "clock" and tries[topic] < 10)
+        return Answer.NOT_NOW if away else Answer.ACCEPTED
+
+    rig.scripted.script = script
+    rig.scripted.reason = lambda _, topic: f"{topic} is away"
+    rig.scripted.waits_for_clock = {"clock": "clocks differ"}
+    rig.start()
+    rig.send([("a", b"1"), ("b", b"2"), ("clock", b"3")])
+    rig.wait(lambda: rig.wheel.status().pending == 0)
+    assert rig.events.deaths == {
+        f"not taken within 0 s: {topic} is away": 1 for topic in ("a", "b")
+    }
+    assert rig.scripted.values("clock") == [b"3"]
+    rig.close()
+
+
 def test_a_sink_that_is_down_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No topic is at fault, so nothing becomes a dead letter."""
     monkeypatch.setattr(semantics, "_NOT_NOW_S", 0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from slotwheel.delivery.kafka.sinkmark import (
     encode,
     group_print,
 )
-from slotwheel.delivery.kafka.topicbook import NotYet, TopicInfo, Unreachable
+from slotwheel.delivery.kafka.topicbook import Found, NotYet, TopicInfo, Unreachable
 from slotwheel.delivery.kafka.transactions import (
     Aborted,
     Fenced,
@@ -79,16 +80,16 @@ class ScriptedTransactions(Transactions):
 class NoSink(KafkaSink):
     """``topic``: what is known of the dead-letter topic."""
 
-    topic: TopicInfo | Exception | None = TopicInfo(1)
+    topic: Found | Unreachable = TopicInfo(1)
 
     @staticmethod
     def make_transactions(settings: KafkaSettings, group: str, topic: str) -> Transactions:
         raise NotImplementedError
 
-    def _fetch(self, topic: str) -> TopicInfo | None:
-        if isinstance(self.topic, Exception):
+    def _fetch(self, topics: Sequence[str]) -> dict[str, Found]:
+        if isinstance(self.topic, Unreachable):
             raise self.topic
-        return self.topic
+        return dict.fromkeys(topics, self.topic)
 
     def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
         raise NotImplementedError
@@ -104,11 +105,15 @@ class Journal:
         self.marks = marks
         self.settled = True
         self.certain = False
+        self.left = True
         self.end_offset = 1 << 40
         self.resumed: list[Marks] = []
 
     def settle(self, _now_ms: int) -> bool:
         return self.settled
+
+    def may_have_left(self) -> bool:
+        return self.left
 
     def resume(self, _now_ms: int, marks: Marks, *, exact: int, certain: bool) -> None:
         assert exact == BY_KAFKA
@@ -194,8 +199,24 @@ def test_nobody_knows_what_has_left(stored: StoredMark | None, says: str) -> Non
     assert journal.resumed == [FLAGGED]
     assert not journal.certain
     assert told.events.count("repeats-accepted") == 1
+    told.transactions.in_doubt = True
     with pytest.raises(NotReady, match=says):
         told.begin(journal)
+
+
+def test_without_a_mark_it_goes_on_where_nothing_else_can_have_left() -> None:
+    """By the journal; later in the epoch, as each commit was seen to end."""
+    stage, journal = Stage(), Journal(FLAGGED)
+    journal.left = False
+    stage.begin(journal)
+    assert journal.resumed == [FLAGGED]
+    assert journal.certain
+    journal.left = True
+    stage.begin(journal)
+    assert journal.resumed == [FLAGGED] * 2
+    stage.transactions.in_doubt = True
+    with pytest.raises(NotReady, match="dead purge"):
+        stage.begin(journal)
 
 
 def test_marks_that_contradict_each_other() -> None:
@@ -230,7 +251,7 @@ def test_a_later_epoch_is_not_overridden_where_another_peer_may_be_the_master() 
     ],
 )
 def test_without_the_dead_letter_topic_no_id_is_taken_over(
-    topic: TopicInfo | Exception | None, says: str
+    topic: Found | Unreachable, says: str
 ) -> None:
     stage = Stage()
     stage.sink.topic = topic

@@ -48,3 +48,34 @@ def test_a_mark_that_kafka_has_lost_is_noticed(tmp_path: Path) -> None:
         accepting = OneHand(rig.node, rig.broker, accept_repeats=True)
         accepting.turn(5)
         assert accepting.got == Counter([b"a0"])
+
+
+def test_delivery_goes_on_without_a_mark_where_the_journal_proves_that_nothing_else_left(
+    tmp_path: Path,
+) -> None:
+    """The dead-letter topic, which has the mark, was deleted and made anew while nobody looked."""
+    with one_hand(tmp_path, WheelConfig(mark_interval_ms=1)) as rig:
+        rows = [(T0 + n % 7, "ab"[n % 2], b"%d" % n) for n in range(50)]
+        far = [(T0 + 3_600_000, "a", b"far")]
+        rig.node.send([*rows, *far], T0)
+        rig.now_ms = T0 + 10
+        while rig.got.total() < len(rows):
+            rig.turn()
+        rig.now_ms += 1000
+        rig.turn(5)
+        rig.node.reopen(rig.now_ms)
+        while rig.broker.progress():
+            pass
+        rig.broker.mark = None
+        rig.node.send([(rig.now_ms, "b", b"later")], rig.now_ms)
+        again = OneHand(rig.node, rig.broker)
+        again.now_ms = rig.now_ms + 10
+        again.turn(5)
+        assert again.got == Counter([b"later"])
+        while rig.broker.progress():  # and once more, in the same epoch
+            pass
+        rig.broker.mark = None
+        rig.node.send([(again.now_ms, "b", b"last")], again.now_ms)
+        again.net.lose.add("produce")
+        again.turn(20)
+        assert again.got == Counter([b"later", b"last"])

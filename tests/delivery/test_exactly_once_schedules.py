@@ -176,7 +176,7 @@ def unclear_transactions_taken_for_aborted(patch: Patch) -> None:
         outcome = deliver(self, *arguments, **more)
         if outcome.begin_again:
             decide = self._decide
-            self._decide = lambda stored, known, end: (decide(stored, known, end), (known, True))[1]
+            self._decide = lambda stored, wheel: (decide(stored, wheel), (wheel.marks, True))[1]
         return outcome
 
     patch.setattr(KafkaExactlyOnce, "deliver", sure)

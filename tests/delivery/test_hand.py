@@ -214,6 +214,26 @@ def test_one_topic_is_held_back_and_the_others_go_on(rig: Rig) -> None:
     assert master_of(rig.wheel).held_topics() == []
 
 
+def test_each_held_topic_tells_its_own_reason(rig: Rig) -> None:
+    answers = {
+        "away": Answer.NOT_NOW,
+        "unclear": Answer.UNKNOWN,
+        "refused": Answer.REFUSED,  # and its dead letters are not taken now
+        DEAD_LETTER_TOPIC: Answer.NOT_NOW,
+    }
+    rig.scripted.script = lambda topic, _: answers.get(topic, Answer.ACCEPTED)
+    rig.scripted.reason = lambda answer, topic: f"{answer.name} for {topic}"
+    rig.send([(topic, b"%d" % n) for n in range(5) for topic in (*answers, "good")])
+    rig.start()
+    rig.wait(lambda: len(rig.events.why_held) == len(answers))
+    assert rig.events.why_held == {
+        "away": "NOT_NOW for away",
+        "unclear": "UNKNOWN for unclear",
+        "refused": f"NOT_NOW for {DEAD_LETTER_TOPIC}",
+        DEAD_LETTER_TOPIC: f"NOT_NOW for {DEAD_LETTER_TOPIC}",
+    }
+
+
 @pytest.mark.parametrize("answer", [Answer.NOT_NOW, Answer.UNKNOWN])
 def test_what_expires_in_a_topic_that_is_held_back_is_not_delivered(
     rig: Rig, answer: Answer

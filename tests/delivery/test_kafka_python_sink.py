@@ -25,7 +25,7 @@ def test_a_topic_that_went_is_asked_for_only_while_something_waits(broker: Clust
     producer = lane._producer
     metadata, ready = producer._metadata, producer._accumulator.ready
     try:
-        lane.ensure_topic(target.topic)
+        assert not lane.ensure_topics([target.topic])
         lane.append(target, None, b"value", []).get(30)
         broker.delete_topic(target.topic)
 

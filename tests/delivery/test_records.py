@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,7 +13,7 @@ from kafka.partitioner.default import murmur2 as kafka_murmur2
 
 from slotwheel.delivery.kafka.murmur2 import murmur2, partitions_of
 from slotwheel.delivery.kafka.records import to_records
-from slotwheel.delivery.kafka.topicbook import NotYet, TopicBook, TopicInfo
+from slotwheel.delivery.kafka.topicbook import Found, NotYet, TopicBook, TopicInfo, Unreachable
 from slotwheel.delivery.sink import split_by_topic
 from slotwheel.wheel.schema import FEW_ROWS
 from support.deliveries import MINT, ODD_ROWS, Sent, id_of, odd, rows_of
@@ -74,11 +76,12 @@ class Time:
 
 
 def test_a_missing_topic_needs_to_be_missing_for_a_while() -> None:
-    clock, asked = Time(), []
+    clock = Time()
+    asked: list[str] = []
 
-    def fetch(topic: str) -> TopicInfo | None:
-        asked.append(topic)
-        return None
+    def fetch(topics: Sequence[str]) -> dict[str, Found]:
+        asked.extend(topics)
+        return dict.fromkeys(topics)
 
     book = TopicBook(fetch, 1.0, clock)
     with pytest.raises(NotYet, match="does not exist"):
@@ -98,7 +101,7 @@ def test_a_missing_topic_needs_to_be_missing_for_a_while() -> None:
 
 def test_a_topic_without_a_leader_is_not_remembered() -> None:
     answers = [TopicInfo(3, leaderless=1), TopicInfo(3)]
-    book = TopicBook(lambda _: answers.pop(0), 1.0, Time())
+    book = TopicBook(lambda topics: dict.fromkeys(topics, answers.pop(0)), 1.0, Time())
     with pytest.raises(NotYet, match="1 partitions without a leader"):
         book.lookup("t")
     assert book.lookup("t") == TopicInfo(3)
@@ -106,3 +109,84 @@ def test_a_topic_without_a_leader_is_not_remembered() -> None:
     book.forget("t")
     with pytest.raises(IndexError):
         book.lookup("t")
+
+
+class Kafka:
+    """Answers for many topics at once; ``asked``: each request."""
+
+    def __init__(self, *there: str) -> None:
+        self.there = set(there)
+        self.asked: list[list[str]] = []
+        self.away = False
+
+    def fetch(self, topics: Sequence[str]) -> dict[str, Found]:
+        if self.away:
+            raise Unreachable("away")
+        self.asked.append(list(topics))
+        return {topic: TopicInfo(1) if topic in self.there else None for topic in topics}
+
+
+def test_many_topics_are_one_request_and_many_missing_ones_are_soon_sure() -> None:
+    good, missing = [f"t{n}" for n in range(800)], [f"m{n}" for n in range(2000)]
+    clock, kafka = Time(), Kafka(*good)
+    book = TopicBook(kafka.fetch, 1.0, clock)
+    found = book.lookup_all(good + missing)
+    assert all(found[topic] == TopicInfo(1) for topic in good)
+    assert all(isinstance(found[topic], NotYet) for topic in missing)
+    clock.now = 0.2
+    assert set(book.lookup_all(missing).values()) == {None}
+    assert len(kafka.asked) == 2
+    for second in (
+        1,
+        200,
+        400,
+        700,
+        1000,
+    ):  # those in use are asked for again, by the other thread alone
+        clock.now = float(second)
+        book.turn()
+        before = len(kafka.asked)
+        assert all(book.lookup_all(good).values())
+        assert len(kafka.asked) == before
+
+
+def test_what_is_asked_ahead_costs_nothing_when_it_is_due() -> None:
+    clock, kafka = Time(), Kafka("there")
+    book = TopicBook(kafka.fetch, 1.0, clock)
+    book.ask_ahead(["there", "missing"])
+    for tenth in range(0, 20, 5):
+        clock.now = tenth / 10
+        book.turn()
+    before = len(kafka.asked)
+    assert book.lookup_all(["there", "missing"]) == {"there": TopicInfo(1), "missing": None}
+    assert len(kafka.asked) == before
+
+
+def test_a_topic_is_absent_only_by_an_answer_from_after_the_question() -> None:
+    clock, kafka = Time(), Kafka("there")
+    book = TopicBook(kafka.fetch, 1.0, clock)
+    clock.now = 10.0
+    assert book.absent(["there", "new"], 0.0) is None
+    book.turn()
+    clock.now = 10.5
+    assert book.absent(["there", "new"], 0.5) is None, "the broker may not have known of it yet"
+    book.turn()
+    assert book.absent(["there", "new"], 0.5) == ["new"]
+    assert book.knows(["there"])
+    assert not book.knows(["there", "new"])
+    kafka.there.add("new")  # and a message for it comes a moment later
+    clock.now = 10.6
+    assert book.absent(["new"], 0.0) is None
+    book.turn()
+    assert book.absent(["new"], 0.0) == []
+
+
+def test_nothing_is_absent_while_kafka_is_away() -> None:
+    clock, kafka = Time(), Kafka()
+    book = TopicBook(kafka.fetch, 1.0, clock)
+    kafka.away = True
+    clock.now = 10.0
+    assert book.absent(["new"], 0.0) is None
+    clock.now = 10.1
+    book.turn()
+    assert book.absent(["new"], 0.1) == []

@@ -27,7 +27,7 @@ from typing import TypeVar
 from slotwheel.delivery.kafka.alternating import AlternatingTransactions, TransactionalProducer
 from slotwheel.delivery.kafka.plan import KafkaSettings, SendFailure, SendPlan
 from slotwheel.delivery.kafka.sink import KafkaSink
-from slotwheel.delivery.kafka.topicbook import NotYet, TopicBook, TopicInfo, Unreachable
+from slotwheel.delivery.kafka.topicbook import Found, NotYet, TopicBook, TopicInfo, Unreachable
 from slotwheel.delivery.kafka.transactions import Fenced, StoredMark, Transactions
 from slotwheel.delivery.sink import Answer
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
@@ -337,18 +337,16 @@ class FakeKafkaSink(KafkaSink):
     def make_transactions(settings: KafkaSettings, group: str, topic: str) -> Transactions:
         raise NotImplementedError
 
-    def _fetch(self, topic: str) -> TopicInfo | None:
+    def _fetch(self, topics: Sequence[str]) -> dict[str, Found]:
         try:
-            return self._net.call("topics", lambda: self._look(topic))
+            return self._net.call("topics", lambda: {topic: self._look(topic) for topic in topics})
         except Lost as error:
             raise Unreachable(str(error)) from error
 
-    def _look(self, topic: str) -> TopicInfo | None:
+    def _look(self, topic: str) -> Found:
         if self._net.broker.down:
             raise Unreachable("down")
-        if topic in self._net.broker.blocked:
-            raise NotYet("no leader")
-        return TopicInfo(1)
+        return NotYet("no leader") if topic in self._net.broker.blocked else TopicInfo(1)
 
     def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
         raise AssertionError("sent without a transaction")

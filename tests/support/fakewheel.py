@@ -167,6 +167,9 @@ class FakeWheel:
         if not self.serving:
             raise NotMaster(master=self.master)
 
+    def stored_before(self, producer: int, sequence: int) -> bool:
+        raise AssertionError("no door asks")
+
     def wait_for_room(self, timeout_s: float) -> bool:
         return self.has_room.wait(timeout_s)
 

@@ -52,6 +52,8 @@ class ScriptedSink(Sink):
         super().__init__(MINT)
         self.clock = clock
         self.script: Script = accept
+        self.reason: Callable[[Answer, str], str] = lambda answer, _: f"{answer.name} by script"
+        self.waits_for_clock: dict[str, str] = {}
         self.up = True
         self.probes: Counter[str] = Counter()
         self.calls = 0
@@ -74,12 +76,16 @@ class ScriptedSink(Sink):
                 if answer is Answer.ACCEPTED:
                     self.taken.append((topic, value, due, now))
                 else:
-                    answers.set(row, answer, f"{answer.name} by script")
+                    answers.set(row, answer, self.reason(answer, topic))
         return answers
 
     def probe(self, topic: str) -> bool:
         self.probes[topic] += 1
         return self.up
+
+    @property
+    def problems(self) -> dict[str, str]:
+        return self.waits_for_clock
 
     def healthy(self) -> bool:
         return self.up
@@ -102,6 +108,7 @@ class Recorder(DeliveryEvents):
         self.late: list[int] = []
         self.deaths: Counter[str] = Counter()
         self.notes: list[tuple[str, str]] = []
+        self.why_held: dict[str, str] = {}
 
     def delivered(self, lateness_ms: Int64s) -> None:
         self.late += lateness_ms.tolist()
@@ -117,6 +124,7 @@ class Recorder(DeliveryEvents):
 
     def held(self, topic: str, reason: str) -> None:
         self.notes.append(("held", topic))
+        self.why_held[topic] = reason
 
     def set_aside(self, topic: str) -> None:
         self.notes.append(("set aside", topic))

@@ -204,3 +204,14 @@ def test_who_asks_what_is_next_hears_of_what_joined_a_slot_that_was_opened_ahead
     due_ms = master.next_due_ms()
     assert due_ms is not None
     assert due_ms <= start + 3
+
+
+def test_the_topics_of_what_is_read_ahead_are_told_once(usual: Node) -> None:
+    start = NOW // 1000 * 1000 + 3_000
+    usual.send([(start + 10 * n, f"t{n % 3}", b"v") for n in range(20)], NOW)
+    master = master_of(usual.wheel)
+    assert not master.prepare(start - 3_000)
+    assert master.coming_topics() == set()
+    assert master.prepare(start - 2_000)
+    assert master.coming_topics() == {"t0", "t1", "t2"}
+    assert master.coming_topics() == set()

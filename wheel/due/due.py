@@ -82,6 +82,8 @@ class DueQueue:
         self._prepared: dict[int, SlotCursor] = {}
         self._renewed = -1
         """The last second whose slot was renewed."""
+        self._coming: set[str] = set()
+        """Topics of what was read ahead, since ``coming_topics``."""
 
     def committed(self, earliest_due: int) -> None:
         """Under the lock: rows were committed; ``earliest_due``: of the first of them to be due."""
@@ -266,6 +268,7 @@ class DueQueue:
         with self._lock:
             cursor, held = self.lines.main.cursor, {*self.lines.held}
         if cursor is not None and cursor.read_ahead(held):
+            self._coming |= cursor.topics_ahead()
             return True
         with self._lock:
             mark, cursor = self.lines.main.mark, self.lines.main.cursor
@@ -281,8 +284,14 @@ class DueQueue:
                 return False
         cursor = self._cursor(second)
         cursor.load(after, high, held, find_large=True)
+        self._coming |= cursor.topics()
         self._keep(cursor)
         return True
+
+    def coming_topics(self) -> set[str]:
+        """The topics of what was read ahead since the last call, by the thread that reads it."""
+        coming, self._coming = self._coming, set()
+        return coming
 
     def _renew(self, now_ms: int) -> None:
         """What came since a slot was opened joins it now, in one run: of several, each chunk would
@@ -308,6 +317,28 @@ class DueQueue:
             over = (mark.c, mark.r) >= (cursor.start + TICK_MS - 1, OFFSET_END)
             if not over and (current is None or current.second != cursor.second):
                 self._prepared[cursor.second] = cursor
+
+    def any_uncovered(self, until_ms: int, upto: int) -> bool:
+        """Whether there is a row that the marks do not cover, due until then, with an offset below
+        ``upto``. Nothing may be in flight."""
+        with self._lock:
+            mark = self.lines.main.mark
+            if any(line.behind for line in self.lines.held.values()):
+                return True
+        while upto - 1 > mark.L:
+            rows, _, reached = late_rows(self._storage, mark, upto - 1, 1, 1)
+            if rows.num_rows:
+                return True
+            mark = Mark(mark.c, mark.r, reached)
+        after, until = (mark.c, mark.r), (until_ms, OFFSET_END)
+        second = self._storage.next_second(mark.c - 1)
+        while second is not None and second * TICK_MS <= until_ms:
+            cursor = self._cursor(second)
+            cursor.load(after, upto - 1)
+            if cursor.peek(after, until, 1, 1).num_rows:
+                return True
+            second = self._storage.next_second((second + 1) * TICK_MS - 1)
+        return False
 
     def next_due_ms(self) -> int | None:
         """When the next row of the main line can be due; None if nothing is known."""

@@ -20,7 +20,7 @@ from ..config import TICK_MS
 from ..ids import IdMint
 from ..mark import Mark, RowKey
 from ..rows import take_rows
-from ..schema import Int64s, times
+from ..schema import Int64s, distinct, times
 from ..slots.storage import ReadPoint, Storage, cancelled_in
 from ..state import SlotInfo
 from ..tail.tail import Piece
@@ -216,6 +216,16 @@ class SlotCursor:
         choice = choose(sources, starts, _NO_LIMIT, window.share, look_rows=_NO_LIMIT)
         parts = [s.take(at) for s, at in zip(sources, choice.at, strict=True)]
         window.join(gather(parts, self._mint), after, choice.skipped)
+
+    def topics(self) -> set[str]:
+        """The topics of the rows in the window."""
+        runs = self._window.runs
+        return {topic for run in runs for topic in distinct(run.rows.column("topic"))}
+
+    def topics_ahead(self) -> set[str]:
+        """Likewise of the window that was read ahead."""
+        ahead = self._ahead
+        return set() if ahead is None else ahead[1].topics()
 
     @property
     def is_small(self) -> bool:

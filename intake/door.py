@@ -1,0 +1,77 @@
+"""The door: a message to a topic that Kafka does not have is refused before it gets an id.
+
+Theory: a topic is created by people, so a name that is misspelt stays missing, and a message that
+was accepted for it could only become a dead letter, hours later. Whoever sent it is there now.
+
+Rules
+- Only what Kafka was asked *after* the batch came counts. A topic may have been created a moment
+  before, and an older answer would refuse it.
+- Nothing asks Kafka here. A batch with a topic that is not known waits, as one waits for room,
+  while another thread asks for all of them in one request (``TopicBook``). Where Kafka does not
+  answer, the batch is accepted: the wheel is there to take messages while Kafka is away.
+- What was stored before is not refused when it comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..wheel.checks import InputBatch
+from ..wheel.errors import Overloaded, UnknownTopic
+from ..wheel.schema import distinct
+
+_NAMED_MAX = 100
+"""Topics that one error names; the next error names the others."""
+
+
+class TopicsPort(Protocol):
+    """What is known of the topics of the sink (``TopicBook``)."""
+
+    def knows(self, topics: Collection[str]) -> bool: ...
+    def absent(self, topics: Collection[str], waited_s: float) -> list[str] | None: ...
+
+
+class StoredPort(Protocol):
+    """The part of the wheel that the door uses."""
+
+    def stored_before(self, producer: int, sequence: int) -> bool: ...
+
+
+class Door:
+    """``own``: topics that are taken in any case. The node has a place for its own dead letters
+    where Kafka has none."""
+
+    def __init__(self, topics: TopicsPort, own: Collection[str] = ()) -> None:
+        self._topics = topics
+        self._own = frozenset(own)
+
+    def check(self, one: InputBatch, wheel: StoredPort, waited_s: float) -> None:
+        """``waited_s``: since the batch came. Errors: ``UnknownTopic``; ``Overloaded``: the answer
+        is on its way, try again soon."""
+        column = _topics_of(one.rows)
+        if column is None:  # the wheel says what is wrong with it
+            return
+        topics = distinct(column)
+        if self._topics.knows(topics):
+            return
+        absent = self._topics.absent([one for one in topics if one not in self._own], waited_s)
+        if absent == []:
+            return
+        if wheel.stored_before(one.producer, one.sequence):
+            return
+        if absent is None:
+            raise Overloaded("Kafka is asked whether it has these topics", remedy="Try again")
+        named = absent[:_NAMED_MAX]
+        raise UnknownTopic.of(named, pc.index(column, named[0]).as_py())
+
+
+def _topics_of(rows: pa.RecordBatch) -> pa.Array | None:
+    at = rows.schema.get_field_index("topic")
+    if at < 0 or not rows.num_rows:
+        return None
+    column = rows.column(at)
+    return column if column.type == pa.utf8() and not column.null_count else None
