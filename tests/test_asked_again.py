@@ -39,7 +39,8 @@ _LEFT_WITHIN_S = 60.0
 _FATES = 5_000
 """Ids whose fate is looked up from outside, at most."""
 Figure = Callable[[str], None]
-sizes = pytest.mark.parametrize("asked", [ASKED, pytest.param(SOAK, marks=pytest.mark.soak)])
+LONG = [pytest.mark.soak, pytest.mark.timeout(7_200)]
+sizes = pytest.mark.parametrize("asked", [ASKED, pytest.param(SOAK, marks=LONG)])
 
 
 def load_of(addresses: str, topics: list[str], asked: int) -> CancelLoad:
@@ -48,6 +49,11 @@ def load_of(addresses: str, topics: list[str], asked: int) -> CancelLoad:
 
 def slots_are_gone(data: Path) -> None:
     eventually(lambda: not any((data / "slots").iterdir()), 60)
+
+
+def pause(rng: Random, asked: int) -> None:
+    """Between two kills."""
+    time.sleep(rng.uniform(0.5, 2.0) if asked < SOAK else rng.uniform(5.0, 20.0))
 
 
 def share(counts: Counter[str]) -> str:
@@ -91,7 +97,7 @@ def alone(
 ) -> Callable[[Arrivals], list[Counter[str]]]:
     """Kill the node again and again while the load is asked for; then ask again."""
     while load.asked < asked:
-        time.sleep(rng.uniform(0.5, 2.0))
+        pause(rng, asked)
         node.kill()
         node.start()
     load.stop()
@@ -210,14 +216,13 @@ def test_peers(broker: Broker, tmp_path: Path, figure: Figure, semantics: str, a
             peers.wait_until_whole()
 
         while load.asked < asked:
-            time.sleep(rng.uniform(0.5, 2.0))
+            pause(rng, asked)
             fail_over()
         load.stop()
         with KafkaArrivals(broker.bootstrap, topics) as arrivals:
             arrivals.wait_for(load.wanted(), _LEFT_WITHIN_S)
             again = [load.ask_again()]
-            for node in peers.nodes.values():
-                slots_are_gone(node.data)
+            slots_are_gone(peers[peers.master()].data)
             fail_over()
             time.sleep(2.0)
             again.append(load.ask_again())
