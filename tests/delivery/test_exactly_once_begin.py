@@ -161,6 +161,8 @@ def test_the_order_of_a_beginning() -> None:
         (replace(KNOWN, delivered=8), KNOWN, "kafka"),
         (replace(KNOWN, copies={"released since": TopicMark(Mark())}), KNOWN, "journal"),
         (NEWER, replace(KNOWN, exact=BY_KAFKA), "kafka"),
+        (NEWER, replace(KNOWN, resets=1), "journal"),  # set back since
+        (replace(NEWER, resets=1), replace(KNOWN, resets=1), "kafka"),
     ],
 )
 def test_which_mark_it_goes_on_from(kafka: Marks | None, journal: Marks, goes_on_from: str) -> None:
