@@ -53,11 +53,11 @@ from .sources import (
     MISSED,
     OFFSETS_KEPT_MS,
     Begin,
-    Facts,
     KnownTopic,
     Note,
     NotKnown,
     Place,
+    SourceFacts,
     SourceTable,
     StoredOffset,
     Unread,
@@ -432,7 +432,7 @@ class DelayTopicIntake:
                 theirs = (
                     one.offset for where, one in rivals.items() if where.partition == partition
                 )
-                facts = Facts(
+                facts = SourceFacts(
                     earliest[place],
                     end[place],
                     stored=None if other else mine,

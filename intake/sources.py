@@ -236,7 +236,7 @@ class StoredOffset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SourceFacts:
     """What there is to know of a source that is not in the table yet.
 
     ``earliest`` and ``end``: its range of offsets. ``stored``: by the group for the partition.
@@ -266,7 +266,7 @@ class Begin(NamedTuple):
     claims: bool = False
 
 
-def begin_of(facts: Facts, choice: str | None) -> Begin:
+def begin_of(facts: SourceFacts, choice: str | None) -> Begin:
     """Where the reading of a source begins that was never read under this table. ``choice``: one of
     ``CHOICES``; None: what is certain. Errors: ``NotKnown``."""
     stored = facts.stored

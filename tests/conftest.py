@@ -59,6 +59,7 @@ the next one."""
 LONG = (
     *itertools.chain(*TOGETHER),
     "test_kafka_troubles",
+    "node/test_sources",
     "replay/test_account_follow",
     "test_peers_failover",
     "test_consuming_page",

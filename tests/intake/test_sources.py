@@ -15,10 +15,10 @@ from slotwheel.intake.sources import (
     LATEST,
     MISSED,
     STORED,
-    Facts,
     KnownTopic,
     Note,
     NotKnown,
+    SourceFacts,
     SourceTable,
     StoredOffset,
     Unread,
@@ -31,10 +31,10 @@ from slotwheel.intake.sources import (
 from slotwheel.wheel.journal.producers import SOURCE_PRODUCER
 from slotwheel.wheel.request import is_request
 
-YOUNG = Facts(10, 50, young=10)
-OLD = Facts(10, 50, young=30)
-EMPTY = Facts(10, 10)
-OF_EARLIER = Facts(0, 50, StoredOffset(41, ""), old_position=40)
+YOUNG = SourceFacts(10, 50, young=10)
+OLD = SourceFacts(10, 50, young=30)
+EMPTY = SourceFacts(10, 10)
+OF_EARLIER = SourceFacts(0, 50, StoredOffset(41, ""), old_position=40)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ OF_EARLIER = Facts(0, 50, StoredOffset(41, ""), old_position=40)
         (EMPTY, None, 10),
         (replace(EMPTY, elsewhere=True), None, 10),
         (OLD, None, "older than 7 days.*--delay-from"),
-        (Facts(10, 50), None, "--delay-from"),
+        (SourceFacts(10, 50), None, "--delay-from"),
         (replace(OLD, others_stored=True), None, 10),
         (replace(YOUNG, elsewhere=True), None, "another Kafka.*--delay-from"),
         (OLD, EARLIEST, 10),
@@ -74,7 +74,7 @@ OF_EARLIER = Facts(0, 50, StoredOffset(41, ""), old_position=40)
         (replace(OF_EARLIER, stored=StoredOffset(20, "id")), None, 20),
     ],
 )
-def test_where_reading_begins(facts: Facts, choice: str | None, begin: int | str) -> None:
+def test_where_reading_begins(facts: SourceFacts, choice: str | None, begin: int | str) -> None:
     if isinstance(begin, int):
         assert begin_of(facts, choice).offset == begin
     else:
@@ -84,7 +84,7 @@ def test_where_reading_begins(facts: Facts, choice: str | None, begin: int | str
 
 _OFFSETS = st.integers(0, 60)
 _FACTS = st.builds(
-    Facts,
+    SourceFacts,
     st.integers(0, 20),
     st.integers(20, 60),
     st.none() | st.builds(StoredOffset, _OFFSETS, st.sampled_from(["", "id"])),
@@ -97,7 +97,7 @@ _FACTS = st.builds(
 
 
 @given(_FACTS, st.sampled_from([None, *CHOICES]))
-def test_it_begins_at_something_that_is_known(facts: Facts, choice: str | None) -> None:
+def test_it_begins_at_something_that_is_known(facts: SourceFacts, choice: str | None) -> None:
     try:
         begin = begin_of(facts, choice)
     except NotKnown:

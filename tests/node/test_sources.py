@@ -8,23 +8,49 @@ them, while the node runs and while it stands.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition, codec
+from kafka.admin import (
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePatternFilter,
+    ResourceType,
+)
+from kafka.errors import TopicAlreadyExistsError
+from kafka.structs import OffsetAndMetadata
 
 from slotwheel import Client
+from slotwheel.intake.confluent_reader import ConfluentReader
+from slotwheel.intake.delay_topic import DelayTopicIntake
+from slotwheel.intake.kafka_reader import KafkaPythonReader
+from slotwheel.intake.ports import IntakeEvents
+from slotwheel.intake.source_reader import SourceReader
 from slotwheel.node.config import NodeConfig
 from slotwheel.node.node import Node
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.rows import from_columns
 from support.broker import Cluster
+from support.fakewheel import FakeWheel
+from support.secured import SecuredBroker, group, topic
 from support.waiting import eventually
 
 CLIENTS = ["kafka-python", "confluent"]
+READERS: dict[str, Callable[..., SourceReader]] = {
+    "kafka-python": KafkaPythonReader,
+    "confluent": ConfluentReader,
+}
 SIZES = (1, 3, 100)
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 _numbers = itertools.count()
@@ -39,32 +65,31 @@ class Delays:
         self.sizes = {f"{prefix}of{size}": size for size in sizes}
         broker.create_topics([self.target])
         for name, size in self.sizes.items():
-            broker.create_topics([name], size)
+            broker.create_topics([name], size, message_timestamp_type="CreateTime")
         self.produced = 0
-        self.lost: Counter[str] = Counter()
-        """Records that nobody can read, by topic."""
 
-    def produce(self, each: int = 1, name: str | None = None, **settings: str) -> None:
-        """Produce to all partitions of all topics, or of one."""
+    def produce(self, each: int = 1, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Produce to all partitions of all topics. With a transactional id, as much again is
+        produced behind it and aborted."""
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, **settings})
         if "transactional.id" in settings:
             producer.init_transactions()
             producer.begin_transaction()
-        count = self._produce(producer, each, name)
+        count = self._produce(producer, each)
         if "transactional.id" in settings:
             producer.commit_transaction()
             producer.begin_transaction()
-            self._produce(producer, each, name)
+            self._produce(producer, each)
             producer.abort_transaction()
         self.produced += count
 
-    def _produce(self, producer: Producer, each: int, name: str | None) -> int:
-        headers = [("slotwheel-topic", self.target.encode()), ("slotwheel-delay-ms", b"0")]
+    def _produce(self, producer: Producer, each: int) -> int:
+        topic, delay = ("slotwheel-topic", self.target.encode()), ("slotwheel-delay-ms", b"0")
         count = 0
-        for one in self.sizes if name is None else [name]:
-            for partition in range(self.sizes[one]):
+        for name, size in self.sizes.items():
+            for partition in range(size):
                 for _ in range(each):
-                    producer.produce(one, b"x" * 100, headers=headers, partition=partition)
+                    producer.produce(name, b"x" * 100, headers=[topic, delay], partition=partition)
                     count += 1
         assert producer.flush(30) == 0
         return count
@@ -86,29 +111,26 @@ class Delays:
 
     def make_anew(self) -> None:
         for name, size in self.sizes.items():
-            eventually(lambda name=name, size=size: self._made(name, size), 20)
+            eventually(partial(self._made, name, size), 20)
 
     def _made(self, name: str, size: int) -> bool:
         """A topic that was deleted just now is in the way for a moment."""
         try:
             self.broker.create_topics([name], size)
-        except Exception:
+        except TopicAlreadyExistsError:
             return False
         return True
 
 
 @contextmanager
-def node_of(
-    data: Path, delays: Delays, client: str, settings: dict[str, str] | None = None, **more: Any
-) -> Iterator[Node]:
+def node_of(data: Path, delays: Delays, client: str, **more: Any) -> Iterator[Node]:
     config = NodeConfig(
         data,
         "127.0.0.1:0",
-        None,
+        metrics=None,
         sink=client,
-        bootstrap=more.pop("bootstrap", delays.broker.bootstrap),
+        bootstrap=delays.broker.bootstrap,
         delay_topics=tuple(delays.sizes),
-        kafka_settings=settings or {},
         **more,
     )
     node = Node(config)
@@ -162,10 +184,10 @@ def test_every_record_is_delivered_or_named(tmp_path: Path, broker: Cluster, cli
     with node_of(data, delays, client) as node:
         delays.produce(2)
         check_all_is_read(node, delays)
-        delays.produce(**transaction)
+        delays.produce(settings=transaction)
         check_all_is_read(node, delays)
         for codec in CODECS:
-            delays.produce(**{"compression.type": codec})
+            delays.produce(settings={"compression.type": codec})
         check_all_is_read(node, delays)
         delays.add_partitions()
         delays.produce()
@@ -185,9 +207,9 @@ def test_every_record_is_delivered_or_named(tmp_path: Path, broker: Cluster, cli
     delays.produce(2)
     with node_of(data, delays, client) as node:
         check_all_is_read(node, delays)
-    delays.produce(**transaction)
+    delays.produce(settings=transaction)
     for codec in CODECS:
-        delays.produce(**{"compression.type": codec})
+        delays.produce(settings={"compression.type": codec})
     delays.add_partitions()
     delays.produce()
     with node_of(data, delays, client) as node:
@@ -214,3 +236,164 @@ def test_every_record_is_delivered_or_named(tmp_path: Path, broker: Cluster, cli
     with node_of(data, delays, client) as node:
         check_all_is_read(node, delays)
         assert named(node) == (lost, set(delays.sizes))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_empty_directory_goes_on_where_the_old_one_was(
+    tmp_path: Path, broker: Cluster, client: str
+) -> None:
+    delays = Delays(broker, (3,), f"lost{next(_numbers)}-{client}-")
+    group = WheelConfig(group=f"lost-{client}")
+    delays.produce(20)
+    with node_of(tmp_path / "first", delays, client, wheel=group) as node:
+        check_all_is_read(node, delays)
+    delays.produced = 0
+    delays.produce(3)
+    with node_of(tmp_path / "second", delays, client, wheel=group) as node:
+        check_all_is_read(node, delays)
+    # What nobody can know is not guessed: the group's offsets expired, and the records are old.
+    old = int(time.time() - 8 * 86_400) * 1000
+    with KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+        (name,) = delays.sizes
+        headers = [("slotwheel-topic", delays.target.encode()), ("slotwheel-delay-ms", b"0")]
+        producer.send(name, b"old", headers=headers, partition=0, timestamp_ms=old)
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_groups([f"slotwheel-{group.group}"])
+        admin.delete_records({TopicPartition(name, one): 23 for one in range(3)})
+    with node_of(tmp_path / "third", delays, client, wheel=group) as node:
+        eventually(lambda: "--delay-from" in str(node.unready()), 20)
+        assert f"{name!r} (partition 0) is not read" in str(node.unready())
+        assert delivered(node) == 0
+    delays.produced = 1
+    more: dict[str, Any] = {"wheel": group, "delay_from": "earliest"}
+    with node_of(tmp_path / "third", delays, client, **more) as node:
+        check_all_is_read(node, delays)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_directory_of_an_earlier_version_goes_on_where_it_is(
+    tmp_path: Path, broker: Cluster, client: str, killed: bool
+) -> None:
+    """It has a position for partition 0 of one topic, without its name, and stored it in Kafka for
+    the group up to five seconds before. Another topic has more records than that."""
+    delays = Delays(broker, (1, 3), f"old{next(_numbers)}-{client}-")
+    group = WheelConfig(group=f"old-{client}-{killed}")
+    read, _other = delays.sizes
+    delays.produce(40)
+    node = Node(NodeConfig(tmp_path / "data", "127.0.0.1:0", metrics=None, wheel=group))
+    node.start()
+    rows = from_columns([0], [delays.target], [None], [None], [b"x"], [()])
+    node.wheel.append_source(rows, int(time.time() * 1000), source=0, first=0, last=29).result(10)
+    node.stop()
+    offset = OffsetAndMetadata(21 if killed else 30, "", -1)
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.alter_group_offsets(f"slotwheel-{group.group}", {TopicPartition(read, 0): offset})
+    delays.produced = 1 + 10 + 3 * 40
+    for _ in range(2):
+        with node_of(tmp_path / "data", delays, client, wheel=group) as node:
+            eventually(lambda: node.wheel.status().accepted == delays.produced, 30)
+            eventually(lambda: not node.unready() and lags(node) == {0}, 20)
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[SecuredBroker]:
+    with SecuredBroker() as broker:
+        yield broker
+
+
+@contextmanager
+def reading(
+    wheel: FakeWheel, delays: Delays, client: str, bootstrap: str, settings: dict[str, str]
+) -> Iterator[DelayTopicIntake]:
+    """Read delay topics without a node, and so without a sink."""
+    open_reader = partial(READERS[client], bootstrap, delays.target, settings)
+    topics = list(delays.sizes)
+    intake = DelayTopicIntake(wheel, open_reader, topics=topics, events=IntakeEvents())
+    stop = threading.Event()
+    thread = threading.Thread(target=intake.run, args=[stop])
+    thread.start()
+    try:
+        yield intake
+    finally:
+        stop.set()
+        thread.join(15)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_rights_and_brokers_come_and_go(secured: SecuredBroker, client: str) -> None:
+    """By SASL_SSL, with the least rights; while it is read, and before."""
+    prefix = f"rights{next(_numbers)}-{client}-"
+    delays, wheel = Delays(secured, SIZES, prefix), FakeWheel()
+    rights = [topic(prefix, "DESCRIBE", "READ"), group(delays.target)]
+    settings = secured.user(*rights)
+    user = settings["sasl.username"]
+    again = partial(reading, wheel, delays, client, secured.secured, settings)
+
+    def is_whole(intake: DelayTopicIntake) -> bool:
+        whole = {one.lag for one in intake.states()} == {0}
+        return whole and not intake.unready() and len(wheel.rows) == delays.produced
+
+    delays.produce()
+    with again() as intake:
+        eventually(lambda: is_whole(intake), 40)
+        take(secured, user, prefix, "READ")
+        delays.produce()
+        eventually(lambda: all(name in str(intake.unready()) for name in delays.sizes), 40)
+        secured.allow(user, rights)
+        eventually(lambda: is_whole(intake), 40)
+        secured.kill()
+        eventually(lambda: "cannot be reached" in str(intake.unready()), 40)
+        secured.start()
+        delays.produce()
+        eventually(lambda: is_whole(intake), 40)
+    take(secured, user, prefix, "READ")
+    take(secured, user, prefix, "DESCRIBE")
+    delays.produce()
+    with again() as intake:
+        eventually(lambda: str(intake.unready()).count("uthoriz") == len(SIZES), 40)
+        secured.allow(user, rights)
+        eventually(lambda: is_whole(intake), 40)
+
+
+def take(broker: Cluster, user: str, prefix: str, operation: str) -> None:
+    """Take a right at topics from a user."""
+    wanted = ACLFilter(
+        principal=f"User:{user}",
+        host="*",
+        operation=ACLOperation[operation],
+        permission_type=ACLPermissionType.ALLOW,
+        resource_pattern=ResourcePatternFilter(
+            ResourceType.TOPIC, prefix, ACLResourcePatternType.PREFIXED
+        ),
+    )
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_acls([wanted])
+
+
+def test_a_codec_that_is_not_installed_is_named(
+    tmp_path: Path, broker: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops its own partition only, and no thread hangs or spins."""
+    monkeypatch.setattr(codec, "snappy", None)
+    delays = Delays(broker, (3,), f"codec{next(_numbers)}-")
+    (name,) = delays.sizes
+    delays.produce()
+    headers = [("slotwheel-topic", delays.target.encode()), ("slotwheel-delay-ms", b"0")]
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "snappy"})
+    producer.produce(name, b"x" * 100, headers=headers, partition=1)  # type: ignore[arg-type]
+    producer.flush(10)
+    delays.produce()
+    with node_of(tmp_path / "data", delays, CLIENTS[0]) as node:
+        eventually(lambda: delivered(node) == 5, 20)
+        eventually(lambda: "codec" in str(node.unready()), 20)
+        assert f"{name!r} (partition 1) is not read: a codec is not installed" in str(
+            node.unready()
+        )
+        used = time.process_time()
+        time.sleep(1.0)
+        assert time.process_time() - used < 0.8
+        monkeypatch.undo()
+        delays.produced += 1
+        check_all_is_read(node, delays)
