@@ -32,7 +32,7 @@ from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import AddressInUse
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.peers.peer import PeerWheel
-from . import descriptors, work
+from . import budget, descriptors, work
 from .config import NodeConfig, with_port
 from .damage import Damage, remedy_of
 from .events import NodeEvents
@@ -168,6 +168,23 @@ class Node:
             group=self.config.wheel.group,
             pid=os.getpid(),
         )
+        self._log_memory()
+
+    def _log_memory(self) -> None:
+        """What memory there is, and the limits that go by it; an alarm when it is too little."""
+        wheel, limit = self.config.wheel, self.config.memory
+        if limit is None:
+            return
+        chosen = {name: getattr(wheel, name) for name in budget.FIELDS}
+        event(log, logging.INFO, "memory", bytes=limit.nbytes, source=limit.source, **chosen)
+        wanted = budget.needed(wheel, gateway=self.config.http is not None)
+        if wanted > limit.nbytes:
+            self.events.alarm(
+                "memory",
+                reason=f"{limit.nbytes} bytes may be used, by {limit.source}, and the node's limits"
+                f" allow for {wanted}: it may be killed. Raise that limit, or lower --tail-bytes,"
+                " --tail-bytes-refuse, --window-bytes and --chunk-bytes, or leave them out",
+            )
 
     def _start_threads(self) -> None:
         wheel, clock = self.wheel, self._clock
@@ -176,6 +193,8 @@ class Node:
         threads = self._threads
         threads.loop("syncer", self._sync, fatal=(Exception,))
         threads.loop("slot-files", slot_files.turn)
+        threads.watch(lambda: slot_files.archive.failing)
+        threads.watch(lambda: self.events.departures.failing)
         threads.loop("scrubber", self._damage.turn)
         if isinstance(wheel, PeerWheel):
             group = self.config.group()
@@ -226,6 +245,7 @@ class Node:
                 "delivery": self.config.delivery,
                 "damaged_files": self._damage.all(),
                 "policies": self._policies.current.version,
+                "limits": {name: getattr(self.config.wheel, name) for name in budget.FIELDS},
             },
             policies=self._policies,
             pages=self._pages,
@@ -289,7 +309,9 @@ class Node:
             reasons.append(f"the sink cannot be reached: {self.events.sink_problem}")
         if self._peers is not None and not self._peers.status()["master"]:
             reasons.append("no master is known: the peers cannot be reached, or elect one")
-        reasons += self._damage.slot_files()
+        reasons += self._damage.slot_files() + self._threads.failing()
+        threads = self._master_threads
+        reasons += [] if threads is None else threads.failing()
         mark_c = self.wheel.status().mark_c
         behind_ms = mark_c - self._clock()
         if behind_ms > 0:
