@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from ..delivery.semantics import SEMANTICS
 from ..intake.sources import CHOICES
+from ..node.budget import FIELDS, MemoryLimit, fitting, memory_limit
 from ..node.config import DEFAULT_METRICS_ADDRESS, SINKS, UNKNOWN_TOPICS, NodeConfig
 from ..node.logs import FORMATS, LEVELS, event, set_up
 from ..node.process import run
@@ -252,6 +253,14 @@ def _limits(function: F) -> F:
     help="Keep for so long which messages left, when and how, for `slotwheel search --id` and"
     " tracing; and with --http the events of the trace topic. [default: keep nothing]",
 )
+@click.option(
+    "--memory",
+    type=size,
+    metavar="BYTES",
+    help="How much memory the node and its gateway may use: --tail-bytes, --tail-bytes-refuse,"
+    " --window-bytes and --chunk-bytes are less by default where that is little. [default: the"
+    " limit of the process's control group, or the machine's memory]",
+)
 @_limits
 def command(
     data: Path,
@@ -283,6 +292,7 @@ def command(
     log_level: str,
     retain: dict[str, int] | None,
     trace_retain: timedelta | None,
+    memory: int | None,
     **limits: int | timedelta,
 ) -> None:
     """Run one node on a data directory, until SIGTERM or Ctrl-C.
@@ -303,6 +313,9 @@ def command(
         need_gateway()
         if click.get_current_context().get_parameter_source("metrics") is ParameterSource.DEFAULT:
             metrics = OFF
+    limit = memory_limit() if memory is None else MemoryLimit(memory, "--memory")
+    if limit is not None:
+        limits |= fitting(limit.nbytes, gateway=http is not None, given=_given(limits))
     config = NodeConfig(
         data=data,
         data_mode=data_mode,
@@ -331,8 +344,19 @@ def command(
         accept_repeats=accept_repeats,
         policies=None if policies_path is None else read_policies(policies_path),
         trace_retain_ms=0 if trace_retain is None else span_ms(trace_retain),
+        memory=limit,
     )
     run(config)
+
+
+def _given(limits: dict[str, int | timedelta]) -> dict[str, int]:
+    """The limits of memory that stand on the command line, in a variable or in a file."""
+    source = click.get_current_context().get_parameter_source
+    return {
+        name: value
+        for name, value in limits.items()
+        if name in FIELDS and isinstance(value, int) and source(name) is not ParameterSource.DEFAULT
+    }
 
 
 def wheel_config(group: str, slots: int, limits: dict[str, int | timedelta]) -> WheelConfig:

@@ -101,6 +101,8 @@ class Hand:
         self._damage_alarm = ""
         """Text of the last alarm about damage; empty once rows can be read again."""
         self._turned_s = time.monotonic()
+        self.failing = ""
+        """The error of the last turn, if turns fail; empty once one has gone well."""
         self.busy = False
         """Whether a chunk of the main mark is being delivered."""
 
@@ -118,11 +120,13 @@ class Hand:
                 try:
                     self._turn(stop)
                     self._errors.worked()
+                    self.failing = ""
                 except SyncFailed:
                     raise
                 except Exception as error:
                     log.exception("delivery failed and is tried again")
-                    self._events.alarm("delivery-error", reason=f"{type(error).__name__}: {error}")
+                    self.failing = f"{type(error).__name__}: {error}"
+                    self._events.alarm("delivery-error", reason=self.failing)
                     stop.wait(self._errors.failed())
             self._held.close()
         except BaseException as error:

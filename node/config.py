@@ -21,6 +21,7 @@ from ..wheel.checks import check_topic
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS, split_address
+from .budget import MemoryLimit
 
 EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
 REFUSE, ACCEPT = UNKNOWN_TOPICS = ("refuse", "accept")
@@ -61,6 +62,8 @@ class NodeConfig:
     election_ms: int = 800
     """How long without a message of the master until peers elect another, ms."""
     wheel: WheelConfig = field(default_factory=WheelConfig)
+    memory: MemoryLimit | None = None
+    """How much memory this node and its gateway may use; None: not known."""
     sink: str = EMBEDDED
     """The sink of due messages: one of ``SINKS``."""
     bootstrap: str | None = None

@@ -15,12 +15,15 @@ from ..delivery.ports import DeliveryEvents
 from ..intake.ports import IntakeEvents
 from ..wheel.errors import remedy_for
 from ..wheel.schema import Int64s
+from .duty import Duty
 from .logs import event
 from .metrics import Metrics
 
 log = logging.getLogger("slotwheel.node")
 
 LOG_MISSED_EVERY_S = 60.0
+_DEPARTURES_STALE_S = 10.0
+"""Nothing is reported of those that could be kept."""
 
 
 class NodeEvents(DeliveryEvents, IntakeEvents):
@@ -33,6 +36,7 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
         self._metrics = metrics
         self.sink_problem: str | None = None
         self._next_missed_s = 0.0
+        self.departures = Duty("keeping what left, when and how", _DEPARTURES_STALE_S)
 
     def delivered(self, lateness_ms: Int64s) -> None:
         early = int(np.count_nonzero(lateness_ms < 0))
@@ -46,6 +50,7 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
 
     def not_kept(self, count: int, reason: str) -> None:
         self._metrics.departures_missed.inc(count)
+        self.departures.failed(reason)
         if time.monotonic() >= self._next_missed_s:
             self._next_missed_s = time.monotonic() + LOG_MISSED_EVERY_S
             text = "messages left, and it could not be kept how"

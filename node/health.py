@@ -1,7 +1,8 @@
 """Metrics and health over HTTP: ``/metrics``, ``/healthz``, ``/readyz``.
 
 ``/healthz``: whether the process should be restarted, as its threads are not alive and turning.
-``/readyz``: whether it does its whole job now: recovered, its sink reachable, its clock not behind.
+``/readyz``: whether it does its whole job now: recovered, its sink reachable, its clock not behind,
+and nothing that it was told to do fails again and again (``duty.py``).
 Both answer 200 or 503 with a JSON object that gives the reasons. The server has no authentication
 and listens on loopback by default. A request for a name that somebody outside could have gets 421,
 or a page of theirs could read the metrics. A connection beyond the limit is closed at once.

@@ -59,6 +59,7 @@ class MasterThreads:
         )
         self._threads.loop("prefetcher", lambda: work.prepare(dispatcher, out.sink, clock))
         self._threads.run("hand", hand.run, lambda: hand.silent_s)
+        self._threads.watch(lambda: _named("delivery", hand.failing))
         if self.sources is not None:
             source = self.sources
 
@@ -72,6 +73,10 @@ class MasterThreads:
 
     def unhealthy(self) -> list[str]:
         return self._threads.unhealthy()
+
+    def failing(self) -> list[str]:
+        """What fails again and again."""
+        return self._threads.failing()
 
     def wait_for_chunk(self, timeout_s: float) -> bool:
         """Wait until no chunk is being delivered. Returns whether that is so."""
@@ -88,3 +93,7 @@ class MasterThreads:
     def stop(self, within_s: float) -> list[str]:
         """Stop. Returns the names of threads that did not end in time. May be called again."""
         return self._threads.stop(time.monotonic() + within_s, last="")
+
+
+def _named(what: str, reason: str) -> str | None:
+    return f"{what} fails and is tried again: {reason}" if reason else None

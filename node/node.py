@@ -37,7 +37,7 @@ from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import AddressInUse
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.peers.peer import PeerWheel
-from . import descriptors, work
+from . import budget, descriptors, work
 from .clock import NodeClock, OperatedClock
 from .config import NodeConfig, with_port
 from .damage import Damage, remedy_of
@@ -176,6 +176,23 @@ class Node:
             group=self.config.wheel.group,
             pid=os.getpid(),
         )
+        self._log_memory()
+
+    def _log_memory(self) -> None:
+        """What memory there is, and the limits that go by it; an alarm when it is too little."""
+        wheel, limit = self.config.wheel, self.config.memory
+        if limit is None:
+            return
+        chosen = {name: getattr(wheel, name) for name in budget.FIELDS}
+        event(log, logging.INFO, "memory", bytes=limit.nbytes, source=limit.source, **chosen)
+        wanted = budget.needed(wheel, gateway=self.config.http is not None)
+        if wanted > limit.nbytes:
+            self.events.alarm(
+                "memory",
+                reason=f"{limit.nbytes} bytes may be used, by {limit.source}, and the node's limits"
+                f" allow for {wanted}: it may be killed. Raise that limit, or lower --tail-bytes,"
+                " --tail-bytes-refuse, --window-bytes and --chunk-bytes, or leave them out",
+            )
 
     def _start_threads(self) -> None:
         wheel, clock = self.wheel, self._clock
@@ -184,6 +201,8 @@ class Node:
         threads = self._threads
         threads.loop("syncer", self._sync, fatal=(Exception,))
         threads.loop("slot-files", slot_files.turn)
+        threads.watch(lambda: slot_files.archive.failing)
+        threads.watch(lambda: self.events.departures.failing)
         threads.loop("scrubber", self._damage.turn)
         if isinstance(wheel, PeerWheel):
             group = self.config.group()
@@ -240,6 +259,7 @@ class Node:
                 "policies": self._policies.current.version,
                 **self._delay_topics(),
                 **self._out.facts,
+                "limits": {name: getattr(self.config.wheel, name) for name in budget.FIELDS},
             },
             policies=self._policies,
             operated_clock=OperatedClock(self._clock, self.wheel, self.events),
@@ -329,7 +349,9 @@ class Node:
         if self._sources is not None:
             reasons += self._sources.unready()
         reasons += sorted(set(self._out.sink.problems.values()))[:1]
-        reasons += self._damage.slot_files()
+        reasons += self._damage.slot_files() + self._threads.failing()
+        threads = self._master_threads
+        reasons += [] if threads is None else threads.failing()
         if isinstance(self._clock, NodeClock) and (why := self._clock.why_not_believed()):
             reasons.append(why)
         mark_c = self.wheel.status().mark_c

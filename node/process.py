@@ -17,7 +17,7 @@ import signal
 import sys
 from types import FrameType
 
-from . import descriptors, memory
+from . import budget, descriptors, memory
 from .config import NodeConfig
 from .logs import event
 from .node import Node
@@ -48,7 +48,7 @@ def run(config: NodeConfig) -> None:
     wake_before = signal.set_wakeup_fd(wake)
     before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
-        memory.set_up()
+        memory.set_up(scarce=budget.is_scarce(config.memory, gateway=config.http is not None))
         descriptors.raise_limit()
         node = Node(config)
         node.start()

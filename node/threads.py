@@ -7,6 +7,8 @@ Rules of a loop
 - After an exception, which is logged with its traceback and counted as an alarm, the loop waits,
   and the next turn follows. Waiting times double up to a few seconds and start over after a turn
   that went well.
+- What fails again and again is a reason why the node is not ready (``failing``), whatever thread
+  it is: a node whose spills fail takes messages until its memory is full, and looks well.
 - ``SyncFailed`` ends the process, through ``on_fatal``: the page cache can no longer be trusted. A
   loop may have further fatal exceptions.
 """
@@ -19,6 +21,7 @@ from collections.abc import Callable
 
 from ..wheel.backoff import Backoff
 from ..wheel.errors import SyncFailed
+from .duty import Duty
 
 ERROR_WAIT_S = (0.05, 5.0)
 SILENT_MAX_S = 300.0
@@ -50,6 +53,7 @@ class Loop:
         self._fatal = fatal
         self._backoff = Backoff(*ERROR_WAIT_S)
         self._turned_s = time.monotonic()
+        self.duty = Duty(name)
 
     @property
     def silent_s(self) -> float:
@@ -73,8 +77,10 @@ class Loop:
         except self._fatal:
             raise
         except Exception as error:
+            self.duty.failed(f"{type(error).__name__}: {error}")
             self._alarm(f"{self._name}-failed", error)
             return self._backoff.failed()
+        self.duty.worked()
         self._backoff.worked()
         return wait_s
 
@@ -92,6 +98,16 @@ class Threads:
         self._threads: dict[str, threading.Thread] = {}
         self._stops: dict[str, threading.Event] = {}
         self._silent_s: dict[str, Callable[[], float]] = {}
+        self._failing: list[Callable[[], str | None]] = []
+
+    def watch(self, failing: Callable[[], str | None]) -> None:
+        """Ask this, too, for what ``failing`` names: of a thread that brings its own loop, or of
+        what a turn does besides and that must not stop it."""
+        self._failing.append(failing)
+
+    def failing(self) -> list[str]:
+        """Reasons: what the node was told to do, and fails to, again and again."""
+        return [reason for ask in list(self._failing) if (reason := ask()) is not None]
 
     def loop(
         self,
@@ -101,6 +117,7 @@ class Threads:
     ) -> None:
         """Start a loop."""
         loop = Loop(name, turn, self._alarm, self._on_fatal, fatal)
+        self.watch(lambda: loop.duty.failing)
         self.run(name, loop.run, lambda: loop.silent_s)
 
     def run(

@@ -26,6 +26,7 @@ from ..wheel.errors import Damaged, SyncFailed
 from ..wheel.wheel import Wheel
 from . import memory
 from .clock import LOOK_EVERY_S, NodeClock
+from .duty import Duty
 from .events import LOG_MISSED_EVERY_S, NodeEvents
 from .logs import event
 from .metrics import Metrics
@@ -84,8 +85,9 @@ class SlotFileWork:
         self._metrics = metrics
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="spill-helper")
         self._next_clean_s = 0.0
-        self._missed = 0
+        self._missed = self._missed_logged = 0
         self._next_log_s = 0.0
+        self.archive = Duty("keeping delivered files in the archive")
         self._release_at_s: float | None = None
 
     def turn(self) -> float:
@@ -141,15 +143,20 @@ class SlotFileWork:
         deleted = self._wheel.clean(self._clock())
         if deleted:
             event(log, logging.DEBUG, "deleted covered slot files", files=deleted)
-        self._log_missed()
-
-    def _log_missed(self) -> None:
         missed, why = self._wheel.archive_missed
-        if missed == self._missed or time.monotonic() < self._next_log_s:
+        if missed > self._missed:
+            self._missed = missed
+            self.archive.failed(why)
+        elif deleted:
+            self.archive.worked()
+        self._log_missed(missed, why)
+
+    def _log_missed(self, missed: int, why: str) -> None:
+        if missed == self._missed_logged or time.monotonic() < self._next_log_s:
             return
         text = "files were deleted that the archive could not keep"
-        event(log, logging.WARNING, text, files=missed - self._missed, reason=why)
-        self._missed = missed
+        event(log, logging.WARNING, text, files=missed - self._missed_logged, reason=why)
+        self._missed_logged = missed
         self._next_log_s = time.monotonic() + LOG_MISSED_EVERY_S
 
 

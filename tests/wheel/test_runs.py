@@ -115,7 +115,7 @@ def test_a_window_keeps_to_its_bytes() -> None:
         source = source_of_block(rows)
         at, windows = 0, 0
         while at < 1000:
-            choice = choose([source], [at], 1_000_000)
+            choice = choose([source], [at], 1_000_000, look_rows=1000)
             (taken,) = choice.at
             nbytes = sum(order[row] for row in taken.tolist())
             assert 0 < nbytes <= 1_000_000

@@ -364,12 +364,11 @@ class DueQueue:
     # -- inside ----------------------------------------------------------------------------------
 
     def _cursor(self, second: int, topic: str | None = None) -> SlotCursor:
-        """For the main line, or for a held-back topic. These share the bytes of one window, and
-        leave in small chunks: what else leaves meanwhile waits for the same disk or broker."""
+        """For the main line, or for a held-back topic. These share the bytes of one window."""
         window, chunk = self._config.window_bytes_max, self._config.chunk_bytes_max
         if topic is None:
             return SlotCursor(self._storage, second, window, self._mint, large_bytes=chunk)
-        mine = min(chunk // 2, window // (1 + len(self.lines.held)))
+        mine = window // (1 + len(self.lines.held))
         return SlotCursor(self._storage, second, mine, self._mint, only=topic)
 
     def _late(self, line: Line, upto: int) -> Chunk | None:
@@ -400,13 +399,11 @@ class DueQueue:
         cursor.refresh(after, mark.L)
         if line.topic is None and self.too_large():
             return None, _Then.WAIT
-        rows = cursor.peek(
-            after,
-            until,
-            self._config.chunk_rows_max,
-            self._config.chunk_bytes_max,
-            self.lines.held.keys(),
-        )
+        chunk_bytes = self._config.chunk_bytes_max
+        if line.topic is not None:  # what else leaves meanwhile waits for the same disk or broker
+            chunk_bytes //= 2
+        held = self.lines.held.keys()
+        rows = cursor.peek(after, until, self._config.chunk_rows_max, chunk_bytes, held)
         if rows.num_rows:
             before = line.mark
             chunk = self._hand_out(line, rows, cursor.cancelled, None)

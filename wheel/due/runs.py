@@ -30,7 +30,7 @@ from ..tail.tail import Piece
 
 OFFSET_END = (1 << 63) - 1
 _RUNS_MAX = 12
-LOOK_ROWS = 65_536
+_LOOK_ROWS = 512, 65_536
 _ROW_BYTES = 64
 """About what a row takes in a window besides its content."""
 _KEY_BYTES = 16
@@ -182,14 +182,16 @@ def choose(
     starts: Sequence[int],
     bytes_max: int,
     share: Share = ALL,
-    look_rows: int = LOOK_ROWS,
+    look_rows: int | None = None,
 ) -> Choice:
     """The rows of a share for a window of at most ``bytes_max``, from ``starts`` on. It has one row
     at least, and may end inside one millisecond, at an offset.
 
-    Only keys, topics and sizes are looked at, and those of ``look_rows`` of each source at most:
-    then the window may be smaller, or have no row of the share.
+    Only keys, topics and sizes are looked at, and those of ``look_rows`` of each source at most, by
+    default some more than a window may have: it may be smaller, or have no row of the share.
     """
+    if look_rows is None:
+        look_rows = _rows_for(bytes_max, sources)
     bound: RowKey | None = None
     for source, start in zip(sources, starts, strict=True):
         stop = start + look_rows
@@ -206,9 +208,11 @@ def choose(
     due = _joined([source.due[start:stop] for source, start, stop in spans])
     offset = _joined([source.offset[start:stop] for source, start, stop in spans])
     code = _joined([source.codes(start, stop, share.names) for source, start, stop in spans])
-    size = _joined([source.sizes(start, stop) for source, start, stop in spans])
     kept = code < 0 if share.only is None else code == 0
-    weight = np.where(kept, size + _ROW_BYTES, _KEY_BYTES if share.only is None else 0)
+    weight = np.full(len(due), _KEY_BYTES if share.only is None else 0)
+    if kept.any():
+        size = _joined([source.sizes(start, stop) for source, start, stop in spans])
+        weight[kept] = size[kept] + _ROW_BYTES
     order = np.argsort(due, kind="stable")  # among rows of one due time that of the sources
     count = max(1, int(np.cumsum(weight[order]).searchsorted(bytes_max, side="right")))
     end = bound
@@ -228,6 +232,14 @@ def choose(
         for (first, stop), start in zip(pairwise(borders), starts, strict=True)
     ]
     return Choice(at, skipped, end)
+
+
+def _rows_for(bytes_max: int, sources: Sequence[SortedRows]) -> int:
+    """How many rows of each source fill a window, and as many again, if all are of equal size."""
+    rows = sum(len(source.due) for source in sources)
+    nbytes = sum(source.nbytes for source in sources)
+    each = 2 * bytes_max * rows // max(1, nbytes * len(sources))
+    return max(_LOOK_ROWS[0], min(_LOOK_ROWS[1], each))
 
 
 def large_topics(sources: Sequence[SortedRows], starts: Sequence[int], bytes_min: int) -> list[str]:

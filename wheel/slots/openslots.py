@@ -25,7 +25,7 @@ import pyarrow as pa
 from ..errors import Damaged
 from ..schema import times
 from ..state import SlotInfo
-from .slotfile import MAP_FROM_BYTES, SlotFiles
+from .slotfile import SlotFiles
 
 _MAPPED_MAX = 64
 """Mapped files that stay open; more than are opened ahead of their time."""
@@ -109,7 +109,7 @@ class OpenSlots:
         self, before: _OpenSlot | None, info: SlotInfo, blocks: list[pa.RecordBatch]
     ) -> _OpenSlot:
         added = info.length - (before.info.length if before is not None else 0)
-        nbytes = added if added < MAP_FROM_BYTES else 0
+        nbytes = added if info.length < self._files.map_from_bytes else 0
         highest = tuple(int(times(block, "offset").max()) for block in blocks)
         if before is None:
             return _OpenSlot(info, tuple(blocks), highest, nbytes)

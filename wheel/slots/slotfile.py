@@ -42,6 +42,8 @@ _REMEDY = (
 )
 MAP_FROM_BYTES = 32 << 20
 """Larger files are mapped instead of read: they cost address space, not memory."""
+MAP_FROM_MIN_BYTES = 4 << 20
+"""Where little memory may be used, files from this size on are mapped."""
 SHARE_BYTES = 256 << 10
 """Of a block, so much is written at once."""
 
@@ -61,7 +63,11 @@ def second_of(name: str) -> int | None:
 class SlotFiles:
     """Reads, appends to and deletes slot files. Knows bytes, not what they mean."""
 
-    def __init__(self, files: Files, open_handles_max: int) -> None:
+    def __init__(
+        self, files: Files, open_handles_max: int, map_from_bytes: int = MAP_FROM_BYTES
+    ) -> None:
+        self.map_from_bytes = map_from_bytes
+        """Files from this size on are mapped."""
         self._files = files
         self.handles = HandleCache(files, open_handles_max)
         self._uncommitted: set[int] = set()
@@ -108,7 +114,7 @@ class SlotFiles:
         start = known.length if known is not None else 0
         if info.length == start:
             return []
-        if info.length - start >= MAP_FROM_BYTES:
+        if info.length >= self.map_from_bytes:
             data = self._files.map(path, info.length).slice(start)
         else:
             with self.handles.use(path) as handle, unreadable_is_damage(path, start):

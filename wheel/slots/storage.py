@@ -38,7 +38,14 @@ from .archive import Archive
 from .cancelled import CancelledSeconds, covered_cancels
 from .mend import complete, stage, switch
 from .openslots import OpenSlots
-from .slotfile import MAP_FROM_BYTES, NOTHING, SlotFiles, missing, path_of
+from .slotfile import (
+    MAP_FROM_BYTES,
+    MAP_FROM_MIN_BYTES,
+    NOTHING,
+    SlotFiles,
+    missing,
+    path_of,
+)
 from .spill import Ahead, blocks, in_turn
 
 _SYNC_ONE_BY_ONE_MAX = 256
@@ -86,7 +93,8 @@ class Storage:
         self._state = state
         self._config = config
         self._lock = lock
-        self.slot_files = SlotFiles(files, config.open_handles_max)
+        map_from = min(MAP_FROM_BYTES, max(MAP_FROM_MIN_BYTES, config.window_bytes_max))
+        self.slot_files = SlotFiles(files, config.open_handles_max, map_from)
         self.archive = Archive(files, config)
         self.cancelled = CancelledSeconds(state, config.horizon_ms)
         self._open_slots = OpenSlots(self.slot_files, config.window_bytes_max)
@@ -164,7 +172,7 @@ class Storage:
             high = bisect.bisect_right(self._seconds, until_ms // TICK_MS)
             found = [(one, self.catalog[one]) for one in self._seconds[low:high]]
         for second, info in found:
-            large = info.length >= MAP_FROM_BYTES and second not in self.damaged
+            large = info.length >= self.slot_files.map_from_bytes and second not in self.damaged
             if large and not self._open_slots.has(second, info):
                 self.read_blocks(second, info)
                 return True

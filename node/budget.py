@@ -1,0 +1,130 @@
+"""How much memory a node may use, and the limits that follow from it.
+
+Theory: a container is given 400 MB, say, and whoever uses more is killed, again and again: a
+restart finds the same journal. So the limits that take memory follow from the smallest limit of the
+process's control group and of those above it, or from the machine's memory where that is less. From
+about 1.2 GB on they are those of ``WheelConfig``; with less they shrink together.
+
+    +----------+---------+---------------------+----------------------------+-----------------+
+    | at rest  | gateway | tail, refused above | what a spill copies of it  | windows, chunks |
+    +----------+---------+---------------------+----------------------------+-----------------+
+
+Rules: a limit that was given stays as it is. When all do not fit, an alarm says so at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ..wheel.config import MIB, WheelConfig
+
+NODE_BYTES = 130 * MIB
+"""What a node's process takes at rest, with a Kafka client."""
+GATEWAY_BYTES = 130 * MIB
+"""Likewise the gateway's."""
+_WINDOWS = 10
+"""Windows at one time at their most: two of the slot that is delivered and what joins them, those
+that are ready before their time, one of files that are open, and those of held-back topics."""
+_CHUNKS = 10
+"""Chunks at one time: of the main line and of four held-back topics, with a copy for the sink."""
+_SLACK = 1.25
+"""What an allocator holds beyond what is used."""
+FIELDS = ("tail_bytes_max", "tail_bytes_refuse", "window_bytes_max", "chunk_bytes_max")
+_LEAST = {
+    "tail_bytes_max": 4 * MIB,
+    "tail_bytes_refuse": 8 * MIB,
+    "window_bytes_max": MIB,
+    "chunk_bytes_max": MIB // 4,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """``nbytes``, and where that stands."""
+
+    nbytes: int
+    source: str
+
+
+def memory_limit(proc: Path = Path("/proc")) -> MemoryLimit | None:
+    """The smallest limit of this process; None where the system says nothing."""
+    found: list[MemoryLimit] = []
+    with suppress(OSError, ValueError, IndexError):
+        for path in _files(proc):
+            with suppress(OSError, ValueError):  # "max", or no such file in this group
+                found.append(MemoryLimit(int(path.read_text()), str(path)))
+    with suppress(OSError, ValueError, IndexError):
+        meminfo = proc / "meminfo"
+        total = next(line for line in meminfo.read_text().splitlines() if "MemTotal" in line)
+        found.append(MemoryLimit(int(total.split()[1]) * 1024, f"MemTotal in {meminfo}"))
+    return min(found, key=lambda limit: limit.nbytes, default=None)
+
+
+def _files(proc: Path) -> Iterator[Path]:
+    """The files that may hold a limit: of this process's groups and of all above them."""
+    groups = {}
+    for line in (proc / "self" / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups[controllers] = path
+    v1 = next((path for names, path in groups.items() if "memory" in names.split(",")), None)
+    for line in (proc / "self" / "mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        root, mount = fields.split()[3:5]
+        kind, _, options = rest.split(" ", 2)
+        if kind == "cgroup2" and "" in groups:
+            yield from _upwards(mount, root, groups[""], "memory.max")
+        elif kind == "cgroup" and v1 is not None and "memory" in options.split()[0].split(","):
+            yield from _upwards(mount, root, v1, "memory.limit_in_bytes")
+
+
+def _upwards(mount: str, root: str, group: str, name: str) -> Iterator[Path]:
+    """``root``: the group that stands at the mount point. In a container the group's own path may
+    not be below it: then the mount point is all that can be seen."""
+    inner = PurePosixPath(group)
+    inside = inner.relative_to(root) if inner.is_relative_to(root) else PurePosixPath(".")
+    while True:
+        yield Path(mount) / inside / name
+        if inside == PurePosixPath("."):
+            return
+        inside = inside.parent
+
+
+def needed(wheel: WheelConfig, *, gateway: bool) -> int:
+    """About how many bytes a node takes at its most, with the gateway beside it."""
+    busy = (
+        wheel.tail_bytes_refuse
+        + wheel.tail_bytes_max
+        + _WINDOWS * wheel.window_bytes_max
+        + _CHUNKS * wheel.chunk_bytes_max
+    )
+    return int(NODE_BYTES + GATEWAY_BYTES * gateway + _SLACK * busy)
+
+
+def is_scarce(limit: MemoryLimit | None, *, gateway: bool) -> bool:
+    """Whether the usual limits do not fit."""
+    return limit is not None and limit.nbytes < needed(WheelConfig(), gateway=gateway)
+
+
+def fitting(memory_bytes: int, *, gateway: bool, given: Mapping[str, int]) -> dict[str, int]:
+    """The limits that take memory, by their names in ``WheelConfig``: those ``given``, and the
+    others so that all fit if that is possible."""
+    usual = WheelConfig()
+    rest = memory_bytes - needed_at_rest(gateway=gateway)
+    share = rest / (needed(usual, gateway=gateway) - needed_at_rest(gateway=gateway))
+    limits: dict[str, float] = {
+        name: max(_LEAST[name], min(1.0, share) * getattr(usual, name)) for name in FIELDS
+    }
+    limits.update(given)
+    if "tail_bytes_refuse" not in given:
+        limits["tail_bytes_refuse"] = max(limits["tail_bytes_refuse"], 2 * limits["tail_bytes_max"])
+    if "tail_bytes_max" not in given:
+        limits["tail_bytes_max"] = min(limits["tail_bytes_max"], limits["tail_bytes_refuse"])
+    return {name: int(value) for name, value in limits.items()}
+
+
+def needed_at_rest(*, gateway: bool) -> int:
+    """What the processes take before the first message."""
+    return NODE_BYTES + GATEWAY_BYTES * gateway
