@@ -77,6 +77,7 @@ SLOW_COMMIT_S = 60.0
 _ROOM_WAIT_S = 0.5
 _AGREE_S = 10.0
 _AGAIN_S = 0.05
+_MEASURE_AGAIN_S = 10.0
 
 _NO_RANGE = "Kafka does not tell its range of offsets"
 
@@ -149,6 +150,7 @@ class DelayTopicIntake:
         self._next_commit = 0.0
         self._next_check = 0.0
         self._next_off = 0.0
+        self._next_measure = 0.0
         self._lock = threading.Lock()
         self._sources: dict[Place, DelaySource] = {}
         self._reading: set[Place] = set()
@@ -692,11 +694,18 @@ class DelayTopicIntake:
 
     def _measure(self, reader: SourceReader) -> None:
         self._mark_returned(reader)
-        ends = reader.offsets(self._reading, END_AT) if self._reading else {}
-        for place, end in ends.items():
+        now = time.monotonic()
+        if not self._reading or now < self._next_measure:
+            return
+        ends = reader.offsets(self._reading, END_AT)
+        if len(ends) < len(self._reading):
+            # A leader that does not answer takes time from all others.
+            self._next_measure = now + _MEASURE_AGAIN_S
+        for place in self._reading:
             source = self._sources[place]
-            source.end = end
-            self._ends[source.topic_id, source.number] = end
+            source.end = ends.get(place)
+            if source.end is not None:
+                self._ends[source.topic_id, source.number] = source.end
 
     def _mark_returned(self, reader: SourceReader) -> None:
         """Everything that ``poll`` has returned is in the log now, or its source was left."""

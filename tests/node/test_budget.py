@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_limits_fit_into_what_there_is() -> None:
             name: getattr(usual, name) for name in FIELDS
         }
         for memory in (400_000_000, 700_000_000, enough - 1):
-            chosen = WheelConfig(**fitting(memory, gateway=gateway, given={}))
+            chosen = replace(usual, **fitting(memory, gateway=gateway, given={}))
             assert needed(chosen, gateway=gateway) <= memory
             assert 4 * chosen.chunk_bytes_max <= chosen.window_bytes_max
             assert chosen.tail_bytes_max < chosen.tail_bytes_refuse

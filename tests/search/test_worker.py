@@ -19,6 +19,7 @@ LATER = [START_MS + 60_000 + row for row in range(30)]
 
 
 def pid_of(search: SearchProcess) -> int:
+    assert search._pool is not None
     [pid] = search._pool._processes
     return pid
 
