@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,7 +82,8 @@ def test_limits_fit_into_what_there_is() -> None:
             name: getattr(usual, name) for name in FIELDS
         }
         for memory in (400_000_000, 700_000_000, enough - 1):
-            chosen = replace(usual, **fitting(memory, gateway=gateway, given={}))
+            limits: dict[str, Any] = {**fitting(memory, gateway=gateway, given={})}
+            chosen = replace(usual, **limits)
             assert needed(chosen, gateway=gateway) <= memory
             assert 4 * chosen.chunk_bytes_max <= chosen.window_bytes_max
             assert chosen.tail_bytes_max < chosen.tail_bytes_refuse

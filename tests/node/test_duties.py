@@ -100,20 +100,24 @@ def test_one_failure_is_tried_again_before_it_is_a_reason(monkeypatch: pytest.Mo
     now_s = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     sweeping = Duty("sweeping", stale_s=60.0)
+
+    def failing() -> str | None:
+        return sweeping.failing
+
     sweeping.worked()
     sweeping.failed("no broom")
-    assert sweeping.failing is None
+    assert failing() is None
     now_s += 1
     sweeping.worked()  # as a process does that has just been started again
     sweeping.failed("no broom")
-    assert sweeping.failing == "sweeping fails and is tried again, 2 times: no broom"
+    assert failing() == "sweeping fails and is tried again, 2 times: no broom"
     now_s += 2
     sweeping.worked()
-    assert sweeping.failing is not None
+    assert failing() is not None
     now_s += 2
     sweeping.worked()
-    assert sweeping.failing is None
+    assert failing() is None
     sweeping.failed("no broom")
     sweeping.failed("no broom")
     now_s += 61
-    assert sweeping.failing is None, "nothing is known of now"
+    assert failing() is None, "nothing is known of now"
