@@ -23,8 +23,8 @@ from support.waiting import eventually, now_ms
 from support.wallclock import WallClock
 
 DELAY_MS = 1_500
-SLACK_MS = 20_000
-"""Of a busy machine: a third of what a clock is off by."""
+SLACK_MS = 45_000
+"""Of a busy machine: less than what a clock is off by."""
 
 
 @dataclass
@@ -33,9 +33,9 @@ class Shifted:
     off_ms: int
 
     def assert_begun(self, *due: int, asked_ms: int, delay_ms: int = DELAY_MS) -> None:
-        """The delays began by the node's clock, at ``asked_ms`` by ours or soon after."""
+        """The delays began by the node's clock, between ``asked_ms`` by ours and now."""
         for one in due:
-            assert 0 <= one - delay_ms - self.off_ms - asked_ms + 1 < SLACK_MS
+            assert asked_ms - 1 <= one - delay_ms - self.off_ms <= now_ms() + 1
 
 
 @pytest.fixture(scope="module", params=[60_000, -60_000], ids=["node-ahead", "node-behind"])
@@ -82,9 +82,11 @@ def test_delays_of_the_command_line_and_over_http(shifted: Shifted) -> None:
     text = run_cli(
         "send", "cli", "x", "--delay", f"{DELAY_MS}ms", "--json", "--node", address
     ).stdout
-    due = [json.loads(text)["due_ms"]]
+    shifted.assert_begun(json.loads(text)["due_ms"], asked_ms=asked_ms)
+    due: list[int] = []
     body: dict[str, Any] = {"topic": "http", "delay_ms": DELAY_MS}
     with GatewayProcess(shifted.node) as gateway:
+        asked_ms = now_ms()
         due.append(gateway.request("POST", "/v1/messages", json=body).json()["due_ms"])
         key = {"Idempotency-Key": "k"}
         first = gateway.request("POST", "/v1/messages", json=body, headers=key).json()
@@ -97,7 +99,7 @@ def test_delays_of_the_command_line_and_over_http(shifted: Shifted) -> None:
             receipt = client.send("http", b"", delay=DELAY_MS / 1000)
             assert MessageId.parse(receipt.id).due == receipt.due_ms
             due.append(receipt.due_ms)
-    shifted.assert_begun(*due, asked_ms=asked_ms)
+        shifted.assert_begun(*due, asked_ms=asked_ms)
 
 
 def received(consumer: Consumer, until: int) -> dict[bytes, list[float]]:
