@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from ..wheel.arrowclaims import CLAIM_ERRORS, RECORD_BATCH, SCHEMA, claims
-from .errors import HttpError, too_many_messages
-
-_PLAIN = (
-    *(pa.types.is_integer, pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string),
-    *(pa.types.is_binary, pa.types.is_large_binary),
+from ..wheel.arrowclaims import (
+    CLAIM_ERRORS,
+    PLAIN_TYPES,
+    RECORD_BATCH,
+    SCHEMA,
+    claims,
+    is_plain_type,
 )
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_map, pa.types.is_struct)
+from .errors import HttpError, too_many_messages
 
 
 def read_table(body: bytes, rows_max: int) -> pa.Table:
@@ -27,13 +28,13 @@ def read_table(body: bytes, rows_max: int) -> pa.Table:
             schema = stream.schema
         str(schema)  # raises where a name or a time zone is no text
         for field in schema:
-            if not _is_plain(field.type):
+            if not is_plain_type(field.type):
                 raise HttpError(
                     422,
                     "a column of a type that is not taken",
                     place=f"column {field.name}",
                     got=field.type,
-                    limit="integers, timestamps, text, binary, and lists or maps of these",
+                    limit=PLAIN_TYPES,
                     remedy="Cast it before it is sent; no dictionaries, views or columns of null",
                 )
         _check_messages(body, rows_max)
@@ -44,12 +45,6 @@ def read_table(body: bytes, rows_max: int) -> pa.Table:
             return pa.Table.from_batches(batches, schema)
     except CLAIM_ERRORS as error:
         raise HttpError(400, f"not a valid Arrow stream: {str(error)[:200]}") from None
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    if any(is_one(kind) for is_one in _LISTS):
-        return all(_is_plain(kind.field(at).type) for at in range(kind.num_fields))
-    return any(is_one(kind) for is_one in _PLAIN)
 
 
 def _check_messages(body: bytes, rows_max: int) -> None:

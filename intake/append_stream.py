@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..wheel.arrowclaims import is_plain_type
 from ..wheel.checks import check_names, wrong_type
 from ..wheel.errors import InvalidBatch, NotMaster
 from ..wheel.protocol import AppendCommand
@@ -170,8 +171,7 @@ def check_schema(schema: pa.Schema) -> None:
     for field in schema:
         wanted = INPUT.field(field.name)
         try:
-            # A dictionary would be kept for the whole life of the stream, whatever its size.
-            castable = not pa.types.is_dictionary(field.type)
+            castable = is_plain_type(field.type)
             pa.nulls(0, field.type).cast(wanted.type)
         except pa.ArrowException:
             castable = False

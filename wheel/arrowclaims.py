@@ -21,6 +21,13 @@ _LENGTH, _BUFFERS, _COMPRESSION = 0, 2, 3
 _BUFFER = struct.Struct("<qq")
 
 
+_PLAIN = (
+    *(pa.types.is_integer, pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string),
+    *(pa.types.is_binary, pa.types.is_large_binary),
+)
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_map, pa.types.is_struct)
+
+
 class ArrowClaim(NamedTuple):
     """One message of a stream. ``rows``, ``compressed``, ``nbytes``: of a record batch; ``nbytes``:
     of all its buffers as they will be in memory."""
@@ -58,6 +65,16 @@ def is_plain_batch(metadata: pa.Buffer) -> bool:
     return kind == RECORD_BATCH and not _field(content, batch, _COMPRESSION)
 
 
+def is_plain_type(kind: pa.DataType) -> bool:
+    """Whether a column of that type is as large as its buffers. A dictionary, a view, a run or a
+    null stands for a value as often as it likes: 4 MB of views of one text become gigabytes of it
+    when they are cast."""
+    if any(is_one(kind) for is_one in _LISTS):
+        return all(is_plain_type(kind.field(at).type) for at in range(kind.num_fields))
+    return any(is_one(kind) for is_one in _PLAIN)
+
+
+PLAIN_TYPES = "integers, timestamps, text, binary, and lists or maps of these"
 CLAIM_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError)
 """What reading a stream that somebody sent may raise."""
 

@@ -22,7 +22,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.protocol import AppendCommand, decode_answer, encode_json, encode_sequence
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.schema import INPUT, TIME
+from slotwheel.wheel.schema import HEADERS, INPUT, TIME
 from support.fakewheel import FakeWheel
 from support.waiting import eventually, now_ms
 
@@ -131,6 +131,8 @@ def test_a_header_that_only_slotwheel_may_add(server: FlightIntake, wheel: FakeW
     assert wheel.values() == []
 
 
+_GOOD = {"due": pa.array([1]), "topic": pa.array(["t"]), "value": pa.array([b""])}
+_RUN = pa.RunEndEncodedArray.from_arrays([1], pa.array([b""]))
 WRONG_SCHEMAS = [
     {"a": pa.array([1])},
     {"due": pa.array([1]), "topic": pa.array(["t"])},
@@ -138,6 +140,13 @@ WRONG_SCHEMAS = [
     {"due": pa.array([[1]]), "topic": pa.array(["t"]), "value": pa.array([b""])},
     {"due": pa.array([1]), "topic": pa.array(["t"]).dictionary_encode(), "value": pa.array([b""])},
     {"due": pa.array([1]), "topic": pa.array(["t"]), "value": pa.array([{"deep": [[[1]]]}])},
+    # Columns that become larger than their buffers when they are cast.
+    {"due": pa.array([1]), "topic": pa.array(["t"], pa.string_view()), "value": pa.array([b""])},
+    {"due": pa.array([1]), "topic": pa.array(["t"]), "value": pa.array([b""], pa.binary_view())},
+    {"due": pa.array([1]), "topic": pa.array(["t"]), "value": pa.array([b""]), "key": pa.nulls(1)},
+    {"due": pa.array([1]), "topic": pa.array(["t"]), "value": _RUN},
+    {**_GOOD, "headers": pa.array([[]], pa.list_view(HEADERS.value_type))},
+    {**_GOOD, "headers": pa.array([[]], pa.list_(pa.struct({"key": pa.string_view()})))},
 ]
 
 
