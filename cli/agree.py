@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
 from rich.progress import MofNCompleteColumn, TextColumn
 
 from ..reading.agreement.compare import Agreement, PeerDirectory, compare
@@ -12,6 +11,7 @@ from ..reading.directory import reading, running_process
 from ..reading.state import load_state
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.texts import counted
+from .printing import echo
 from .progress import bars
 
 _NOTES_SHOWN = 20
@@ -54,11 +54,11 @@ def compare_directories(left: Path, right: Path, quiet: bool) -> Agreement:
 def print_agreement(found: Agreement) -> None:
     """Print notes, the first differences, and the verdict last."""
     for note in found.notes[:_NOTES_SHOWN]:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
     for problem in found.problems:
-        click.echo(f"differs: {problem}")
+        echo(f"differs: {problem}")
     if found.agrees:
         entries = "1 entry" if found.entries == 1 else f"{found.entries:,} entries"
-        click.echo(f"the peers agree: {entries}, {counted(found.rows, 'pending message')}")
+        echo(f"the peers agree: {entries}, {counted(found.rows, 'pending message')}")
     else:
-        click.echo(f"the peers do not agree: {found.problems[0]}")
+        echo(f"the peers do not agree: {found.problems[0]}")

@@ -27,7 +27,7 @@ from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.events import AUDIT_TOPIC
 from ..wheel.checks import check_topic
 from ..wheel.texts import time_text
-from .printing import quiet_pipe
+from .printing import echo, quiet_pipe
 from .resending import interruptible
 from .shared import (
     Exit,
@@ -155,7 +155,7 @@ def command(
 def _print_end(report: AuditReport, as_json: bool) -> bool:
     """What it comes to; whether something differs."""
     for one in report.differing:
-        click.echo(f"audit: {differing_text(one)}", err=True)
+        echo(f"audit: {differing_text(one)}", err=True)
     compared, still_open = report.compared, report.verdicts[AuditVerdict.OPEN]
     if not compared:
         since = f"audit: nothing was compared: of what is due from {time_text(report.from_ms)} on"
@@ -164,7 +164,7 @@ def _print_end(report: AuditReport, as_json: bool) -> bool:
         else:
             why = "no message was seen. Are there any, is DIR their node's, does Kafka have its"
             why += " topics (--bootstrap)?"
-        click.echo(f"{since} {why}", err=True)
+        echo(f"{since} {why}", err=True)
     if as_json:
         about = {"from_ms": report.from_ms, "at_ms": report.at_ms, "compared": compared}
         print_json({"end": {**about, "open": still_open, "differing": len(report.differing)}})
@@ -199,14 +199,14 @@ class _Output:
         """Who sends sums that are refused is in no comparison: each reason is named once."""
         for reason in sorted(report.refused.keys() - self._refused):
             self._refused.add(reason)
-            click.echo(f"audit: sums are refused: {reason}", err=True)
+            echo(f"audit: sums are refused: {reason}", err=True)
 
     def show(self, report: AuditReport) -> None:
         stale = report.stale(clock_ms())
         problem = report.problem or ("what came in the last 10 s and more is not read yet" * stale)
         if problem != self._problem:
             self._problem = problem
-            click.echo(f"audit: {problem or 'all can be read again'}", err=True)
+            echo(f"audit: {problem or 'all can be read again'}", err=True)
         known = {}
         for cell in report.cells:
             for one in cell.comparisons:
@@ -222,7 +222,7 @@ class _Output:
         if self._as_json:
             print_json({**asdict(one), "at_ms": at_ms, "stale": stale})
         else:
-            click.echo("  ".join(_cells_of(one)).rstrip())
+            echo("  ".join(_cells_of(one)).rstrip())
 
 
 class _LiveTable(_Output):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import click
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client
@@ -18,6 +17,7 @@ from ..search.followup import Cancellation
 from ..search.pending import PendingReader
 from ..search.query import Query
 from ..wheel.texts import counted
+from .printing import echo
 from .progress import progress_bar
 from .resending import confirmed, interruptible
 from .shared import Exit, print_json
@@ -42,9 +42,9 @@ class BulkCancel:
             cancellation = Cancellation(reader, client.cancel, query)
             found = cancellation.count().total
             if not self.as_json:
-                click.echo(f"{counted(found, 'message')} to cancel", err=True)
+                echo(f"{counted(found, 'message')} to cancel", err=True)
             if found and not self.yes and not confirmed("cancel"):
-                click.echo("Nothing was cancelled.", err=True)
+                echo("Nothing was cancelled.", err=True)
                 return Exit.FAILED
             client.status()  # a node that is not there is an error before anything is reported
             columns = (MofNCompleteColumn(), TimeElapsedColumn())
@@ -61,15 +61,15 @@ class BulkCancel:
             print_json(_fields(cancellation, found))
             return
         for answer, count in sorted(cancellation.answers.items()):
-            click.echo(f"{count:,}\t{answer}")
+            echo(f"{count:,}\t{answer}")
         if not cancellation.answers:
-            click.echo("nothing was cancelled")
+            echo("nothing was cancelled")
         if cancellation.unanswered:
-            click.echo(f"{cancellation.unanswered:,}\tasked, and no answer received")
+            echo(f"{cancellation.unanswered:,}\tasked, and no answer received")
         for problem in cancellation.problems:
-            click.echo(f"problem: {problem}", err=True)
+            echo(f"problem: {problem}", err=True)
         if not cancellation.complete:
-            click.echo("not complete: run it again to go on", err=True)
+            echo("not complete: run it again to go on", err=True)
 
 
 def _fields(cancellation: Cancellation, found: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import click
 from ..client import Client
 from ..client.cancels import UNKNOWN, answers
 from ..client.message import clock_ms
+from .printing import echo
 from .shared import Exit, is_typed, json_option, node_options, print_json
 
 _NO_IDS = "Give ids as arguments, or on stdin, one a line; or --where with --data."
@@ -71,7 +72,7 @@ def command(
             if as_json:
                 print_json({"id": one, "answer": answer})
             else:
-                click.echo(f"{one}\t{answer}")
+                echo(f"{one}\t{answer}")
     if not counts:  # whoever pipes what was found may have found nothing
-        click.echo(f"no ids were given. {_NO_IDS}", err=True)
+        echo(f"no ids were given. {_NO_IDS}", err=True)
     return Exit.FAILED if counts[UNKNOWN] else Exit.DONE

@@ -9,6 +9,7 @@ import click
 from ..client import Client
 from ..wheel.protocol import CLOCK_ACCEPT, CLOCK_SET_BACK, CLOCK_SHOW
 from ..wheel.texts import time_text
+from .printing import echo
 from .shared import json_option, node_options, print_json
 
 
@@ -40,12 +41,12 @@ def command(accept: bool, set_back: bool, address: str, timeout: timedelta, as_j
         print_json(found)
         return
     clock = found["clock"]
-    click.echo(f"clock  {time_text(clock['now_ms'])}")
+    echo(f"clock  {time_text(clock['now_ms'])}")
     if clock["jumped_ms"]:
         ahead = timedelta(seconds=round(clock["jumped_ms"] / 1000))
-        click.echo(f"wall   {time_text(clock['wall_ms'])}  jumped {ahead} ahead, not believed")
+        echo(f"wall   {time_text(clock['wall_ms'])}  jumped {ahead} ahead, not believed")
     mark = time_text(clock["mark_ms"]) if clock["mark_ms"] > 0 else "-"
     behind = timedelta(seconds=round(clock["behind_ms"] / 1000))
-    click.echo(f"mark   {mark}" + (f"  {behind} ahead of the clock" if behind else ""))
+    echo(f"mark   {mark}" + (f"  {behind} ahead of the clock" if behind else ""))
     if set_back:
-        click.echo(f"the mark is set back; messages that may be repeated: {found['repeated']}")
+        echo(f"the mark is set back; messages that may be repeated: {found['repeated']}")

@@ -26,7 +26,7 @@ from ..reading.messagefields import Fields
 from ..reading.topicreader import TopicReader, check_exists
 from ..wheel.checks import check_topic
 from .fields import record_fields, topic_fields
-from .printing import Listing, quiet_pipe
+from .printing import Listing, echo, quiet_pipe
 from .progress import progress_bar
 from .shared import awaited, is_typed, json_option, kafka_option
 
@@ -124,7 +124,7 @@ def _embedded(
     stack: ExitStack, data: Path, topic: str, position: int, follow: bool, as_json: bool
 ) -> Iterator[pa.RecordBatch]:
     def on_damage(text: str) -> None:
-        click.echo(json.dumps({"damaged": text}) if as_json else f"damaged: {text}", err=True)
+        echo(json.dumps({"damaged": text}) if as_json else f"damaged: {text}", err=True)
 
     files = stack.enter_context(reading(data))
     if not follow:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import click
 
 from ..wheel.errors import SlotwheelError
+from .printing import echo
 from .shared import Exit, Session, long_name, note_json
 
 PREFIX = "SLOTWHEEL"
@@ -162,11 +163,11 @@ def _fail(session: Session, fields: dict[str, object], text: str = "") -> None:
     if session.json:
         _print_error(fields)
     else:
-        click.echo(f"error: {text or fields['message']}", err=True)
+        echo(f"error: {text or fields['message']}", err=True)
 
 
 def _print_error(fields: dict[str, object]) -> None:
-    click.echo(json.dumps({"error": fields}), err=True)
+    echo(json.dumps({"error": fields}), err=True)
 
 
 def _defect(session: Session, error: Exception) -> int:
@@ -175,8 +176,8 @@ def _defect(session: Session, error: Exception) -> int:
         _print_error({"code": "defect", "message": message, "remedy": REPORT})
     else:
         frames = traceback.format_exception(error)[-4:]
-        click.echo("".join(frames).rstrip(), err=True)
-        click.echo(f"error: a defect of slotwheel: {message}. {REPORT}", err=True)
+        echo("".join(frames).rstrip(), err=True)
+        echo(f"error: a defect of slotwheel: {message}. {REPORT}", err=True)
     return Exit.DEFECT
 
 

@@ -10,7 +10,7 @@ import click
 from ..client import Client
 from ..policy.policyset import PolicySet
 from .configfile import read_policies
-from .printing import print_table
+from .printing import echo, print_table
 from .shared import json_option, node_options, print_json
 
 
@@ -29,13 +29,13 @@ def command(path: Path | None, address: str, timeout: timedelta, as_json: bool) 
     if as_json:
         print_json(settings.to_dict())
         return
-    click.echo(f"version  {settings.version}" if path is None else f"file     {path}")
-    click.echo(f"levels   {' '.join(settings.levels)}")
+    echo(f"version  {settings.version}" if path is None else f"file     {path}")
+    echo(f"levels   {' '.join(settings.levels)}")
     rows = [
         (name, " ".join(one.levels), f"{one.jitter:g}", one.dead_letters or "")
         for name, one in sorted(settings.policies.items())
     ]
-    click.echo()
+    echo()
     print_table(rows, "llrl", ("policy", "attempt again after", "jitter", "dead letters"))
 
 

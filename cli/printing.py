@@ -48,6 +48,13 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print lines, each ``printable``: a node, a broker, or a file may have chosen any part of
+    them. The only way by which a command prints text."""
+    lines = ("\t".join(map(printable, one.split("\t"))) for one in str(text).split("\n"))
+    click.echo("\n".join(lines), err=err, nl=nl)
+
+
 def _short(text: str) -> str:
     cut = text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"
     return repr(cut)
@@ -85,7 +92,7 @@ def listing(as_json: bool, limit: int, what: str) -> Iterator[Listing]:
         try:
             yield Listing(as_json, limit)
         except _Full:
-            click.echo(f"stopped after {limit} {what}; --limit 0 prints all", err=True)
+            echo(f"stopped after {limit} {what}; --limit 0 prints all", err=True)
 
 
 def print_table(

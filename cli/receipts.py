@@ -9,10 +9,9 @@ import sys
 import threading
 from dataclasses import dataclass, field
 
-import click
-
 from ..client import Receipts
 from ..wheel.errors import InvalidMessage, SlotwheelError
+from .printing import echo
 
 PARTS_WAITING_MAX = 16
 BAD_MESSAGES_MAX = 100
@@ -98,6 +97,6 @@ class ReceiptPrinter:
 def print_refused(number: int, error: SlotwheelError, as_json: bool) -> None:
     """Report a message that was refused. ``number``: from 1."""
     if as_json:
-        click.echo(json.dumps({"message": number, "error": error.to_wire()}), err=True)
+        echo(json.dumps({"message": number, "error": error.to_wire()}), err=True)
     else:
-        click.echo(f"error: message {number}: {error}", err=True)
+        echo(f"error: message {number}: {error}", err=True)

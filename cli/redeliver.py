@@ -23,6 +23,7 @@ from ..wheel.checks import check_topic
 from ..wheel.delay import as_due
 from ..wheel.errors import InvalidMessage
 from ..wheel.texts import counted, time_text
+from .printing import echo
 from .progress import progress_bar
 from .receipts import print_refused
 from .resending import confirmed, interruptible
@@ -121,11 +122,11 @@ def redeliver(asked: RedeliverOptions) -> int:
     if not tally.messages:
         raise _nothing(selection, tally)
     if asked.skip >= tally.messages:
-        click.echo("There are no more: nothing is sent.", err=True)
+        echo("There are no more: nothing is sent.", err=True)
         _finish(asked, tally, _resending(asked))
         return Exit.DONE
     if not asked.yes and not confirmed():
-        click.echo("Nothing was sent.", err=True)
+        echo("Nothing was sent.", err=True)
         return Exit.FAILED
     sending = _resending(asked)
     with interruptible():
@@ -145,7 +146,7 @@ def _resending(asked: RedeliverOptions) -> Resending:
 
 def _show(asked: RedeliverOptions, tally: RedeliveryCounts) -> None:
     def note(text: str) -> None:
-        click.echo(text, err=True)
+        echo(text, err=True)
 
     note(f"{counted(tally.messages, 'message')} for {asked.topic}, {tally.nbytes:,} bytes")
     if tally.messages:
@@ -220,7 +221,7 @@ def _finish(asked: RedeliverOptions, tally: RedeliveryCounts, sending: Resending
         )
         return
     refused = f", {sending.refused:,} refused" if sending.refused else ""
-    click.echo(f"sent {counted(sending.sent, 'message')} to {asked.to_topic}{refused}")
+    echo(f"sent {counted(sending.sent, 'message')} to {asked.to_topic}{refused}")
     if not complete:
         twice = f"; up to {sending.under_way:,} may come twice" if sending.under_way else ""
-        click.echo(f"not complete: to go on, give --skip {sending.done}{twice}")
+        echo(f"not complete: to go on, give --skip {sending.done}{twice}")

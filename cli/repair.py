@@ -17,6 +17,7 @@ from ..wheel.slots.mend import MENDED_DIRECTORY
 from ..wheel.slots.slotfile import path_of
 from ..wheel.state import LmdbState
 from ..wheel.texts import counted
+from .printing import echo
 from .shared import Exit, data_argument, json_option, print_json
 
 _NEXT = {
@@ -59,7 +60,7 @@ def command(directory: Path, yes: bool, as_json: bool) -> int:
             )
         peers = len(stored.checkpoint.config.get("stores", {})) - 1
         if yes and peers > 0:
-            click.echo(
+            echo(
                 f"warning: {directory} belongs to a group with {peers} other peers. A node mends"
                 " its slot files from theirs by itself; what is given up here stays lost on this"
                 " peer, also if another one has it.",
@@ -77,7 +78,7 @@ def command(directory: Path, yes: bool, as_json: bool) -> int:
     lost = any(one.lost for one in found)
     if lost and not as_json:  # in JSON, each slot has its "lost"
         tense = "are" if yes else "would be"
-        click.echo(f"error: rows {tense} lost (exit code 1); {_NEXT[yes]}", err=True)
+        echo(f"error: rows {tense} lost (exit code 1); {_NEXT[yes]}", err=True)
     return Exit.FAILED if lost else Exit.DONE
 
 
@@ -114,28 +115,28 @@ def _fields(found: Sequence[Salvage], kept: Sequence[str]) -> list[dict[str, Any
 
 def _print(found: Sequence[Salvage], kept: Sequence[str], *, yes: bool) -> None:
     for one, path in zip(found, kept, strict=True):
-        click.echo(one.found)
-        click.echo(
+        echo(one.found)
+        echo(
             f"  {counted(one.info.rows, 'row')} by the catalog, highest offset {one.info.highest}:"
             f" {one.journal.num_rows} in the journal, {one.sound.num_rows} more in sound blocks,"
             f" {'at most ' if one.at_most else ''}{one.lost} lost"
         )
         if one.lost_cancels:
-            click.echo(f"  cancels among them: {one.lost_cancels}; their messages are delivered")
+            echo(f"  cancels among them: {one.lost_cancels}; their messages are delivered")
         for text in one.lost_ids:
-            click.echo(f"  lost: {text}")
+            echo(f"  lost: {text}")
         unknown = one.lost - one.lost_cancels - len(one.lost_ids)
         if unknown > 0:
             messages = "1 message whose id" if unknown == 1 else f"{unknown:,} messages whose ids"
-            click.echo(f"  lost: {messages} cannot be read any more")
+            echo(f"  lost: {messages} cannot be read any more")
         if path:
-            click.echo(f"  the damaged file is kept as {path}")
+            echo(f"  the damaged file is kept as {path}")
     at_most = "at most " if any(one.at_most for one in found) else ""
     lost = at_most + counted(sum(one.lost for one in found), "row")
     files = counted(len(found), "slot file")
     if not found:
-        click.echo("no slot file is damaged")
+        echo("no slot file is damaged")
     elif yes:
-        click.echo(f"repaired {files}, lost {lost}")
+        echo(f"repaired {files}, lost {lost}")
     else:
-        click.echo(f"{files} damaged, {lost} would be lost; --yes repairs")
+        echo(f"{files} damaged, {lost} would be lost; --yes repairs")

@@ -20,6 +20,7 @@ import click
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted
+from .printing import echo
 from .redeliver import redeliver_options
 from .replayfollow import follow_options, run_audit
 from .shared import (
@@ -264,9 +265,9 @@ def command(
     verdict = _prove(layout, options, delivered, tables or "", store, master, driver_memory, more)
     if report is not None:
         for path in write_report(verdict, report, layout.made_ms):
-            click.echo(f"wrote {path}", err=True)
+            echo(f"wrote {path}", err=True)
     if as_json:
-        click.echo(json.dumps(verdict.to_dict()))
+        echo(json.dumps(verdict.to_dict()))
     else:
         print_verdict(verdict)
     return _EXITS[verdict.outcome]
@@ -299,7 +300,7 @@ def _prove(
                 raise failure from error
 
     nbytes = sum(file.nbytes for file in layout.files)
-    click.echo(f"replaying {counted(len(layout.files), 'file')}, {nbytes:,} bytes", err=True)
+    echo(f"replaying {counted(len(layout.files), 'file')}, {nbytes:,} bytes", err=True)
     with SparkProgress() as progress:
         return interruptible(work)
 

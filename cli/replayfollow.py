@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..wheel.errors import InvalidConfiguration
-from .printing import quiet_pipe
+from .printing import echo, quiet_pipe
 from .shared import Exit, F, print_json, span
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def run_audit(
         interrupted = False
         try:
             spark = stack.enter_context(session(master, driver_memory=driver_memory, more=more))
-            click.echo(f"following {', '.join(settings.directories)}", err=True)
+            echo(f"following {', '.join(settings.directories)}", err=True)
             for_s = math.inf if run_for is None else run_for.total_seconds()
             end = time.monotonic() + for_s
             follow(spark, audit, every_s=EVERY_S, goes_on=lambda: time.monotonic() < end)
@@ -127,7 +127,7 @@ def _print_finding(finding: Mapping[str, Any]) -> None:
     where = finding.get("id") or finding.get("file") or ""
     topic = f" for {finding['topic']}" if finding.get("topic") else ""
     more = f" (and {finding['and_more']:,} more)" if "and_more" in finding else ""
-    click.echo(f"{finding['flag']}: {where}{topic}: {finding['text']}{more}")
+    echo(f"{finding['flag']}: {where}{topic}: {finding['text']}{more}")
 
 
 def _note(line: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ def _note(line: Mapping[str, Any]) -> None:
     again = ", again" if line["again"] else ""
     late = line["lateness_ms"]
     lateness = "" if late is None else "; late by p50 {}, p99 {}, max {} ms".format(*late)
-    click.echo(f"{begin} to {end}{again}: {_counts(line)}{_flagged(line)}{lateness}", err=True)
+    echo(f"{begin} to {end}{again}: {_counts(line)}{_flagged(line)}{lateness}", err=True)
 
 
 def _sum(summary: Mapping[str, Any]) -> None:
@@ -143,12 +143,12 @@ def _sum(summary: Mapping[str, Any]) -> None:
     more = f"; windows not judged yet: {open_}" if open_ else ""
     if summary["exactly_once"]:
         more += f"; repeated {summary['repeated']:,} (exactly once)"
-    click.echo(f"in all: {_counts(summary)}{_flagged(summary)}{more}", err=True)
+    echo(f"in all: {_counts(summary)}{_flagged(summary)}{more}", err=True)
     if summary["failed"]:
-        click.echo("something is wrong", err=True)
+        echo("something is wrong", err=True)
     else:
         judged = summary["accepted"] or summary["delivered"]
-        click.echo("nothing is lost" if judged else "nothing was judged", err=True)
+        echo("nothing is lost" if judged else "nothing was judged", err=True)
 
 
 def _counts(line: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import click
 
 from ..client import Client
 from ..client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, is_id
+from .printing import echo
 from .shared import Exit, check_due, due_options, json_option, node_options, print_json
 
 
@@ -40,5 +41,5 @@ def command(
     if as_json:
         print_json({"id": message_id, "answer": answer, "new_id": moved})
     else:
-        click.echo("\t".join(filter(None, (message_id, answer, moved))))
+        echo("\t".join(filter(None, (message_id, answer, moved))))
     return Exit.DONE if moved else Exit.FAILED

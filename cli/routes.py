@@ -11,7 +11,7 @@ import click
 from ..client import Client
 from ..policy.routes import find_route
 from .policies import settings_of
-from .printing import print_table
+from .printing import echo, print_table
 from .shared import json_option, node_options, pair, print_json
 
 _ALWAYS = "(each message)"
@@ -48,7 +48,7 @@ def list_command(path: Path | None, address: str, timeout: timedelta, as_json: b
     ]
     print_table(rows, "lll", ("route", "where", "to"))
     if settings.groups:
-        click.echo()
+        echo()
         groups = sorted(settings.groups.items())
         print_table(
             [(group, _ALWAYS if rule is None else str(rule)) for group, rule in groups],
@@ -94,7 +94,7 @@ def explain(
             for one, branch in zip(branches, found.branches, strict=True)
         ]
         print_table(rows, "lll", ("matches", "where", "to"))
-        click.echo(f"\ngoes to  {' '.join(topics) or 'no topic: it is refused'}")
+        echo(f"\ngoes to  {' '.join(topics) or 'no topic: it is refused'}")
     if not topics:
         found.topics(pairs)  # raises
 
@@ -114,4 +114,4 @@ def forget(group: str, address: str, timeout: timedelta, as_json: bool) -> None:
     if as_json:
         print_json({"group": group, "forgotten": known})
     else:
-        click.echo(f"{group}: " + ("forgotten" if known else "had no rule"))
+        echo(f"{group}: " + ("forgotten" if known else "had no rule"))

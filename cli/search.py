@@ -22,7 +22,7 @@ from ..wheel.mark import RowKey
 from ..wheel.schema import times
 from ..wheel.texts import counted, time_text
 from .bulkcancel import BulkCancel
-from .printing import Listing, print_table, quiet_pipe
+from .printing import Listing, echo, print_table, quiet_pipe
 from .shared import (
     Exit,
     data_argument,
@@ -164,7 +164,7 @@ def _print_count(found: PendingCount, by: str | None, as_json: bool) -> int:
     if by == _TOPIC:
         rows = [(topic, f"{count:,}") for topic, count in found.by_topic.items()]
         print_table(rows, "lr", ("topic", "messages"))
-    click.echo(f"{counted(found.total, 'message')} pending")
+    echo(f"{counted(found.total, 'message')} pending")
     return _print_read(found)
 
 
@@ -181,7 +181,7 @@ def _print_page(page: PendingPage, as_json: bool) -> int:
         print_json({"page": {"messages": len(page.ids), "next": following, **_read(page)}})
         return Exit.DONE if page.complete else Exit.FAILED
     more = "" if following is None else f"; the next page: --page {following}"
-    click.echo(f"{counted(len(page.ids), 'message')}{more}", err=True)
+    echo(f"{counted(len(page.ids), 'message')}{more}", err=True)
     return _print_read(page)
 
 
@@ -207,7 +207,7 @@ def _print_fates(fates: list[MessageFate], as_json: bool) -> int:
             accepted, left = (
                 "-" if ms is None else time_text(ms) for ms in (fate.created_ms, fate.left_ms)
             )
-            click.echo(f"{fate.id}\t{fate.state}\t{fate.why}\t{accepted}\t{left}")
+            echo(f"{fate.id}\t{fate.state}\t{fate.why}\t{accepted}\t{left}")
     unknown = any(fate.state is MessageState.UNKNOWN for fate in fates)
     return Exit.FAILED if unknown else Exit.DONE
 
@@ -226,13 +226,13 @@ def _print_read(answer: PendingCount | PendingPage) -> int:
     """Print what was read for an answer, for people; the exit code."""
     point = answer.point
     mark = time_text(point.mark_ms) if point.mark_ms >= 0 else "none yet"
-    click.echo(
+    echo(
         f"looked through {counted(answer.looked_through, 'row')}; seen is the log up to offset"
         f" {point.next_offset - 1}, delivery up to {mark}",
         err=True,
     )
     for problem in answer.problems:
-        click.echo(f"problem: {problem}", err=True)
+        echo(f"problem: {problem}", err=True)
     if not answer.complete:
-        click.echo("not complete: rows may be missing", err=True)
+        echo("not complete: rows may be missing", err=True)
     return Exit.DONE if answer.complete else Exit.FAILED

@@ -31,6 +31,7 @@ from ..policy.levels import instant_ms, span_of
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra, SlotwheelError
 from ..wheel.protocol import DEFAULT_ADDRESS
+from .printing import echo
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -228,7 +229,7 @@ def awaited(call: Callable[[], T], until_s: float = math.inf) -> T:
             if not error.retryable or time.monotonic() > until_s:
                 raise
             if not said:
-                click.echo(f"waiting: {error}", err=True)
+                echo(f"waiting: {error}", err=True)
                 said = True
             time.sleep(_AGAIN_S)
 
@@ -363,7 +364,7 @@ def check_range(start: datetime | None, end: datetime | None) -> None:
 
 
 def print_json(fields: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(fields))
+    echo(json.dumps(fields))
 
 
 def need_gateway() -> None:

@@ -12,7 +12,7 @@ from ..client.groupstatus import REPLICATION, group_status
 from ..intake.sources import MISSED
 from ..replication.status import missing_votes
 from ..wheel.texts import time_text
-from .printing import print_table
+from .printing import echo, print_table
 from .shared import json_option, node_options, print_json
 
 _COLUMNS = (
@@ -55,7 +55,7 @@ def command(address: str, timeout: timedelta, acknowledge: bool, as_json: bool) 
     delay_topics = found.pop("delay_topics", None)
     width = max(len(name) for name in found)
     for name, value in found.items():
-        click.echo(f"{name.replace('_', ' '):<{width}}  {_for_people(name, value)}")
+        echo(f"{name.replace('_', ' '):<{width}}  {_for_people(name, value)}")
     if delay_topics is not None:
         _print_delay_topics(delay_topics)
     if group is not None:
@@ -72,18 +72,18 @@ def _print_delay_topics(found: dict[str, Any]) -> None:
         for one in found["sources"]
     ]
     if rows:
-        click.echo()
+        echo()
         heads = ["delay topic", "partition", "position", "lag", "state"]
         print_table(rows, "lrrrl", heads)
     if found["not_stored"]:
-        click.echo(f"positions are not stored in Kafka: {found['not_stored']}")
+        echo(f"positions are not stored in Kafka: {found['not_stored']}")
     if found["not_read"]:
-        click.echo()
-        click.echo("Not read, until acknowledged with --acknowledge:")
+        echo()
+        echo("Not read, until acknowledged with --acknowledge:")
     for one in found["not_read"]:
-        click.echo(f"  {_unread_text(one)}")
+        echo(f"  {_unread_text(one)}")
     if found["not_read_dropped"]:
-        click.echo(f"  and {found['not_read_dropped']} older ones")
+        echo(f"  and {found['not_read_dropped']} older ones")
 
 
 def _unread_text(one: dict[str, Any]) -> str:
@@ -106,7 +106,7 @@ def _print_group(group: dict[str, Any]) -> None:
     if master:
         where = f"{master} at {group.get('master_address')}"
     lease_ms = group.get("lease_ms")
-    click.echo()
+    echo()
     for name, value in (
         ("node", group.get("me")),
         ("role", group.get("role")),
@@ -116,18 +116,18 @@ def _print_group(group: dict[str, Any]) -> None:
         ("lease", f"{lease_ms} ms" if isinstance(lease_ms, int) and lease_ms > 0 else None),
     ):
         if value is not None:
-            click.echo(f"{name:<8}{_for_people(name, value)}")
+            echo(f"{name:<8}{_for_people(name, value)}")
     peers = group.get("peers") or []
     columns = [one for one in _COLUMNS if any(peer.get(one[1]) is not None for peer in peers)]
     if not columns:
         return
     sides = "".join("r" if name in _NUMBERS else "l" for _, name in columns)
     rows = ([_cell(name, peer.get(name)) for _, name in columns] for peer in peers)
-    click.echo()
+    echo()
     print_table(rows, sides, [heading for heading, _ in columns])
     for peer in peers:
         if peer.get("error") and not peer.get("connected"):
-            click.echo(f"{peer['id']}: {peer['error']}")
+            echo(f"{peer['id']}: {peer['error']}")
 
 
 def _cell(name: str, value: Any) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import click
 
 from ..client import Client
+from .printing import echo
 from .shared import json_option, node_options, print_json
 
 
@@ -26,4 +27,4 @@ def command(address: str, timeout: timedelta, as_json: bool) -> None:
     if as_json:
         print_json({"master_address": master})
     else:
-        click.echo(master)
+        echo(master)

@@ -35,7 +35,7 @@ from ..trace.events import EventKind
 from ..trace.store import TraceKey, TracePage, TraceQuery
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted, time_text
-from .printing import Listing, print_table, printable, quiet_pipe
+from .printing import Listing, echo, print_table, printable, quiet_pipe
 from .shared import Exit, instant, json_option, positive_span, print_json, span_ms
 
 _LATENCY, _ANOMALIES = "latency", "anomalies"
@@ -177,15 +177,15 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
     if as_json:
         print_json(chain_fields(chain))
         return code
-    click.echo(f"{chain.id}: {chain.state}")
+    echo(f"{chain.id}: {chain.state}")
     for group, state in chain.outcomes.items():
-        click.echo(f"  {printable(group or NO_GROUP)}: {state}")
+        echo(f"  {printable(group or NO_GROUP)}: {state}")
     numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
     if len(numbers) > 1:
         for one in chain.messages:
             parent = f", of {numbers[one.comes_from]}" if one.comes_from in numbers else ""
             shown = printable(one.id)
-            click.echo(f"  message {numbers[one.id]}{parent}: {shown}, {one.state}")
+            echo(f"  message {numbers[one.id]}{parent}: {shown}, {one.state}")
     rows = [
         (
             "unknown" if step.at_ms is None else time_text(step.at_ms),
@@ -203,11 +203,11 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
         print_table(rows, "lrllrll", headings)
     if chain.latency_ms:
         steps = ", ".join(f"{step} {ms:,.1f} ms" for step, ms in chain.latency_ms.items())
-        click.echo(f"latency: {steps}")
+        echo(f"latency: {steps}")
     for anomaly in chain.anomalies:
-        click.echo(f"{anomaly.kind}: {printable(anomaly.text)}")
+        echo(f"{anomaly.kind}: {printable(anomaly.text)}")
     for line in chain.missing:
-        click.echo(f"not known: {printable(line)}", err=True)
+        echo(f"not known: {printable(line)}", err=True)
     return code
 
 
@@ -232,10 +232,10 @@ def _print_events(page: TracePage, as_json: bool) -> int:
         if rows:
             print_table(rows, "lrlrll", ("at", "message", "what", "took", "where", "why"))
         for message_id, number in numbers.items():
-            click.echo(f"message {number}: {printable(message_id)}")
+            echo(f"message {number}: {printable(message_id)}")
         more = "" if following is None else f"; the next page: --page {printable(following)}"
         looked = counted(page.looked_through, "row")
-        click.echo(f"{counted(count, 'event')}{more}; looked through {looked}", err=True)
+        echo(f"{counted(count, 'event')}{more}; looked through {looked}", err=True)
     return _ended(page.problems)
 
 
@@ -281,11 +281,11 @@ def _print_anomalies(found: AnomaliesFound, as_json: bool) -> int:
         print_json({"anomalies": dict(found.counts)})
     else:
         counts = [f"{kind} {found.counts[kind]:,}" for kind in AnomalyKind if kind in found.counts]
-        click.echo(f"in all: {', '.join(counts) or 'none'}", err=True)
+        echo(f"in all: {', '.join(counts) or 'none'}", err=True)
     return _ended(found.problems)
 
 
 def _ended(problems: tuple[Problem, ...]) -> int:
     for one in problems:
-        click.echo(f"problem: {one}", err=True)
+        echo(f"problem: {one}", err=True)
     return Exit.FAILED if problems else Exit.DONE

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import click
-
-from .printing import print_table
+from .printing import echo, print_table
 
 if TYPE_CHECKING:
     from ..replay.report.verdict import Verdict
@@ -17,23 +15,23 @@ _SHOWN = 20
 
 def print_verdict(verdict: Verdict) -> None:
     """Print a verdict for people: first the outcome, then the counts, then the problems."""
-    click.echo(verdict.outcome.upper())
+    echo(verdict.outcome.upper())
     for reason in verdict.reasons:
-        click.echo(f"  {reason}")
+        echo(f"  {reason}")
     for point in verdict.open_points:
-        click.echo(f"  not decided: {point}")
+        echo(f"  not decided: {point}")
     print_table(_lines(verdict), "lr")
     if verdict.problems and not verdict.reasons:
-        click.echo("These do not fail the proof:")
+        echo("These do not fail the proof:")
     for problem in verdict.problems[:_SHOWN]:
         where = problem.id or problem.file
-        click.echo(f"{problem.kind}: {where}: {problem.text}")
+        echo(f"{problem.kind}: {where}: {problem.text}")
     total = sum(verdict.problem_counts.values())
     if total > _SHOWN:
         more = total - min(_SHOWN, len(verdict.problems))
-        click.echo(f"… and {more:,} more; --report DIR and --json list them")
+        echo(f"… and {more:,} more; --report DIR and --json list them")
     for note in verdict.notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
 
 
 def _lines(verdict: Verdict) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ from ..wheel.findings import CheckedFile, Finding
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from .agree import compare_directories, print_agreement
-from .printing import print_table
+from .printing import echo, print_table
 from .progress import progress_bar
 from .shared import Exit, data_argument, json_option, print_json
 
@@ -200,14 +200,14 @@ def verify(directory: Path, quiet: bool) -> Summary:
 
 def _print(summary: Summary) -> None:
     if summary.running is not None:
-        click.echo(
+        echo(
             f"A node (process {summary.running}) is running on this directory: only what was"
             " committed is verified, and what it is writing just now may show up as a note."
         )
     print_table(_lines(summary), "lrrrr", ("", "ok", "invalid", "rows", "bytes"))
     print_findings("note", summary.notes, _NOTES_SHOWN)
     print_findings("invalid", summary.faults)
-    click.echo(summary.verdict)
+    echo(summary.verdict)
 
 
 def _lines(summary: Summary) -> Iterator[list[str]]:
@@ -219,6 +219,6 @@ def _lines(summary: Summary) -> Iterator[list[str]]:
 
 def print_findings(word: str, findings: list[Finding], shown: int = _FAULTS_SHOWN) -> None:
     for finding in findings[:shown]:
-        click.echo(f"{word}: {finding}")
+        echo(f"{word}: {finding}")
     if len(findings) > shown:
-        click.echo(f"{word}: and {len(findings) - shown} more (--json prints all)")
+        echo(f"{word}: and {len(findings) - shown} more (--json prints all)")

@@ -30,7 +30,7 @@ from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage
 from ...wheel.texts import counted, time_text
 from ..consume import arrow_file, one_source
-from ..printing import Listing, print_table, quiet_pipe
+from ..printing import Listing, echo, print_table, quiet_pipe
 from ..progress import progress_bar
 from ..resending import confirmed
 from ..shared import (
@@ -175,7 +175,7 @@ def _open_source(
 
 
 def _report_damage(text: str) -> None:
-    click.echo(f"damaged: {text}", err=True)
+    echo(f"damaged: {text}", err=True)
 
 
 @command.command("list", short_help="Count the letters by reason and topic.")
@@ -198,7 +198,7 @@ def list_command(as_json: bool, **options: Any) -> None:
             again = counts[reason, topic, True]
             rows.append((reason, topic, again + counts[reason, topic, False], again))
         if letters.source.is_kafka and not rows:
-            click.echo(_KEPT, err=True)
+            echo(_KEPT, err=True)
         if as_json:
             for row in rows:
                 print_json(dict(zip(_COLUMNS, row, strict=True)))
@@ -206,7 +206,7 @@ def list_command(as_json: bool, **options: Any) -> None:
         texts = [(reason, topic or "", f"{n:,}", f"{again:,}") for reason, topic, n, again in rows]
         print_table(texts, "llrr", _COLUMNS)
         total, again = (sum(row[2] for row in rows), sum(row[3] for row in rows))
-        click.echo(f"{counted(total, 'letter')}, {again:,} redriven")
+        echo(f"{counted(total, 'letter')}, {again:,} redriven")
 
 
 @command.command("show", short_help="Print one letter whole.")
@@ -252,11 +252,11 @@ def _print_whole(fields: Fields) -> None:
         if name == "headers":
             for header in value:
                 content = next(text for key, text in header.items() if key != "key")
-                click.echo(f"header {header['key']}: {content}")
+                echo(f"header {header['key']}: {content}")
         elif name == "buried_ms":
-            click.echo(f"buried: {'unknown' if value is None else time_text(value)}")
+            echo(f"buried: {'unknown' if value is None else time_text(value)}")
         elif value is not None:
-            click.echo(f"{name}: {value}")
+            echo(f"{name}: {value}")
 
 
 @command.command("redrive", short_help="Send letters where they were meant to go, each once.")
@@ -330,20 +330,20 @@ def purge_command(yes: bool, **options: Any) -> int:
         letters = _letters(stack, **options)
         opened = letters.opened(stack)
         count = sum(batch.num_rows for batch in letters.read(opened))
-        click.echo(f"{counted(count, 'letter')} to be deleted from {letters.topic}", err=True)
+        echo(f"{counted(count, 'letter')} to be deleted from {letters.topic}", err=True)
         if not yes and not confirmed("delete"):
-            click.echo("Nothing was deleted.", err=True)
+            echo("Nothing was deleted.", err=True)
             return Exit.FAILED
         embedded = letters.source.files is not None
         if not embedded:
             purge(opened)
     if embedded and purge_embedded(options["data"], letters.topic):
-        click.echo(
+        echo(
             "deleted all but the newest letters: exactly-once delivery reads them when the node"
             " starts. Start and stop it, and run this again"
         )
         return Exit.FAILED
-    click.echo(f"deleted {counted(count, 'letter')}")
+    echo(f"deleted {counted(count, 'letter')}")
     return Exit.DONE
 
 

@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import click
 import pyarrow as pa
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
@@ -19,6 +18,7 @@ from ...deadletters.notes import Redriven
 from ...deadletters.source import LetterSource, Topic
 from ...wheel.errors import SlotwheelError
 from ...wheel.texts import counted
+from ..printing import echo
 from ..progress import progress_bar
 from ..resending import confirmed, interruptible
 from ..shared import Exit, print_json
@@ -55,7 +55,7 @@ def redrive(
             return Exit.DONE
         course.check()
         if not asked.yes and not confirmed():
-            click.echo("Nothing was sent.", err=True)
+            echo("Nothing was sent.", err=True)
             return Exit.FAILED
         with interruptible():
             return _send(asked, course)
@@ -63,7 +63,7 @@ def redrive(
 
 def _show(course: RedriveCourse) -> None:
     def note(text: str) -> None:
-        click.echo(text, err=True)
+        echo(text, err=True)
 
     counts, order = course.counts, course.order
     note(f"{counted(counts.letters, 'letter')} to be sent again")
@@ -93,9 +93,9 @@ def _send(asked: Asked, course: RedriveCourse) -> int:
     def report(place: tuple[int, int], error: SlotwheelError) -> None:
         shown = place_text(*place)
         if asked.as_json:
-            click.echo(json.dumps({"letter": shown, "error": error.to_wire()}), err=True)
+            echo(json.dumps({"letter": shown, "error": error.to_wire()}), err=True)
         else:
-            click.echo(f"error: letter {shown}: {error}", err=True)
+            echo(f"error: letter {shown}: {error}", err=True)
 
     try:
         with progress_bar("sending", course.counts.letters, *columns) as step:
@@ -112,13 +112,13 @@ def _finish(asked: Asked, course: RedriveCourse) -> None:
         print_json(course.summary())
         return
     if course.sending is None:
-        click.echo("redrove no letter")
+        echo("redrove no letter")
         return
     state = course.sending.resending
     refused = f", {state.refused:,} refused" if state.refused else ""
-    click.echo(f"redrove {counted(state.sent, 'letter')}{refused}")
+    echo(f"redrove {counted(state.sent, 'letter')}{refused}")
     if course.sending.meanwhile:
-        click.echo(f"{course.sending.meanwhile:,} were redriven by another command meanwhile")
+        echo(f"{course.sending.meanwhile:,} were redriven by another command meanwhile")
     if course.left:
         doubt = f"; of {state.under_way:,} it is not known yet" if state.under_way else ""
-        click.echo(f"not complete: run it again to go on{doubt}")
+        echo(f"not complete: run it again to go on{doubt}")

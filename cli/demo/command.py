@@ -20,7 +20,7 @@ import click
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.slots.slotfile import path_of
 from ..agree import compare_directories
-from ..printing import print_table
+from ..printing import echo, print_table
 from ..shared import Exit, json_option, need_gateway, print_json
 from ..verify import Summary, print_findings, verify
 from .proof import Outage, Proof, Spread, prove
@@ -119,13 +119,13 @@ def command(
             }
         )
     else:
-        click.echo()
+        echo()
         print_table(_lines(proof, after.outages, in_files), "lrl")
-        click.echo()
+        echo()
         _print_checks(verified, differ)
-        click.echo()
+        echo()
         _print_what_next(directory, after)
-        click.echo("The proof holds." if holds else "THE PROOF FAILS: see above.")
+        echo("The proof holds." if holds else "THE PROOF FAILS: see above.")
     if stay:
         _stay(story, as_json)
     return Exit.DONE if holds else Exit.FAILED
@@ -138,8 +138,8 @@ def _stay(story: Story, as_json: bool) -> None:
         if as_json:
             print_json({"console": url})
         else:
-            click.echo()
-            click.echo(f"The console: {url}  (Ctrl-C ends it)")
+            echo()
+            echo(f"The console: {url}  (Ctrl-C ends it)")
         threading.Event().wait()
 
 
@@ -194,11 +194,11 @@ def _in_ms(spread: Spread) -> str:
 def _print_checks(verified: dict[str, Summary], differ: dict[str, list[str]]) -> None:
     for summary in verified.values():
         print_findings("invalid", summary.faults)
-        click.echo(f"slotwheel verify {summary.directory}: {summary.verdict}")
+        echo(f"slotwheel verify {summary.directory}: {summary.verdict}")
     for pair, problems in differ.items():
-        click.echo(f"peers {pair} differ: {problems[0]}")
+        echo(f"peers {pair} differ: {problems[0]}")
     if len(verified) > 1 and not differ:
-        click.echo("slotwheel verify --against: the peers agree")
+        echo("slotwheel verify --against: the peers agree")
 
 
 def _print_what_next(directory: Path, after: Aftermath) -> None:
@@ -208,14 +208,14 @@ def _print_what_next(directory: Path, after: Aftermath) -> None:
     delivered = after.directories[after.outages[0].killed]
     slot = paths[0] / path_of(after.kept_seconds[0])
     code = f"import pyarrow as pa; print(pa.ipc.open_stream(pa.OSFile('{slot}')).read_all())"
-    click.echo(f"Slot files of messages due in an hour are in {slot.parent}. Open one:")
-    click.echo(f'  {sys.executable} -c "{code}"')
-    click.echo("Let Spark prove it from the files and the client's receipts (README.md, Prove it);")
-    click.echo(f"needs Java 17, and once: {sys.executable} -m pip install 'slotwheel[replay]'")
+    echo(f"Slot files of messages due in an hour are in {slot.parent}. Open one:")
+    echo(f'  {sys.executable} -c "{code}"')
+    echo("Let Spark prove it from the files and the client's receipts (README.md, Prove it);")
+    echo(f"needs Java 17, and once: {sys.executable} -m pip install 'slotwheel[replay]'")
     where = " ".join(map(str, paths))
     once = " --exactly-once" if len(paths) == 1 else ""
-    click.echo(f"  {program} replay {where} --receipts {directory / RECEIPTS}{once}")
-    click.echo("Look around, and remove it when you are done:")
-    click.echo(f"  {program} inspect slots {paths[0]}")
-    click.echo(f"  {program} consume {TOPICS[0]} --data {delivered} --limit 5")
-    click.echo(f"  rm -r {directory}")
+    echo(f"  {program} replay {where} --receipts {directory / RECEIPTS}{once}")
+    echo("Look around, and remove it when you are done:")
+    echo(f"  {program} inspect slots {paths[0]}")
+    echo(f"  {program} consume {TOPICS[0]} --data {delivered} --limit 5")
+    echo(f"  rm -r {directory}")
