@@ -55,8 +55,13 @@ def as_messages(letters: pa.RecordBatch, to_topic: str | None) -> pa.RecordBatch
         topic = pa.repeat(pa.scalar(to_topic, pa.utf8()), letters.num_rows)
         same = pc.fill_null(pc.equal(meant, to_topic), False)
         partition = pc.if_else(same, partition, pa.scalar(None, pa.int32()))
-    own = without_header(headers_again(letters.column("headers")), REDELIVERED_ID_HEADER)
-    added = headers_of({REDELIVERED_ID_HEADER: letters.column("id").cast(pa.binary())})
+    own = headers_again(letters.column("headers"))
+    before = HeaderColumn(own).last_values(REDELIVERED_ID_HEADER)
+    ids = pc.coalesce(letters.column("id").cast(pa.binary()), before.cast(pa.binary()))
+    own, added = (
+        without_header(own, REDELIVERED_ID_HEADER),
+        headers_of({REDELIVERED_ID_HEADER: ids}),
+    )
     columns = {"topic": topic, "for_partition": partition, "headers": with_headers(own, added)}
     every = [columns[name] if name in columns else letters.column(name) for name in AGAIN.names]
     return pa.RecordBatch.from_arrays(every, schema=AGAIN)
