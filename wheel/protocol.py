@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -294,11 +295,15 @@ def translate(error: BaseException) -> SlotwheelError:
             remedy="Check the port; a gateway's address is given as http://HOST:PORT",
         )
     reason = next((short for pattern, short in _REASONS if pattern in text), text)
+    where = _ADDRESS.search(text)
+    if where is not None and reason != text:
+        reason = f"{where[1]}: {reason}"
     return NodeUnreachable(
         f"node not reachable: {reason}", remedy="Check the address, and that the node runs"
     )
 
 
+_ADDRESS = re.compile(r"(?:ipv[46]:|errors resolving )(\S+): ")
 _REASONS = (
     ("Connection refused", "connection refused"),
     ("Deadline Exceeded", "no answer in time"),

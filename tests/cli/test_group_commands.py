@@ -157,7 +157,7 @@ def test_a_group_that_forms_says_for_whom_it_waits(
         assert main.run(["status", "--node", addresses["a"]]) == 0
         text = capsys.readouterr().out
         assert re.search(rf"^master +none known: {re.escape(wanted)}", text, re.MULTILINE), text
-        assert "b: node not reachable: connection refused. Check" in text
+        assert f"b: node not reachable: {addresses['b']}: connection refused. Check" in text
         asked = [line for line in node.log_text().splitlines() if "replication-asks" in line]
         assert len(asked) == 1, asked
         assert "b: does not answer, c: does not answer" in asked[0]

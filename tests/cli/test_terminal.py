@@ -40,7 +40,10 @@ def answering(found: object) -> Callable[..., Any]:
                 "master": HOSTILE,
                 "peers": [{"id": HOSTILE, "connected": False, "error": HOSTILE}],
             },
-            "sources": [], "not_read": [], "not_stored": "", "not_read_dropped": 0,
+            "sources": [],
+            "not_read": [],
+            "not_stored": "",
+            "not_read_dropped": 0,
         },
     ],
 )
