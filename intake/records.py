@@ -21,7 +21,7 @@ import pyarrow as pa
 from ..policy import deadletters
 from ..policy.deadletters import DEAD_LETTER_TOPIC, letter_headers
 from ..policy.failure import Origin
-from ..policy.headers import RETRY
+from ..policy.headers import ASKS_AGAIN
 from ..policy.policyset import PolicySet
 from ..wheel.checks import bad_rows
 from ..wheel.config import WheelConfig
@@ -82,7 +82,7 @@ def rows_of(
     columns = zip(records.timestamps, records.keys, records.values, records.headers, strict=True)
     for number, (record, at) in enumerate(zip(columns, places, strict=True)):
         try:
-            made.append(rows_of_record(*record, settings, dead_topic, at))
+            made.append(rows_of_record(*record, settings, dead_topic, at, now_ms))
         except InvalidMessage as error:
             reasons[number] = copy(error)
             made.append([Row(now_ms, dead_topic, None, None, None, ())])
@@ -134,7 +134,7 @@ def _dead_letter(
     bytes_max: int,
 ) -> Row:
     wanted = next((value for name, value in original if name == TOPIC), None)
-    asked_again = any(name == RETRY for name, _ in original)
+    asked_again = any(name in ASKS_AGAIN for name, _ in original)
     added = letter_headers(
         deadletters.INTAKE,
         deadletters.UNUSABLE_RETRY if asked_again else deadletters.BAD_RECORD,

@@ -91,7 +91,8 @@ def test_every_operation_has_a_name_of_its_own_and_schemas_for_its_parameters() 
 def test_every_answer_that_is_no_error_is_one_schema_and_every_error_another() -> None:
     of_errors = {"$ref": "#/components/schemas/ErrorBody"}
     for name, one in OPERATIONS.items():
-        done, failed = [], []
+        done: list[dict[str, Any]] = []
+        failed: list[dict[str, Any]] = []
         for status, response in one["responses"].items():
             named = DESCRIPTION["components"]["responses"].get(status)
             whole = named if "$ref" in response else response
