@@ -11,8 +11,8 @@ from ..reading.directory import reading, running_process
 from ..reading.state import load_state
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.texts import counted
-from .printing import echo
 from .progress import bars
+from .terminal import echo
 
 _NOTES_SHOWN = 20
 

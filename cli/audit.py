@@ -27,7 +27,7 @@ from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.events import AUDIT_TOPIC
 from ..wheel.checks import check_topic
 from ..wheel.texts import time_text
-from .printing import echo, quiet_pipe
+from .printing import quiet_pipe
 from .resending import interruptible
 from .shared import (
     Exit,
@@ -40,6 +40,7 @@ from .shared import (
     span,
     span_ms,
 )
+from .terminal import echo
 
 _ROWS = 30
 _STYLES = {

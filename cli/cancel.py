@@ -12,8 +12,8 @@ import click
 from ..client import Client
 from ..client.cancels import UNKNOWN, answers
 from ..client.message import clock_ms
-from .printing import echo
 from .shared import Exit, is_typed, json_option, node_options, print_json
+from .terminal import echo
 
 _NO_IDS = "Give ids as arguments, or on stdin, one a line; or --where with --data."
 

@@ -9,8 +9,8 @@ import click
 from ..client import Client
 from ..wheel.protocol import CLOCK_ACCEPT, CLOCK_SET_BACK, CLOCK_SHOW
 from ..wheel.texts import time_text
-from .printing import echo
 from .shared import json_option, node_options, print_json
+from .terminal import echo
 
 
 @click.command("clock", short_help="Show a node's clock; accept a jump, set the mark back.")

@@ -26,9 +26,10 @@ from ..reading.messagefields import Fields
 from ..reading.topicreader import TopicReader, check_exists
 from ..wheel.checks import check_topic
 from .fields import record_fields, topic_fields
-from .printing import Listing, echo, quiet_pipe
+from .printing import Listing, quiet_pipe
 from .progress import progress_bar
 from .shared import awaited, is_typed, json_option, kafka_option
+from .terminal import echo
 
 LOOK_AGAIN_S = 0.02
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import click
 
 from ..wheel.errors import SlotwheelError
-from .printing import echo
 from .shared import Exit, Session, long_name, note_json
+from .terminal import echo
 
 PREFIX = "SLOTWHEEL"
 _LOW = 10

@@ -10,8 +10,9 @@ import click
 from ..client import Client
 from ..policy.policyset import PolicySet
 from .configfile import read_policies
-from .printing import echo, print_table
+from .printing import print_table
 from .shared import json_option, node_options, print_json
+from .terminal import echo
 
 
 @click.command("policies", short_help="Show levels and retry policies of a group.")

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-import click
 from rich.console import Console
 from rich.table import Table
 
 from ..reading.messagefields import Fields
 from ..wheel.texts import time_text
+from .terminal import echo, printable
 
 _TEXT_MAX = 60
 _WIDE = 1000
@@ -38,21 +38,6 @@ def text_line(fields: Fields) -> str:
         elif value is not None:
             parts.append(f"{name} {printable(str(value))}")
     return "  ".join(parts)
-
-
-def printable(text: str) -> str:
-    """With control characters written as in Python: others chose the text, and a terminal would
-    obey it."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
-
-
-def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print lines, each ``printable``: a node, a broker, or a file may have chosen any part of
-    them. The only way by which a command prints text."""
-    lines = ("\t".join(map(printable, one.split("\t"))) for one in str(text).split("\n"))
-    click.echo("\n".join(lines), err=err, nl=nl)
 
 
 def _short(text: str) -> str:

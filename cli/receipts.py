@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..client import Receipts
 from ..wheel.errors import InvalidMessage, SlotwheelError
-from .printing import echo
+from .terminal import echo
 
 PARTS_WAITING_MAX = 16
 BAD_MESSAGES_MAX = 100

@@ -23,11 +23,11 @@ from ..client.resending import Resending
 from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidMessage
 from ..wheel.texts import counted, time_text
-from .printing import echo
 from .progress import progress_bar
 from .receipts import print_refused
 from .resending import confirmed, interruptible
 from .shared import Exit, F, check_range, epoch_ms, is_typed, node_options, print_json
+from .terminal import echo
 
 if TYPE_CHECKING:
     from ..replay.redeliver import Redelivery, RedeliveryCounts, Selection

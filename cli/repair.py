@@ -17,8 +17,8 @@ from ..wheel.slots.mend import MENDED_DIRECTORY
 from ..wheel.slots.slotfile import path_of
 from ..wheel.state import LmdbState
 from ..wheel.texts import counted
-from .printing import echo
 from .shared import Exit, data_argument, json_option, print_json
+from .terminal import echo
 
 _NEXT = {
     False: "look whether a backup or a peer has them before you give them up with --yes",

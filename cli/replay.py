@@ -20,7 +20,6 @@ import click
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted
-from .printing import echo
 from .redeliver import redeliver_options
 from .replayfollow import follow_options, run_audit
 from .shared import (
@@ -35,6 +34,7 @@ from .shared import (
     span_ms,
 )
 from .sparkprogress import SparkProgress
+from .terminal import echo
 from .verdict import print_verdict
 
 if TYPE_CHECKING:

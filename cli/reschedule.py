@@ -8,8 +8,8 @@ import click
 
 from ..client import Client
 from ..client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, is_id
-from .printing import echo
 from .shared import Exit, check_due, due_options, json_option, node_options, print_json
+from .terminal import echo
 
 
 @click.command("reschedule", short_help="Give a message another due time.")

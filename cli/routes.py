@@ -11,8 +11,9 @@ import click
 from ..client import Client
 from ..policy.routes import find_route
 from .policies import settings_of
-from .printing import echo, print_table
+from .printing import print_table
 from .shared import json_option, node_options, pair, print_json
+from .terminal import echo
 
 _ALWAYS = "(each message)"
 

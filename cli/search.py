@@ -22,7 +22,7 @@ from ..wheel.mark import RowKey
 from ..wheel.schema import times
 from ..wheel.texts import counted, time_text
 from .bulkcancel import BulkCancel
-from .printing import Listing, echo, print_table, quiet_pipe
+from .printing import Listing, print_table, quiet_pipe
 from .shared import (
     Exit,
     data_argument,
@@ -33,6 +33,7 @@ from .shared import (
     pair,
     print_json,
 )
+from .terminal import echo
 
 _SLOT, _TOPIC = "slot", "topic"
 _CANCEL = "cancel"

@@ -31,7 +31,7 @@ from ..policy.levels import instant_ms, span_of
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra, SlotwheelError
 from ..wheel.protocol import DEFAULT_ADDRESS
-from .printing import echo
+from .terminal import echo
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

@@ -12,8 +12,9 @@ from ..client.groupstatus import REPLICATION, group_status
 from ..intake.sources import MISSED
 from ..replication.status import missing_votes
 from ..wheel.texts import time_text
-from .printing import echo, print_table
+from .printing import print_table
 from .shared import json_option, node_options, print_json
+from .terminal import echo
 
 _COLUMNS = (
     ("peer", "id"),

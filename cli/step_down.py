@@ -7,8 +7,8 @@ from datetime import timedelta
 import click
 
 from ..client import Client
-from .printing import echo
 from .shared import json_option, node_options, print_json
+from .terminal import echo
 
 
 @click.command("step-down", short_help="Have the master hand over to one of its peers.")

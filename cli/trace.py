@@ -35,8 +35,9 @@ from ..trace.events import EventKind
 from ..trace.store import TraceKey, TracePage, TraceQuery
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted, time_text
-from .printing import Listing, echo, print_table, printable, quiet_pipe
+from .printing import Listing, print_table, quiet_pipe
 from .shared import Exit, instant, json_option, positive_span, print_json, span_ms
+from .terminal import echo, printable
 
 _LATENCY, _ANOMALIES = "latency", "anomalies"
 _HOUR_MS = 3_600_000

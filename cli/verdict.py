@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .printing import echo, print_table
+from .printing import print_table
+from .terminal import echo
 
 if TYPE_CHECKING:
     from ..replay.report.verdict import Verdict

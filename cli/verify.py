@@ -29,9 +29,10 @@ from ..wheel.findings import CheckedFile, Finding
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from .agree import compare_directories, print_agreement
-from .printing import echo, print_table
+from .printing import print_table
 from .progress import progress_bar
 from .shared import Exit, data_argument, json_option, print_json
+from .terminal import echo
 
 KINDS = {
     "state": "state store",

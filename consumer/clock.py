@@ -23,7 +23,7 @@ FRESH_S = 10.0
 WAIT_S = 1.0
 
 
-class NodeClock:
+class RemoteClock:
     """``open_client``: of a node or a group; called when the time is asked for. None: there is no
     node to ask. Thread-safe."""
 

@@ -24,7 +24,7 @@ from ..policy.retry import RetryPolicy
 from ..wheel.checks import is_reserved
 from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header
-from .clock import NodeClock
+from .clock import RemoteClock
 from .message import OutputRecord, Received, expiry
 
 _BELIEVED_MS = 3_600_000
@@ -61,7 +61,7 @@ class Failing:
     group: str
     policy: RetryPolicy
     dead_topic: str
-    clock: NodeClock
+    clock: RemoteClock
 
     @property
     def dead_letters(self) -> str:

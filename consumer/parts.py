@@ -22,7 +22,7 @@ from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidConfiguration, SlotwheelError
 from ..wheel.protocol import DEFAULT_ADDRESS
 from ..wheel.rows import Header
-from .clock import NodeClock
+from .clock import RemoteClock
 from .confluent_source import confluent
 from .failing import Failing
 from .inflight import InFlight
@@ -114,7 +114,7 @@ class Parts:
         self.inflight = InFlight(
             wanted.messages_max, wanted.bytes_max, transactional=wanted.transactional
         )
-        self.clock = NodeClock(self._open_clock if self._has_node else None)
+        self.clock = RemoteClock(self._open_clock if self._has_node else None)
         self._asker: Client | None = None
         """For the clock, if no other client is there."""
         failing = Failing(wanted.group, policy, wanted.dead_letter_topic, self.clock)

@@ -1,7 +1,8 @@
 """The OpenAPI description of the table of endpoints.
 
 Theory: all of it comes from what decodes: types, their limits, docstrings of types and handlers,
-and the texts that stand below fields. So nothing is described that is not so.
+and the texts that stand below fields. So nothing is described that is not so. What is served is
+said as generators of clients read it (``generators.py``).
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import msgspec
 
 from .endpoint import AnyEndpoint, QueryDecoder
 from .errors import ErrorBody
+from .generators import Plain, either
 from .requests import ARROW, JSON
 
-OPENAPI = "3.1.0"
+OPENAPI = "3.0.3"
+"""Generators of clients do not read 3.1 alike."""
 _REF = "#/components/schemas/{name}"
 _OF_ALL = (400, 403, 404, 405, 408, 421, 429, 431, 503)
 _OF_QUERIES = (422,)
@@ -36,7 +39,7 @@ _STATUS = {
     408: "The request took too long to arrive.",
     409: "It cannot be done any more.",
     413: "The body is too large.",
-    415: "The body is of a type that is not taken here.",
+    415: "The body is of a type that is not taken here, or compressed.",
     421: "The gateway is not known by the name in `Host`.",
     422: "The request is well-formed, and asks for what cannot be done.",
     429: "Too much at once; nothing was done. `Retry-After` says when to come again.",
@@ -50,8 +53,11 @@ _TAGS |= dict.fromkeys(("cancel", "cancellations"), "messages")
 _IN_PATH = re.compile(r"\{(\w+)(?::(\w+))?\}")
 
 
-def describe(endpoints: Iterable[AnyEndpoint], version: str) -> dict[str, Any]:
-    """The description, as JSON-able data that is the same for the same table."""
+def describe(
+    endpoints: Iterable[AnyEndpoint], version: str, *, narrow: bool = True
+) -> dict[str, Any]:
+    """The description, as JSON-able data that is the same for the same table. ``narrow``: of the
+    forms that a field of a request may have, only the one that generators of clients know."""
     table = list(endpoints)
     kinds = [one.body for one in table if one.body is not None]
     kinds += [kind for one in table for kind in one.answers.values() if kind is not None]
@@ -63,6 +69,8 @@ def describe(endpoints: Iterable[AnyEndpoint], version: str) -> dict[str, Any]:
     parameters = {name: _parameters(kind, components.pop(name)) for name, kind in queries.items()}
     for kind in unique:
         _add_texts(kind, components)
+    for one in table:
+        _merge_answers(one, schemas, components)
     paths: dict[str, Any] = {}
     for one in table:
         path = _IN_PATH.sub(r"{\1}", one.path)
@@ -75,7 +83,10 @@ def describe(endpoints: Iterable[AnyEndpoint], version: str) -> dict[str, Any]:
             "version": version,
             "description": "Send messages later over HTTP: store, find, cancel and reschedule them,"
             " look at dead letters and redrive them. Times are milliseconds since 1970, UTC.",
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            "license": {
+                "name": "Apache-2.0",
+                "url": "https://www.apache.org/licenses/LICENSE-2.0",
+            },
         },
         "paths": paths,
         "components": {
@@ -83,8 +94,33 @@ def describe(endpoints: Iterable[AnyEndpoint], version: str) -> dict[str, Any]:
             "responses": {str(status): _error(status) for status in sorted(_statuses(table))},
         },
     }
-    _say_how_base64_is_written(described)
-    return described
+    return Plain(_structs_in(unique), narrow=narrow).described(described)
+
+
+def _structs_in(kinds: Iterable[Any]) -> dict[str, type[msgspec.Struct]]:
+    """All structs that types are or hold, by name."""
+    found: dict[str, type[msgspec.Struct]] = {}
+    waiting = list(kinds)
+    while waiting:
+        kind = waiting.pop()
+        waiting += get_args(kind)
+        is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        if is_struct and kind.__name__ not in found:
+            found[kind.__name__] = kind
+            waiting += get_type_hints(kind).values()
+    return found
+
+
+def _merge_answers(
+    endpoint: AnyEndpoint, schemas: dict[Any, Any], components: dict[str, Any]
+) -> None:
+    """One schema for answers of several types: a generated client knows one an operation."""
+    kinds = dict(sorted(endpoint.answers.items()))
+    if len(set(kinds.values())) > 1:
+        name = f"{endpoint.name[0].upper()}{endpoint.name[1:]}Answer"
+        of_status = {status: kind.__name__ for status, kind in kinds.items()}
+        components[name] = either(name, of_status, components)
+        schemas[id(endpoint)] = {"$ref": _REF.format(name=name)}
 
 
 def _statuses(table: Iterable[AnyEndpoint]) -> set[int]:
@@ -105,9 +141,8 @@ def _operation(
 ) -> dict[str, Any]:
     text = endpoint.description
     summary, _, rest = text.partition(". ")
-    name = re.sub(r"\W+", "-", f"{endpoint.method} {endpoint.path}".lower()).strip("-")
     operation: dict[str, Any] = {
-        "operationId": name,
+        "operationId": endpoint.name,
         "tags": [_tag(endpoint.path)],
         "summary": summary.rstrip("."),
         "description": rest or text,
@@ -121,15 +156,17 @@ def _operation(
         }
         for name, kind in _IN_PATH.findall(endpoint.path)
     ]
-    if in_path or parameters:
-        operation["parameters"] = [*in_path, *parameters]
+    parameters = [*in_path, *parameters, *map(dict, endpoint.headers)]
+    if parameters:
+        operation["parameters"] = parameters
     if endpoint.body is not None:
         content = {JSON: {"schema": schemas[endpoint.body]}}
         content |= _others(endpoint.body_media)
         operation["requestBody"] = {"required": True, "content": content}
     responses: dict[str, Any] = {}
     for status, kind in sorted(endpoint.answers.items()):
-        content = {} if kind is None else {JSON: {"schema": schemas[kind]}}
+        schema = schemas.get(id(endpoint), None if kind is None else schemas[kind])
+        content = {} if schema is None else {JSON: {"schema": schema}}
         content |= _others(endpoint.answer_media)
         responses[str(status)] = {"description": _STATUS[status], "content": content}
     for status in _errors_of(endpoint):
@@ -171,18 +208,9 @@ def _parameters(kind: type[msgspec.Struct], schema: dict[str, Any]) -> list[dict
         parameter: dict[str, Any] = {"name": name, "in": "query", "required": name in required}
         if name in texts:
             parameter["description"] = texts[name]
-        parameter["schema"] = _without_null(one)
+        parameter["schema"] = one
         found.append(parameter)
     return found
-
-
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """What a parameter may be if it is given."""
-    kinds = [one for one in schema.get("anyOf", []) if one != {"type": "null"}]
-    if not kinds:
-        return {name: one for name, one in schema.items() if name != "default" or one != []}
-    rest = {name: one for name, one in schema.items() if name not in ("anyOf", "default")}
-    return {**kinds[0], **rest}
 
 
 def texts_of(kind: type[Any]) -> dict[str, str]:
@@ -230,15 +258,3 @@ def _add_texts(kind: Any, components: dict[str, Any], seen: set[Any] | None = No
         schema["description"] = _plain(schema["description"])
     for name, text in texts_of(kind).items():
         schema["properties"][name] = {"description": text, **schema["properties"][name]}
-
-
-def _say_how_base64_is_written(part: Any) -> None:
-    """What reads formats, but no encodings of contents, understands it, too."""
-    if isinstance(part, dict):
-        if part.get("contentEncoding") == "base64":
-            part["format"] = "byte"
-        for one in part.values():
-            _say_how_base64_is_written(one)
-    elif isinstance(part, list):
-        for one in part:
-            _say_how_base64_is_written(one)

@@ -58,11 +58,13 @@ Handler = Callable[[RouteCall[Q, B]], Awaitable[Reply]]
 class Endpoint(Generic[Q, B]):
     """A method of a path.
 
+    ``name``: of the operation, in the description, by which generated clients call it.
     ``handler``: its docstring is the description, the first sentence is the summary; None where
     something else answers, and ``text`` describes it then. ``body``: None takes no body; ``form``:
     it is an HTML form's and no JSON.
     ``answers``: type of each answer that is no error, by status; None: it is no JSON.
     ``answer_media``, ``body_media``: media types besides JSON, and what they hold.
+    ``headers``: parameters of the request that are headers, as the description has them.
     ``errors``: statuses besides those that every endpoint has.
     """
 
@@ -76,7 +78,9 @@ class Endpoint(Generic[Q, B]):
     text: str = ""
     answer_media: Mapping[str, str] = field(default_factory=dict)
     body_media: Mapping[str, str] = field(default_factory=dict)
+    headers: Sequence[Mapping[str, Any]] = ()
     form: bool = False
+    name: str = ""
 
     @property
     def description(self) -> str:

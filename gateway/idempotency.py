@@ -12,6 +12,20 @@ from .errors import HttpError
 from .requests import header_of
 
 KEY_CHARACTERS_MAX = 255
+KEY_PARAMETER = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "A request with this key is done once, however often it is sent. The same key"
+    " with another body is refused.",
+    "schema": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": KEY_CHARACTERS_MAX,
+        "pattern": "^[!-~]+$",
+    },
+}
+"""The header in the description."""
 
 
 def idempotency_key(scope: Any) -> str | None:

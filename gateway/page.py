@@ -157,15 +157,15 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(_SCHEMAS)
         return f'<a href="#type-{name}">{name}</a>'
-    if "anyOf" in schema:
-        return " or ".join(_kind(one) for one in schema["anyOf"])
+    if schema.get("nullable"):
+        return f"{_kind({**schema, 'nullable': False})} or null"
+    if "allOf" in schema:
+        return _kind(schema["allOf"][0])
     if "enum" in schema:
         return " or ".join(f"<code>{escape(str(one))}</code>" for one in schema["enum"])
     kind = escape(str(schema.get("type", "anything")))
     if kind == "array":
-        items = schema.get("items")
-        inner = _kind(items) if items else " and ".join(map(_kind, schema.get("prefixItems", [])))
-        return f"array of ({inner})"
+        return f"array of ({_kind(schema['items'])})"
     if isinstance(schema.get("additionalProperties"), dict):
         return f"object of ({_kind(schema['additionalProperties'])})"
     if schema.get("format") == "byte":
@@ -173,7 +173,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     limits = [
         f"{text} {schema[name]:,}"
         for name, text in _LIMITS.items()
-        if name in schema and not (name == "exclusiveMaximum" and schema[name] >= 1 << 56)
+        if name in schema and not (name == "maximum" and schema[name] >= (1 << 56) - 1)
     ]
     return ", ".join([kind, *limits])
 
@@ -181,7 +181,6 @@ def _kind(schema: Mapping[str, Any]) -> str:
 _LIMITS = {
     "minimum": "at least",
     "maximum": "at most",
-    "exclusiveMaximum": "less than",
     "minLength": "length at least",
     "maxLength": "length at most",
 }

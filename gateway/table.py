@@ -40,7 +40,7 @@ async def _of_node(call: RouteCall[NoQuery, None], path: str) -> Reply:
 
 
 async def openapi(_call: RouteCall[NoQuery, None]) -> Reply:
-    """This description, as OpenAPI 3.1."""
+    """This description, as OpenAPI 3.0."""
     return Reply(200, openapi_json())
 
 
@@ -67,12 +67,26 @@ ENDPOINTS: list[AnyEndpoint] = [
     Endpoint(
         *("GET", "/metrics", metrics, NoQuery, None, {200: None}),
         answer_media={_TEXT: "Prometheus' text format."},
+        name="getMetrics",
     ),
-    Endpoint("GET", "/healthz", healthz, NoQuery, None, {200: dict[str, Any]}),
-    Endpoint("GET", "/readyz", readyz, NoQuery, None, {200: dict[str, Any]}),
-    Endpoint("GET", "/openapi.json", openapi, NoQuery, None, {200: dict[str, Any]}),
+    Endpoint(
+        *("GET", "/healthz", healthz, NoQuery, None),
+        {200: dict[str, Any]},
+        name="getHealth",
+    ),
+    Endpoint(
+        *("GET", "/readyz", readyz, NoQuery, None),
+        {200: dict[str, Any]},
+        name="getReadiness",
+    ),
+    Endpoint(
+        *("GET", "/openapi.json", openapi, NoQuery, None),
+        {200: dict[str, Any]},
+        name="getDescription",
+    ),
     Endpoint(
         *("GET", "/docs", docs, NoQuery, None, {200: None}),
         answer_media={"text/html": "The page."},
+        name="getDocs",
     ),
 ]

@@ -2,10 +2,11 @@
 
 A record says where it goes (a topic, or a route) and when (a due time, a delay, or a level). Or it
 is a record that a consumer could not process, and asks for its next attempt: then its policy says
-where and when (``policy/failure.py``).
+where and when; or to be buried (``policy/failure.py``).
 
 Rules: control headers are removed before delivery; all others stay as they are, in order, also
-repeated ones. A record becomes all of its rows, or none.
+repeated ones. A record becomes all of its rows, or none. A retry's delay begins when the node
+reads it: a copy of the failed record often has that one's timestamp, and would come at once.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import NamedTuple
 
 from ..delivery.kafka.header_names import NotText
 from ..policy import deadletters
-from ..policy.failure import Origin, bad_attempt, failed
-from ..policy.headers import DUE_HEADER, ERROR, GROUP, OF_A_NODE, RETRY, number_of
+from ..policy.failure import Origin, bad_attempt, buried, failed
+from ..policy.headers import ASKS_AGAIN, BURY, ERROR, GROUP, OF_A_NODE, RETRY
 from ..policy.levels import level_ms
 from ..policy.policyset import PolicySet
 from ..policy.retry import find_policy
@@ -36,8 +37,8 @@ LEVEL = "slotwheel-delay-level"
 TTL_MS = "slotwheel-ttl-ms"
 PARTITION = "slotwheel-partition"
 _TIMES = (DUE_MS, DELAY_MS, LEVEL)
-_RELATIVE = frozenset({DELAY_MS, LEVEL, RETRY})
-_CONTROL = frozenset({TOPIC, ROUTE, *_TIMES, TTL_MS, PARTITION, RETRY, ERROR})
+_RELATIVE = frozenset({DELAY_MS, LEVEL})
+_CONTROL = frozenset({TOPIC, ROUTE, *_TIMES, TTL_MS, PARTITION, ERROR}) | ASKS_AGAIN
 _NUMBER = re.compile(rb"-?[0-9]{1,18}")
 
 Control = dict[str, bytes | None]
@@ -69,11 +70,13 @@ def rows_of_record(
     Errors: ``InvalidMessage`` for headers that are missing, cannot be read, or contradict each
     other."""
     control, kept = _sorted_out(headers)
-    if RETRY in control:
-        row = _retry(timestamp_ms, key, value, control, kept, settings, dead_topic, source, now_ms)
-        return [row]
+    if control.keys() & ASKS_AGAIN:
+        return [_failed(now_ms, key, value, control, kept, settings, dead_topic, source)]
     if ERROR in control:
-        raise InvalidMessage(f"{ERROR} without {RETRY}", remedy="Send both headers, or neither")
+        raise InvalidMessage(
+            f"{ERROR} without {RETRY} or {BURY}",
+            remedy="Send it beside one of them, or leave it out",
+        )
     topics = _topics(control, kept, settings)
     due_ms = _due_ms(timestamp_ms, control, settings, now_ms)
     if TTL_MS in control:
@@ -101,7 +104,7 @@ def rows_of_record(
 def _sorted_out(headers: Sequence[Header]) -> tuple[Control, list[Header]]:
     """The control headers, and the others."""
     # A consumer that sends a failed record copies what the last delivery has added, too.
-    delivered = OF_A_NODE if any(name == RETRY for name, _ in headers) else frozenset()
+    delivered = OF_A_NODE if any(name in ASKS_AGAIN for name, _ in headers) else frozenset()
     control: Control = {}
     kept: list[Header] = []
     for pair in headers:
@@ -119,8 +122,8 @@ def _sorted_out(headers: Sequence[Header]) -> tuple[Control, list[Header]]:
     return control, kept
 
 
-def _retry(
-    timestamp_ms: int,
+def _failed(
+    now_ms: int,
     key: bytes | None,
     value: bytes | None,
     control: Control,
@@ -128,23 +131,19 @@ def _retry(
     settings: PolicySet,
     dead_topic: str,
     source: Origin,
-    now_ms: int,
 ) -> Row:
-    others = sorted(control.keys() - {RETRY, ERROR})
+    """Another attempt, or a dead letter."""
+    asked = BURY if BURY in control else RETRY
+    others = sorted(control.keys() - {*ASKS_AGAIN, ERROR})
     if others:
         raise InvalidMessage(
-            f"{RETRY} and other headers that say where or when",
+            f"{asked} and other headers that say where or when",
             got=", ".join(others),
-            limit=f"{RETRY}, {ERROR} and those of the failed record",
+            limit=f"{asked}, {ERROR} and those of the failed record",
             remedy="Leave the others out: the policy says where and when",
         )
     if bad := bad_attempt(kept):
         raise bad
-    # An attempt fails after it was due, whatever the clock says by which the record was made.
-    due_ms = number_of(kept, DUE_HEADER)
-    failed_ms = _start_ms(RETRY, timestamp_ms, now_ms)
-    if due_ms is not None and failed_ms < due_ms < now_ms:
-        failed_ms = due_ms
     groups = [content for name, content in kept if name == GROUP and content]
     if not groups:
         raise InvalidMessage(
@@ -152,20 +151,25 @@ def _retry(
             got=f"no header {GROUP}",
             remedy="Name the group in it: retries go to <group>-retry",
         )
-    found = failed(
-        kept,
-        find_policy(settings.policies, _text(RETRY, control[RETRY])),
-        _text(GROUP, groups[0]),
-        "" if control.get(ERROR) is None else (control[ERROR] or b"").decode("utf-8", "replace"),
-        None,
-        failed_ms,
-        random.random(),
-        dead_topic=dead_topic,
-        stage=deadletters.INTAKE,
-        source=source,
-    )
-    due_ms = now_ms if found.reason else failed_ms + found.delay_ms
-    return Row(due_ms, found.topic, None, key, value, found.headers)
+    group = _text(GROUP, groups[0])
+    error = (control.get(BURY) or control.get(ERROR) or b"").decode("utf-8", "replace")
+    policy = None
+    if RETRY in control:
+        policy = find_policy(settings.policies, _text(RETRY, control[RETRY]))
+    if BURY in control or policy is None:
+        dead_topic = (policy and policy.dead_letters) or dead_topic
+        at = (group, error, None, dead_topic)
+        found = buried(kept, deadletters.BURIED, *at, stage=deadletters.INTAKE, source=source)
+    else:
+        found = failed(
+            kept,
+            policy,
+            *(group, error, None, now_ms, random.random()),
+            dead_topic=dead_topic,
+            stage=deadletters.INTAKE,
+            source=source,
+        )
+    return Row(now_ms + found.delay_ms, found.topic, None, key, value, found.headers)
 
 
 def is_relative(headers: Sequence[Header]) -> bool:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ..policy import deadletters
 from ..policy.deadletters import DEAD_LETTER_TOPIC, letter_headers
 from ..policy.failure import Origin
-from ..policy.headers import RETRY
+from ..policy.headers import ASKS_AGAIN
 from ..policy.policyset import PolicySet
 from ..wheel.checks import bad_rows, is_time
 from ..wheel.config import WheelConfig
@@ -142,7 +142,7 @@ def _dead_letter(
     bytes_max: int,
 ) -> Row:
     wanted = next((value for name, value in original if name == TOPIC), None)
-    asked_again = any(name == RETRY for name, _ in original)
+    asked_again = any(name in ASKS_AGAIN for name, _ in original)
     added = letter_headers(
         deadletters.INTAKE,
         deadletters.UNUSABLE_RETRY if asked_again else deadletters.BAD_RECORD,

@@ -22,6 +22,10 @@ RETRY = "slotwheel-retry"
 """On a record of the delay topic: the policy by which it comes again."""
 ERROR = "slotwheel-error"
 """Beside it: why the record was not processed."""
+BURY = "slotwheel-bury"
+"""On a record of the delay topic: why it becomes a dead letter at once."""
+ASKS_AGAIN = frozenset({RETRY, BURY})
+"""On a copy of a record that a consumer could not process."""
 
 ATTEMPT = "slotwheel-retry-attempt"
 POLICY = "slotwheel-retry-policy"

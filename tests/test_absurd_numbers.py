@@ -16,7 +16,7 @@ from slotwheel import InvalidMessage, Message
 from slotwheel.cli.fields import delivered_fields
 from slotwheel.client.columns import Limits, sort_messages
 from slotwheel.client.message import flatten
-from slotwheel.consumer.clock import NodeClock
+from slotwheel.consumer.clock import RemoteClock
 from slotwheel.consumer.failing import Cause, Failing
 from slotwheel.consumer.message import Received
 from slotwheel.intake.records import ConsumerRecords, rows_of
@@ -53,7 +53,7 @@ texts = st.one_of(
     numbers.map(lambda number: struct.pack(">q", max(-(1 << 63), min(number, (1 << 63) - 1)))),
 )
 headers = st.lists(st.tuples(st.sampled_from(NAMES), texts), max_size=6)
-FAILING = Failing("billing", RetryPolicy.literal("1s 2s"), "dead", NodeClock(None))
+FAILING = Failing("billing", RetryPolicy.literal("1s 2s"), "dead", RemoteClock(None))
 
 
 @pytest.mark.parametrize("value", ABSURD, ids=lambda value: repr(value)[:30])

@@ -30,7 +30,7 @@ from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage
 from ...wheel.texts import counted, time_text
 from ..consume import arrow_file, one_source
-from ..printing import Listing, echo, print_table, quiet_pipe
+from ..printing import Listing, print_table, quiet_pipe
 from ..progress import progress_bar
 from ..resending import confirmed
 from ..shared import (
@@ -45,6 +45,7 @@ from ..shared import (
     node_options,
     print_json,
 )
+from ..terminal import echo
 from .purge import purge_embedded
 from .resend import Asked, redrive
 

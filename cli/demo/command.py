@@ -20,8 +20,9 @@ import click
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.slots.slotfile import path_of
 from ..agree import compare_directories
-from ..printing import echo, print_table
+from ..printing import print_table
 from ..shared import Exit, json_option, need_gateway, print_json
+from ..terminal import echo
 from ..verify import Summary, print_findings, verify
 from .proof import Outage, Proof, Spread, prove
 from .screen import Screen

@@ -115,5 +115,10 @@ def _answer(report: AuditReport, query: AuditQuery) -> Reply:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint("GET", "/v1/audit", audit, AuditQuery, None, {200: AuditAnswer}, errors=(404, 503)),
+    Endpoint(
+        *("GET", "/v1/audit", audit, AuditQuery, None),
+        {200: AuditAnswer},
+        errors=(404, 503),
+        name="getAudit",
+    ),
 ]

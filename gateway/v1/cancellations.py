@@ -116,5 +116,6 @@ ENDPOINTS: list[AnyEndpoint] = [
     Endpoint(
         *("POST", "/v1/cancellations", begin_cancellation, DryRunQuery, CancellationBody),
         {200: PendingCounts, 202: JobReport},
+        name="cancelMatchingMessages",
     ),
 ]

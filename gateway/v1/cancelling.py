@@ -106,11 +106,21 @@ def _not_done(message_id: str, answer: str) -> HttpError:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint("POST", "/v1/cancel", cancel_many, NoQuery, CancelBody, {200: IdAnswers}),
-    Endpoint("DELETE", "/v1/messages/{id}", cancel_one, NoQuery, None, {200: IdAnswer}, (404, 409)),
+    Endpoint(
+        *("POST", "/v1/cancel", cancel_many, NoQuery, CancelBody),
+        {200: IdAnswers},
+        name="cancelMessages",
+    ),
+    Endpoint(
+        *("DELETE", "/v1/messages/{id}", cancel_one, NoQuery, None),
+        {200: IdAnswer},
+        (404, 409),
+        name="cancelMessage",
+    ),
     Endpoint(
         *("POST", "/v1/messages/{id}/reschedule", reschedule, NoQuery, RescheduleBody),
         {200: MovedMessage},
         (404, 409),
+        name="rescheduleMessage",
     ),
 ]

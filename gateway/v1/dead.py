@@ -395,15 +395,22 @@ class RunningRedrive:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint("GET", "/v1/dead", list_letters, LettersQuery, None, {200: LetterList}, (404,)),
+    Endpoint(
+        *("GET", "/v1/dead", list_letters, LettersQuery, None),
+        {200: LetterList},
+        (404,),
+        name="listDeadLetters",
+    ),
     Endpoint(
         *("GET", "/v1/dead/{partition:int}/{position:int}", get_letter, TopicQuery, None),
         {200: DeadLetter},
         (404,),
+        name="getDeadLetter",
     ),
     Endpoint(
         *("POST", "/v1/dead/redrive", begin_redrive, DryRunQuery, RedriveBody),
         {200: RedriveSummary, 202: JobReport},
         (404,),
+        name="redriveDeadLetters",
     ),
 ]

@@ -106,10 +106,34 @@ async def _policies(call: RouteCall[NoQuery, Any]) -> PolicySet:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint("GET", "/v1/status", status, NoQuery, None, {200: dict[str, Any]}),
-    Endpoint("GET", "/v1/peers", peers, NoQuery, None, {200: dict[str, Any]}),
-    Endpoint("GET", "/v1/levels", levels, NoQuery, None, {200: LevelDelays}),
-    Endpoint("GET", "/v1/policies", policies, NoQuery, None, {200: PoliciesAnswer}),
-    Endpoint("GET", "/v1/routes", routes, NoQuery, None, {200: RoutesAnswer}),
-    Endpoint("POST", "/v1/routes/explain", explain, NoQuery, ExplainBody, {200: ExplainedRoute}),
+    Endpoint(
+        *("GET", "/v1/status", status, NoQuery, None),
+        {200: dict[str, Any]},
+        name="getStatus",
+    ),
+    Endpoint(
+        *("GET", "/v1/peers", peers, NoQuery, None),
+        {200: dict[str, Any]},
+        name="getPeers",
+    ),
+    Endpoint(
+        *("GET", "/v1/levels", levels, NoQuery, None),
+        {200: LevelDelays},
+        name="getLevels",
+    ),
+    Endpoint(
+        *("GET", "/v1/policies", policies, NoQuery, None),
+        {200: PoliciesAnswer},
+        name="getPolicies",
+    ),
+    Endpoint(
+        *("GET", "/v1/routes", routes, NoQuery, None),
+        {200: RoutesAnswer},
+        name="getRoutes",
+    ),
+    Endpoint(
+        *("POST", "/v1/routes/explain", explain, NoQuery, ExplainBody),
+        {200: ExplainedRoute},
+        name="explainRoute",
+    ),
 ]

@@ -51,7 +51,19 @@ def job_of(services: Services, job_id: str) -> GatewayJob:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint("GET", "/v1/jobs", list_jobs, NoQuery, None, {200: JobReports}),
-    Endpoint("GET", "/v1/jobs/{id}", get_job, NoQuery, None, {200: JobReport}),
-    Endpoint("DELETE", "/v1/jobs/{id}", stop_job, NoQuery, None, {200: JobReport}),
+    Endpoint(
+        *("GET", "/v1/jobs", list_jobs, NoQuery, None),
+        {200: JobReports},
+        name="listJobs",
+    ),
+    Endpoint(
+        *("GET", "/v1/jobs/{id}", get_job, NoQuery, None),
+        {200: JobReport},
+        name="getJob",
+    ),
+    Endpoint(
+        *("DELETE", "/v1/jobs/{id}", stop_job, NoQuery, None),
+        {200: JobReport},
+        name="stopJob",
+    ),
 ]

@@ -30,7 +30,7 @@ from ..requests import (
     read_body,
 )
 from ..services import Services
-from .types import MessageBody, StoredMessage, StoredMessages
+from .types import MessageBody, StoredMessages
 
 _ONE = msgspec.json.Decoder(MessageBody)
 _MANY = msgspec.json.Decoder(list[MessageBody])
@@ -68,12 +68,12 @@ class SendMessages:
             if key is None and given.route is None and given.level is None:
                 flat = services.client.prepare(given.message(), now_ms)
                 own = await services.gatherer.store(flat, len(body))
-                return as_json(StoredMessage(own, MessageId.parse(own).due), 201)
+                return as_json(StoredMessages(own, MessageId.parse(own).due, 1, [own]), 201)
             ids, due_ms = await self._store([given], body, key)
         except SlotwheelError as error:
             error.row = None  # of the batch that it shared with others
             raise
-        return as_json(StoredMessage(ids[0], due_ms, [] if given.route is None else ids), 201)
+        return as_json(StoredMessages(ids[0], due_ms, 1, ids), 201)
 
     async def _many(
         self, given: Sequence[MessageBody] | pa.Table, body: bytes, key: str | None
@@ -82,8 +82,8 @@ class SendMessages:
             raise HttpError(422, "there is no message", limit="at least one")
         if len(given) > self._rows_max:
             raise too_many_messages(self._rows_max)
-        ids, _ = await self._store(given, body, key)
-        return as_json(StoredMessages(len(given), ids))
+        ids, due_ms = await self._store(given, body, key)
+        return as_json(StoredMessages(ids[0], due_ms, len(given), ids))
 
     async def _store(
         self, given: Sequence[MessageBody] | pa.Table, body: bytes, key: str | None

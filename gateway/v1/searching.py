@@ -234,7 +234,16 @@ ENDPOINTS: list[AnyEndpoint] = [
     Endpoint(
         *("GET", "/v1/messages", list_messages, PageQuery, None, {200: FoundMessages}, (406,)),
         answer_media={NDJSON: "A message as JSON in each line, and the end of the page."},
+        name="searchMessages",
     ),
-    Endpoint("GET", "/v1/messages/count", count_messages, CountQuery, None, {200: PendingCounts}),
-    Endpoint("GET", "/v1/messages/{id}", get_message, NoQuery, None, {200: KnownMessage}),
+    Endpoint(
+        *("GET", "/v1/messages/count", count_messages, CountQuery, None),
+        {200: PendingCounts},
+        name="countMessages",
+    ),
+    Endpoint(
+        *("GET", "/v1/messages/{id}", get_message, NoQuery, None),
+        {200: KnownMessage},
+        name="getMessage",
+    ),
 ]

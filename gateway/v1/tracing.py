@@ -327,10 +327,25 @@ async def list_anomalies(call: RouteCall[AnomalyQuery, None]) -> Reply:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint("GET", "/v1/trace", list_events, EventsQuery, None, {200: TraceEvents}),
-    Endpoint("GET", "/v1/trace/latency", get_latency, LatencyQuery, None, {200: StepLatencies}),
     Endpoint(
-        "GET", "/v1/trace/anomalies", list_anomalies, AnomalyQuery, None, {200: FoundAnomalies}
+        *("GET", "/v1/trace", list_events, EventsQuery, None),
+        {200: TraceEvents},
+        name="listTraceEvents",
     ),
-    Endpoint("GET", "/v1/trace/{id}", get_chain, NoQuery, None, {200: FoundChain}, (422,)),
+    Endpoint(
+        *("GET", "/v1/trace/latency", get_latency, LatencyQuery, None),
+        {200: StepLatencies},
+        name="getTraceLatencies",
+    ),
+    Endpoint(
+        *("GET", "/v1/trace/anomalies", list_anomalies, AnomalyQuery, None),
+        {200: FoundAnomalies},
+        name="listTraceAnomalies",
+    ),
+    Endpoint(
+        *("GET", "/v1/trace/{id}", get_chain, NoQuery, None),
+        {200: FoundChain},
+        (422,),
+        name="getMessageTrace",
+    ),
 ]

@@ -107,17 +107,14 @@ def _bytes(value: HeaderValue) -> bytes | None:
     return None if value is None else value.base64
 
 
-class StoredMessage(msgspec.Struct, omit_defaults=True):
-    """A message that is stored. ``ids``: one for each topic of its route."""
+class StoredMessages(msgspec.Struct):
+    """One message that is stored, or many, all of them."""
 
     id: str
+    """Of the first."""
     due_ms: int
-    ids: list[str] = []
-
-
-class StoredMessages(msgspec.Struct):
-    """Messages that are stored, all of them. ``ids``: in their order; several for one with a
-    route."""
-
+    """Of the first."""
     stored: int
+    """How many were sent."""
     ids: list[str]
+    """Of all, in their order; several for one with a route, one for each of its topics."""

@@ -9,7 +9,7 @@ import pytest
 from slotwheel import Client
 from slotwheel.client.message import clock_ms
 from slotwheel.consumer import outbox
-from slotwheel.consumer.clock import NodeClock
+from slotwheel.consumer.clock import RemoteClock
 from slotwheel.consumer.failing import Cause, Failing
 from slotwheel.consumer.inflight import InFlight
 from slotwheel.consumer.message import Received, SourcePartition
@@ -22,7 +22,7 @@ from support.stopwatch import Stopwatch
 from support.waiting import eventually
 
 PARTITION = SourcePartition("work", 0)
-FAILING = Failing("group", RetryPolicy.literal("1s 2s"), "dead", NodeClock(None))
+FAILING = Failing("group", RetryPolicy.literal("1s 2s"), "dead", RemoteClock(None))
 
 
 @pytest.fixture

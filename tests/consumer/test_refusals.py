@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slotwheel.client.message import clock_ms
-from slotwheel.consumer.clock import NodeClock
+from slotwheel.consumer.clock import RemoteClock
 from slotwheel.consumer.failing import Failing
 from slotwheel.consumer.inflight import CommitBatch, InFlight
 from slotwheel.consumer.message import OutputRecord, Received, SourcePartition
@@ -73,7 +73,7 @@ def ended_by(transactor: Transactor) -> ConsumerFailed:
     """How a consumer ends that answers each message by a retry."""
     inflight = InFlight(100, 10_000, transactional=True)
     inflight.assigned([PARTITION], None)
-    failing = Failing("group", RetryPolicy.literal("1s"), "dead", NodeClock(None))
+    failing = Failing("group", RetryPolicy.literal("1s"), "dead", RemoteClock(None))
     outbox = KafkaOutbox(failing, "1s", "delays", inflight)
     wanted = SimpleNamespace(messages_max=100, transactional_id="the-id", observer=None)
     parts: Any = SimpleNamespace(

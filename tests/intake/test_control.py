@@ -207,7 +207,7 @@ def retry(policy: bytes | None) -> Header:
 def test_a_failed_record_comes_again_by_its_policy() -> None:
     own: list[Header] = [("a", b"1"), ("a", None), ("b", b"\xff")]
     (row,) = rows(records([*own, *DELIVERED, *FIRST, retry(b"orders")]))
-    assert (row["topic"], row["due"]) == ("billing-retry", SENT + 1000)
+    assert (row["topic"], row["due"]) == ("billing-retry", NOW + 1000)
     assert (row["key"], row["value"]) == (b"k", b"v")
     assert row["headers"][:3] == own
     assert dict(row["headers"][3:]) == {
@@ -227,7 +227,7 @@ def test_a_copy_of_a_retry_with_two_headers_more_is_the_next_retry() -> None:
     again = [*row["headers"], *DELIVERED, retry(b"orders"), ("slotwheel-error", b"still none")]
     (row,) = rows(records(again))
     said = dict(row["headers"])
-    assert (row["topic"], row["due"]) == ("billing-retry", SENT + 2000)
+    assert (row["topic"], row["due"]) == ("billing-retry", NOW + 2000)
     assert said["slotwheel-retry-attempt"] == b"3"
     assert said["slotwheel-retry-first-error"] == b"no stock"
     assert said["slotwheel-retry-last-error"] == b"still none"
@@ -246,15 +246,15 @@ def test_a_copy_of_a_retry_with_two_headers_more_is_the_next_retry() -> None:
 
 def test_levels_instead_of_a_policy() -> None:
     (row,) = rows(records([*FIRST, retry(b"500ms 1h")]))
-    assert row["due"] == SENT + 500
+    assert row["due"] == NOW + 500
     assert dict(row["headers"])["slotwheel-retry-policy"] == b"500ms 1h"
     (row,) = rows(records([*FIRST, retry(b"default")]))
-    assert row["due"] == SENT + 5000
+    assert row["due"] == NOW + 5000
 
 
 def test_jitter_is_drawn_for_each_record() -> None:
     found = rows(records(*[[*FIRST, retry(b"jittery")]] * 10))
-    delays = [row["due"] - SENT for row in found]
+    delays = [row["due"] - NOW for row in found]
     assert all(10_000 <= delay <= 15_000 for delay in delays)
     assert len(set(delays)) > 3
 
@@ -268,7 +268,7 @@ def test_copied_headers_of_a_delivery_are_refused_without_the_retry() -> None:
 
 
 def test_an_expired_message_is_not_tried_again() -> None:
-    expires: Header = ("slotwheel-expires-ms", b"%d" % (SENT + 1000))
+    expires: Header = ("slotwheel-expires-ms", b"%d" % (NOW + 1000))
     (letter,) = rows(records([*FIRST, expires, retry(b"orders")]))
     assert letter["topic"] == "orders-dead"
     said = dict(letter["headers"])
@@ -305,6 +305,10 @@ BAD: list[tuple[list[Header], bytes]] = [
     ([*FIRST, ("slotwheel-other", b"1"), retry(b"orders")], b"reserved header"),
     ([TOPIC, DUE, ("slotwheel-dead-topic", b"t")], b"reserved header"),
     ([TOPIC, DUE, ("slotwheel-error", b"x")], b"slotwheel-error without slotwheel-retry"),
+    ([GROUP, ("slotwheel-bury", b"x")], b"a retry without its origin"),
+    ([*ORIGIN, ("slotwheel-bury", b"x")], b"a retry without its consumer group"),
+    ([*FIRST, TOPIC, ("slotwheel-bury", b"x")], b"slotwheel-bury and other headers"),
+    ([*FIRST, retry(b"unknown"), ("slotwheel-bury", b"x")], b"no such retry policy"),
     ([TOPIC, ("slotwheel-delay-level", b"7s")], b"no such level; got '7s'; expected one of 5s 1m"),
     ([TOPIC, ("slotwheel-delay-level", b"0000000002")], b"no such level"),
     ([TOPIC, ("slotwheel-delay-level", None)], b"no such level"),
@@ -332,18 +336,54 @@ def test_a_bad_record_is_a_dead_letter_with_the_reason_and_holds_nobody_up(
     assert letter["headers"][: len(headers)] == headers
     said = dict(letter["headers"][len(headers) :])
     assert error in said["slotwheel-dead-error"]
-    asked_again = any(name == "slotwheel-retry" for name, _ in headers)
+    asked_again = any(name in ("slotwheel-retry", "slotwheel-bury") for name, _ in headers)
     reason = b"unusable-retry" if asked_again else b"bad-record"
     assert said["slotwheel-dead-reason"] == reason
     assert said["slotwheel-dead-stage"] == b"intake"
     assert said["slotwheel-dead-source"] == b"delays/3/101"
 
 
+@pytest.mark.parametrize("sent_ms", [-1, 0, NOW - 86_400_000, SENT, NOW, NOW + 60_000])
+def test_a_retry_waits_its_delay_from_its_arrival_whatever_timestamp_it_has(sent_ms: int) -> None:
+    """A copy of the failed record has that one's timestamp in many clients."""
+    (row,) = rows(records([*DELIVERED, *FIRST, retry(b"orders")], sent_ms=sent_ms))
+    assert (row["topic"], row["due"]) == ("billing-retry", NOW + 1000)
+
+
+@pytest.mark.parametrize(
+    ("more", "topic"),
+    [([], DEAD), ([retry(b"default")], DEAD), ([retry(b"orders")], "orders-dead")],
+)
+@pytest.mark.parametrize("attempt", [None, b"2"])
+def test_a_record_is_buried_at_once_by_a_header(
+    more: list[Header], topic: str, attempt: bytes | None
+) -> None:
+    before: list[Header] = [] if attempt is None else [("slotwheel-retry-attempt", attempt)]
+    expires: Header = ("slotwheel-expires-ms", b"%d" % (NOW + 1000))
+    bury: Header = ("slotwheel-bury", b"no such customer")
+    asked = [("own", b"1"), expires, *DELIVERED, *before, GROUP, *ORIGIN, *more, bury]
+    (letter,) = rows(records(asked, sent_ms=-1))
+    assert (letter["topic"], letter["due"]) == (topic, NOW)
+    assert (letter["key"], letter["value"]) == (b"k", b"v")
+    said = dict(letter["headers"])
+    assert "slotwheel-bury" not in said
+    assert "slotwheel-retry" not in said
+    assert said["own"] == b"1"
+    assert said["slotwheel-dead-expires-ms"] == expires[1]
+    assert said["slotwheel-dead-reason"] == b"buried"
+    assert said["slotwheel-dead-error"] == b"no such customer"
+    assert said["slotwheel-dead-stage"] == b"intake"
+    assert said["slotwheel-dead-group"] == b"billing"
+    assert said["slotwheel-dead-topic"] == b"billing-retry"
+    assert said["slotwheel-dead-attempts"] == (attempt or b"1")
+    assert "slotwheel-retry-attempt" not in said
+    assert [said[name] for name, _ in ORIGIN] == [value for _, value in ORIGIN]
+
+
 @pytest.mark.parametrize("sent_ms", [-1, 0, -(1 << 63), 1_700_000_000, (1 << 63) - 1])
-@pytest.mark.parametrize("headers", [[*FIRST, retry(b"orders")], [TOPIC, LEVEL]])
-def test_a_record_without_a_timestamp(headers: list[Header], sent_ms: int) -> None:
+def test_a_record_without_a_timestamp(sent_ms: int) -> None:
     """None, and what is none: nothing is computed with it."""
-    (letter,) = rows(records(headers, sent_ms=sent_ms))
+    (letter,) = rows(records([TOPIC, LEVEL], sent_ms=sent_ms))
     assert b"without a timestamp" in dict(letter["headers"])["slotwheel-dead-error"]
     assert letter["due"] == NOW
 
@@ -352,17 +392,11 @@ def test_a_record_without_a_timestamp(headers: list[Header], sent_ms: int) -> No
 def test_a_timestamp_far_from_the_clock_is_named_and_none_lies_ahead_of_the_reading(
     off_ms: int,
 ) -> None:
-    """Producers whose clocks are ahead, and behind. An attempt has not failed before it was due."""
-    due: list[Header] = [("slotwheel-due-ms", b"%d" % (NOW - 50))]
-    given = records(
-        *([TOPIC, LEVEL], [*FIRST, retry(b"1s")], [*due, *FIRST, retry(b"1s")], [TOPIC, DUE]),
-        sent_ms=NOW + off_ms,
-    )
-    start_ms = min(NOW, NOW + off_ms)
-    last_ms = NOW if off_ms > 0 else NOW - 50
-    wanted = [start_ms + 5000, start_ms + 1000, last_ms + 1000, NOW + 5]
+    """Producers whose clocks are ahead, and behind."""
+    given = records([TOPIC, LEVEL], [*FIRST, retry(b"1s")], [TOPIC, DUE], sent_ms=NOW + off_ms)
+    wanted = [min(NOW, NOW + off_ms) + 5000, NOW + 1000, NOW + 5]
     assert [row["due"] for row in rows(given)] == wanted
-    assert rows_of(given, "delays/3", CONFIG, NOW, settings=POLICIES).off == (off_ms,) * 3
+    assert rows_of(given, "delays/3", CONFIG, NOW, settings=POLICIES).off == (off_ms,)
 
 
 def test_a_letter_that_has_become_too_large_is_buried_without_its_value() -> None:
@@ -377,7 +411,13 @@ def test_a_letter_that_has_become_too_large_is_buried_without_its_value() -> Non
 
 NAMES = st.sampled_from(
     [name for name, _ in (TOPIC, DUE, THREE, LEVEL, GROUP, *ORIGIN, *DELIVERED)]
-    + ["slotwheel-retry", "slotwheel-error", "slotwheel-delay-ms", "slotwheel-ttl-ms"]
+    + [
+        "slotwheel-retry",
+        "slotwheel-bury",
+        "slotwheel-error",
+        "slotwheel-delay-ms",
+        "slotwheel-ttl-ms",
+    ]
     + ["slotwheel-partition", "slotwheel-retry-attempt", "slotwheel-expires-ms", "own", "region"]
     + ["slotwheel-dead-stage", "slotwheel-dead-reason", "\ud800"]
 )

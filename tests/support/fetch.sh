@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Puts what the tests need and pip does not bring in place: Java, a C compiler, Chromium, and the jars of
-# Kafka and of Spark's connector in .cache/. Does nothing when all is there. What is the user's own
-# comes first: JAVA_HOME, KAFKA_HOME, SLOTWHEEL_KAFKA_JARS, SLOTWHEEL_TEST_BOOTSTRAP (a broker).
+# Kafka, of Spark's connector and of a generator of clients in .cache/. Does nothing when all is there.
+# What is the user's own comes first: JAVA_HOME, KAFKA_HOME, SLOTWHEEL_KAFKA_JARS,
+# SLOTWHEEL_TEST_BOOTSTRAP (a broker).
 #
 # Programs that are missing are installed with apt as root. Without root, Debian's packages are
 # unpacked below .cache/tools/, whose bin/ the tests put first on their path. Where there is no apt,
@@ -17,12 +18,15 @@ java_is_new_enough() {
     local major
     # 'openjdk version "17.0.15" 2025-04-15' -> 17
     major=$("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | sed -nE '1,5s/.* version "([0-9]+).*/\1/p' | head -n 1)
-    [ -n "$major" ] && [ "$major" -ge 17 ]
+    # The programs of docs/languages.md are run from their sources.
+    [ -n "$major" ] && [ "$major" -ge 17 ] &&
+        "${JAVA_HOME:+$JAVA_HOME/bin/}java" --list-modules | grep '^jdk.compiler@' >/dev/null
 }
 
 version_in() { sed -nE "s:.*<$2>(.*)</$2>.*:\1:p" "tests/support/$1"; }
 
 kafka=.cache/kafka-$(version_in pom.xml kafka.version)
+clients=.cache/clients-$(version_in clients.pom.xml generator.version)
 connector=.cache/spark-kafka-$(version_in connector.pom.xml connector.version)
 if [ -n "${KAFKA_HOME:-}" ]; then
     if ! compgen -G "$KAFKA_HOME/libs/kafka_2.1*.jar" >/dev/null; then
@@ -42,13 +46,13 @@ needs() {
 }
 if ! java_is_new_enough; then
     if [ -n "${JAVA_HOME:-}" ]; then
-        echo "error: $JAVA_HOME/bin/java, where JAVA_HOME says, is no Java 17 or newer" >&2
+        echo "error: $JAVA_HOME/bin/java, where JAVA_HOME says, is no Java 17 or newer with a compiler" >&2
         exit 1
     fi
     # Distributions drop 17 in time; any newer one runs Kafka and Spark as well.
-    needs "Java 17 or newer" openjdk-17-jre-headless/openjdk-21-jre-headless/default-jre-headless
+    needs "Java 17 or newer with its compiler" openjdk-17-jdk-headless/openjdk-21-jdk-headless/default-jdk-headless
 fi
-if ! { [ -d "$kafka" ] && [ -d "$connector" ]; } && ! command -v mvn >/dev/null; then
+if ! { [ -d "$kafka" ] && [ -d "$connector" ] && [ -d "$clients" ]; } && ! command -v mvn >/dev/null; then
     needs "Maven" maven
 fi
 command -v cc >/dev/null || command -v gcc >/dev/null || needs "a C compiler" gcc libc6-dev
@@ -108,6 +112,7 @@ put_on_path() {
     home=${home%/bin/java}
     if [ -n "$home" ]; then
         program java "$home/bin/java"
+        program javac "$home/bin/javac"
         trust "$home"
     fi
     [ ! -e "$tools/root/usr/share/maven/bin/mvn" ] ||
@@ -180,7 +185,7 @@ if [ ${#missing[@]} -gt 0 ]; then
         [ ${#unpack_these[@]} -eq 0 ] || unpack "${unpack_these[@]}"
     fi
     java_is_new_enough || {
-        echo "error: 'java' is still not Java 17 or newer; set JAVA_HOME" >&2
+        echo "error: 'java' is still not Java 17 or newer with a compiler; set JAVA_HOME" >&2
         exit 1
     }
 fi
@@ -206,3 +211,4 @@ fetch() {
 
 fetch pom.xml "$kafka" "with a Kafka of your own, set KAFKA_HOME to its directory"
 fetch connector.pom.xml "$connector" "with jars of your own, set SLOTWHEEL_KAFKA_JARS to their directory"
+fetch clients.pom.xml "$clients" "without them no client is generated of openapi.json"
