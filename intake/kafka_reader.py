@@ -22,7 +22,7 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from ..delivery.kafka.header_names import read_leniently
+from ..delivery.kafka.header_names import partition_of, read_leniently
 from ..delivery.kafka.settings import ClientKind, for_kafka_python
 from .records import ConsumerRecords
 from .source_reader import (
@@ -207,9 +207,8 @@ class KafkaPythonReader:
         if isinstance(error, TopicAuthorizationFailedError):
             of = {place for place in assigned if place.topic in error.args[0]}
         else:
-            # What cannot be decoded has no public sign of whose it is.
-            part = getattr(self._consumer._fetcher, "_next_partition_records", None)
-            of = {Place(*part.topic_partition)} & assigned if part else set()
+            where = partition_of(error)
+            of = {Place(*where)} & assigned if where else set()
         if not of:
             raise SourceUnreachable(_text(error)) from error
         why = _text(error)

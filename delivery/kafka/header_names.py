@@ -66,11 +66,17 @@ def _raise_each_time() -> None:
     def take(records: Any, count: int | None = None) -> Any:
         try:
             return strict(records, count)
-        except Exception:
+        except Exception as error:
+            error.of_partition = records.topic_partition  # type: ignore[attr-defined]
             records.drain()
             raise
 
     kind.take = take
+
+
+def partition_of(error: Exception) -> Any:
+    """Kafka-python's ``TopicPartition`` whose batch could not be unpacked; None: another error."""
+    return getattr(error, "of_partition", None)
 
 
 _PACKAGES = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}
