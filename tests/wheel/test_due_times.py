@@ -207,8 +207,11 @@ def test_who_asks_what_is_next_hears_of_what_joined_a_slot_that_was_opened_ahead
 
 
 def test_the_topics_of_what_is_read_ahead_are_told_once(usual: Node) -> None:
+    """Those of messages: a cancel, which has none, is read with them."""
     start = NOW // 1000 * 1000 + 3_000
-    usual.send([(start + 10 * n, f"t{n % 3}", b"v") for n in range(20)], NOW)
+    sent = usual.send([(start + 10 * n, f"t{n % 3}", b"v") for n in range(20)], NOW)
+    usual.blocking(lambda: usual.wheel.cancel(usual.ids_of(sent)[:1], NOW))
+    assert usual.wheel.status().cancelled == 1
     master = master_of(usual.wheel)
     assert not master.prepare(start - 3_000)
     assert master.coming_topics() == set()

@@ -218,9 +218,10 @@ class SlotCursor:
         window.join(gather(parts, self._mint), after, choice.skipped)
 
     def topics(self) -> set[str]:
-        """The topics of the rows in the window."""
+        """The topics of the messages in the window."""
         runs = self._window.runs
-        return {topic for run in runs for topic in distinct(run.rows.column("topic"))}
+        every = {topic for run in runs for topic in distinct(run.rows.column("topic"))}
+        return every - {""}  # that of cancel rows
 
     def topics_ahead(self) -> set[str]:
         """Likewise of the window that was read ahead."""
