@@ -246,7 +246,6 @@ def test_usage(tmp_path: Path) -> None:
     with EmbeddedLab(tmp_path) as lab:
         lab.bury([letter("a", 0)])
         for arguments, code, text in (
-            (["list", "--bootstrap", "b:1"], 2, "either --data or --bootstrap"),
             (["list", "--kafka", "a=b"], 2, "--kafka needs --bootstrap"),
             (["redrive", "--rate", "0", "--yes"], 2, "--rate"),
             (["redrive"], 2, "there is nobody to ask"),

@@ -194,7 +194,7 @@ def test_every_option_may_stand_in_the_file(started: list[NodeConfig], tmp_path:
         ("[group]\nname = 'x'", 1, "no text and no number"),
         ("tail-age = 2026-11-20", 1, "no text and no number"),
         ("tail-age 5s", 1, "is not TOML"),
-        ("tail-age = 5", 2, "is not a time span"),
+        ("tail-age = 'soon'", 2, "is not a time span"),
         ("slots = 'many'", 2, "--slots"),
         ("sink = 'rabbits'", 2, "--sink"),
     ],

@@ -83,12 +83,13 @@ def test_a_gap_and_a_foreign_file_are_notes(root: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["archive", "archive/2027-01-15", "archive/2027-01-15/slots"])
-def test_a_file_in_the_place_of_a_folder_is_no_error(root: Path, place: str) -> None:
+def test_a_file_in_the_place_of_a_folder_is_named(root: Path, place: str) -> None:
+    """A day's is a stray file; those of which the node makes folders are damage."""
     shutil.rmtree(root / place)
     (root / place).write_text("mine")
     report = verify(root)
-    assert report["invalid"] == 0
-    assert [one["path"] for one in report["notes"]] == (["archive"] if place == "archive" else [])
+    assert report["invalid"] == (0 if place == "archive/2027-01-15" else 1)
+    assert [one["path"] for one in (*report["notes"], *report["faults"])] == [place]
 
 
 def test_an_archive_alone_is_read_by_the_proof_and_is_no_nodes_directory(root: Path) -> None:

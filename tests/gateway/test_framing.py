@@ -191,7 +191,7 @@ def test_a_body_is_never_a_request(embedded: NodeWithGateway, offer: str) -> Non
             assert found[1] == 200
             # In a packet of its own, it may come too late to be waited for.
             found = statuses(answers(embedded, head, rest, LAST, pause_s=0.02))
-            assert len(found) == 1, (head, found)
+            assert found[1:] in ([], [200]), (head, found)
 
 
 def test_offers_behind_each_other_are_read(embedded: NodeWithGateway) -> None:

@@ -348,6 +348,7 @@ def test_hello(server: FlightIntake) -> None:
             "page",
             "step-down",
             "policies",
+            "acknowledge",
             "clock",
             "register",
             "forget",

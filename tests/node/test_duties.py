@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -32,7 +33,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         tail_age_ms=200, tail_keep_ms=50, disk_reserve_bytes=1, retain_ms=3_600_000
     )
     config = NodeConfig(
-        tmp_path / "data", "127.0.0.1:0", "127.0.0.1:0", wheel=limits, trace_retain_ms=3_600_000
+        tmp_path / "data", "127.0.0.1:0", metrics=None, wheel=limits, trace_retain_ms=3_600_000
     )
     fatal: list[BaseException] = []
     started = Node(config, on_fatal=fatal.append)
@@ -85,7 +86,7 @@ def test_what_fails_again_and_again_is_a_reason(
 def test_a_gateway_that_ends_whenever_it_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: Any = [sys.executable, "-c", "raise SystemExit(3)"]
     monkeypatch.setattr(gateway, "command", lambda *_: ends)
-    config: Any = None
+    config: Any = SimpleNamespace(kafka_settings={})
     process = GatewayProcess(config, "")
     threads = Threads(lambda _kind, _error: None, lambda _error: None)
     try:

@@ -37,7 +37,7 @@ def running(
     data: Path, clock: StepClock | None = None, **limits: Any
 ) -> Iterator[tuple[Node, list[str]]]:
     """A node, and the threads that were left when it was stopped."""
-    config = NodeConfig(data, "127.0.0.1:0", None, wheel=WheelConfig(**limits))
+    config = NodeConfig(data, "127.0.0.1:0", metrics=None, wheel=WheelConfig(**limits))
     node = Node(config, clock=clock or wall_clock_ms)
     node.start()
     left: list[str] = []
