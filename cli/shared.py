@@ -336,8 +336,11 @@ def keep_private(data: Path | None, data_mode: str) -> None:
     ``data_mode`` names: an older version made directories that everybody could read."""
     mode = int(data_mode, 8)
     os.umask(0o777 & ~mode)
-    if data is not None and data.is_dir() and data.stat().st_uid == os.geteuid():
-        data.chmod(mode)
+    if data is None or not data.is_dir() or data.stat().st_uid != os.geteuid():
+        return
+    # Of a directory with other things in it nobody but its owner knows who should read it.
+    if (data / "state").is_dir() or not any(data.iterdir()):
+        data.chmod(mode | data.stat().st_mode & 0o7000)
 
 
 def check_due(delay: timedelta | None, at: datetime | None) -> None:

@@ -20,7 +20,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..wheel.checks import InputBatch
+from ..wheel.checks import InputBatch, is_topic
 from ..wheel.errors import Overloaded, UnknownTopic
 from ..wheel.schema import distinct
 
@@ -58,7 +58,9 @@ class Door:
         topics = distinct(column)
         if self._topics.knows(topics):
             return
-        absent = self._topics.absent([one for one in topics if one not in self._own], waited_s)
+        # Of a name that no topic has the wheel says what is wrong; Kafka's client would raise.
+        asked = [one for one in topics if one not in self._own and is_topic(one)]
+        absent = self._topics.absent(asked, waited_s)
         if absent == []:
             return
         if wheel.stored_before(one.producer, one.sequence):

@@ -275,7 +275,7 @@ def begin_of(facts: SourceFacts, choice: str | None) -> Begin:
         unnamed = stored is not None and not stored.topic_id
         if unnamed and stored is not None and facts.rival <= stored.offset <= behind:
             return Begin(behind, "the position of an earlier version", claims=True)
-        if stored is None and choice == STORED:
+        if stored is None and choice == STORED and facts.rival < 0:
             return Begin(behind, "the position of an earlier version, by --delay-from", claims=True)
         if stored is None and choice is None:
             raise NotKnown(

@@ -62,7 +62,10 @@ class NodeClock:
 
     def __call__(self) -> int:
         """The time, ms since the epoch."""
-        return self._guard.time(self._wall(), self._passed())
+        # In this order: a thread that is stopped for long in between sees a jump ahead, once, and
+        # no step back, which would be followed.
+        passed_ms = self._passed()
+        return self._guard.time(self._wall(), passed_ms)
 
     @property
     def ahead_ms(self) -> int:

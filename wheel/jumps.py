@@ -16,6 +16,8 @@ from __future__ import annotations
 
 JUMP_MS = 3_600_000
 """A wall clock that goes ahead by more than this, beyond the time that has passed, has jumped."""
+RETURN_MS = 6 * 3_600_000
+"""So long after a step back the clock may return to where it was."""
 
 
 class JumpGuard:
@@ -24,6 +26,9 @@ class JumpGuard:
 
     def __init__(self, offset_ms: int | None = None) -> None:
         self.offset_ms = offset_ms
+        self._before_step_back: tuple[int, int] | None = None
+        """The offset before the clock stepped back by more than ``JUMP_MS``, and until when, by the
+        other clock, a return to it is believed: one bad answer of NTP is corrected soon."""
         self.ahead_ms = 0
         """By how much the wall clock has jumped ahead and is not believed; 0: it is."""
 
@@ -32,10 +37,20 @@ class JumpGuard:
         offset_ms = wall_ms - passed_ms
         known_ms = self.offset_ms
         if known_ms is not None and offset_ms - known_ms > JUMP_MS:
-            self.ahead_ms = offset_ms - known_ms
-            return passed_ms + known_ms
+            if not self._returns_to(offset_ms, passed_ms):
+                self.ahead_ms = offset_ms - known_ms
+                return passed_ms + known_ms
+        elif known_ms is not None and known_ms - offset_ms > JUMP_MS:
+            self._before_step_back = known_ms, passed_ms + RETURN_MS
         self.offset_ms, self.ahead_ms = offset_ms, 0
         return wall_ms
+
+    def _returns_to(self, offset_ms: int, passed_ms: int) -> bool:
+        """Whether the clock goes back to where it was before it stepped back."""
+        if self._before_step_back is None:
+            return False
+        before_ms, until_ms = self._before_step_back
+        return passed_ms <= until_ms and offset_ms - before_ms <= JUMP_MS
 
     def accept(self) -> None:
         """Believe the wall clock as it is read next."""

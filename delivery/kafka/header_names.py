@@ -72,6 +72,16 @@ def _raise_each_time() -> None:
             raise
 
     kind.take = take
+    parse = Fetcher._parse_fetched_data
+
+    def parse_fetched_data(fetcher: Any, fetched: Any) -> Any:
+        try:
+            return parse(fetcher, fetched)
+        except Exception as error:
+            error.of_partition = fetched.topic_partition  # type: ignore[attr-defined]
+            raise
+
+    Fetcher._parse_fetched_data = parse_fetched_data
 
 
 def partition_of(error: Exception) -> Any:

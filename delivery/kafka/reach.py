@@ -178,6 +178,8 @@ def _speaks_tls(host: str, port: int) -> bool:
             context.wrap_socket(plain, server_hostname=host),
         ):
             return True
+    except ssl.SSLEOFError:  # a proxy whose broker is away accepts, and closes: that says nothing
+        return False
     except ssl.SSLError as error:
         return "WRONG_VERSION" not in str(error)
     except OSError:

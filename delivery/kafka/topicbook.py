@@ -89,6 +89,8 @@ class _Missing:
     since: float
     asked: float
     """When the request began whose answer came last."""
+    existed: bool = False
+    """It was there before: a broker may have forgotten it for a moment."""
 
 
 class TopicBook:
@@ -266,16 +268,19 @@ class TopicBook:
         return answer
 
     def _note_missing(self, topic: str, asked: float) -> None:
-        self._drop(topic)
         before = self._missing.get(topic)
-        self._missing[topic] = missing = _Missing(before.since if before else asked, asked)
+        existed = topic in self._known or topic in self._present
+        existed |= before is not None and before.existed
+        self._drop(topic)
+        since = before.since if before else asked
+        self._missing[topic] = missing = _Missing(since, asked, existed)
         if missing.asked - missing.since < self._unknown_after_s:
             self._unsure[topic] = missing
         else:
             self._unsure.pop(topic, None)
 
     def _is_sure(self, topic: str, missing: _Missing) -> bool:
-        crowded = len(self._unsure) > UNSURE_MAX
+        crowded = len(self._unsure) > UNSURE_MAX and not missing.existed
         return topic not in self._unsure or (
             crowded and missing.asked - missing.since >= CROWDED_AFTER_S
         )

@@ -12,7 +12,7 @@ Rules
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +27,8 @@ class Holdings:
         self._mutex = threading.Lock()
         self._held: set[SourcePartition] = set()
         self._waiting: deque[Received] = deque()
+        self._out: Counter[SourcePartition] = Counter()
+        """Of each partition, how many records were taken and are neither given nor put back."""
         self._positions: dict[SourcePartition, int] = {}
         self._committed: dict[SourcePartition, int] = {}
         self._ends: dict[SourcePartition, int] = {}
@@ -51,7 +53,7 @@ class Holdings:
         """``seen``: the last offset read of each partition, of a record or behind it."""
         with self._mutex:
             self._waiting += [one for one in records if _place(one) in self._held]
-            waiting = {_place(one) for one in self._waiting}
+            waiting = {_place(one) for one in self._waiting} | self._out.keys()
             for partition, offset in seen.items():
                 if partition in self._held:
                     self._ends[partition] = offset + 1
@@ -69,19 +71,23 @@ class Holdings:
                     break
                 bytes_max -= nbytes
                 taken.append(self._waiting.popleft())
+            self._out.update(map(_place, taken))
         return taken
 
     def put_back(self, taken: Sequence[Received]) -> None:
         with self._mutex:
+            self._out -= Counter(map(_place, taken))
             self._waiting.extendleft(one for one in reversed(taken) if _place(one) in self._held)
 
     def gave(self, taken: Sequence[Received]) -> None:
         """An answer has these records."""
         with self._mutex:
+            self._out -= Counter(map(_place, taken))
             for one in taken:
                 if _place(one) in self._held:
                     self._positions[_place(one)] = one.offset + 1
-            for place in {_place(one) for one in taken} - {_place(one) for one in self._waiting}:
+            waiting = {_place(one) for one in self._waiting} | self._out.keys()
+            for place in {_place(one) for one in taken} - waiting:
                 if place in self._held:  # behind them stand only marks
                     self._positions[place] = max(self._positions[place], self._ends.get(place, 0))
 
@@ -111,6 +117,7 @@ class Holdings:
             self._positions.clear()
             self._committed.clear()
             self._ends.clear()
+            self._out.clear()
 
     # ``Assignment``
 
@@ -134,6 +141,7 @@ class Holdings:
                 self._positions.pop(one, None)
                 self._committed.pop(one, None)
                 self._ends.pop(one, None)
+                self._out.pop(one, None)
 
 
 def _place(record: Received) -> SourcePartition:

@@ -14,6 +14,7 @@ from slotwheel.consumer import Consumer
 from support.broker import Broker
 from support.nodeprocess import NodeProcess, command_line, environment
 from support.ports import free_address
+from support.waiting import eventually
 
 CLIENTS = ("kafka-python", "confluent")
 WITHIN_S = 60.0
@@ -36,21 +37,24 @@ def test_consumers_and_commands_wait(
             consumer.done(message)
             return message.value
 
+    told = tmp_path / "told"
     printing = subprocess.Popen(
         command_line(
             *("consume", "orders", "--bootstrap", own_broker.bootstrap),
             *("--follow", "--limit", "1", "--json"),
         ),
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=told.open("wb"),
         env=environment(),
     )
+    eventually(lambda: b"waiting: " in told.read_bytes())
     with caplog.at_level(logging.WARNING), ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(consume, client) for client in CLIENTS]
         with NodeProcess(tmp_path / "data", "--listen", node_address):
             own_broker.start()
             assert [one.result(WITHIN_S) for one in waiting] == [b"hello", b"hello"]
-    out, err = printing.communicate(timeout=WITHIN_S)
+    out, _ = printing.communicate(timeout=WITHIN_S)
+    err = told.read_bytes()
     assert b"hello" in out
     assert err.count(b"waiting: ") == 1
     said = [one.getMessage() for one in caplog.records if "waits:" in one.getMessage()]

@@ -10,7 +10,7 @@ import pytest
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import ClockBehind
-from slotwheel.wheel.jumps import JUMP_MS, JumpGuard
+from slotwheel.wheel.jumps import JUMP_MS, RETURN_MS, JumpGuard
 from slotwheel.wheel.mark import Marks
 from support.wheels import NOW, Node, master_of, opened
 
@@ -119,7 +119,13 @@ def test_sleep_a_step_back_and_what_is_accepted_are_believed() -> None:
     guard.time(0, 0)
     assert guard.time(7 * DAY, 7 * DAY) == 7 * DAY
     assert guard.time(6 * DAY, 7 * DAY) == 6 * DAY
-    assert guard.time(7 * DAY, 7 * DAY) == 6 * DAY
+    assert guard.time(7 * DAY + RETURN_MS, 7 * DAY + RETURN_MS) == 7 * DAY + RETURN_MS, "it is back"
+    guard = JumpGuard()
+    guard.time(7 * DAY, 7 * DAY)
+    guard.time(6 * DAY, 7 * DAY)
+    late = RETURN_MS + 1
+    assert guard.time(7 * DAY + late, 7 * DAY + late) == 6 * DAY + late, "it was set so on purpose"
+    assert guard.time(8 * DAY, 7 * DAY + 1) == 6 * DAY + 1, "a return goes no further than it was"
     guard.accept()
     assert guard.time(7 * DAY, 7 * DAY) == 7 * DAY
     assert guard.ahead_ms == 0
