@@ -84,7 +84,6 @@ SUITE = (
     Run("highest rate into Kafka", "highest", 180),
     Run("pending", "pending", 300),
     Run("catching up", "catchup", 54, repeats=2),
-    Run("a large second", "bigsecond", 110),
     Run("cancelling", "cancel", 22),
     Run("spill", "spill", 32),
     Run("delay topic, kafka-python", "intake", 12, ("--messages", "200000"), 3),
@@ -117,6 +116,7 @@ SUITE = (
 
 ON_REQUEST = (
     Run("beside topics that do not exist", "strangers", 75),
+    Run("a large second", "bigsecond", 110),
     # What each of them can do.
     Run(
         "delay queues, lateness at 500/s",

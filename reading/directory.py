@@ -20,7 +20,8 @@ from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
 from ..wheel.slots.slotfile import second_of
 from ..wheel.state import STATE_DIRECTORY
-from .listing import is_archived_slot, sizes
+from .listing import sizes
+from .strays import is_archived_slot
 
 _OF_A_NODE = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY)
 

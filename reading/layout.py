@@ -39,9 +39,10 @@ from ..wheel.slots.slotfile import SUFFIX, path_of, second_of
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from .directory import existing, existing_file, is_data_directory, refuse_a_part, short_names
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, PeerFiles
-from .listing import journal_segments, sizes, strays, topic_folders, unlisted, why_unlisted
+from .listing import journal_segments, sizes, topic_folders, why_unlisted
 from .problems import INTEGRITY, STRAY, Problem
 from .state import first_config, not_its_own, read_state
+from .strays import strays, unlisted
 
 _OF_SEGMENTS = (INDEX_SUFFIX, SEGMENT_SUFFIX)
 _STRAYS_MAX = 100

@@ -110,6 +110,7 @@ def test_logs_as_json_are_one_object_a_line(tmp_path: Path) -> None:
     assert [event["event"] for event in events] == [
         "recovered",
         f"listening on {node.address}",
+        "memory",
         "stopping",
         "stopped",
     ]

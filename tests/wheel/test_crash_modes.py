@@ -153,7 +153,7 @@ class _NoSync:
 
 
 def kafkas_mark_not_read(patch: Patch) -> None:
-    patch.setattr(KafkaExactlyOnce, "_decide", lambda self, stored, known, end: (known, True))
+    patch.setattr(KafkaExactlyOnce, "_decide", lambda self, stored, wheel: (wheel.marks, True))
 
 
 BREAKAGES: dict[str, tuple[Callable[[Patch], None], ...]] = {

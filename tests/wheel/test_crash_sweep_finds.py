@@ -85,11 +85,11 @@ def slot_directory_not_synced(patch: Patch) -> None:
 def file_deleted_before_the_commit(patch: Patch) -> None:
     clean = Storage.clean
 
-    def unlink_first(self: Storage, marks: Marks, now_ms: int) -> int:
+    def unlink_first(self: Storage, marks: Marks, now_ms: int, known: Any) -> int:
         for second, info in list(self.catalog.items()):
             if marks.all_cover((second + 1) * 1000, info.highest):
                 self.slot_files.remove(second)
-        return clean(self, marks, now_ms)
+        return clean(self, marks, now_ms, known)
 
     patch.setattr(Storage, "clean", unlink_first)
 
