@@ -83,7 +83,7 @@ def test_a_name_with_a_comma_is_one_name() -> None:
         "burst",
         "spill",
     }
-    asked = {one.name for one in suite.select(["queues,strangers"])}
+    asked = {one.name for one in suite.select(["queues,strangers,bigsecond"])}
     assert asked >= {one.name for one in ON_REQUEST}
     assert asked - {one.name for one in suite.select(None)} == {one.name for one in ON_REQUEST}
     with pytest.raises(ValueError, match="brust: no such"):
