@@ -429,22 +429,18 @@ def _check_login(settings: Mapping[str, Any]) -> None:
         raise InvalidConfiguration(
             "no such security.protocol of Kafka", got=protocol, limit=", ".join(_PROTOCOLS)
         )
-    sasl = [name for name in settings if name.startswith("sasl.")]
-    if sasl and not protocol.startswith("SASL_"):
-        raise InvalidConfiguration(
-            f"{sasl[0]} would not be used",
-            got=f"security.protocol={protocol}",
-            limit="SASL_SSL or SASL_PLAINTEXT",
-            remedy="Set security.protocol, too",
-        )
-    tls = [name for name in settings if name.startswith("ssl.")]
-    if tls and not protocol.endswith("SSL"):
-        raise InvalidConfiguration(
-            f"{tls[0]} would not be used",
-            got=f"security.protocol={protocol}",
-            limit="SSL or SASL_SSL",
-            remedy="Set security.protocol, too",
-        )
+    for kind, taken, limit in (
+        ("sasl.", protocol.startswith("SASL_"), "SASL_SSL or SASL_PLAINTEXT"),
+        ("ssl.", protocol.endswith("SSL"), "SSL or SASL_SSL"),
+    ):
+        unused = next((name for name in settings if name.startswith(kind)), None)
+        if unused is not None and not taken:
+            raise InvalidConfiguration(
+                f"{unused} would not be used",
+                got=f"security.protocol={protocol}",
+                limit=limit,
+                remedy="Set security.protocol, too",
+            )
     if not protocol.startswith("SASL_"):
         return
     if not mechanism:
