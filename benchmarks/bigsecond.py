@@ -143,7 +143,7 @@ def _send_large(
             number = np.arange(first, first + count)
             columns = [
                 pa.array(second * 1000 + number * 1000 // rows),
-                pa.array([topics[at % len(topics)] for at in number]),
+                pa.array([topics[at % len(topics)] for at in range(first, first + count)]),
                 values.take(pa.array(number % len(values))),
             ]
             client.send_table(pa.RecordBatch.from_arrays(columns, names=["due", "topic", "value"]))
@@ -166,7 +166,7 @@ def _break_embedded(data: Path) -> Callable[[], None]:
 
 def _break_kafka(broker: Any) -> Callable[[], None]:
     """Topics that want a replica more than there is. Returns what takes that back."""
-    from confluent_kafka.admin import (
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AdminClient,
         AlterConfigOpType,
         ConfigEntry,

@@ -100,7 +100,8 @@ def _run(node: BenchNode, broker: Any, topic: str, chosen: Any) -> Int64s:
     batches = list(reader.batches())
     reader.close()
     due = [np.maximum(times(batch, "due"), times(batch, "created")) for batch in batches]
-    return np.concatenate([times(batch, "delivered") for batch in batches]) - np.concatenate(due)
+    delivered = np.concatenate([times(batch, "delivered") for batch in batches])
+    return np.asarray(delivered - np.concatenate(due))
 
 
 def _send_others(node: BenchNode, chosen: Any) -> None:
