@@ -81,7 +81,7 @@ def _deliver(run: Run) -> None:
     sent = kafkaload.make(COUNT, run.topics, PARTITIONS, due, 5)
     sent += [Sent(run.nowhere, b"%d" % n, due=begin + FIRST_MS) for n in range(DEAD)]
     late = [Sent(run.topics[0], b"taken back", due=begin + LAST_MS) for _ in range(CANCELLED)]
-    kafka = ("--sink", "confluent", "--bootstrap", run.bootstrap)
+    kafka = ("--sink", "confluent", "--bootstrap", run.bootstrap, "--unknown-topics", "accept")
     options = ("--listen", free_address(), "--dead-letter-topic", run.dead_letters)
     with NodeProcess(run.data, *kafka, *options, *SMALL, "--retain", "24h") as node:
         kafkaload.send_by_client(node.address, sent)

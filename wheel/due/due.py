@@ -463,10 +463,15 @@ class DueQueue:
                     if len(self._prepared) < _PREPARED_MAX:  # else it is read again
                         self._prepared[cursor.second] = cursor
                 line.cursor = None
-        if line.cursor is not None:
+        if line.cursor is not None and line.topic is None:
             return
         # Rows at the mark's own millisecond may be left, unless it is known to be done with.
         second = self._storage.next_second(mark.c if mark.r == OFFSET_END else mark.c - 1)
+        if line.cursor is not None:
+            if second is None or second >= line.cursor.second:
+                return
+            # A row that is late for the main line came before what this one has read ahead.
+            line.cursor = None
         if second is None or second * TICK_MS > until_ms:
             return
         with self._lock:
