@@ -100,9 +100,8 @@ class ClockPort(Protocol):
     def accept(self) -> None:
         """Believe the wall clock, however far it has jumped. Errors: ``OSError``."""
 
-    def set_back(self) -> int:
-        """Set the marks back to the clock; how many messages may be repeated. Errors:
-        ``NotMaster``, ``Overloaded``, ``Damaged``, ``OSError``."""
+    def set_back(self) -> None:
+        """Set the marks back to the clock. Errors: ``NotMaster``, ``Overloaded``."""
 
 
 class PeerPort(Protocol):

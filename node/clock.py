@@ -133,18 +133,15 @@ class OperatedClock:
             self._clock.accept()
             self._events.event("clock-accepted", jumped_ms=ahead_ms)
 
-    def set_back(self) -> int:
+    def set_back(self) -> None:
         before_ms = self._wheel.status().mark_c
         for _ in range(_TRIES):
-            repeated = self._wheel.set_back(self._clock())
-            if repeated is not None:
-                self._events.event(
-                    "mark-set-back", from_ms=before_ms, to_ms=self._clock(), repeated=repeated
-                )
-                return repeated
+            if self._wheel.set_back(self._clock()):
+                self._events.event("mark-set-back", from_ms=before_ms, to_ms=self._clock())
+                return
             time.sleep(_AGAIN_S)
         raise Overloaded(
-            "a chunk is with the sink, and the mark cannot be set back meanwhile",
+            "the sink has still to say what has left, and the mark cannot be set back meanwhile",
             limit=f"{_TRIES * _AGAIN_S:.0f} s",
             remedy="Nothing was changed. Try again once the sink has answered",
         )

@@ -629,14 +629,9 @@ class Wheel:
 
         return self._storage.clean(marks, now_ms, known)
 
-    def set_back(self, now_ms: int) -> int | None:
-        """As of ``Dispatcher.set_back``; what has left is removed before, as far as that is
-        possible. Errors: ``NotMaster``, ``Damaged``, ``OSError``."""
-        dispatcher = self._serving_dispatcher
-        self.spill(now_ms, everything=True)
-        while self.clean(now_ms):
-            pass
-        return dispatcher.set_back(now_ms)
+    def set_back(self, now_ms: int) -> bool:
+        """As of ``Dispatcher.set_back``. Errors: ``NotMaster``."""
+        return self._serving_dispatcher.set_back(now_ms)
 
     @property
     def archive_missed(self) -> tuple[int, str]:
