@@ -106,6 +106,11 @@ class Mark:
         """Where it stands, whatever was set back before."""
         return self.c, self.r, self.L
 
+    @property
+    def furthest_ms(self) -> int:
+        """It covers no row that is due later."""
+        return max(self.c, *(one.c for one in self.former)) if self.former else self.c
+
     def at(self, c: int, r: int) -> Mark:
         """The mark, moved on to ``(c, r)``."""
         return Mark(c, r, self.L, tuple(one for one in self.former if (one.c, one.r) > (c, r)))

@@ -425,7 +425,8 @@ class Storage:
 
         Errors: ``OSError``: nothing has changed. ``SyncFailed``.
         """
-        lost = {second: None} if any(one.c >= second * TICK_MS for one in marks.every) else {}
+        reached = any(one.furthest_ms >= second * TICK_MS for one in marks.every)
+        lost = {second: None} if reached else {}
         cancelled = self.cancelled.plan(lost, marks)
         update = replace(
             update,
