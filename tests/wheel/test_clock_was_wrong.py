@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from slotwheel.wheel.answers import CancelAnswer
+from slotwheel.wheel.checks import InputBatch
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.delay import as_due
 from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import ClockBehind, Overloaded
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.jumps import JUMP_MS, RETURN_MS, JumpGuard
 from slotwheel.wheel.mark import BY_KAFKA, Marks
-from support.wheels import NOW, Node, master_of, opened
+from support.wheels import NOW, Node, batch, master_of, opened
 
 DAY = 24 * 3_600_000
 CONFIG = WheelConfig(slots=90_000, disk_reserve_bytes=0)
@@ -218,7 +220,50 @@ def test_sleep_a_step_back_and_what_is_accepted_are_believed() -> None:
     late = RETURN_MS + 1
     assert guard.time(7 * DAY + late, 7 * DAY + late) == 6 * DAY + late, "it was set so on purpose"
     assert guard.time(8 * DAY, 7 * DAY + 1) == 6 * DAY + 1, "a return goes no further than it was"
-    guard.accept()
+    guard.accept(7 * DAY, 7 * DAY)
     assert guard.time(7 * DAY, 7 * DAY) == 7 * DAY
     assert guard.ahead_ms == 0
     assert JumpGuard(-DAY).time(DAY, DAY) == 0, "what a run before has noted"
+
+
+def test_what_has_left_proves_its_time() -> None:
+    """Up to an hour beyond it nothing is a jump. A clock that was started behind it is followed to
+    wherever it goes; from the first reading that is not behind, a jump is one."""
+    guard = JumpGuard()
+    guard.time(DAY, 0)
+    assert guard.time(2 * DAY + JUMP_MS, 0, 2 * DAY) == 2 * DAY + JUMP_MS
+    assert guard.time(3 * DAY + JUMP_MS + 1, 0, 3 * DAY - 1) == 2 * DAY + JUMP_MS
+    assert guard.ahead_ms == DAY + 1
+    guard = JumpGuard()
+    for wall_ms in (DAY, 2 * DAY, DAY + 5, 9 * DAY):
+        assert guard.time(wall_ms, 5, 8 * DAY) == wall_ms
+        assert (guard.offset_ms is None) is (wall_ms < 8 * DAY)
+    assert guard.time(10 * DAY, 10, 8 * DAY) == 9 * DAY + 5
+
+
+def test_nothing_new_is_taken_while_the_clock_is_in_doubt(node: Node) -> None:
+    """A delay would count from a wrong time, and what is due in time would be beyond the horizon.
+    Nothing of it dies; what was taken before is answered again, leaves, and may be cancelled."""
+    taken = node.wheel.append(batch([(as_due(5_000), "t", b"a")]), NOW, producer=7, sequence=1)
+    node.sync()
+    [known] = node.ids_of(taken.result(0))
+    node.wheel.doubts = lambda now_ms: Overloaded("in doubt") if now_ms < NOW + DAY else None
+    soon, far = batch([(as_due(1_000), "t", b"b")]), batch([(NOW + 2 * DAY, "t", b"c")])
+    wheel, again = node.wheel, batch([(as_due(5_000), "t", b"a")])
+    outcomes = [
+        *wheel.append_all([InputBatch(soon)], NOW),
+        *wheel.append_all([InputBatch(far)], NOW),
+        *wheel.append_all([InputBatch(soon, 7, 2), InputBatch(far, 7, 3), InputBatch(soon)], NOW),
+    ]
+    assert [str(one) for one in outcomes] == ["in doubt"] * 5
+    assert all(isinstance(one, Overloaded) for one in outcomes)
+    with pytest.raises(Overloaded, match="in doubt"):
+        wheel.append_source(far, NOW, source=1, first=0, last=0)
+    with pytest.raises(Overloaded, match="in doubt"):
+        wheel.reschedule(known, NOW + 1, NOW)
+    repeat = wheel.append(again, NOW + 1, producer=7, sequence=1)
+    assert node.ids_of(repeat.result(0)) == [known]
+    assert cancelled(node, [known], NOW) == [CancelAnswer.CANCELLED]
+    assert wheel.status().accepted == 1
+    node.send([(as_due(1_000), "t", b"b")], NOW + DAY)
+    assert node.delivered(NOW + DAY + 1_000) == [b"b"]
