@@ -20,8 +20,7 @@ from .terminal import echo
 @click.option(
     "--set-back",
     is_flag=True,
-    help="The clock was ahead and is right now: deliver again at once. Messages that have left may"
-    " be repeated.",
+    help="The clock was ahead and is right now: deliver again at once. What has left stays so.",
 )
 @node_options
 @json_option
@@ -49,4 +48,4 @@ def command(accept: bool, set_back: bool, address: str, timeout: timedelta, as_j
     behind = timedelta(seconds=round(clock["behind_ms"] / 1000))
     echo(f"mark   {mark}" + (f"  {behind} ahead of the clock" if behind else ""))
     if set_back:
-        echo(f"the mark is set back; messages that may be repeated: {found['repeated']}")
+        echo("the mark is set back to the clock")

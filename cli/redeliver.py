@@ -18,9 +18,9 @@ import click
 from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client
-from ..client.message import clock_ms
 from ..client.resending import Resending
 from ..wheel.checks import check_topic
+from ..wheel.delay import as_due
 from ..wheel.errors import InvalidMessage
 from ..wheel.texts import counted, time_text
 from .progress import progress_bar
@@ -186,10 +186,15 @@ def _send(
         progress_bar("sending", total, MofNCompleteColumn(), TimeElapsedColumn()) as step,
         Client(asked.address, timeout_s=asked.timeout.total_seconds()) as client,
     ):
-        for batch in redelivery.batches(asked.to_topic, clock_ms, asked.skip):
+        for batch in redelivery.batches(asked.to_topic, at_once, asked.skip):
             step(sending.put(client.send_table(batch)))
         while sending.waiting:
             sending.settle()
+
+
+def at_once() -> int:
+    """Due when the node takes it, by its clock."""
+    return as_due(0)
 
 
 def _finish(asked: RedeliverOptions, tally: RedeliveryCounts, sending: Resending) -> None:

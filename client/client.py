@@ -580,8 +580,7 @@ class Client:
 
     def clock(self, do: str = "show") -> dict[str, Any]:
         """The clock that a node goes by, in ``clock``. ``do``: ``"accept"`` makes it believe its
-        wall clock; ``"set-back"`` makes the master set its marks back to the clock, ``repeated``:
-        how many messages may be repeated then.
+        wall clock; ``"set-back"`` makes the master set its marks back to the clock.
 
         Errors: ``NodeUnreachable``, ``NotMaster``, ``Overloaded``.
         """

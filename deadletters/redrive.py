@@ -38,6 +38,7 @@ from ..client.receipts import Receipts
 from ..client.resending import WAITING_MAX, Resending
 from ..client.succession import SEQUENCES, Successor
 from ..policy.deadletters import notes_topic
+from ..wheel.delay import as_due
 from ..wheel.errors import (
     InvalidBatch,
     InvalidConfiguration,
@@ -211,7 +212,8 @@ class Sending:
     _waiting: deque[_Part] = field(default_factory=deque)
     """What the receipts that wait are of."""
     _sent: int = 0
-    _start_ms: int = field(default_factory=clock_ms)
+    _start_ms: int | None = None
+    """When the first of them is due."""
 
     def send(self, letters: pa.RecordBatch) -> int:
         """Send them, but for those that were redriven. Returns how many letters are done since.
@@ -224,7 +226,7 @@ class Sending:
         # Half of a batch for the letters: the note needs far less than the other half.
         rows_max = min(rows_max - 1, LETTERS_MAX)
         for rows in pieces(pa.Table.from_batches([left]), rows_max, bytes_max // 2):
-            part = _Part(to_input(rows, self._due_ms(rows.num_rows)), places_of(rows))
+            part = _Part(to_input(rows, self._due(rows.num_rows)), places_of(rows))
             self.places.append(part.places)
             self._waiting.append(part)
             self.resending.waiting.append(self._ship(part))
@@ -274,10 +276,13 @@ class Sending:
             self.resending.waiting.extendleft(reversed([self._ship(half) for half in halves]))
             self.resending.under_way -= count
 
-    def _due_ms(self, count: int) -> Int64s:
+    def _due(self, count: int) -> Int64s:
+        """By the node's clock: at once, whenever it takes them; or at the rate from now on."""
         first, self._sent = self._sent, self._sent + count
         if self.rate is None:
-            return np.full(count, clock_ms(), np.int64)
+            return np.full(count, as_due(0), np.int64)
+        if self._start_ms is None:
+            self._start_ms = clock_ms() + self.turn.client.limits.clock_ahead_ms
         return self._start_ms + ((first + np.arange(count)) * 1000 / self.rate).astype(np.int64)
 
 

@@ -82,6 +82,10 @@ _MEASURE_AGAIN_S = 10.0
 _NO_RANGE = "Kafka does not tell its range of offsets"
 
 
+class _ClockInDoubt(Exception):
+    """Records that were taken now would leave too early, or be taken for beyond the horizon."""
+
+
 class _MadeAnew(Exception):
     """A topic is another one than when its reading began: everything begins again."""
 
@@ -212,7 +216,7 @@ class DelayTopicIntake:
                     self._read(reader, stop)
             except _MadeAnew:
                 continue
-            except (NotMaster, NotRunning) as error:
+            except (NotMaster, NotRunning, _ClockInDoubt) as error:
                 self._stopped(str(error))
                 stop.wait(self._backoff.failed())
             except SourceUnreachable as error:
@@ -231,6 +235,7 @@ class DelayTopicIntake:
         self._next_check = self._next_commit = 0.0
         whole = True
         while not stop.is_set():
+            self._time()
             now = time.monotonic()
             if now >= self._next_check:
                 self._look_after(reader, stop)
@@ -583,7 +588,7 @@ class DelayTopicIntake:
             for source, parts in list(pending.items()):
                 try:
                     one = self._queue_next(source, parts)
-                except (NotMaster, NotRunning):
+                except (NotMaster, NotRunning, _ClockInDoubt):
                     raise
                 except Overloaded as error:
                     self._events.refused(error.code, len(parts[-1].offsets))
@@ -612,7 +617,7 @@ class DelayTopicIntake:
         config = self._wheel.config
         count = len(part.offsets)
         started = time.perf_counter()
-        now_ms = self._clock()
+        now_ms = self._time()
         settings = None if self._policies is None else self._policies.current
         rows, dead, off = rows_of(
             part, str(source.place), config, now_ms, self._dead_topic, settings
@@ -683,6 +688,15 @@ class DelayTopicIntake:
                 slow_at = float("inf")
                 self._events.alarm("delay-topic-commit-slow")
         return False
+
+    def _time(self) -> int:
+        """Errors: ``_ClockInDoubt``."""
+        now_ms = self._clock()
+        try:
+            self._wheel.check_clock(now_ms)
+        except Overloaded as error:
+            raise _ClockInDoubt(error.message) from None
+        return now_ms
 
     def _trimmed(self, source: DelaySource, records: ConsumerRecords) -> ConsumerRecords:
         position, start = self._position(source), 0

@@ -389,16 +389,15 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         port, do = self._operated_clock, fields.get("do", CLOCK_SHOW)
         if port is None:
             raise NotRunning("this server has no clock of its own", remedy="Ask a slotwheel node")
-        repeated = 0
         if do == CLOCK_ACCEPT:
             port.accept()
         elif do == CLOCK_SET_BACK:
             self._check_master()
-            repeated = port.set_back()
+            port.set_back()
         elif do != CLOCK_SHOW:
             every = ", ".join((CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK))
             raise InvalidMessage("no usable 'do'", got=repr(do)[:80], limit=every)
-        return {"clock": port.show(), "repeated": repeated}
+        return {"clock": port.show()}
 
     def _acknowledge_unread(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         self._check_master()

@@ -55,6 +55,9 @@ class WheelPort(Protocol):
     def stored_before(self, producer: int, sequence: int) -> bool:
         """Whether that entry was appended before."""
 
+    def check_clock(self, now_ms: int) -> None:
+        """Errors: ``Overloaded`` where nothing new may be taken at a time read from the clock."""
+
     def wait_for_room(self, timeout_s: float) -> bool: ...
     @property
     def sources(self) -> Mapping[str, Any]:
@@ -100,9 +103,8 @@ class ClockPort(Protocol):
     def accept(self) -> None:
         """Believe the wall clock, however far it has jumped. Errors: ``OSError``."""
 
-    def set_back(self) -> int:
-        """Set the marks back to the clock; how many messages may be repeated. Errors:
-        ``NotMaster``, ``Overloaded``, ``Damaged``, ``OSError``."""
+    def set_back(self) -> None:
+        """Set the marks back to the clock. Errors: ``NotMaster``, ``Overloaded``."""
 
 
 class PeerPort(Protocol):

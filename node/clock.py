@@ -2,8 +2,11 @@
 
 What was believed last is kept in the data directory with the number of this start of the machine,
 as the other clock counts from there: so a jump between two runs of the node is noticed, too, if the
-machine was not started in between. After a start of the machine nothing can be told, and the clock
-is believed.
+machine was not started in between. After a start of the machine the clock is believed, unless it
+stands behind what has left: then it was started wrong.
+
+While the clock is in doubt, what the node has goes on by the time that it believes, and nothing new
+is taken: a delay would count from a wrong time, and leave too early once the clock is right.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..wheel.errors import Overloaded
+from ..wheel.errors import NOTHING_STORED, Overloaded
 from ..wheel.jumps import JUMP_MS, JumpGuard
 from ..wheel.state import StateStore, StateUpdate
+from ..wheel.texts import time_text
 from ..wheel.wheel import Wheel
 from .events import NodeEvents
 
@@ -59,13 +63,14 @@ class NodeClock:
         self._guard = JumpGuard()
         self._state: StateStore | None = None
         self._noted_ms: int | None = None
+        self._proven: Callable[[], int] = lambda: -1
 
     def __call__(self) -> int:
         """The time, ms since the epoch."""
         # In this order: a thread that is stopped for long in between sees a jump ahead, once, and
         # no step back, which would be followed.
         passed_ms = self._passed()
-        return self._guard.time(self._wall(), passed_ms)
+        return self._guard.time(self._wall(), passed_ms, self._proven())
 
     @property
     def ahead_ms(self) -> int:
@@ -75,14 +80,35 @@ class NodeClock:
 
     def why_not_believed(self) -> str:
         """For people; empty: the wall clock is believed."""
-        ahead_ms = self.ahead_ms
-        if not ahead_ms:
-            return ""
-        return (
-            f"the wall clock jumped {ahead_ms / JUMP_MS:.1f} h ahead, and the node goes on by the"
-            " time before the jump. Set it right, or, if it is right now, let the node believe it:"
-            " 'slotwheel clock --accept'"
-        )
+        why, remedy = self._doubt(self())
+        return why and f"{why}. {remedy}"
+
+    def doubts(self, now_ms: int) -> Overloaded | None:
+        """Why nothing new may be taken at a time that was read from this clock; None: it may."""
+        why, remedy = self._doubt(now_ms)
+        if not why:
+            return None
+        return Overloaded(why, remedy=f"{NOTHING_STORED} {remedy}; then send again")
+
+    def _doubt(self, now_ms: int) -> tuple[str, str]:
+        """What is wrong with a time that was read, and what to do; empty: nothing."""
+        wall_ms, proven_ms = self._wall(), self._proven()
+        if wall_ms - now_ms > JUMP_MS:
+            return (
+                f"the wall clock says {time_text(wall_ms)}, and the node goes by"
+                f" {time_text(now_ms)} and takes nothing new: the clock jumped"
+                f" {(wall_ms - now_ms) / JUMP_MS:.1f} h ahead",
+                "Set it right or, if it is right now, let the node believe it: 'slotwheel clock"
+                " --accept'",
+            )
+        if self._guard.offset_ms is None and proven_ms - now_ms > JUMP_MS:
+            return (
+                f"the clock says {time_text(now_ms)}, and messages have left until"
+                f" {time_text(proven_ms)}, so it was started wrong: the node takes nothing new",
+                "Set it right or, if it is right and was ahead before, go on from it: 'slotwheel"
+                " clock --set-back'",
+            )
+        return "", ""
 
     def begin(self, state: StateStore, noted: str) -> None:
         """Go on from what a run before has noted in ``state``."""
@@ -91,6 +117,13 @@ class NodeClock:
             self._noted_ms = int(offset_ms)
             self._guard = JumpGuard(self._noted_ms)
         self._state = state
+
+    def follow(self, proven: Callable[[], int]) -> None:
+        """``proven``: a time that has come, ms, at which messages have left. Unless a run before
+        has noted something, what is read from now on counts."""
+        if self._noted_ms is None:
+            self._guard = JumpGuard()
+        self._proven = proven
 
     def note(self) -> None:
         """Keep what is believed, if it has changed. Errors: ``OSError``, ``SyncFailed``."""
@@ -104,7 +137,8 @@ class NodeClock:
 
     def accept(self) -> None:
         """Believe the wall clock as it is. Errors: as of ``note``."""
-        self._guard.accept()
+        passed_ms = self._passed()
+        self._guard.accept(self._wall(), passed_ms)
         self.note()
 
 
@@ -133,18 +167,15 @@ class OperatedClock:
             self._clock.accept()
             self._events.event("clock-accepted", jumped_ms=ahead_ms)
 
-    def set_back(self) -> int:
+    def set_back(self) -> None:
         before_ms = self._wheel.status().mark_c
         for _ in range(_TRIES):
-            repeated = self._wheel.set_back(self._clock())
-            if repeated is not None:
-                self._events.event(
-                    "mark-set-back", from_ms=before_ms, to_ms=self._clock(), repeated=repeated
-                )
-                return repeated
+            if self._wheel.set_back(self._clock()):
+                self._events.event("mark-set-back", from_ms=before_ms, to_ms=self._clock())
+                return
             time.sleep(_AGAIN_S)
         raise Overloaded(
-            "a chunk is with the sink, and the mark cannot be set back meanwhile",
+            "the sink has still to say what has left, and the mark cannot be set back meanwhile",
             limit=f"{_TRIES * _AGAIN_S:.0f} s",
             remedy="Nothing was changed. Try again once the sink has answered",
         )

@@ -68,7 +68,7 @@ each thread that waits for the interpreter wakes that often, and each connection
 EXIT_FATAL = 3
 _SET_BACK = (
     ". Delivery goes on when it has caught up; if it was ahead before, and is right now,"
-    " 'slotwheel clock --set-back' goes on at once, and may repeat messages"
+    " 'slotwheel clock --set-back' goes on at once"
 )
 
 

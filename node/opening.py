@@ -52,7 +52,11 @@ def _open(config: NodeConfig, files: Files, clock: Callable[[], int]) -> Wheel:
     try:
         if isinstance(clock, NodeClock):
             clock.begin(state, state.load(whole=False).clock)
-        return kind.open(files, state, config.wheel, clock(), node_id=config.node_id)
+        wheel = kind.open(files, state, config.wheel, clock(), node_id=config.node_id)
+        if isinstance(clock, NodeClock):
+            clock.follow(lambda: wheel.mark_ms)
+            wheel.doubts = clock.doubts
+        return wheel
     except BaseException:
         state.close()
         raise

@@ -171,7 +171,8 @@ class ClockWatch:
     def turn(self) -> float:
         why = self._clock.why_not_believed()
         if why and not self._told:
-            self._events.alarm("clock-jumped", reason=why)
+            jumped = bool(self._clock.ahead_ms)
+            self._events.alarm("clock-jumped" if jumped else "clock-behind", reason=why)
         elif self._told and not why:
             self._events.event("clock-believed")
         self._told = bool(why)

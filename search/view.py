@@ -126,7 +126,7 @@ class View:
     @cached_property
     def passed_ms(self) -> int:
         """No mark covers a row that is due later than this."""
-        return max(mark.c for mark in self.marks.every)
+        return max(mark.furthest_ms for mark in self.marks.every)
 
     @cached_property
     def seconds(self) -> Int64s:

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from slotwheel import Client, Consumer, Message
 from slotwheel.consumer.message import Received
+from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.wheel.ids import MessageId
 from support.broker import Broker
 from support.gatewayprocess import GatewayProcess
@@ -100,6 +102,35 @@ def test_delays_of_the_command_line_and_over_http(shifted: Shifted) -> None:
             assert MessageId.parse(receipt.id).due == receipt.due_ms
             due.append(receipt.due_ms)
         shifted.assert_begun(*due, asked_ms=asked_ms)
+
+
+def test_what_is_redriven_or_redelivered_is_due_then(shifted: Shifted) -> None:
+    """Redriven at once, or at a rate; whoever does it has another clock than the node."""
+    node, past_ms = shifted.node, now_ms() - 300_000
+    with Client(node.address) as client:
+        for topic in ("once", "rate"):
+            client.send(topic, b"x", due=past_ms, expires=past_ms + 1).result(20)
+        client.send("old", b"x", due=past_ms).result(20)
+    node.wait_for("old", 1)
+    node.wait_for(DEAD_LETTER_TOPIC, 2)
+    where = ("--yes", "--node", node.address)
+    data = str(node.data)
+    span = ("--from", _iso(past_ms - 1), "--to", _iso(past_ms + 1))
+    for topic, command in (
+        ("once", ["dead", "redrive", "--for-topic", "once", "--data", data]),
+        ("rate", ["dead", "redrive", "--for-topic", "rate", "--rate", "10", "--data", data]),
+        ("again", ["replay", data, "--redeliver", "--topic", "old", "--to-topic", "again", *span]),
+    ):
+        asked_ms = now_ms()
+        done = run_cli(*command, *where)
+        assert done.returncode == 0, done.stderr
+        [row] = node.wait_for(topic, 1)
+        due_ms = round(row["due"].timestamp() * 1000)
+        assert asked_ms - 5 <= due_ms - shifted.off_ms <= now_ms() + 5, topic
+
+
+def _iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
 
 
 def received(consumer: Consumer, until: int) -> dict[bytes, list[float]]:

@@ -26,6 +26,7 @@ from .due.canceller import Canceller
 from .due.cancels import Cancels
 from .due.chunk import Chunk
 from .due.due import DueQueue
+from .errors import Overloaded
 from .ids import IdMint
 from .journal.log import Log
 from .mark import Marks
@@ -287,13 +288,13 @@ class Dispatcher:
         journal says so. No chunk may be in flight.
 
         Cancels of rows of an earlier epoch get true answers if it kept it then, too, and nothing
-        of it was missing: ``certain``.
+        of it was missing: ``certain``. Errors: ``Overloaded``: the marks were set back since.
         """
         with self._lock:
             lines = self.due.lines
-            # What a mark covered before it was set back has left, and nothing says so any more.
-            was_ahead = lines.resets and self._reach_ms > now_ms + 2 * self._config.reach_ahead_ms
-            if certain and lines.exact == exact and not self._exact and not was_ahead:
+            if marks is not None and marks.resets != lines.resets:
+                raise Overloaded("the mark was set back meanwhile", remedy="Begin again")
+            if certain and lines.exact == exact and not self._exact:
                 self.canceller.know_what_left()
             self._exact = lines.exact = exact
             lines.forget_unknown()
@@ -349,19 +350,21 @@ class Dispatcher:
         if not self._ended:
             self.queue_mark(now_ms)
 
-    def set_back(self, now_ms: int) -> int | None:
+    def set_back(self, now_ms: int) -> bool:
         """Set the marks back to ``now_ms``, if they are ahead of it: the clock by which they were
-        made was wrong. How many messages that have left are still stored, and so may be repeated
-        after a restart; None: a chunk is with the sink, try again. Nothing is handed out before the
-        journal says so. Errors: ``Damaged``."""
+        made was wrong. Nothing is handed out before the journal says so. False: the sink has still
+        to say what has left, try again."""
         with self._lock:
-            if self._ended or now_ms >= max(mark.c for mark in self.due.lines.marks().every):
-                return 0
-            repeated = self.due.set_back(now_ms)
-            if repeated is not None:
-                self._mark_ms = now_ms - self._config.mark_interval_ms
-                self._await_mark(now_ms)
-            return repeated
+            lines = self.due.lines
+            if now_ms >= max(mark.c for mark in lines.marks().every):
+                return True
+            # Under exactly-once the sink's mark may be ahead of these.
+            unclear = lines.any_unknown if self._exact else lines.exact
+            if self._ended or unclear or not self.due.set_back(now_ms):
+                return False
+            self._mark_ms = now_ms - self._config.mark_interval_ms
+            self._await_mark(now_ms)
+            return True
 
     # -- marks -----------------------------------------------------------------------------------
 

@@ -7,9 +7,16 @@ machine's start (with the time that it sleeps), tells a jump from time that pass
 clock is too far ahead of what that one makes of it, time goes on as if it had not jumped. A step
 back, and a small one ahead, is followed.
 
+What has left proves, too, that its time has come: up to an hour beyond that nothing is a jump. A
+clock that was never seen at or behind that time stands behind it: it was started wrong, and how far
+it has to go nobody knows. So it is followed, and the first reading that is not behind is believed.
+
 *Example.* It is 12:00, and the clock is set to 12:00 of the next day. For this guard it is 12:00:04
 four seconds later. If the clock is set right, nothing has happened; if a person accepts the jump,
 it is the next day.
+
+*Example.* A machine begins with a clock of last year, and messages have left until yesterday. It is
+last year until NTP has set the clock; then it is today.
 """
 
 from __future__ import annotations
@@ -32,15 +39,19 @@ class JumpGuard:
         self.ahead_ms = 0
         """By how much the wall clock has jumped ahead and is not believed; 0: it is."""
 
-    def time(self, wall_ms: int, passed_ms: int) -> int:
-        """The time to go by, ms. ``passed_ms``: the other clock."""
+    def time(self, wall_ms: int, passed_ms: int, proven_ms: int = -1) -> int:
+        """The time to go by, ms. ``passed_ms``: the other clock. ``proven_ms``: a time that has
+        come."""
         offset_ms = wall_ms - passed_ms
         known_ms = self.offset_ms
-        if known_ms is not None and offset_ms - known_ms > JUMP_MS:
+        if known_ms is None:
+            if wall_ms < proven_ms:
+                return wall_ms
+        elif wall_ms - max(passed_ms + known_ms, proven_ms) > JUMP_MS:
             if not self._returns_to(offset_ms, passed_ms):
                 self.ahead_ms = offset_ms - known_ms
                 return passed_ms + known_ms
-        elif known_ms is not None and known_ms - offset_ms > JUMP_MS:
+        elif known_ms - offset_ms > JUMP_MS:
             self._before_step_back = known_ms, passed_ms + RETURN_MS
         self.offset_ms, self.ahead_ms = offset_ms, 0
         return wall_ms
@@ -52,6 +63,6 @@ class JumpGuard:
         before_ms, until_ms = self._before_step_back
         return passed_ms <= until_ms and offset_ms - before_ms <= JUMP_MS
 
-    def accept(self) -> None:
-        """Believe the wall clock as it is read next."""
-        self.offset_ms = None
+    def accept(self, wall_ms: int, passed_ms: int) -> None:
+        """Believe the wall clock as it is."""
+        self.offset_ms, self.ahead_ms = wall_ms - passed_ms, 0

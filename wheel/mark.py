@@ -11,6 +11,10 @@ due order, up to the clock). Either move may be cut after any row, so a chunk ca
       +----------------+------------> (due, offset)
                      (c, r)
 
+A mark that was ahead of a clock that was set right is set back to it. What it covered has left all
+the same: the mark as it was stays beside it (``former``), and covers on, until the mark has passed
+it.
+
 ``Marks`` is what a journal entry carries: the main mark, a copy for each held-back topic, the
 running counters that make "how much is pending" a subtraction, and its *reach*: the due time up to
 which rows may be handed to a sink before the next mark is durable. So the mark that is found after
@@ -20,7 +24,7 @@ a crash bounds, without a clock, which rows may have left: none that is due late
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .errors import Damaged, UnsupportedVersion
 from .schema import Int64s, Mask
@@ -30,7 +34,7 @@ RowKey = tuple[int, int]
 
 
 MARK_VERSION = 4
-"""Written only where ``resets`` is not 0; else version 3."""
+"""Written only where ``resets`` is not 0, with former marks at its end; else version 3."""
 
 # +---------+---------+-------+---+---+---+---------+---------+-----------+------+-------+---------+
 # | version | copies  | epoch | c | r | L | covered | cancels | delivered | dead | reach | expired |
@@ -63,6 +67,8 @@ _HEADS = {
 }
 """Bytes before the copies, by version: version 1 has no reach, version 2 no expired rows, version 3
 no resets."""
+_COUNT = struct.Struct("<H")  # former marks of one mark, which follow
+_FORMER = struct.Struct("<qqq")  # c, r, L of each
 # +---+---+---+--------+--------------+-------+
 # | c | r | L | behind | topic length | topic |
 # | i64 each  | u64    | u16 + pad    | utf-8 |
@@ -82,14 +88,42 @@ assert _COPY.size == 40
 
 @dataclass(frozen=True, slots=True, order=False)
 class Mark:
-    """``c``: due time in ms; ``r``: offset within it; ``L``: up to where late rows have left."""
+    """``c``: due time in ms; ``r``: offset within it; ``L``: up to where late rows have left.
+    ``former``: where it stood when it was set back, as far as it has not come there again; later
+    ones reach less far, but have a higher ``L``."""
 
     c: int = -1
     r: int = -1
     L: int = -1
+    former: tuple[Mark, ...] = ()
 
     def covers(self, due: int, offset: int) -> bool:
-        return offset <= self.L and (due, offset) <= (self.c, self.r)
+        mine = offset <= self.L and (due, offset) <= (self.c, self.r)
+        return mine or any(one.covers(due, offset) for one in self.former)
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it stands, whatever was set back before."""
+        return self.c, self.r, self.L
+
+    @property
+    def furthest_ms(self) -> int:
+        """It covers no row that is due later."""
+        return max(self.c, *(one.c for one in self.former)) if self.former else self.c
+
+    def at(self, c: int, r: int) -> Mark:
+        """The mark, moved on to ``(c, r)``."""
+        return Mark(c, r, self.L, tuple(one for one in self.former if (one.c, one.r) > (c, r)))
+
+    def upto(self, last: int) -> Mark:
+        """The mark with another ``L``."""
+        return Mark(self.c, self.r, last, self.former)
+
+    def set_back(self, c: int, r: int) -> Mark:
+        """The mark, set back to ``(c, r)`` if it is ahead of that."""
+        if (self.c, self.r) <= (c, r):
+            return self
+        return Mark(c, r, self.L, (*self.former, Mark(*self.place)))
 
     def behind(self, due: Int64s, offset: Int64s) -> Mask:
         """Which rows lie at or behind ``(c, r)``, whatever ``L`` is; shape (rows,)."""
@@ -97,8 +131,10 @@ class Mark:
         return mask
 
     def covered(self, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows are covered, shape (rows,)."""
+        """Which rows are covered, by it or by a former one; shape (rows,)."""
         mask: Mask = self.behind(due, offset) & (offset <= self.L)
+        for one in self.former:
+            mask |= one.covered(due, offset)
         return mask
 
 
@@ -144,8 +180,17 @@ class Marks:
         mine, theirs = self.main, other.main
         return mine.L >= theirs.L and (mine.c, mine.r) >= (theirs.c, theirs.r)
 
+    def with_former(self, other: Marks) -> Marks:
+        """These marks with the former ones of ``other``, which has at least these topics."""
+        copies = {
+            topic: replace(copy, mark=replace(copy.mark, former=other.copies[topic].mark.former))
+            for topic, copy in self.copies.items()
+        }
+        return replace(self, main=replace(self.main, former=other.main.former), copies=copies)
+
     def all_cover(self, end_due: int, highest_offset: int) -> bool:
-        """Whether every mark covers every row due before ``end_due`` with offset <= highest."""
+        """Whether every mark covers every row due before ``end_due`` with offset <= highest, its
+        former ones left aside."""
         return all(mark.c >= end_due and highest_offset <= mark.L for mark in self.every)
 
     def all_covered(self, due: Int64s, offset: Int64s) -> Mask:
@@ -199,6 +244,11 @@ class Marks:
             mark = copy.mark
             parts.append(_COPY.pack(mark.c, mark.r, mark.L, copy.behind, len(name)))
             parts.append(name)
+        if self.resets:
+            every = [self.main, *(copy.mark for _, copy in sorted(self.copies.items()))]
+            for mark in every:
+                parts.append(_COUNT.pack(len(mark.former)))
+                parts += [_FORMER.pack(*one.place) for one in mark.former]
         return b"".join(parts)
 
     @classmethod
@@ -239,12 +289,18 @@ class Marks:
                 raise Damaged(where, at, expected="a topic in UTF-8", found=name[:50]) from None
             copies[topic] = TopicMark(Mark(cc, cr, cl), behind)
             at += length
+        main = Mark(c, r, last)
+        if version > 3:
+            main, at = _with_former(main, data, at, where)
+            for topic, copy in copies.items():
+                mark, at = _with_former(copy.mark, data, at, where)
+                copies[topic] = TopicMark(mark, copy.behind)
         if at != len(data):
             raise Damaged(
                 where, at, expected="the end of the mark", found=f"{len(data) - at} bytes"
             )
         return cls(
-            Mark(c, r, last),
+            main,
             epoch,
             copies,
             covered,
@@ -256,3 +312,14 @@ class Marks:
             exact=exact,
             resets=resets,
         )
+
+
+def _with_former(mark: Mark, data: bytes, at: int, where: str) -> tuple[Mark, int]:
+    """The mark with its former ones, which stand at ``at``; and where they end. Errors:
+    ``Damaged``."""
+    count = _COUNT.unpack_from(data, at)[0] if len(data) >= at + _COUNT.size else 0
+    begin, end = at + _COUNT.size, at + _COUNT.size + count * _FORMER.size
+    if len(data) < end:
+        raise Damaged(where, at, expected="former marks", found="the end")
+    former = tuple(Mark(*one) for one in _FORMER.iter_unpack(data[begin:end]))
+    return replace(mark, former=former), end

@@ -100,7 +100,7 @@ def recover(
         if stored.cancelled_floor is None:
             # Written before slots left a record of their cancels: none is known that has left.
             marks = (one.marks for one in entries if one.marks is not None)
-            floor_ms = max(one.main.c for one in (checkpoint.marks, *marks))
+            floor_ms = max(one.main.furthest_ms for one in (checkpoint.marks, *marks))
             state.commit(StateUpdate(cancelled_floor=floor_ms))
             stored.cancelled_floor = floor_ms
     except BaseException:

@@ -86,6 +86,8 @@ class Wheel:
         self._dispatcher: Dispatcher | None = None
         self.mint = IdMint(config.group)
         self._capacity = Capacity(files, config)
+        self.doubts: Callable[[int], Overloaded | None] = lambda _now_ms: None
+        """Why nothing new may be taken at a time, as whoever brings the clock says."""
         self._load(found)
 
     def _load(self, found: RecoveredState) -> None:
@@ -309,7 +311,10 @@ class Wheel:
             except InvalidMessage:
                 # What was accepted once is not refused when it is repeated after the clock was set
                 # back. Looked up only now, for the lock has many that wait for it.
-                created_ms = self._created(one.producer, one.sequence, now_ms)
+                created_ms = self._created(one.producer, one.sequence)
+                if created_ms is None:
+                    self.check_clock(now_ms)  # by the right time it may be good
+                    raise
                 checked = check_input(one.rows, self.config, created_ms)
         except SlotwheelError as error:
             return copy(error)
@@ -323,6 +328,7 @@ class Wheel:
 
         Errors: as ``append``, and ``InvalidBatch`` when a part of it was taken before.
         """
+        self.check_clock(now_ms)
         taken = self.source_position(source)
         if first <= taken:
             raise InvalidBatch(
@@ -362,9 +368,11 @@ class Wheel:
     ) -> tuple[CancelAnswer, MessageId | None]:
         """Cancel a message and send it again with another due time, in one entry.
 
-        Returns what became of the old one, and the id of the new one if it was stored.
+        Returns what became of the old one, and the id of the new one if it was stored. Errors:
+        ``Overloaded``, with nothing done.
         """
         dispatcher = self._serving_dispatcher
+        self.check_clock(now_ms)
         return dispatcher.canceller.reschedule(
             message_id,
             due_ms,
@@ -373,13 +381,20 @@ class Wheel:
             timeout_s,
         )
 
-    def _created(self, producer: int, sequence: int, now_ms: int) -> int:
-        """When a producer's entry was first appended; ``now_ms`` if it is new."""
+    def check_clock(self, now_ms: int) -> None:
+        """Errors: ``Overloaded`` where nothing new may be taken at this time, as the clock it was
+        read from is in doubt."""
+        doubt = self.doubts(now_ms)
+        if doubt is not None:
+            raise doubt
+
+    def _created(self, producer: int, sequence: int) -> int | None:
+        """When a producer's entry was first appended; None if it is new."""
         if not producer:
-            return now_ms
+            return None
         with self._lock:
             known = self._log.producers.find(producer, sequence)
-        return now_ms if known is None else known.created
+        return None if known is None else known.created
 
     def stored_before(self, producer: int, sequence: int) -> bool:
         """Whether that entry of a producer was appended before, as far as is remembered."""
@@ -404,6 +419,7 @@ class Wheel:
                     again = self._log.in_queue(known.index)
                     due = due_column(one.rows)
                     return answer_again(known, again, due, producer, sequence, early=early)
+                self.check_clock(now_ms)
                 return self._queue(batch, now_ms, producer, sequence, early=early, wake=wake).future
         except SlotwheelError as error:
             return copy(error)
@@ -629,14 +645,14 @@ class Wheel:
 
         return self._storage.clean(marks, now_ms, known)
 
-    def set_back(self, now_ms: int) -> int | None:
-        """As of ``Dispatcher.set_back``; what has left is removed before, as far as that is
-        possible. Errors: ``NotMaster``, ``Damaged``, ``OSError``."""
-        dispatcher = self._serving_dispatcher
-        self.spill(now_ms, everything=True)
-        while self.clean(now_ms):
-            pass
-        return dispatcher.set_back(now_ms)
+    def set_back(self, now_ms: int) -> bool:
+        """As of ``Dispatcher.set_back``. Errors: ``NotMaster``."""
+        return self._serving_dispatcher.set_back(now_ms)
+
+    @property
+    def mark_ms(self) -> int:
+        """The due time up to which messages have left, by the committed mark."""
+        return self._committed_marks.main.c
 
     @property
     def archive_missed(self) -> tuple[int, str]:

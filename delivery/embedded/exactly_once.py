@@ -6,7 +6,9 @@ delivers, it reads the newest blocks of each topic, and rows that the mark does 
 answered.
 
 How far back: a row is delivered no earlier than the time ``c`` of the mark of that moment, and a
-mark never goes back. So a row that the last mark does not cover lies in a block of ``c`` or later.
+mark does not go back by itself. So a row that the last mark does not cover lies in a block of ``c``
+or later. Where a person has set it back, blocks from before that are later, too, and stand before
+earlier ones.
 ``_CLOCK_S`` is for a clock that is set back in the instant between the hand's look at it and the
 sink's.
 
@@ -70,7 +72,10 @@ class EmbeddedExactlyOnce(AtLeastOnce):
                 c = min(mark.c for mark in marks.every)
             else:
                 c = marks.copies[topic].mark.c if topic in marks.copies else marks.main.c
-            for rows in delivered_since(self._files, topic, c - 1000 * _CLOCK_S, self._damaged):
+            since_ms, in_order = c - 1000 * _CLOCK_S, not marks.main.former
+            for rows in delivered_since(
+                self._files, topic, since_ms, self._damaged, in_order=in_order
+            ):
                 self._count(wheel, topic, rows)
         self._accept_repeats = False  # it is asked for once
         wheel.resume(now_ms, exact=BY_TOPICS, certain=self._certain)
@@ -109,10 +114,16 @@ class EmbeddedExactlyOnce(AtLeastOnce):
 
 
 def delivered_since(
-    files: Files, topic: str, since_ms: int, on_damage: Callable[[Damaged], None]
+    files: Files,
+    topic: str,
+    since_ms: int,
+    on_damage: Callable[[Damaged], None],
+    *,
+    in_order: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The blocks of a topic that were delivered at or after ``since_ms``, the last one first, and
-    durable. ``on_damage`` gets the error of a block among them that is not sound."""
+    durable. ``on_damage`` gets the error of a block among them that is not sound. ``in_order``:
+    none of them stands before an earlier one."""
     newest = True
     for first in reversed(segments(files, topic)):
         known = records(files, topic, first)
@@ -124,7 +135,7 @@ def delivered_since(
                 on_damage(Damaged(path, size, expected="whole records", found="damage"))
         if not known:
             continue
-        if known[-1].delivered_ms < since_ms:
+        if known[-1].delivered_ms < since_ms and in_order:
             return
         if newest:  # its last record may not have been synced before the crash
             newest = False
@@ -133,7 +144,9 @@ def delivered_since(
         sound = SoundBlocks(files, topic, first)
         for at in range(len(known), 0, -1):
             if known[at - 1].delivered_ms < since_ms:
-                return
+                if in_order:
+                    return
+                continue
             rows = sound.read(at) if at < len(sound.blocks) else None
             if rows is None:
                 path = segment_path(topic, first)

@@ -103,12 +103,12 @@ class KafkaExactlyOnce(AtLeastOnce):
             marks, certain = self._decide(stored, wheel)
             self._transactions.begin()
             self._commit(replace(marks, epoch=wheel.marks.epoch))
+            wheel.resume(now_ms, marks, exact=BY_KAFKA, certain=certain)
         except (Fenced, Unclear, Aborted) as error:
             raise NotReady(_text(error)) from error
         except (Unreachable, SlotwheelError) as error:
             raise NotReady(str(error)) from error
         self._accept_repeats = False  # it is asked for once
-        wheel.resume(now_ms, marks, exact=BY_KAFKA, certain=certain)
 
     def _check_dead_letter_topic(self) -> None:
         topic = self.dead_letters.topic
@@ -172,13 +172,18 @@ class KafkaExactlyOnce(AtLeastOnce):
             found = decode(stored.metadata, self._group, known.copies)
         except NamesMissing:
             return known  # the topic was released since
+        if found.resets > known.resets:
+            raise NotReady(
+                f"Kafka's mark was set back {found.resets} times, this node's {known.resets}: the"
+                " data directory is an old copy"
+            )
         if max(mark.L for mark in found.every) >= end_offset:
             raise NotReady(
                 f"Kafka's mark covers messages up to number {found.main.L}, this node has only"
                 f" {end_offset}: the data directory is an old copy"
             )
         if found.follows(known):
-            return found
+            return found.with_former(known)  # for them there is no room in Kafka's
         if known.follows(found):
             return known
         raise NotReady("Kafka's mark and the journal's contradict each other")

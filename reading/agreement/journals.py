@@ -139,11 +139,11 @@ class PeerJournal:
         self.next_offset = min(self.next_offset, self._proven_offset)
 
 
-def progress(marks: Marks) -> tuple[int, int, int, int]:
-    """Orders the marks of one log: each of these only grows."""
+def progress(marks: Marks) -> tuple[int, ...]:
+    """Orders the marks of one log: each of these only grows, until there is one reset more."""
     main = marks.main
     counted = marks.covered + marks.cancels + marks.delivered + marks.dead + marks.expired
-    return main.L, main.c, main.r, counted
+    return marks.resets, main.L, main.c, main.r, counted
 
 
 def key_of(marks: Marks) -> int:

@@ -190,10 +190,10 @@ def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salva
     delivered: dict[int, int] = {}  # by offset: when the delivered row was due; -1: not delivered
     have = {second: np.zeros(0, np.int64) for second in damaged}
     found: dict[int, list[pa.RecordBatch]] = {second: [EMPTY] for second in damaged}
-    reached_ms = stored.checkpoint.marks.main.c
+    reached_ms = stored.checkpoint.marks.main.furthest_ms
     for rows in _in_journal(files, stored):
         if isinstance(rows, Marks):
-            reached_ms = max(reached_ms, rows.main.c)
+            reached_ms = max(reached_ms, rows.main.furthest_ms)
             continue
         due, offset = times(rows, "due"), times(rows, "offset")
         covered = stored.checkpoint.marks.all_covered(due, offset)

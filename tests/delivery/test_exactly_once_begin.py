@@ -28,6 +28,7 @@ from slotwheel.delivery.kafka.transactions import (
     Unclear,
 )
 from slotwheel.delivery.semantics import NotReady
+from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.mark import BY_KAFKA, Mark, Marks, TopicMark
 from support.deliveries import MINT
@@ -37,6 +38,13 @@ GROUP = group_print(MINT)
 OTHER = group_print(IdMint("default", b"another 16 bytes"))
 KNOWN = Marks(Mark(5_000, 7, 9), 3, {"held": TopicMark(Mark(4_000, 1, 9), 2)}, 11, 1, 9, 1, 2)
 """What the journal has."""
+FORMER = (Mark(9_000, 4, 9),)
+SET_BACK = replace(
+    KNOWN,
+    main=replace(KNOWN.main, former=FORMER),
+    copies={"held": TopicMark(Mark(4_000, 1, 9, FORMER), 2)},
+    resets=1,
+)
 NEWER = replace(KNOWN, main=Mark(5_100, 20, 22), epoch=2, delivered=20, exact=BY_KAFKA)
 
 
@@ -106,6 +114,7 @@ class Journal:
         self.settled = True
         self.certain = False
         self.left = True
+        self.set_back = False
         self.end_offset = 1 << 40
         self.resumed: list[Marks] = []
 
@@ -117,6 +126,8 @@ class Journal:
 
     def resume(self, _now_ms: int, marks: Marks, *, exact: int, certain: bool) -> None:
         assert exact == BY_KAFKA
+        if self.set_back:
+            raise Overloaded("it was set back meanwhile")
         self.resumed.append(marks)
         self.certain = certain
 
@@ -163,6 +174,7 @@ def test_the_order_of_a_beginning() -> None:
         (NEWER, replace(KNOWN, exact=BY_KAFKA), "kafka"),
         (NEWER, replace(KNOWN, resets=1), "journal"),  # set back since
         (replace(NEWER, resets=1), replace(KNOWN, resets=1), "kafka"),
+        (replace(NEWER, resets=1), SET_BACK, "kafka, with former marks"),
     ],
 )
 def test_which_mark_it_goes_on_from(kafka: Marks | None, journal: Marks, goes_on_from: str) -> None:
@@ -171,10 +183,30 @@ def test_which_mark_it_goes_on_from(kafka: Marks | None, journal: Marks, goes_on
         stage.stores(kafka)
     stage.begin(wheel)
     expected = journal if goes_on_from == "journal" else replace(kafka or KNOWN, exact=BY_KAFKA)
+    if "former" in goes_on_from:
+        main = replace(NEWER.main, former=FORMER)
+        expected = replace(NEWER, main=main, copies=SET_BACK.copies, resets=1)
     assert wheel.resumed == [expected]
 
 
 FLAGGED = replace(KNOWN, exact=BY_KAFKA)
+
+
+def test_a_mark_that_was_set_back_more_often_than_the_journals() -> None:
+    stage = Stage()
+    stage.stores(replace(NEWER, resets=1))
+    with pytest.raises(NotReady, match="old copy"):
+        stage.begin(Journal())
+
+
+def test_a_mark_that_is_set_back_while_it_begins_is_asked_for_again() -> None:
+    stage, journal = Stage(accept_repeats=True), Journal(FLAGGED)
+    journal.set_back = True
+    with pytest.raises(NotReady, match="set back meanwhile"):
+        stage.begin(journal)
+    journal.set_back = False
+    stage.begin(journal)
+    assert journal.resumed == [FLAGGED]
 
 
 @pytest.mark.parametrize(

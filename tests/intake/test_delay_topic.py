@@ -28,6 +28,7 @@ from slotwheel.intake.kafka_reader import KafkaPythonReader
 from slotwheel.intake.ports import IntakeEvents
 from slotwheel.intake.records import ConsumerRecords
 from slotwheel.intake.source_reader import (
+    Polled,
     SourceOutOfRange,
     SourceReader,
     SourceUnreachable,
@@ -353,6 +354,43 @@ def test_overloaded_waits_and_goes_on() -> None:
         wheel.has_room.set()
         eventually(lambda: position(intake) == 499)
     assert wheel.values() == [b"%d" % number for number in range(500)]
+
+
+@pytest.mark.parametrize("since", ["the start", "the reading"])
+def test_while_the_clock_is_in_doubt_nothing_is_read_and_nothing_dies(
+    since: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The believed time lags a day behind: what is due in a minute would be beyond the horizon."""
+    wheel, events = FakeWheel(), Events()
+    doubt = Overloaded("the wall clock says 12:00, and the node goes by 11:00")
+    lag_ms = [0]
+
+    def jump() -> None:
+        if not lag_ms[0]:
+            wheel.doubt, lag_ms[0] = doubt, 24 * 3_600_000
+
+    if since == "the start":
+        jump()
+    else:
+        poll = ListReader.poll
+
+        def poll_and_jump(reader: ListReader, timeout_s: float) -> Polled:
+            polled = poll(reader, timeout_s)
+            jump()
+            return polled
+
+        monkeypatch.setattr(ListReader, "poll", poll_and_jump)
+    clock = lambda: now_ms() - lag_ms[0]  # noqa: E731
+    with running(wheel, lambda: reader_of(500), events=events, clock=clock) as intake:
+        eventually(lambda: any("12:00" in why for why in intake.unready()))
+        assert wheel.values() == []
+        assert any("delays" in why for why in intake.unready())
+        wheel.doubt, lag_ms[0] = None, -1
+        eventually(lambda: position(intake) == 499)
+        eventually(lambda: not intake.unready())
+    assert wheel.values() == [b"%d" % number for number in range(500)]
+    assert "delay-topic-dead-letters" not in events.names
+    assert "delay-topic-failed" not in events.names
 
 
 class SlowWheel(FakeWheel):

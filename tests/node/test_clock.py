@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +12,19 @@ import pytest
 
 from slotwheel import Client
 from slotwheel.node.clock import NodeClock
+from slotwheel.node.config import NodeConfig
+from slotwheel.node.metrics import Metrics
+from slotwheel.node.opening import open_wheel
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.errors import Overloaded
+from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.state import StoredState
+from slotwheel.wheel.texts import time_text
 from support.memstate import MemoryState
 from support.nodeprocess import NodeProcess, run_cli
 from support.waiting import eventually
 from support.wallclock import WallClock
+from support.wheels import batch, master_of, next_chunk
 
 DAY_MS = 24 * 3_600_000
 
@@ -40,9 +49,15 @@ def test_a_day_ahead_for_a_moment_changes_nothing(tmp_path: Path) -> None:
             client.send("t", b"tomorrow", delay=3 * 3600).result(20)
             client.send("t", b"first", due=due_soon()).result(20)
             node.wait_for("t", 1)
+            client.send("t", b"second", delay=3).result(20)
             clock.set(DAY_MS)
             eventually(lambda: "--accept" in why_not(node))
-            client.send("t", b"second", due=due_soon()).result(20)
+            with Client(node.address, timeout_s=4) as other, pytest.raises(Overloaded) as refused:
+                other.send("t", b"by which clock?", delay=1).result(20)
+            shown = json.loads(run_cli("clock", "--json", "--node", node.address).stdout)
+            for ms in (shown["clock"]["now_ms"], shown["clock"]["wall_ms"]):
+                assert time_text(ms)[:14] in str(refused.value)
+            assert "--accept" in refused.value.remedy
             node.wait_for("t", 2)
         node.kill()
         node.start()
@@ -61,7 +76,7 @@ def test_a_day_ahead_for_a_moment_changes_nothing(tmp_path: Path) -> None:
             eventually(lambda: "--set-back" in why_not(node))
             client.send("t", b"fourth", due=due_soon()).result(20)
             shown = run_cli("clock", "--set-back", "--node", node.address)
-            assert "may be repeated: 0" in shown.stdout, shown.stderr
+            assert "is set back" in shown.stdout, shown.stderr
             node.wait_for("t", 5)
             assert not why_not(node)
         values = [row["value"] for row in node.delivered("t")]
@@ -80,3 +95,41 @@ def test_what_a_run_before_has_noted_counts_for_this_start_of_the_machine(boot: 
         clock = NodeClock(lambda: 11 * DAY_MS, lambda: 5, partial(str, again))
         clock.begin(state, state.durable.clock)
         assert clock.ahead_ms == ahead_ms
+
+
+def test_a_machine_that_starts_with_a_clock_of_last_year(tmp_path: Path) -> None:
+    """Before NTP has set it: what has left until yesterday says that it is wrong, so nothing new is
+    taken, and where it goes then is no jump. From then on a jump is one."""
+    config = NodeConfig(tmp_path, wheel=WheelConfig(disk_reserve_bytes=0))
+    yesterday = 20_000 * DAY_MS
+
+    def run(boot: str, *walls_ms: int) -> list[str]:
+        """Why a message is refused at each of these readings; the mark follows the last one."""
+        wall, said = [walls_ms[0]], []
+        clock = NodeClock(lambda: wall[-1], lambda: 5, lambda: boot)
+        with closing(OsFiles(tmp_path)) as files:
+            wheel = open_wheel(config, files, clock, Metrics())
+            for wall_ms in walls_ms:
+                wall.append(wall_ms)
+                try:
+                    wheel.append(batch([(clock() + 5, "t", b"")]), clock())
+                    said.append("")
+                except Overloaded as error:
+                    said.append(str(error))
+            clock.note()
+            if next_chunk(wheel, clock(), lambda: wheel.write_pending(0)) is None:
+                master_of(wheel).queue_mark(clock())
+            while wheel.write_pending(0):
+                pass
+            wheel.close()
+        return said
+
+    assert run("first", yesterday) == [""]
+    began_wrong = yesterday - 300 * DAY_MS
+    said = run("second", began_wrong, yesterday - DAY_MS, yesterday + 9 * DAY_MS)
+    assert [bool(text) for text in said] == [True, True, False]
+    assert "--set-back" in said[0]
+    assert time_text(yesterday)[:10] in said[0]
+    assert time_text(began_wrong)[:10] in said[0]
+    assert "--accept" in run("second", yesterday + 10 * DAY_MS)[0]
+    assert run("third", yesterday + 10 * DAY_MS) == [""]

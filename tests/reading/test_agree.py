@@ -567,3 +567,13 @@ def test_a_second_that_the_other_has_not_reached() -> None:
     made.rows(5000)
     found = both_ways(made.peer(spilled=2), made.peer(spilled=1, last=1))
     assert (found.problems, found.rows, found.next_offset) == ([], 1, 1)
+
+
+def test_a_mark_that_was_set_back_is_newer_than_those_before_it() -> None:
+    before = Marks(Mark(BASE + 5_000, 1, 6), delivered=7)
+    after = replace(before, main=before.main.set_back(BASE, 0), resets=1)
+    assert (
+        journals.progress(before)
+        < journals.progress(after)
+        < journals.progress(replace(after, delivered=8))
+    )

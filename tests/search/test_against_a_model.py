@@ -48,7 +48,7 @@ class Modelled:
     def step(self) -> str:
         """One thing that happens to a wheel; its name."""
         kinds = ("append", "append", "append", "spill", "deliver", "deliver", "cancel", "clean")
-        kind = self.chance.choice((*kinds, "hold", "restart"))
+        kind = self.chance.choice((*kinds, "hold", "restart", "set_back"))
         getattr(self, f"_{kind}")()
         self.node.sync()
         return kind
@@ -91,6 +91,13 @@ class Modelled:
         for row in self.rows.values():
             if row.state == "pending" and row.due <= self.now and row.topic not in held:
                 row.state = "delivered"
+
+    def _set_back(self) -> None:
+        """The clock was ahead, and is right now."""
+        now = self.now
+        self._deliver()
+        self.now = now
+        assert self.node.wheel.set_back(now)
 
     def _cancel(self) -> None:
         count = min(len(self.rows), self.chance.randint(1, 40))

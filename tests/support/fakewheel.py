@@ -58,6 +58,8 @@ class FakeWheel:
     cancelled: set[int] = field(default_factory=set)
     duplicates: int = 0
     serving: bool = True
+    doubt: Overloaded | None = None
+    """Why the clock is in doubt."""
     master: str = ""
     early: list[bool] = field(default_factory=list)
     """Of each append, whether it asked to be answered before a majority has it."""
@@ -169,6 +171,10 @@ class FakeWheel:
 
     def stored_before(self, producer: int, sequence: int) -> bool:
         raise AssertionError("no door asks")
+
+    def check_clock(self, now_ms: int) -> None:
+        if self.doubt is not None:
+            raise copy(self.doubt)
 
     def wait_for_room(self, timeout_s: float) -> bool:
         return self.has_room.wait(timeout_s)

@@ -149,6 +149,18 @@ def test_what_is_older_than_a_horizon_is_unknown_and_takes_no_room(asked: Asked)
     assert set(asked.ask(list(asked.first))) == {UNKNOWN}
 
 
+def test_a_record_that_is_removed_meanwhile_is_not_known(asked: Asked) -> None:
+    """The cleaner has removed it from the state, and has still to say so."""
+    for event in EVENTS:
+        getattr(asked, event)()
+    kept = len(asked.node.wheel._cancels)
+    asked.check("the records are there")
+    assert len(asked.node.wheel._cancels) == kept, "what is read for an answer is not kept"
+    state = asked.node.state
+    state.commit(StateUpdate(cancelled_deleted=list(state.load().cancelled)))
+    asked.check("the records are gone", known=False)
+
+
 def test_a_directory_without_records_says_unknown_of_what_had_left(asked: Asked) -> None:
     asked.spilled()
     asked.cleaned()

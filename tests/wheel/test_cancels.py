@@ -125,8 +125,19 @@ def test_what_is_pending_unspilled_near_or_pinned_is_never_evicted() -> None:
     assert known(cancels, 10_000, 2)
 
 
+def test_seconds_without_a_cancel_are_bounded_too() -> None:
+    """A master opens a slot a second, and most have none."""
+    cancels = Cancels(1_000)
+    for second in range(5_000):
+        cancels.add_from_file(second, ())
+        if second % 100 == 0:
+            cancels.evict(second, 99, second, 100)
+    assert sum(map(cancels.file_read, range(5_000))) <= 225
+    assert cancels.file_read(4_999)
+
+
 def test_below_the_bound_nothing_is_evicted() -> None:
-    cancels = Cancels(2)
+    cancels = Cancels(18)
     cancels.committed(one(1000, 1, 10))
     cancels.committed(one(2000, 2, 11))
     cancels.evict(covered_before_second=100, covered_offset=99, now_second=100, spilled=100)

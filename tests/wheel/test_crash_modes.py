@@ -116,8 +116,8 @@ def topics_read_from_the_start_on(patch: Patch) -> None:
 def only_the_last_block_read(patch: Patch) -> None:
     since = embedded.delivered_since
 
-    def last(*arguments: Any) -> Iterable[Any]:
-        yield from list(since(*arguments))[:1]
+    def last(*arguments: Any, **more: Any) -> Iterable[Any]:
+        yield from list(since(*arguments, **more))[:1]
 
     patch.setattr(embedded, "delivered_since", last)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,24 +17,22 @@ from slotwheel.wheel.mark import Mark, Marks, TopicMark
 GOLDEN = Path(__file__).parent / "golden"
 
 small = st.integers(-1, 6)
-some_marks = st.builds(Mark, small, small, small)
+bare_marks = st.builds(Mark, small, small, small)
+some_marks = st.builds(Mark, small, small, small, st.lists(bare_marks, max_size=2).map(tuple))
 int64s = st.integers(-(1 << 63), (1 << 63) - 1)
 uint64s = st.integers(0, (1 << 64) - 1)
 wide_marks = st.builds(Mark, int64s, int64s, int64s)
-all_marks = st.builds(
-    Marks,
-    main=wide_marks,
-    epoch=uint64s,
-    copies=st.dictionaries(
-        st.text(min_size=1, max_size=30), st.builds(TopicMark, wide_marks, uint64s), max_size=4
-    ),
-    covered=uint64s,
-    cancels=uint64s,
-    delivered=uint64s,
-    dead=uint64s,
-    reach=int64s,
-    resets=uint64s,
-)
+
+
+def of_marks(marks: st.SearchStrategy[Mark], resets: st.SearchStrategy[int]) -> Any:
+    names = st.text(min_size=1, max_size=30)
+    copies = st.dictionaries(names, st.builds(TopicMark, marks, uint64s), max_size=4)
+    counts = dict.fromkeys(("epoch", "covered", "cancels", "delivered", "dead"), uint64s)
+    return st.builds(Marks, main=marks, copies=copies, reach=int64s, resets=resets, **counts)
+
+
+was_set_back = st.builds(Mark, int64s, int64s, int64s, st.lists(wide_marks, max_size=3).map(tuple))
+all_marks = of_marks(wide_marks, st.just(0)) | of_marks(was_set_back, st.integers(1, 1 << 63))
 keys = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
 
 
@@ -45,7 +44,8 @@ def columns(rows: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 @given(some_marks, keys)
 def test_covered_is_the_definition(mark: Mark, rows: list[tuple[int, int]]) -> None:
     due, offset = columns(rows)
-    expected = [o <= mark.L and (d, o) <= (mark.c, mark.r) for d, o in rows]
+    every = (mark, *mark.former)
+    expected = [any(o <= m.L and (d, o) <= (m.c, m.r) for m in every) for d, o in rows]
     assert mark.covered(due, offset).tolist() == expected
     assert [mark.covers(d, o) for d, o in rows] == expected
     assert mark.behind(due, offset).tolist() == [(d, o) <= (mark.c, mark.r) for d, o in rows]
@@ -75,6 +75,22 @@ def test_a_slot_said_to_be_covered_has_no_uncovered_row(
 @given(all_marks)
 def test_round_trip(marks: Marks) -> None:
     assert Marks.decode(marks.encode()) == marks
+
+
+@given(st.lists(st.tuples(small, small, small, st.booleans()), max_size=6), keys)
+def test_what_was_covered_stays_so(
+    steps: list[tuple[int, int, int, bool]], rows: list[tuple[int, int]]
+) -> None:
+    """However a mark moves on, and is set back."""
+    mark, done = Mark(), set[tuple[int, int]]()
+    for c, r, last, back in steps:
+        if back:
+            mark = mark.set_back(c, r)
+            assert (mark.c, mark.r) <= (c, r)
+        else:
+            mark = mark.upto(max(last, mark.L)).at(*max((c, r), (mark.c, mark.r)))
+        done |= {row for row in rows if mark.covers(row[0], row[1])}
+        assert all(mark.covers(*row) for row in done)
 
 
 @given(all_marks, st.data())
@@ -114,8 +130,10 @@ def test_golden() -> None:
         reach=1_900_000_001_123,
     )
     assert marks.encode() == (GOLDEN / "mark-v3.bin").read_bytes()
-    assert replace(marks, resets=2).encode() == (GOLDEN / "mark-v4.bin").read_bytes()
-    assert Marks.decode((GOLDEN / "mark-v4.bin").read_bytes()) == replace(marks, resets=2)
+    former = (Mark(1_900_086_400_000, (1 << 63) - 1, 97), Mark(1_900_003_600_000, 7, 98))
+    set_back = replace(marks, main=replace(marks.main, former=former), resets=2)
+    assert set_back.encode() == (GOLDEN / "mark-v4.bin").read_bytes()
+    assert Marks.decode((GOLDEN / "mark-v4.bin").read_bytes()) == set_back
     assert Marks.decode(marks.encode()) == marks
     before = replace(marks, expired=0)
     assert Marks.decode((GOLDEN / "mark-v2.bin").read_bytes()) == before

@@ -266,6 +266,18 @@ class WheelMachine(RuleBasedStateMachine):
     def clock_steps(self, by: int) -> None:
         self._set_clock(self.now + by)
 
+    @rule(reopen=st.booleans())
+    def the_mark_is_set_back(self, reopen: bool) -> None:
+        """The clock was ahead, and is right now, says an operator."""
+        assert self.node.wheel.set_back(self.now)
+        self._sync()
+        main = master_of(self.node.wheel).due.lines.main.mark
+        assert main.c <= self.now
+        if reopen:
+            self._stop()
+            self.node.open(self.now)
+            self._opened()
+
     # -- delivery --------------------------------------------------------------------------------
 
     @rule(sink=sinks, sync=st.booleans())

@@ -19,7 +19,7 @@ What each answer means: docs/durability.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -33,7 +33,7 @@ from ..config import TICK_MS
 from ..errors import Damaged, Overloaded
 from ..ids import IdMint, MessageId
 from ..journal.queued import AppendWaiter
-from ..rows import from_numpy, no_headers
+from ..rows import from_numpy, members, no_headers
 from ..schema import INPUT, PAYLOAD, TIME, Int64s
 from ..slots.storage import Storage
 from .cancels import Cancels, among
@@ -225,8 +225,9 @@ class Canceller:
         return state
 
     def _read_cancels(self, seconds: list[int], request: _Request) -> None:
-        """Register what was cancelled in these seconds and is in their slot files, or in what is
-        kept of those that were deleted. Rows of a damaged file become *unknown*."""
+        """Register what was cancelled in these seconds and is in their slot files; rows of a
+        damaged file become *unknown*. And find those that are named in what is kept of files that
+        were deleted."""
         with self._lock:
             catalog, cancels = self._storage.catalog, self._cancels
             unread = [
@@ -236,28 +237,26 @@ class Canceller:
                 and info.cancels > 0
                 and not cancels.file_read(second)
             ]
-        self._read_each(unread, self._storage.cancelled_in_file, cancels.add_from_file, request)
-        # Behind the files: one that was deleted meanwhile has left its cancels there.
-        with self._lock:
-            kept = self._storage.cancelled
-            unread = [one for one in seconds if one in kept and not cancels.record_read(one)]
-        self._read_each(unread, kept.offsets, cancels.add_from_record, request)
-
-    def _read_each(
-        self,
-        seconds: list[int],
-        read: Callable[[int], Iterable[int]],
-        add: Callable[[int, Iterable[int]], None],
-        request: _Request,
-    ) -> None:
-        for second in seconds:
+        for second in unread:
             try:
-                targets = read(second)
+                targets = self._storage.cancelled_in_file(second)
             except Damaged:
                 request.state[request.due // TICK_MS == second] = _State.UNKNOWN
                 continue
             with self._lock:
-                add(second, targets)
+                cancels.add_from_file(second, targets)
+        # Behind the files: one that was deleted meanwhile has left its cancels there.
+        with self._lock:
+            kept = self._storage.cancelled
+            unread = [second for second in seconds if second in kept]
+        for second in unread:
+            mine = np.flatnonzero(request.due // TICK_MS == second)
+            try:
+                named = members(kept.offsets(second), request.offset[mine])
+            except Damaged:
+                request.state[mine] = _State.UNKNOWN
+                continue
+            request.state[mine[named]] = _State.CANCELLED
 
     def _read_topics(self, unread: Int64s, request: _Request) -> None:
         """Read the topics of all rows in the slots of ``unread``, so that no slot is read twice.

@@ -5,9 +5,10 @@ finds it; until then delivery finds it in this register. The register also keeps
 that a second cancel of a message gets the same answer, and a row that has left gets a true one:
 *already delivered* only if it is known that no cancel came first.
 
-Memory is bounded: the oldest seconds go first. A second with unspilled or uncommitted cancels is
-never dropped, so what is forgotten here can be read again: in the slot file, or in the record of
-its second (``wheel/slots/cancelled.py``). Neither is one about which a request is being decided.
+Memory is bounded: the oldest seconds go first, also those without a cancel, of which it is known
+that there is none. A second with unspilled or uncommitted cancels is never dropped, so what is
+forgotten here can be read again: in the slot file, or in the record of its second
+(``wheel/slots/cancelled.py``). Neither is one about which a request is being decided.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from ..journal.payloads import CancelRows
 from ..schema import Int64s, Mask
 
 _NONE = np.empty(0, np.int64)
+_SECOND_COSTS = 8
+"""A second takes as much memory as so many cancels."""
 _NEAR_SECONDS = 120
 """Seconds this close ahead of the hand keep their cancels: a reader may have the slot open."""
 
@@ -38,7 +41,6 @@ class _Second:
     newest: int = -1
     """Highest offset of a cancel row itself."""
     file_read: bool = False
-    record_read: bool = False
     sorted: Int64s | None = None
     """``committed`` in order, made when it is asked for."""
 
@@ -64,27 +66,16 @@ class Cancels:
 
     def add_from_file(self, at_second: int, targets: Iterable[int]) -> None:
         """Register the cancels in a slot's file; needed once for each second (``file_read``)."""
-        self._add(at_second, targets).file_read = True
-
-    def add_from_record(self, at_second: int, targets: Iterable[int]) -> None:
-        """Likewise those in the record of a second (``record_read``)."""
-        self._add(at_second, targets).record_read = True
-
-    def _add(self, at_second: int, targets: Iterable[int]) -> _Second:
         second = self._seconds.setdefault(at_second, _Second())
         self._count -= len(second)
         second.committed.update(targets)
         second.sorted = None
+        second.file_read = True
         self._count += len(second)
-        return second
 
     def file_read(self, at_second: int) -> bool:
         second = self._seconds.get(at_second)
         return second is not None and second.file_read
-
-    def record_read(self, at_second: int) -> bool:
-        second = self._seconds.get(at_second)
-        return second is not None and second.record_read
 
     def pin(self, seconds: Iterable[int]) -> None:
         """What is known of these seconds stays until ``unpin``: else a decision could be made
@@ -166,10 +157,10 @@ class Cancels:
         ``spilled``), and no reader has its slot open: it is before ``covered_before_second`` with
         cancels up to ``covered_offset``, so that it has left whole, late rows too; or far ahead.
         """
-        if self._count <= self._max:
+        if self._load <= self._max:
             return
         for at in sorted(self._seconds):
-            if self._count <= self._max:
+            if self._load <= self._max * 7 // 8:  # so that it is not sorted again at once
                 return
             second = self._seconds[at]
             if second.pending or second.newest >= spilled or at in self._pinned:
@@ -178,6 +169,10 @@ class Cancels:
             if has_left or at > now_second + _NEAR_SECONDS:
                 self._count -= len(second)
                 del self._seconds[at]
+
+    @property
+    def _load(self) -> int:
+        return self._count + _SECOND_COSTS * len(self._seconds)
 
 
 def _by_second(due: Int64s) -> Iterable[tuple[int, list[int]]]:

@@ -68,7 +68,7 @@ class ChunkInFlight:
 def mark_before(before: Mark, due: Int64s, offset: Int64s, at: int, late: bool) -> Mark:
     """The mark that covers the rows before position ``at`` of a chunk, and not that row."""
     if late:
-        return Mark(before.c, before.r, int(offset[at]) - 1)
+        return before.upto(int(offset[at]) - 1)
     if at == 0:
         return before
-    return Mark(int(due[at - 1]), int(offset[at - 1]), before.L)
+    return before.at(int(due[at - 1]), int(offset[at - 1]))

@@ -23,12 +23,12 @@ from ..config import TICK_MS, WheelConfig
 from ..errors import ClockBehind
 from ..ids import IdMint
 from ..mark import Mark, Marks, RowKey
-from ..rows import members
-from ..schema import ROW, Int64s, Mask, times
+from ..rows import members, take_rows
+from ..schema import Int64s, Mask, times
 from ..slots.storage import Storage
 from .cancels import Cancels
 from .chunk import Chunk, mark_before
-from .lines import LeftRows, Line, Lines
+from .lines import Line, Lines
 from .reader import SlotCursor, late_rows
 from .runs import OFFSET_END, Skipped
 
@@ -37,7 +37,6 @@ _STEPS_MAX = 32
 _PREPARED_MAX = 3
 _OPEN_AHEAD_MS = 20_000
 """So long before its time a large slot file is read: a slow disk needs ten seconds for a GB."""
-_KEYS = ["due", "offset", "topic", "cancels"]
 _RENEW_MS = 250
 """So long before its time a slot is renewed: time enough, and little comes in behind it."""
 
@@ -97,37 +96,16 @@ class DueQueue:
         self.lines.load(marks)
         self._prepared.clear()
 
-    def set_back(self, now_ms: int) -> int | None:
-        """Under the lock: set the marks back to ``now_ms`` (``Lines.set_back``); None if a chunk is
-        in flight. Errors: ``Damaged``."""
-        lines = self.lines
-        every = (lines.main, *lines.held.values())
-        if any(line.flight is not None for line in every):
-            return None
-        rows = self._stored(now_ms, max(line.mark.c for line in every))
+    def set_back(self, now_ms: int) -> bool:
+        """Under the lock: set the marks back to ``now_ms`` (``Lines.set_back``); False if a chunk
+        is in flight. Others may be reading meanwhile for where a mark stood: no mark moves on from
+        there any more."""
+        if any(line.flight is not None for line in (self.lines.main, *self.lines.held.values())):
+            return False
         self._prepared.clear()
         self.new_due = None
-        return lines.set_back(now_ms, rows)
-
-    def _stored(self, after_ms: int, upto_ms: int) -> LeftRows:
-        """The rows in files and tail that are due in this time."""
-        found: list[pa.RecordBatch] = []
-        second = self._storage.next_second(after_ms)
-        while second is not None and second * TICK_MS <= upto_ms:
-            found += self._storage.rows_of_second(second)
-            second = self._storage.next_second((second + 1) * TICK_MS - 1)
-        rows = pa.Table.from_batches(
-            [one.select(_KEYS) for one in found], pa.schema([ROW.field(one) for one in _KEYS])
-        ).combine_chunks()
-        offset = np.asarray(rows.column("offset"))
-        targets = np.sort(np.asarray(rows.column("cancels").drop_null()))
-        return LeftRows(
-            np.asarray(rows.column("due").cast(pa.int64())),
-            offset,
-            rows.column("topic").to_numpy(),
-            np.asarray(rows.column("cancels").is_valid()),
-            members(targets, offset),
-        )
+        self.lines.set_back(now_ms)
+        return True
 
     # -- the deliverer ---------------------------------------------------------------------------
 
@@ -136,6 +114,7 @@ class DueQueue:
         line = self.lines.main
         assert line.flight is None, "the last chunk has not been answered"
         self.beyond = None
+        resets = self.lines.resets
         if now_ms < line.mark.c and line.mark.c != -1:
             raise ClockBehind(
                 "the wall clock stands behind what was delivered",
@@ -145,6 +124,8 @@ class DueQueue:
             )
         for _ in range(_STEPS_MAX):
             with self._lock:
+                if self.lines.resets != resets:
+                    return None  # by a clock that is not asked any more
                 high = self._high()
                 self.unseen = None
                 mark = line.mark
@@ -153,14 +134,14 @@ class DueQueue:
                 if chunk is not None or line.mark == mark:
                     return chunk
                 continue
-            self._choose_cursor(line, now_ms)
-            if line.cursor is None:
+            cursor = self._choose_cursor(line, mark, now_ms)
+            if cursor is None:
                 self._move(line, mark, now_ms)
                 return None
-            if line.cursor.seen > mark.L:
+            if cursor.seen > mark.L:
                 continue  # it was prepared a moment later than the mark looked: look again
             until = (now_ms, OFFSET_END)
-            chunk, then = self._due(line, until)
+            chunk, then = self._due(line, mark, cursor, until)
             if chunk is not None:
                 return chunk
             if then is not _Then.AGAIN:
@@ -195,25 +176,28 @@ class DueQueue:
             return None
         assert line.flight is None, "the last chunk has not been answered"
         self.beyond = None
+        resets = self.lines.resets
         if now_ms < line.mark.c:
             return None
         for _ in range(_STEPS_MAX):
             with self._lock:
-                main = self.lines.main.mark
-                if line.mark == main:
-                    if self.lines.main.flight is None and topic not in self.large_topics():
+                if self.lines.resets != resets:
+                    return None
+                main, mark = self.lines.main.mark, line.mark
+                if mark.place == main.place:
+                    free = self.lines.main.flight is None and topic not in self.large_topics()
+                    if free and mark == main:
                         self.lines.release(topic)
                     return None
-            if line.mark.L < main.L:
-                before = line.mark
+            if mark.L < main.L:
                 chunk = self._late(line, main.L)
-                if chunk is not None or line.mark == before:
+                if chunk is not None or line.mark == mark:
                     return chunk
                 continue
             until = min((main.c, main.r), (now_ms, OFFSET_END))
-            self._choose_cursor(line, until[0])
-            if line.cursor is not None:
-                chunk, then = self._due(line, until)
+            cursor = self._choose_cursor(line, mark, until[0])
+            if cursor is not None:
+                chunk, then = self._due(line, mark, cursor, until)
                 if chunk is not None:
                     return chunk
                 if then is _Then.AGAIN:
@@ -222,7 +206,7 @@ class DueQueue:
                     return None
             if until != (main.c, main.r):
                 return None  # the clock stands behind the main mark
-            self._catch_up(line, main)
+            self._catch_up(line, mark, main, resets)
         with self._lock:
             return self.lines.put_none_in_flight(line)
 
@@ -232,7 +216,8 @@ class DueQueue:
         for _ in range(_STEPS_MAX):
             with self._lock:
                 line, main = self.lines.held.get(topic), self.lines.main.mark
-            if line is None or line.mark == main:
+                resets = self.lines.resets
+            if line is None or line.mark.place == main.place:
                 return
             mark = line.mark
             if mark.L < main.L:
@@ -240,8 +225,7 @@ class DueQueue:
                     return
                 continue
             until = (main.c, main.r)
-            self._choose_cursor(line, main.c)
-            cursor = line.cursor
+            cursor = self._choose_cursor(line, mark, main.c)
             if cursor is not None:
                 cursor.refresh((mark.c, mark.r), mark.L)
                 if cursor.peek((mark.c, mark.r), until, 1, 1).num_rows:
@@ -250,13 +234,13 @@ class DueQueue:
                 if until >= self._end_of(cursor):
                     self._leave(line, cursor, mark)
                     continue
-            self._catch_up(line, main)
+            self._catch_up(line, mark, main, resets)
 
     def has_to_read(self, topic: str, now_ms: int) -> bool:
         """Whether ``next_topic_chunk`` would have to read first."""
         with self._lock:
             line, main = self.lines.held.get(topic), self.lines.main.mark
-            if line is None or line.mark == main or now_ms < main.c:
+            if line is None or line.mark.place == main.place or now_ms < main.c:
                 return False
             cursor, mark = line.cursor, line.mark
         return cursor is None or cursor.has_to_read((mark.c, mark.r), (main.c, main.r))
@@ -329,7 +313,7 @@ class DueQueue:
             rows, _, reached = late_rows(self._storage, mark, upto - 1, 1, 1)
             if rows.num_rows:
                 return True
-            mark = Mark(mark.c, mark.r, reached)
+            mark = mark.upto(reached)
         after, until = (mark.c, mark.r), (until_ms, OFFSET_END)
         second = self._storage.next_second(mark.c - 1)
         while second is not None and second * TICK_MS <= until_ms:
@@ -377,7 +361,7 @@ class DueQueue:
         rows, cancelled, reached = self._late_rows(line, upto)
         if not rows.num_rows:
             return None
-        return self._hand_out(line, rows, cancelled, Mark(mark.c, mark.r, reached))
+        return self._hand_out(line, mark, rows, cancelled, mark.upto(reached), late=True)
 
     def _late_rows(self, line: Line, upto: int) -> tuple[pa.RecordBatch, set[int], int]:
         """The next late rows, what is cancelled, and up to where they reach; the mark passes what
@@ -388,13 +372,14 @@ class DueQueue:
         )
         if not rows.num_rows:
             with self._lock:
-                line.mark = Mark(mark.c, mark.r, reached)
+                if line.mark == mark:
+                    line.mark = mark.upto(reached)
         return rows, cancelled, reached
 
-    def _due(self, line: Line, until: RowKey) -> tuple[Chunk | None, _Then]:
+    def _due(
+        self, line: Line, mark: Mark, cursor: SlotCursor, until: RowKey
+    ) -> tuple[Chunk | None, _Then]:
         """Step two: rows in due order up to ``until``; or what to do next, without a chunk."""
-        cursor, mark = line.cursor, line.mark
-        assert cursor is not None
         after = (mark.c, mark.r)
         cursor.refresh(after, mark.L)
         if line.topic is None and self.too_large():
@@ -405,14 +390,15 @@ class DueQueue:
         held = self.lines.held.keys()
         rows = cursor.peek(after, until, self._config.chunk_rows_max, chunk_bytes, held)
         if rows.num_rows:
-            before = line.mark
-            chunk = self._hand_out(line, rows, cursor.cancelled, None)
-            return chunk, _Then.AGAIN if line.mark != before else _Then.WAIT
+            last = mark.at(int(times(rows, "due")[-1]), int(times(rows, "offset")[-1]))
+            chunk = self._hand_out(line, mark, rows, cursor.cancelled, last, late=False)
+            return chunk, _Then.AGAIN if line.mark != mark else _Then.WAIT
         skipped = cursor.skipped(after, until)
         if skipped:
             c, r = max((int(part.due[-1]), int(part.offset[-1])) for part in skipped)
             with self._lock:
-                self.lines.skip(skipped, Mark(c, r, mark.L))
+                if line.mark == mark:
+                    self.lines.skip(skipped, mark.at(c, r))
             return None, _Then.AGAIN
         if until < self._end_of(cursor):
             if line.topic is None:
@@ -421,10 +407,12 @@ class DueQueue:
         self._leave(line, cursor, mark)
         return None, _Then.AGAIN
 
-    def _catch_up(self, line: Line, main: Mark) -> None:
-        """A held-back topic has no row up to the main mark."""
+    def _catch_up(self, line: Line, mark: Mark, main: Mark, resets: int) -> None:
+        """A held-back topic has no row up to the main mark, as both stood when these were so many
+        ``resets``."""
         with self._lock:
-            line.mark = Mark(main.c, main.r, line.mark.L)
+            if line.mark == mark and self.lines.resets == resets:
+                line.mark = mark.at(main.c, main.r)
             line.cursor = None
 
     @staticmethod
@@ -435,7 +423,7 @@ class DueQueue:
         """A slot is done: go on to the next one with rows."""
         with self._lock:
             if line.mark == mark:
-                line.mark = Mark(*max((mark.c, mark.r), self._end_of(cursor)), mark.L)
+                line.mark = mark.at(*max((mark.c, mark.r), self._end_of(cursor)))
             line.cursor = None
 
     def _move(self, line: Line, mark: Mark, now_ms: int) -> None:
@@ -446,15 +434,15 @@ class DueQueue:
                 and line.flight is None
                 and (mark.c, mark.r) < (now_ms, OFFSET_END)
             ):
-                line.mark = Mark(now_ms, OFFSET_END, mark.L)
+                line.mark = mark.at(now_ms, OFFSET_END)
 
-    def _choose_cursor(self, line: Line, until_ms: int) -> None:
-        """Make ``line.cursor`` the first slot that can have rows due up to ``until_ms``."""
-        mark = line.mark
+    def _choose_cursor(self, line: Line, mark: Mark, until_ms: int) -> SlotCursor | None:
+        """Make ``line.cursor`` the first slot that can have rows due up to ``until_ms``. None:
+        there is none, or the mark was set back meanwhile."""
+        cursor = line.cursor
         if line.topic is None:
             with self._lock:
                 fresh, self.new_due = self.new_due, None
-            cursor = line.cursor
             earlier = fresh is not None and max(fresh, mark.c) // TICK_MS < (
                 cursor.second if cursor is not None else -1
             )
@@ -462,60 +450,74 @@ class DueQueue:
                 with self._lock:
                     if len(self._prepared) < _PREPARED_MAX:  # else it is read again
                         self._prepared[cursor.second] = cursor
-                line.cursor = None
-        if line.cursor is not None and line.topic is None:
-            return
+                line.cursor = cursor = None
+        if cursor is not None and line.topic is None:
+            return cursor
         # Rows at the mark's own millisecond may be left, unless it is known to be done with.
         second = self._storage.next_second(mark.c if mark.r == OFFSET_END else mark.c - 1)
-        if line.cursor is not None:
-            if second is None or second >= line.cursor.second:
-                return
+        if cursor is not None:
+            if second is None or second >= cursor.second:
+                return cursor
             # A row that is late for the main line came before what this one has read ahead.
             line.cursor = None
         if second is None or second * TICK_MS > until_ms:
-            return
+            return None
         with self._lock:
-            cursor = self._prepared.pop(second, None) if line.topic is None else None
+            if line.mark != mark:
+                return None
+            prepared = self._prepared.pop(second, None) if line.topic is None else None
             for old in [s for s in self._prepared if s < second]:
                 del self._prepared[old]
-        line.cursor = cursor or self._cursor(second, line.topic)
-        if cursor is None:  # ``prepare`` opens the slot behind it meanwhile
+            line.cursor = cursor = prepared or self._cursor(second, line.topic)
+        if prepared is None:  # ``prepare`` opens the slot behind it meanwhile
             try:
-                line.cursor.load((mark.c, mark.r), mark.L, {*self.lines.held}, find_large=True)
+                cursor.load((mark.c, mark.r), mark.L, {*self.lines.held}, find_large=True)
             except BaseException:
                 line.cursor = None
                 raise
         with self._lock:  # questions about these rows must find the answer after the file is gone
-            self._cancels.add_from_file(second, line.cursor.cancelled)
+            self._cancels.add_from_file(second, cursor.cancelled)
+        return cursor
 
     def _hand_out(
-        self, line: Line, rows: pa.RecordBatch, cancelled: set[int], late_after: Mark | None
+        self,
+        line: Line,
+        mark: Mark,
+        rows: pa.RecordBatch,
+        cancelled: set[int],
+        after: Mark,
+        *,
+        late: bool,
     ) -> Chunk | None:
-        """Judge rows under the lock and put them in flight; None if none is to be handed out.
-        ``late_after``: the mark behind late rows; None for rows in due order.
+        """Judge rows under the lock and put them in flight; None if none is to be handed out, or
+        the mark stands elsewhere than at ``mark``. ``after``: the mark behind all of them.
+        ``late``: they are in offset order, else in due order.
 
         A row whose cancel is not committed yet cuts the chunk before it, and so does one beyond
         the reach of the committed marks.
         """
         due, offset = times(rows, "due"), times(rows, "offset")
-        late = late_after is not None
-        after = late_after or Mark(int(due[-1]), int(offset[-1]), line.mark.L)
+        if mark.former:
+            fresh = np.flatnonzero(~mark.covered(due, offset))
+            rows, due, offset = take_rows(rows, fresh), due[fresh], offset[fresh]
         with self._lock:
+            if line.mark != mark:
+                return None
             gone, stop = self._judge(due, offset, cancelled, late)
             self.beyond = None
-            if int(due.max() if late else due[-1]) > self.reach:
+            if len(due) and int(due.max() if late else due[-1]) > self.reach:
                 beyond = int(np.argmax(due > self.reach))
                 self.beyond = int(due[beyond])
                 stop = min(stop, beyond)
             if stop < len(due):
                 if stop == 0:
                     return None
-                after = mark_before(line.mark, due, offset, stop, late)
+                after = mark_before(mark, due, offset, stop, late)
                 rows, gone = rows.slice(0, stop), gone[:stop]
                 due, offset = due[:stop], offset[:stop]
             skipped: list[Skipped] = []
             if line.topic is None and not late and line.cursor is not None:
-                skipped = line.cursor.skipped((line.mark.c, line.mark.r), (after.c, after.r))
+                skipped = line.cursor.skipped((mark.c, mark.r), (after.c, after.r))
             return self.lines.put_in_flight(
                 line, rows, due, offset, gone, after, late=late, skipped=skipped
             )
@@ -526,6 +528,8 @@ class DueQueue:
         """Which rows are cancelled, and before which row the chunk has to end."""
         stop = len(due)
         gone = np.zeros(stop, np.bool_)
+        if not stop:
+            return gone, stop
         if cancelled:
             gone |= members(np.sort(np.fromiter(cancelled, np.int64, len(cancelled))), offset)
         # In due order, they are of one slot.

@@ -78,18 +78,6 @@ class Line:
         return chunk.after.covered(due, offset) & ~chunk.before.covered(due, offset)
 
 
-@dataclass(frozen=True, slots=True)
-class LeftRows:
-    """Rows that a mark may be set back before, shape (rows,) each. ``cancels``: which are cancel
-    rows; ``gone``: which messages are cancelled."""
-
-    due: Int64s
-    offset: Int64s
-    topics: npt.NDArray[np.object_]
-    cancels: Mask
-    gone: Mask
-
-
 class Lines:
     """The main line, those of held-back topics, and the rows of which there is no clear answer."""
 
@@ -110,8 +98,6 @@ class Lines:
         }
         self.exact = marks.exact
         self.resets = marks.resets
-        self._former = Mark()
-        """The main mark before it was set back: what it covered has left, or is in ``ahead``."""
         self.forget_unknown()
         self.epoch = marks.epoch
         self._covered = marks.covered
@@ -122,6 +108,11 @@ class Lines:
         self._expired = marks.expired
         self._counted_ahead = marks.answered - marks.passed
         """Messages that the marks count as answered, although they have not passed them."""
+
+    @property
+    def any_unknown(self) -> bool:
+        """Whether there is a row of which it is not known whether it has left."""
+        return bool(self._unknown) or self._unknown_upto >= 0
 
     def forget_unknown(self) -> None:
         """Of no row it is unknown any more whether it has left."""
@@ -147,34 +138,16 @@ class Lines:
             resets=self.resets,
         )
 
-    def set_back(self, now_ms: int, rows: LeftRows) -> int:
-        """Set the marks back to ``now_ms``, which they are ahead of. ``rows``: all that are stored
-        and due later. Those that have left are passed a second time by the marks, but not handed
-        out again in this epoch; how many they are. No chunk may be in flight.
-        """
-        before = self.main.mark
-        again = before.covered(rows.due, rows.offset) & (rows.due > now_ms)
-        held = np.zeros(len(again), np.bool_)
-        left = again.copy()
-        for topic, line in self.held.items():
-            mine = again & np.equal(rows.topics, topic) & ~rows.cancels
-            held |= mine
-            waits = mine & ~line.mark.covered(rows.due, rows.offset)
-            left &= ~waits
-            line.behind -= int(np.count_nonzero(waits))
-            line.mark = _at_most(line.mark, now_ms)
+    def set_back(self, now_ms: int) -> None:
+        """Set the marks back to ``now_ms``. What they covered has left: their former ones cover it
+        on, and no counter changes. A held-back topic keeps its line until the main mark has come
+        where it was, as its messages that wait are behind the former main mark. No chunk may be in
+        flight."""
+        for line in (self.main, *self.held.values()):
+            line.mark = line.mark.set_back(now_ms, OFFSET_END)
             line.cursor = None
-        withdrawn = rows.cancels | rows.gone
-        self._covered -= int(np.count_nonzero(again))
-        self._withdrawn -= int(np.count_nonzero(left & withdrawn))
-        ahead = rows.offset[left & ~withdrawn].tolist()
-        self.main.ahead.update(ahead)
-        self.main.mark = _at_most(before, now_ms)
-        self.main.cursor = None
-        self._former = before
         self.resets += 1
         self.changes += 1
-        return len(ahead)
 
     @property
     def room(self) -> int:
@@ -246,7 +219,6 @@ class Lines:
         ``topics``: None where the topic is not known, which matters only where the answer is
         ``BY_TOPIC``; empty for a row that is stored no longer."""
         unknown = among(self._unknown, offset) | (offset <= self._unknown_upto)
-        unknown |= self._former.covered(due, offset)
         left = np.where(unknown, HasLeft.UNKNOWN, HasLeft.NO).astype(np.int8)
         passed = self.main.mark.covered(due, offset)
         by_all = passed & self._covered_by_all(due, offset)
@@ -408,7 +380,7 @@ class Lines:
             self._withdrawn += int(np.count_nonzero(done))
             before = flight.chunk.before
             for part in flight.skipped:
-                self._skip(part.between((before.c, before.r), (after.c, after.r)))
+                self._skip(part.between((before.c, before.r), (after.c, after.r)), before)
         if line.ahead:
             line.ahead.difference_update(passed.tolist())
 
@@ -417,14 +389,17 @@ class Lines:
         others; no chunk may be in flight there."""
         assert self.main.flight is None, "a chunk is in flight"
         for part in parts:
-            self._skip(part)
+            self._skip(part, self.main.mark)
         self.main.mark = after
         self.changes += 1
 
-    def _skip(self, part: Skipped) -> None:
+    def _skip(self, part: Skipped, before: Mark) -> None:
         held = self.held[part.topic]
-        held.behind += len(part.due)
-        self._covered += len(part.due)
+        count = len(part.due)
+        if before.former:  # such rows were counted when it came there for the first time
+            count -= int(np.count_nonzero(before.covered(part.due, part.offset)))
+        held.behind += count
+        self._covered += count
         if self.main.ahead:
             answered = self.main.ahead.intersection(part.offset.tolist())
             held.ahead |= answered
@@ -460,8 +435,3 @@ class Lines:
             mine = np.flatnonzero(np.asarray(pc.equal(flight.topics, name)) & ~flight.cancels)
             flight.of_held[name] = mine[mine >= at]
         return first[room] if room < len(names) else len(flight.due)
-
-
-def _at_most(mark: Mark, now_ms: int) -> Mark:
-    """The mark, or the one at ``now_ms`` if it is ahead of that."""
-    return mark if mark.c <= now_ms else Mark(now_ms, OFFSET_END, mark.L)

@@ -55,7 +55,7 @@ class SlotRows:
             highest = check_block(item, 0, block, self.second, highest)
         if highest >= upto:
             item.fault(0, f"offsets below {upto}", highest)
-        if marks.main.c < self.second * TICK_MS:
+        if marks.main.furthest_ms < self.second * TICK_MS:
             rows = sum(block.num_rows for block in self.blocks)
             cancels = sum(block.column("cancels").is_valid().true_count for block in self.blocks)
             item.expect(0, "rows", info.rows + _rows(given_up), rows + _rows(self.losses))

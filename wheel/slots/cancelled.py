@@ -77,17 +77,18 @@ class CancelledSeconds:
             known &= ~np.isin(due // TICK_MS, incomplete)
         return known
 
-    def offsets(self, second: int) -> list[int]:
-        """The cancelled offsets in the record of a second. Errors: ``Damaged``."""
-        found: list[int] = self.read(second).offsets.tolist()
-        return found
+    def offsets(self, second: int) -> Int64s:
+        """The cancelled offsets in the record of a second, ascending. Errors: ``Damaged``, also
+        where there is none: it is being removed as too old, and what it had is not known."""
+        record = self._read(second)
+        if record is None:
+            raise Damaged(_where(second), 0, expected="a record", found="none")
+        return record.offsets
 
-    def read(self, second: int) -> CancelRecord:
-        """The record of a second; an empty one if there is none. Errors: ``Damaged``."""
+    def _read(self, second: int) -> CancelRecord | None:
+        """The record of a second, if there is one. Errors: ``Damaged``."""
         data = self._state.cancelled(second)
-        if data is None:
-            return CancelRecord()
-        return CancelRecord.decode(data, f"the record of cancels of second {second}")
+        return None if data is None else CancelRecord.decode(data, _where(second))
 
     def plan(self, found: Mapping[int, Int64s | None], marks: Marks) -> CancelledUpdate:
         """Add cancelled offsets by second, None where they cannot be read; and remove what is too
@@ -95,7 +96,7 @@ class CancelledSeconds:
         records: dict[int, bytes] = {}
         for second, offsets in found.items():
             try:
-                record = self.read(second)
+                record = self._read(second) or CancelRecord()
             except Damaged:
                 record = CancelRecord(incomplete=True)
             records[second] = record.with_more(offsets).encode()
@@ -125,6 +126,10 @@ class CancelledSeconds:
             self._incomplete.discard(second)
         if update.floor_ms is not None:
             self._floor_ms = update.floor_ms
+
+
+def _where(second: int) -> str:
+    return f"the record of cancels of second {second}"
 
 
 def covered_cancels(pieces: Iterable[Piece], marks: Marks) -> dict[int, Int64s]:

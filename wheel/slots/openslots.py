@@ -10,7 +10,9 @@ Rules
 - What was read stays as it was checked. A mapped file is checked when it is opened; damage that
   comes later is the scrubber's to find, which takes it from here (``forget``).
 - Read files take at most ``bytes_max`` together, but for the last one.
-- A file is read by one thread at a time; who wants it meanwhile waits and finds it open.
+- A file is read by one thread at a time; who wants it meanwhile waits and finds it open. Nobody
+  waits for another file: a large one is read for seconds ahead of its time, and meanwhile others
+  are due.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
@@ -28,8 +31,8 @@ from ..state import SlotInfo
 from .slotfile import SlotFiles
 
 _MAPPED_MAX = 64
-"""Mapped files that stay open; more than are opened ahead of their time."""
-_LOCKS = 16
+"""Mapped files that stay open; more than are opened ahead of their time. They take no
+descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class OpenSlots:
         self._open: OrderedDict[int, _OpenSlot] = OrderedDict()
         self._lock = threading.Lock()  # guards what is open, and is never held while reading
         self._forgotten = 0
-        self._alone = [threading.Lock() for _ in range(_LOCKS)]
+        self._alone = WeakValueDictionary[int, threading.Lock]()
+        """By second, while somebody reads the file or waits for that."""
 
     def blocks(
         self, second: int, info: SlotInfo, known: SlotInfo | None = None
@@ -74,7 +78,9 @@ class OpenSlots:
 
         Errors: ``Damaged``, ``UnsupportedVersion``, ``FileNotFoundError``.
         """
-        with self._alone[second % _LOCKS]:
+        with self._lock:
+            alone = self._alone.setdefault(second, threading.Lock())
+        with alone:
             with self._lock:
                 slot, forgotten = self._open.get(second), self._forgotten
             if slot is None or slot.info.length < info.length:

@@ -252,16 +252,6 @@ class Storage:
             found[at] = rows.column("topic").to_numpy(zero_copy_only=False)
         return found
 
-    def rows_of_second(self, second: int) -> list[pa.RecordBatch]:
-        """All rows of a slot, in tail and file (schema ``ROW``). Errors: ``Damaged``."""
-        point = self.read_point(second)
-        found = [] if point.info is None else list(self.read_blocks(second, point.info))
-        for piece in point.pieces:
-            at = np.flatnonzero(piece.due // TICK_MS == second)
-            if len(at):
-                found.append(piece.take(at))
-        return found
-
     def _rows_of(
         self, second: int, offsets: Int64s, columns: list[str]
     ) -> Iterator[pa.RecordBatch]:
@@ -435,7 +425,8 @@ class Storage:
 
         Errors: ``OSError``: nothing has changed. ``SyncFailed``.
         """
-        lost = {second: None} if any(one.c >= second * TICK_MS for one in marks.every) else {}
+        reached = any(one.furthest_ms >= second * TICK_MS for one in marks.every)
+        lost = {second: None} if reached else {}
         cancelled = self.cancelled.plan(lost, marks)
         update = replace(
             update,
