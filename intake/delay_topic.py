@@ -16,8 +16,11 @@ Rules
   gone) stops that source only, and is a reason why the node is not ready.
 - Records are taken only if the topic id is the same after the poll as before the reading began:
   otherwise records of a topic made anew would be taken for those of the old one, and skipped.
-- Nothing is read of a source before the group has an offset stored for it in Kafka, so that an
-  empty directory can trust that what has none was not read.
+- Where a source begins is agreed first and stored in Kafka then: another master would decide by
+  what is stored, and not as this one did. Nothing is read of it before it is stored, so that an
+  empty directory can trust that what has no offset there was not read.
+- A source of which nothing is heard at ``SILENT_CHECKS`` is not read, whatever the client says:
+  its leader may answer nobody while all others do.
 - No exception ends the loop; an append that the wheel cannot accept now is tried again, unchanged,
   until it can.
 """
@@ -78,8 +81,14 @@ _ROOM_WAIT_S = 0.5
 _AGREE_S = 10.0
 _AGAIN_S = 0.05
 _MEASURE_AGAIN_S = 10.0
+SILENT_CHECKS = 20
+"""A source whose leader says nothing, or gives nothing of what there is, at so many checks in a row
+is not read. Checks and not seconds: while an append waits for room nobody asks."""
 
 _NO_RANGE = "Kafka does not tell its range of offsets"
+_NO_LEADER = "the partition has no leader"
+_NO_ANSWER = "the partition's leader does not answer"
+_NO_RECORDS = "Kafka has records of it, and gives none"
 
 
 class _MadeAnew(Exception):
@@ -89,16 +98,18 @@ class _MadeAnew(Exception):
 @dataclass(slots=True, eq=False)
 class DelaySource:
     """A source of this node. ``begin``: the first offset that was to be read; ``returned``:
-    everything below was read; ``end``: of the partition, when last asked, None: not known.
-    ``problem``: why it is not read; empty: it is."""
+    everything below was read, -1: not known; ``end``: of the partition, when last asked, None: not
+    known. ``silent``: checks since records came, or there were none to come. ``problem``: why it is
+    not read; empty: it is."""
 
     place: Place
     topic_id: str
     number: int
     begin: int
     problem: str = "it was not read yet"
-    returned: int = 0
+    returned: int = -1
     end: int | None = None
+    silent: int = 0
     retry_at: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 15.0))
 
@@ -273,6 +284,8 @@ class DelayTopicIntake:
                 self._forget(topic)
                 self._set_topic_problem(topic, str(error))
         if waiting:
+            for one in waiting:
+                one.silent = 0
             offsets = {one.place: self._position(one) + 1 for one in waiting}
             reader.read(offsets)
             self._reading |= offsets.keys()
@@ -291,6 +304,10 @@ class DelayTopicIntake:
         if anew:
             self._forget(topic)
         fresh = [one for one in chosen if one not in known.begins]
+        for one in fresh:
+            if not found.led[one]:
+                self._failed(self._source(known, one), _NO_LEADER)
+        fresh = [one for one in fresh if found.led[one]]
         if (
             known != before
             or count != known.partitions
@@ -303,11 +320,16 @@ class DelayTopicIntake:
             f"there is no partition {lost}: it has {counted(count, 'partition')}" if lost else "",
         )
         begun = [one for one in chosen if one in known.begins]
-        return [
+        ready = [
             one
             for number in begun
             for one in self._ready(reader, known, number, led=found.led[number])
         ]
+        # What has a position was read, and so it was stored.
+        first = [one for one in ready if self._wheel.source_position(one.number) < 0]
+        if first:
+            reader.store({one.place: StoredOffset(one.begin, one.topic_id) for one in first})
+        return ready
 
     def _is_due(self, place: Place) -> bool:
         """Whether it is time to try again what failed."""
@@ -318,21 +340,24 @@ class DelayTopicIntake:
         self, reader: SourceReader, known: KnownTopic, partition: int, *, led: bool
     ) -> list[DelaySource]:
         """The source, if it is to be read from now on."""
-        place = Place(known.topic, partition)
-        source = self._sources.get(place)
-        if source is None or source.topic_id != known.topic_id:
-            source = DelaySource(
-                place, known.topic_id, known.number(partition), known.begins[partition]
-            )
-            with self._lock:
-                self._sources[place] = source
+        place, source = Place(known.topic, partition), self._source(known, partition)
         if not led:
             if place in self._reading:
                 reader.leave([place])
                 self._reading.discard(place)
-            self._failed(source, "the partition has no leader")
+            self._failed(source, _NO_LEADER)
             return []
         return [] if place in self._reading or not self._is_due(place) else [source]
+
+    def _source(self, known: KnownTopic, partition: int) -> DelaySource:
+        place = Place(known.topic, partition)
+        source = self._sources.get(place)
+        if source is None or source.topic_id != known.topic_id:
+            begin = known.begins.get(partition, 0)
+            source = DelaySource(place, known.topic_id, known.number(partition), begin)
+            with self._lock:
+                self._sources[place] = source
+        return source
 
     def _forget(self, topic: str) -> None:
         with self._lock:
@@ -372,13 +397,6 @@ class DelayTopicIntake:
             else {}
         )
         offsets = {one: begin.offset for one, begin in begins.items()}
-        if offsets:
-            reader.store(
-                {
-                    Place(known.topic, one): StoredOffset(offset, known.topic_id)
-                    for one, offset in offsets.items()
-                }
-            )
         note = self._note_of_old(before) if anew and before is not None else None
         known = replace(known, begins={**known.begins, **offsets})
         claims = {one for one, begin in begins.items() if begin.claims}
@@ -446,11 +464,7 @@ class DelayTopicIntake:
                 )
                 decided[partition] = begin_of(facts, self._begin_at)
             except NotKnown as error:
-                source = self._sources.get(place)
-                if source is None or source.topic_id != known.topic_id:
-                    source = DelaySource(place, known.topic_id, known.number(partition), 0)
-                    with self._lock:
-                        self._sources[place] = source
+                source = self._source(known, partition)
                 self._failed(source, f"where to begin is not known: {error}")
         return decided
 
@@ -695,24 +709,33 @@ class DelayTopicIntake:
     def _measure(self, reader: SourceReader) -> None:
         self._mark_returned(reader)
         now = time.monotonic()
-        if not self._reading or now < self._next_measure:
-            return
-        ends = reader.offsets(self._reading, END_AT)
-        if len(ends) < len(self._reading):
-            # A leader that does not answer takes time from all others.
-            self._next_measure = now + _MEASURE_AGAIN_S
+        if self._reading and now >= self._next_measure:
+            ends = reader.offsets(self._reading, END_AT)
+            if len(ends) < len(self._reading):
+                # A leader that does not answer takes time from all others.
+                self._next_measure = now + _MEASURE_AGAIN_S
+            for place in self._reading:
+                source = self._sources[place]
+                source.end = ends.get(place)
+                if source.end is not None:
+                    self._ends[source.topic_id, source.number] = source.end
         for place in self._reading:
             source = self._sources[place]
-            source.end = ends.get(place)
-            if source.end is not None:
-                self._ends[source.topic_id, source.number] = source.end
+            source.silent += 1
+            why = _NO_ANSWER if source.end is None else _NO_RECORDS
+            if source.silent > SILENT_CHECKS and why != source.problem:
+                self._failed(source, why)
 
     def _mark_returned(self, reader: SourceReader) -> None:
         """Everything that ``poll`` has returned is in the log now, or its source was left."""
         again: dict[str, list[int]] = {}
         for place in self._reading & (positions := reader.positions()).keys():
             source = self._sources[place]
+            moved = positions[place] != source.returned
             source.returned = positions[place]
+            if not moved and (source.end is None or source.end > source.returned):
+                continue
+            source.silent = 0
             if source.problem:
                 source.problem = ""
                 source.backoff.worked()

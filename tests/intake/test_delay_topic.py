@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -28,12 +28,15 @@ from slotwheel.intake.kafka_reader import KafkaPythonReader
 from slotwheel.intake.ports import IntakeEvents
 from slotwheel.intake.records import ConsumerRecords
 from slotwheel.intake.source_reader import (
+    NO_LEADER,
+    DescribedTopic,
     SourceOutOfRange,
     SourceReader,
     SourceUnreachable,
     SourceUnreadable,
+    ask_leaders,
 )
-from slotwheel.intake.sources import Place
+from slotwheel.intake.sources import Place, StoredOffset
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Overloaded
@@ -353,6 +356,77 @@ def test_overloaded_waits_and_goes_on() -> None:
         wheel.has_room.set()
         eventually(lambda: position(intake) == 499)
     assert wheel.values() == [b"%d" % number for number in range(500)]
+
+
+class Partitions(ListReader):
+    """Two partitions; the leader of the second is there for other clients only."""
+
+    answers = True
+
+    def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]:
+        return {one: DescribedTopic("an id", [True, True]) for one in topics}
+
+    def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
+        found = super().offsets(places, at)
+        return {one: end for one, end in found.items() if self.answers or one.partition == 0}
+
+
+def test_a_leader_that_alone_stops_to_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay_topic, "CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(delay_topic, "_MEASURE_AGAIN_S", 0.0)
+    wheel, events = FakeWheel(), Events()
+    reader = Partitions(reader_of(100)._content, chunk=1)
+    with running(wheel, lambda: reader, events=events) as intake:
+        eventually(lambda: is_read(intake))
+        reader.answers = False
+        eventually(intake.unready)
+        [why] = intake.unready()
+        assert "(partition 1) is not read: the partition's leader does not answer" in why
+        assert events.names.count("delay-topic-not-read") == 1
+        reader.answers = True
+        eventually(lambda: is_read(intake))
+
+
+def test_where_reading_begins_is_agreed_before_it_is_stored_and_stored_before_it_is_read() -> None:
+    """Another master decides as this one did, wherever this one ends."""
+
+    class Watched(ListReader):
+        failing = 2
+
+        def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:
+            begins.append(wheel.sources and wheel.sources["topics"][0]["begins"])
+            if self.failing:
+                self.failing -= 1
+                raise SourceUnreachable("away")
+            super().store(offsets, wait=wait)
+
+        def read(self, offsets: Mapping[Place, int]) -> None:
+            assert self.stored_offsets
+            super().read(offsets)
+
+    wheel, begins = FakeWheel(), list[Any]()
+    reader = Watched(reader_of(50)._content)
+    with running(wheel, lambda: reader) as intake:
+        eventually(lambda: position(intake) == 49)
+    assert begins[:3] == [{"0": 0}] * 3
+    assert wheel.values() == [b"%d" % number for number in range(50)]
+
+
+def test_a_broker_that_does_not_answer_takes_no_answer_from_others() -> None:
+    asked: list[list[Place]] = []
+
+    def ask(group: list[Place]) -> dict[Place, int]:
+        asked.append(group)
+        if leaders[group[0]] == 7:
+            raise SourceUnreachable("away")
+        if group[0].topic == "secret":
+            raise SourceUnreadable("no rights")
+        return dict.fromkeys(group, 5)
+
+    leaders = {Place("a", 0): 3, Place("a", 1): 7, Place("b", 0): 7, Place("secret", 0): 3}
+    leaders[Place("a", 2)] = NO_LEADER
+    assert ask_leaders(leaders, leaders, ask) == {Place("a", 0): 5}
+    assert asked == [[Place("a", 0)], [Place("a", 1)], [Place("secret", 0)]]
 
 
 class SlowWheel(FakeWheel):
