@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +21,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ..delivery.kafka.header_names import partition_of, read_leniently
 from ..delivery.kafka.settings import ClientKind, for_kafka_python
+from ..delivery.kafka.topicids import id_text
 from .records import ConsumerRecords
 from .source_reader import (
     NO_LEADER,
@@ -96,7 +95,7 @@ class KafkaPythonReader:
             }
             self._leaders |= leaders
             found[topic["name"]] = DescribedTopic(
-                _id_text(topic["topic_id"]),
+                id_text(topic["topic_id"]),
                 [leaders[one] != NO_LEADER for one in sorted(leaders)],
             )
         return found
@@ -255,9 +254,3 @@ def _passes(error: Exception) -> bool:
 
 def _text(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _id_text(topic_id: str | uuid.UUID | None) -> str:
-    """As Kafka's tools write it; empty: none."""
-    raw = b"" if topic_id is None else uuid.UUID(str(topic_id)).bytes
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode() if any(raw) else ""
