@@ -27,6 +27,7 @@ from .source import (
     Source,
     SourceAway,
     no_topic,
+    refuse_cooperative,
 )
 
 _log = logging.getLogger("slotwheel.librdkafka")
@@ -69,6 +70,7 @@ class ConfluentSource(Source):
             "socket.timeout.ms": 10_000,  # a commit inside a rebalance has no other limit
         }
         config |= for_confluent(settings, ClientKind.CONSUMER)
+        refuse_cooperative([config.get("partition.assignment.strategy", "")])
         config |= {"group.id": group, "enable.auto.commit": False}
         config["enable.auto.offset.store"] = False
         try:

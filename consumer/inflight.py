@@ -95,6 +95,11 @@ class InFlight:
             tracker = self._trackers.get(partition)
             if tracker is None:  # it is another member's by now
                 return
+            if messages and messages[0].offset < (tracker.end or 0):
+                # Nobody has sought: the topic was made anew. What is known of the old one, such as
+                # that its offset 3 is committed, says nothing of this one.
+                self._close([partition])
+                tracker = self._trackers[partition] = PartitionTracker(partition)
             tracker.add(messages, seen)
             if messages:
                 self._ready.extend(messages)

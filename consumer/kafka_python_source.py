@@ -34,6 +34,7 @@ from .source import (
     PositionedSource,
     SourceAway,
     no_topic,
+    refuse_cooperative,
 )
 
 _log = logging.getLogger("slotwheel.consumer")
@@ -86,6 +87,7 @@ class KafkaPythonSource(PositionedSource):
             "max_partition_fetch_bytes": 4 << 20,
         }
         config |= for_kafka_python(settings, ClientKind.CONSUMER)
+        refuse_cooperative(one.name for one in config.get("partition_assignment_strategy", ()))
         config |= {"group_id": group, "enable_auto_commit": False}
         try:
             make_by_kafka_python(common, settings, create)

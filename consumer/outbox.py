@@ -7,7 +7,9 @@ to their topic.
 
 Rules
 - What a node does not take for good (a retry beyond the horizon, a message that is too large with
-  its new headers) becomes a dead letter; what it does not take now is sent again.
+  its new headers) becomes a dead letter; what it does not take now is sent again. So is what is for
+  a topic that Kafka does not have: a retry topic that was deleted by mistake would bury all that
+  fails meanwhile, and a letter to a topic that is gone would be gone, too.
 - Nothing waits here: the consumer's own thread calls ``settle`` again and again. So the client gets
   no more at a time than its buffer takes; while the node is away, the rest stays here.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import NamedTuple
@@ -24,7 +27,7 @@ from ..client import Client, Message, Receipts
 from ..policy.deadletters import EXPIRED, UNUSABLE_RETRY
 from ..policy.failure import Failure
 from ..wheel.checks import is_reserved
-from ..wheel.errors import InvalidMessage, SlotwheelError
+from ..wheel.errors import InvalidMessage, SlotwheelError, UnknownTopic
 from ..wheel.expiry import BEFORE_DUE
 from .failing import LETTER_BYTES_MAX, Cause, Failing
 from .inflight import InFlight
@@ -34,6 +37,8 @@ _log = logging.getLogger("slotwheel.consumer")
 
 SENT_BYTES_MAX = 32 << 20
 """So much may be without a receipt: half of what the client's buffer takes by itself."""
+_MISSING_S = 1.0
+"""After a topic was missing nothing is sent for so long, s."""
 _ROW_BYTES, _HEADER_BYTES = 500, 20
 """What a record and a header take there besides their content, at most."""
 
@@ -76,6 +81,7 @@ class WheelOutbox(ConsumerOutbox):
         self._waiting: list[_Row] = []
         self._sent: list[tuple[list[_Row], Receipts]] = []
         self._sent_bytes = 0
+        self._wait_until_s = 0.0
 
     def retry(self, message: Received, cause: Cause) -> str | None:
         found = self._failing.again(message, cause)
@@ -99,7 +105,7 @@ class WheelOutbox(ConsumerOutbox):
 
     def settle(self) -> int:
         self._sent = [one for one in self._sent if not self._settled(*one)]
-        if batch := self._next():
+        if time.monotonic() >= self._wait_until_s and (batch := self._next()):
             self._sent.append((batch, self._client.send_many(row.record for row in batch)))
         return len(self._waiting) + sum(len(batch) for batch, _ in self._sent)
 
@@ -128,11 +134,13 @@ class WheelOutbox(ConsumerOutbox):
             error = receipt.error(0)
             if error is None:
                 stored.append(row.message)
-            elif isinstance(error, InvalidMessage):
+            elif isinstance(error, InvalidMessage) and not isinstance(error, UnknownTopic):
                 self._add(self._instead(row, error))
             else:
                 away = error
                 self._add(row)
+        if isinstance(away, UnknownTopic):
+            self._wait_until_s = time.monotonic() + _MISSING_S
         if away is not None:
             _log.warning("slotwheel consumer: %s; the node is asked again", away)
         self._inflight.finish(stored)

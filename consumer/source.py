@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..wheel.errors import InvalidConfiguration, SlotwheelError
@@ -103,6 +103,19 @@ class PositionedSource(Source):
     @abstractmethod
     def committed(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
         """The group's positions, of those partitions that have one. Errors: ``SourceAway``."""
+
+
+def refuse_cooperative(strategies: Iterable[str]) -> None:
+    """A member gives all its partitions back at a rebalance. With an assignor by which it keeps
+    some, these would be read anew from an older position, and committed as another generation's.
+    Errors: ``InvalidConfiguration``."""
+    if found := [one for one in strategies if "cooperative" in one]:
+        raise InvalidConfiguration(
+            "a partition.assignment.strategy by which a member keeps partitions",
+            got=", ".join(found),
+            limit="range, roundrobin",
+            remedy="Leave it out, in all members of the group",
+        )
 
 
 def no_topic(missing: Sequence[str], there: Sequence[str]) -> InvalidConfiguration:

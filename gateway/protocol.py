@@ -122,8 +122,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _head_without_offer(self) -> bytes:
         lines = [b"%s: %s\r\n" % one for one in self.headers if one[0] != b"upgrade"]
-        method = self.scope["method"].encode()
-        return b"%s %s HTTP/1.1\r\n%s\r\n" % (method, self.url, b"".join(lines))
+        method, version = (self.scope[name].encode() for name in ("method", "http_version"))
+        return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, b"".join(lines))
 
     # What the parser finds
 
@@ -153,8 +153,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refusal = unusable_head(parser.get_method(), parser.get_http_version(), self.headers)
         if self._refusal is not None:
             raise ValueError(self._refusal.message)
-        if self.parser.should_upgrade():
-            self.scope["method"] = self.parser.get_method().decode("ascii")
+        if parser.should_upgrade():
+            self.scope["method"] = parser.get_method().decode("ascii")
+            self.scope["http_version"] = parser.get_http_version()
             return  # this head comes again
         if len(self.pipeline) >= _PIPELINED_MAX:
             self._refusal = HttpError(

@@ -190,12 +190,15 @@ def _read_and_write(sending: Connection, settings: StoringSettings) -> None:
         root=settings.data,
         bootstrap=settings.bootstrap,
         settings=settings.kafka,
+        source=writer.source,
         on_damage=log.warning,
     )
     flushed_s = looked_s = float("-inf")
     lag = 0
     while True:
-        for record in tail.read(_READ_S):
+        records = tail.read(_READ_S)
+        writer.go_on(tail.source)
+        for record in records:
             writer.add(record.partition, record.next_position, record.value)
             if writer.full:
                 writer.flush(_now_ms())

@@ -12,6 +12,7 @@ from ..delivery.kafka.header_names import headers_of
 from ..delivery.kafka.settings import ClientKind, for_confluent
 from .records import ConsumerRecords
 from .source_reader import (
+    NO_LEADER,
     RECORDS_MAX,
     TIMEOUT_S,
     DescribedTopic,
@@ -19,6 +20,7 @@ from .source_reader import (
     SourceOutOfRange,
     SourceUnreachable,
     SourceUnreadable,
+    ask_leaders,
     until_answered,
 )
 from .sources import Place, StoredOffset
@@ -73,6 +75,8 @@ class ConfluentReader:
                 "queued.max.messages.kbytes": 32 << 10,
             }
         )
+        self._leaders: dict[Place, int] = {}
+        """By what was described last."""
         self._reading: set[Place] = set()
         self._returned: dict[Place, int] = {}
         try:
@@ -112,24 +116,32 @@ class ConfluentReader:
                 continue
             # An id of zeros is none.
             topic_id = str(topic.topic_id or "")
-            led = {one.id: one.leader is not None for one in topic.partitions}
+            leaders = {
+                Place(name, one.id): NO_LEADER if one.leader is None else one.leader.id
+                for one in topic.partitions
+            }
+            self._leaders |= leaders
             found[name] = DescribedTopic(
-                "" if set(topic_id) == {"A"} else topic_id, [led[one] for one in sorted(led)]
+                "" if set(topic_id) == {"A"} else topic_id,
+                [leaders[one] != NO_LEADER for one in sorted(leaders)],
             )
         return found
 
     def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
         # The times that stand for the earliest and the last offset are the protocol's own.
-        wanted = [self._kafka.TopicPartition(*place, at) for place in places]
-        try:
-            told = self._consumer.offsets_for_times(wanted, timeout=TIMEOUT_S) if wanted else []
-        except self._kafka.KafkaException:
-            return {}
-        return {
-            Place(one.topic, one.partition): one.offset
-            for one in told
-            if one.error is None and one.offset >= 0
-        }
+        def ask(group: list[Place]) -> dict[Place, int]:
+            wanted = [self._kafka.TopicPartition(*place, at) for place in group]
+            try:
+                told = self._consumer.offsets_for_times(wanted, timeout=TIMEOUT_S)
+            except self._kafka.KafkaException as error:
+                raise self._failed(error, "its offsets") from None
+            return {
+                Place(one.topic, one.partition): one.offset
+                for one in told
+                if one.error is None and one.offset >= 0
+            }
+
+        return ask_leaders(places, self._leaders, ask)
 
     def stored(self, places: Collection[Place]) -> dict[Place, StoredOffset]:
         wanted = [self._kafka.TopicPartition(*place) for place in places]
@@ -161,11 +173,13 @@ class ConfluentReader:
         try:
             return until_answered(ask, self._passes)
         except self._kafka.KafkaException as error:
-            codes = self._kafka.KafkaError
-            code, why = error.args[0].code(), error.args[0].str()
-            if code in (codes._TIMED_OUT, codes._TRANSPORT):
-                raise SourceUnreachable(self._said[0] or why) from None
-            raise SourceUnreadable(f"{what} of the group {self._group!r}: {why}") from None
+            raise self._failed(error, f"{what} of the group {self._group!r}") from None
+
+    def _failed(self, error: Any, what: str) -> SourceUnreachable | SourceUnreadable:
+        code, why = error.args[0].code(), error.args[0].str()
+        if code in (self._kafka.KafkaError._TIMED_OUT, self._kafka.KafkaError._TRANSPORT):
+            return SourceUnreachable(self._said[0] or why)
+        return SourceUnreadable(f"{what}: {why}")
 
     def _passes(self, error: Exception) -> bool:
         codes = self._kafka.KafkaError

@@ -10,16 +10,18 @@ an empty directory where to begin.
           +----- any failure of one source: its reason is shown, back off, begin again -----+
 
 Rules
-- One thread and one reader for all sources. Records of a poll are appended source by source, side
-  by side; of one source an append is waited for before the next.
+- One thread and one reader for all sources. Records of a poll are appended source by source
+  (``SourceAppender``).
 - What is wrong with one source (no rights, no leader, a codec that is missing, an offset that is
   gone) stops that source only, and is a reason why the node is not ready.
 - Records are taken only if the topic id is the same after the poll as before the reading began:
   otherwise records of a topic made anew would be taken for those of the old one, and skipped.
-- Nothing is read of a source before the group has an offset stored for it in Kafka, so that an
-  empty directory can trust that what has none was not read.
-- No exception ends the loop; an append that the wheel cannot accept now is tried again, unchanged,
-  until it can.
+- Where a source begins is agreed first and stored in Kafka then: another master would decide by
+  what is stored, and not as this one did. Nothing is read of it before it is stored, so that an
+  empty directory can trust that what has no offset there was not read.
+- A source of which nothing is heard at ``SILENT_CHECKS`` is not read, whatever the client says:
+  its leader may answer nobody while all others do.
+- No exception ends the loop.
 """
 
 from __future__ import annotations
@@ -27,18 +29,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import closing
-from copy import copy
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from functools import partial
 
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.backoff import Backoff
-from ..wheel.errors import NotMaster, NotRunning, Overloaded
+from ..wheel.errors import NotMaster, NotRunning
 from ..wheel.texts import counted
+from .agreeing import agree
+from .appending import ClockInDoubt, SourceAppender
+from .beginning import NO_RANGE, decide_begins
+from .delay_source import DelaySource, SourceState
+from .door import Door
 from .ports import Clock, IntakeEvents, PoliciesPort, WheelPort
-from .records import ConsumerRecords, rows_of
 from .source_reader import (
     EARLIEST_AT,
     END_AT,
@@ -51,18 +55,15 @@ from .source_reader import (
 from .sources import (
     MADE_ANEW,
     MISSED,
-    OFFSETS_KEPT_MS,
     Begin,
     KnownTopic,
     Note,
     NotKnown,
     Place,
-    SourceFacts,
     SourceTable,
     StoredOffset,
     Unread,
     as_seen,
-    begin_of,
     ranges,
     selected,
 )
@@ -70,62 +71,26 @@ from .sources import (
 POLL_S = 0.25
 COMMIT_INTERVAL_S = 5.0
 CHECK_INTERVAL_S = 1.0
-OFF_INTERVAL_S = 60.0
-"""So often at most, s, it is said that timestamps are far from the node's clock."""
-SLOW_COMMIT_S = 60.0
-"""An append that is not committed after this time, s, is an alarm, once."""
-_ROOM_WAIT_S = 0.5
-_AGREE_S = 10.0
-_AGAIN_S = 0.05
 _MEASURE_AGAIN_S = 10.0
+SILENT_CHECKS = 20
+"""A source whose leader says nothing, or gives nothing of what there is, at so many checks in a row
+is not read. Checks and not seconds: while an append waits for room nobody asks."""
 
-_NO_RANGE = "Kafka does not tell its range of offsets"
-
-
-class _ClockInDoubt(Exception):
-    """Records that were taken now would leave too early, or be taken for beyond the horizon."""
+_NO_LEADER = "the partition has no leader"
+_NO_ANSWER = "the partition's leader does not answer"
+_NO_RECORDS = "Kafka has records of it, and gives none"
 
 
 class _MadeAnew(Exception):
     """A topic is another one than when its reading began: everything begins again."""
 
 
-@dataclass(slots=True, eq=False)
-class DelaySource:
-    """A source of this node. ``begin``: the first offset that was to be read; ``returned``:
-    everything below was read; ``end``: of the partition, when last asked, None: not known.
-    ``problem``: why it is not read; empty: it is."""
-
-    place: Place
-    topic_id: str
-    number: int
-    begin: int
-    problem: str = "it was not read yet"
-    returned: int = 0
-    end: int | None = None
-    retry_at: float = 0.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 15.0))
-
-
-@dataclass(frozen=True, slots=True)
-class SourceState:
-    """A source as it is shown. ``position``: its last offset in the log, -1: none. ``lag``: offsets
-    that can be read and are not in the log; None: not known. ``problem``: as of ``DelaySource``."""
-
-    topic: str
-    partition: int | None
-    """None: which partitions the topic has is not known."""
-    topic_id: str
-    position: int
-    lag: int | None
-    problem: str
-
-
 class DelayTopicIntake:
     """Reads delay topics. ``open_reader``: connects a reader; ``run``: a thread's target.
 
     ``topics``, ``partitions``: what is to be read; None: all partitions. ``begin_at``: one of
-    ``sources.CHOICES`` for sources of which nothing is known.
+    ``sources.CHOICES`` for sources of which nothing is known. ``door``: what refuses messages to
+    topics that Kafka does not have.
     """
 
     def __init__(
@@ -140,6 +105,7 @@ class DelayTopicIntake:
         events: IntakeEvents,
         dead_topic: str = DEAD_LETTER_TOPIC,
         policies: PoliciesPort | None = None,
+        door: Door | None = None,
     ) -> None:
         self._wheel = wheel
         self._open_reader = open_reader
@@ -148,12 +114,12 @@ class DelayTopicIntake:
         self._begin_at = begin_at
         self._clock = clock
         self._events = events
-        self._dead_topic = dead_topic
-        self._policies = policies
+        self._appender = SourceAppender(
+            wheel, clock, events, dead_topic=dead_topic, policies=policies, door=door
+        )
         self._backoff = Backoff(0.1)
         self._next_commit = 0.0
         self._next_check = 0.0
-        self._next_off = 0.0
         self._next_measure = 0.0
         self._lock = threading.Lock()
         self._sources: dict[Place, DelaySource] = {}
@@ -172,10 +138,7 @@ class DelayTopicIntake:
         with self._lock:
             sources = [replace(one) for _, one in sorted(self._sources.items())]
             problems = dict(self._topic_problems)
-        found = [
-            SourceState(*one.place, one.topic_id, self._position(one), self._lag(one), one.problem)
-            for one in sources
-        ]
+        found = [one.state(self._wheel) for one in sources]
         found += [
             SourceState(topic, None, "", -1, None, why) for topic, why in problems.items() if why
         ]
@@ -198,14 +161,6 @@ class DelayTopicIntake:
         """Why positions cannot be stored in Kafka; empty: they can."""
         return self._unstored
 
-    def _position(self, source: DelaySource) -> int:
-        return max(self._wheel.source_position(source.number), source.begin - 1)
-
-    def _lag(self, source: DelaySource) -> int | None:
-        if source.problem or source.end is None:
-            return None
-        return max(0, source.end - max(source.returned, self._position(source) + 1))
-
     # The thread
 
     def run(self, stop: threading.Event) -> None:
@@ -216,7 +171,7 @@ class DelayTopicIntake:
                     self._read(reader, stop)
             except _MadeAnew:
                 continue
-            except (NotMaster, NotRunning, _ClockInDoubt) as error:
+            except (NotMaster, NotRunning, ClockInDoubt) as error:
                 self._stopped(str(error))
                 stop.wait(self._backoff.failed())
             except SourceUnreachable as error:
@@ -235,7 +190,7 @@ class DelayTopicIntake:
         self._next_check = self._next_commit = 0.0
         whole = True
         while not stop.is_set():
-            self._time()
+            self._appender.time()
             now = time.monotonic()
             if now >= self._next_check:
                 self._look_after(reader, stop)
@@ -247,7 +202,9 @@ class DelayTopicIntake:
             self._reading -= polled.errors.keys()
             if polled.records:
                 self._check_ids(reader, {place.topic for place in polled.records})
-                whole = self._append(reader, polled.records, stop)
+                found = {self._sources[place]: one for place, one in polled.records.items()}
+                whole = self._appender.append(found, stop, partial(self._give_up, reader))
+                self._backoff.worked()
             strayed: dict[str, list[DelaySource]] = {}
             for place, error in polled.errors.items():
                 if isinstance(error, SourceOutOfRange):
@@ -278,7 +235,9 @@ class DelayTopicIntake:
                 self._forget(topic)
                 self._set_topic_problem(topic, str(error))
         if waiting:
-            offsets = {one.place: self._position(one) + 1 for one in waiting}
+            for one in waiting:
+                one.silent = 0
+            offsets = {one.place: one.position(self._wheel) + 1 for one in waiting}
             reader.read(offsets)
             self._reading |= offsets.keys()
         self._measure(reader)
@@ -296,23 +255,32 @@ class DelayTopicIntake:
         if anew:
             self._forget(topic)
         fresh = [one for one in chosen if one not in known.begins]
+        for one in fresh:
+            if not found.led[one]:
+                self._name(self._source(known, one), _NO_LEADER)
+        fresh = [one for one in fresh if found.led[one]]
         if (
             known != before
-            or count != known.partitions
+            or (count != known.partitions and not fresh)
             or any(map(self._is_due, places_of(topic, fresh)))
         ):
-            known = self._begin(reader, replace(known, partitions=count), anew, fresh, stop)
+            known = self._begin(reader, known, anew, count, fresh, stop)
         lost = ", ".join(map(str, missing))
         self._set_topic_problem(
             topic,
             f"there is no partition {lost}: it has {counted(count, 'partition')}" if lost else "",
         )
         begun = [one for one in chosen if one in known.begins]
-        return [
+        ready = [
             one
             for number in begun
             for one in self._ready(reader, known, number, led=found.led[number])
         ]
+        # What has a position was read, and so it was stored.
+        first = [one for one in ready if self._wheel.source_position(one.number) < 0]
+        if first:
+            reader.store({one.place: StoredOffset(one.begin, one.topic_id) for one in first})
+        return ready
 
     def _is_due(self, place: Place) -> bool:
         """Whether it is time to try again what failed."""
@@ -323,21 +291,24 @@ class DelayTopicIntake:
         self, reader: SourceReader, known: KnownTopic, partition: int, *, led: bool
     ) -> list[DelaySource]:
         """The source, if it is to be read from now on."""
-        place = Place(known.topic, partition)
-        source = self._sources.get(place)
-        if source is None or source.topic_id != known.topic_id:
-            source = DelaySource(
-                place, known.topic_id, known.number(partition), known.begins[partition]
-            )
-            with self._lock:
-                self._sources[place] = source
+        place, source = Place(known.topic, partition), self._source(known, partition)
         if not led:
             if place in self._reading:
                 reader.leave([place])
                 self._reading.discard(place)
-            self._failed(source, "the partition has no leader")
+            self._name(source, _NO_LEADER)
             return []
         return [] if place in self._reading or not self._is_due(place) else [source]
+
+    def _source(self, known: KnownTopic, partition: int) -> DelaySource:
+        place = Place(known.topic, partition)
+        source = self._sources.get(place)
+        if source is None or source.topic_id != known.topic_id:
+            begin = known.begins.get(partition, 0)
+            source = DelaySource(place, known.topic_id, known.number(partition), begin)
+            with self._lock:
+                self._sources[place] = source
+        return source
 
     def _forget(self, topic: str) -> None:
         with self._lock:
@@ -365,27 +336,32 @@ class DelayTopicIntake:
         reader: SourceReader,
         known: KnownTopic,
         anew: bool,
+        count: int,
         fresh: Sequence[int],
         stop: threading.Event,
     ) -> KnownTopic:
         """Decide where those of ``fresh`` begin of which that can be known, and remember it; the
-        topic as it is remembered. Errors: ``SourceUnreadable``."""
+        topic as it is remembered. ``count``: of its partitions. Errors: ``SourceUnreadable``."""
         before = self._table.find(reader.cluster, known.topic)
-        begins = (
-            self._decide(reader, known, places_of(known.topic, fresh), before, anew)
-            if fresh
-            else {}
+        new = range(0 if anew else count if before is None else before.partitions, count)
+        seen = replace(known, partitions=count)
+        decided = decide_begins(
+            reader, self._wheel, seen, fresh, new, self._begin_at, self._clock()
         )
-        offsets = {one: begin.offset for one, begin in begins.items()}
-        if offsets:
-            reader.store(
-                {
-                    Place(known.topic, one): StoredOffset(offset, known.topic_id)
-                    for one, offset in offsets.items()
-                }
-            )
+        begins: dict[int, Begin] = {}
+        for one, begin in decided.items():
+            if isinstance(begin, Begin):
+                begins[one] = begin
+            else:
+                self._failed(self._source(known, one), f"where to begin is not known: {begin}")
+        offsets = {**known.begins, **{one: begin.offset for one, begin in begins.items()}}
+        chosen, _ = selected(self._partitions, count)
+        # New ones stay so until their first offset is known.
+        partitions = min(
+            (one for one in chosen if one in new and one not in offsets), default=count
+        )
+        known = replace(known, partitions=partitions, begins=offsets)
         note = self._note_of_old(before) if anew and before is not None else None
-        known = replace(known, begins={**known.begins, **offsets})
         claims = {one for one, begin in begins.items() if begin.claims}
 
         def change(table: SourceTable) -> SourceTable:
@@ -400,75 +376,6 @@ class DelayTopicIntake:
             self._alarm(note)
         self._tell_begins(known, begins)
         return known
-
-    def _decide(
-        self,
-        reader: SourceReader,
-        known: KnownTopic,
-        places: Sequence[Place],
-        before: KnownTopic | None,
-        anew: bool,
-    ) -> dict[int, Begin]:
-        """Where each begins of which that can be known; of the others the reason is shown.
-        ``before``: what the table has of the name."""
-        table, topic = self._table, known.topic
-        earliest, end = reader.offsets(places, EARLIEST_AT), reader.offsets(places, END_AT)
-        young = reader.offsets(places, self._clock() - OFFSETS_KEPT_MS)
-        stored = reader.stored(places_of(topic, range(known.partitions)))
-        old = {
-            one.partition: self._wheel.source_position(one.partition)
-            for one in places
-            if one.partition not in table.claimed
-        }
-        rivals = self._rivals(reader, topic, {one for one, at in old.items() if at >= 0})
-        decided: dict[int, Begin] = {}
-        for place in places:
-            partition = place.partition
-            try:
-                if place not in earliest or place not in end:
-                    raise NotKnown(_NO_RANGE)
-                if anew or (before is not None and partition >= before.partitions):
-                    decided[partition] = Begin(earliest[place], "it is new")
-                    continue
-                mine = stored.get(place)
-                # One of the topic that went by this name before says that this one is unread.
-                other = mine is not None and mine.topic_id not in ("", known.topic_id)
-                # With something of this topic in the table, it may be this node that stored them.
-                others = before is None and any(one != place for one in stored)
-                at = old.get(partition, -1)
-                theirs = (
-                    one.offset for where, one in rivals.items() if where.partition == partition
-                )
-                facts = SourceFacts(
-                    earliest[place],
-                    end[place],
-                    stored=None if other else mine,
-                    old_position=at,
-                    rival=max((one for one in theirs if one <= at + 1), default=-1),
-                    others_stored=other or others,
-                    elsewhere=table.elsewhere(reader.cluster, topic),
-                    young=young.get(place),
-                )
-                decided[partition] = begin_of(facts, self._begin_at)
-            except NotKnown as error:
-                source = self._sources.get(place)
-                if source is None or source.topic_id != known.topic_id:
-                    source = DelaySource(place, known.topic_id, known.number(partition), 0)
-                    with self._lock:
-                        self._sources[place] = source
-                self._failed(source, f"where to begin is not known: {error}")
-        return decided
-
-    def _rivals(
-        self, reader: SourceReader, topic: str, partitions: set[int]
-    ) -> dict[Place, StoredOffset]:
-        """What an earlier version may have stored for partitions of those numbers of other
-        topics."""
-        if not partitions:
-            return {}
-        others = (one for one in reader.every_topic() if one != topic)
-        stored = reader.stored([Place(one, number) for one in others for number in partitions])
-        return {place: one for place, one in stored.items() if not one.topic_id}
 
     def _tell_begins(self, known: KnownTopic, begins: Mapping[int, Begin]) -> None:
         alike: dict[tuple[int, str], list[int]] = {}
@@ -511,9 +418,9 @@ class DelayTopicIntake:
         again: dict[Place, int] = {}
         unread: list[Unread] = []
         for source in sources:
-            place, wanted = source.place, self._position(source) + 1
+            place, wanted = source.place, source.position(self._wheel) + 1
             if place not in earliest or place not in end:
-                self._failed(source, _NO_RANGE)
+                self._failed(source, NO_RANGE)
             elif wanted > end[place]:
                 self._failed(
                     source,
@@ -553,11 +460,15 @@ class DelayTopicIntake:
             unknown=len(note.unread) - len(known),
         )
 
-    def _failed(self, source: DelaySource, why: str) -> None:
+    def _name(self, source: DelaySource, why: str) -> None:
         """A source cannot be read now."""
         if why != source.problem:
             self._events.alarm("delay-topic-not-read", source=str(source.place), reason=why)
         source.problem = why
+
+    def _failed(self, source: DelaySource, why: str) -> None:
+        """A source cannot be read; it is tried again, less and less often."""
+        self._name(source, why)
         source.retry_at = time.monotonic() + source.backoff.failed()
 
     def _set_topic_problem(self, topic: str, why: str) -> None:
@@ -572,161 +483,43 @@ class DelayTopicIntake:
             self._sources.clear()
             self._topic_problems = dict.fromkeys(self._topics, why)
 
-    # Appending
-
-    def _append(
-        self,
-        reader: SourceReader,
-        records: Mapping[Place, ConsumerRecords],
-        stop: threading.Event,
-    ) -> bool:
-        """Append all records, each source's cut so that each batch is within its limits. Returns
-        whether that was done before ``stop``."""
-        pending = {self._sources[place]: [found] for place, found in records.items()}
-        while pending and not stop.is_set():
-            queued: list[_Queued] = []
-            for source, parts in list(pending.items()):
-                try:
-                    one = self._queue_next(source, parts)
-                except (NotMaster, NotRunning, _ClockInDoubt):
-                    raise
-                except Overloaded as error:
-                    self._events.refused(error.code, len(parts[-1].offsets))
-                    # A stop between two tries: what was not appended is read again.
-                    if self._wheel.wait_for_room(_ROOM_WAIT_S):
-                        stop.wait(0.02)
-                    break
-                except Exception as error:
-                    self._give_up(reader, source, error)
-                    del pending[source]
-                else:
-                    if one is not None:
-                        queued.append(one)
-                    elif not parts:
-                        del pending[source]
-            for one in queued:
-                self._wait_for(reader, one, pending, stop)
-        return not pending
-
-    def _queue_next(self, source: DelaySource, parts: list[ConsumerRecords]) -> _Queued | None:
-        """Append the source's next part; None if there is none, or it was cut in two."""
-        part = self._trimmed(source, parts[-1])
-        if not part.offsets:
-            parts.pop()
-            return None
-        config = self._wheel.config
-        count = len(part.offsets)
-        started = time.perf_counter()
-        now_ms = self._time()
-        settings = None if self._policies is None else self._policies.current
-        rows, dead, off = rows_of(
-            part, str(source.place), config, now_ms, self._dead_topic, settings
-        )
-        too_much = rows.num_rows > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
-        if too_much and count > 1:
-            parts[-1:] = [part.part(count // 2), part.part(0, count // 2)]
-            return None
-        future = self._wheel.append_source(
-            rows, now_ms, source=source.number, first=part.offsets[0], last=part.offsets[-1]
-        )
-        parts.pop()
-        return _Queued(source, part, future, count, rows.nbytes, dead, off, started)
-
-    def _wait_for(
-        self,
-        reader: SourceReader,
-        one: _Queued,
-        pending: dict[DelaySource, list[ConsumerRecords]],
-        stop: threading.Event,
-    ) -> None:
-        try:
-            if not self._committed(one.future, stop):
-                return  # what was not stored is read again after the start
-        except (NotMaster, NotRunning):
-            raise
-        except Overloaded as error:
-            self._events.refused(error.code, one.rows)
-            pending[one.source].append(one.part)
-            return
-        except Exception as error:
-            self._give_up(reader, one.source, error)
-            del pending[one.source]
-            return
-        self._backoff.worked()
-        one.source.backoff.worked()
-        self._events.appended(one.rows, one.nbytes, time.perf_counter() - one.started)
-        if one.dead:
-            self._events.event(
-                "delay-topic-dead-letters", source=str(one.source.place), count=one.dead
-            )
-        if one.off and time.monotonic() >= self._next_off:
-            self._next_off = time.monotonic() + OFF_INTERVAL_S
-            self._events.event(
-                "delay-topic-timestamps-far",
-                source=str(one.source.place),
-                count=len(one.off),
-                behind_ms=max(0, -min(one.off)),
-                ahead_ms=max(0, *one.off),
-            )
-        if not pending[one.source]:
-            del pending[one.source]
-
     def _give_up(self, reader: SourceReader, source: DelaySource, error: Exception) -> None:
         """A source's records cannot be appended: they are read again later."""
         reader.leave([source.place])
         self._reading.discard(source.place)
         self._failed(source, f"its records could not be appended: {error!r}")
 
-    def _committed(self, future: Future[Any], stop: threading.Event) -> bool:
-        """Wait until an append is committed, however long; False on ``stop``. To read on without a
-        result could leave a gap, which nothing would show if the append failed later."""
-        slow_at = time.monotonic() + SLOW_COMMIT_S
-        while not stop.is_set():
-            if _is_done(future):
-                return True
-            if time.monotonic() >= slow_at:
-                slow_at = float("inf")
-                self._events.alarm("delay-topic-commit-slow")
-        return False
-
-    def _time(self) -> int:
-        """Errors: ``_ClockInDoubt``."""
-        now_ms = self._clock()
-        try:
-            self._wheel.check_clock(now_ms)
-        except Overloaded as error:
-            raise _ClockInDoubt(error.message) from None
-        return now_ms
-
-    def _trimmed(self, source: DelaySource, records: ConsumerRecords) -> ConsumerRecords:
-        position, start = self._position(source), 0
-        while start < len(records.offsets) and records.offsets[start] <= position:
-            start += 1
-        return records.part(start) if start else records
-
     # Lag, and Kafka's own copy of the positions
 
     def _measure(self, reader: SourceReader) -> None:
         self._mark_returned(reader)
         now = time.monotonic()
-        if not self._reading or now < self._next_measure:
-            return
-        ends = reader.offsets(self._reading, END_AT)
-        if len(ends) < len(self._reading):
-            # A leader that does not answer takes time from all others.
-            self._next_measure = now + _MEASURE_AGAIN_S
+        if self._reading and now >= self._next_measure:
+            ends = reader.offsets(self._reading, END_AT)
+            if len(ends) < len(self._reading):
+                # A leader that does not answer takes time from all others.
+                self._next_measure = now + _MEASURE_AGAIN_S
+            for place in self._reading:
+                source = self._sources[place]
+                source.end = ends.get(place)
+                if source.end is not None:
+                    self._ends[source.topic_id, source.number] = source.end
         for place in self._reading:
             source = self._sources[place]
-            source.end = ends.get(place)
-            if source.end is not None:
-                self._ends[source.topic_id, source.number] = source.end
+            source.silent += 1
+            if source.silent > SILENT_CHECKS:
+                self._name(source, _NO_ANSWER if source.end is None else _NO_RECORDS)
 
     def _mark_returned(self, reader: SourceReader) -> None:
         """Everything that ``poll`` has returned is in the log now, or its source was left."""
         again: dict[str, list[int]] = {}
         for place in self._reading & (positions := reader.positions()).keys():
             source = self._sources[place]
+            moved = positions[place] != source.returned
             source.returned = positions[place]
+            if not moved and (source.end is None or source.end > source.returned):
+                continue
+            source.silent = 0
             if source.problem:
                 source.problem = ""
                 source.backoff.worked()
@@ -738,11 +531,9 @@ class DelayTopicIntake:
     def _store(self, reader: SourceReader) -> None:
         """Store the positions in Kafka, all of them, so that none expires while it is read."""
         offsets = {
-            place: StoredOffset(
-                max(self._sources[place].returned, self._position(self._sources[place]) + 1),
-                self._sources[place].topic_id,
-            )
-            for place in self._reading
+            place: StoredOffset(source.next_offset(self._wheel), source.topic_id)
+            for place, source in self._sources.items()
+            if place in self._reading
         }
         if not offsets:
             return
@@ -753,54 +544,6 @@ class DelayTopicIntake:
             if not self._unstored:
                 self._events.alarm("delay-topic-not-stored", reason=str(error))
             self._unstored = str(error)
-
-
-def agree(
-    wheel: WheelPort, change: Callable[[SourceTable], SourceTable], stop: threading.Event
-) -> None:
-    """Change what the whole group knows of its sources, and wait until that is committed. Errors:
-    ``NotMaster``; ``NotRunning`` when it is not committed in time."""
-    end = time.monotonic() + _AGREE_S
-    while time.monotonic() < end and not stop.is_set():
-        before = wheel.sources
-        wanted = change(SourceTable.from_dict(before)).to_dict()
-        if wanted == before:
-            return
-        try:
-            future = wheel.change_sources(before, wanted)
-            while time.monotonic() < end and not stop.is_set():
-                if _is_done(future):
-                    return
-        except Overloaded:
-            stop.wait(_AGAIN_S)
-    raise NotRunning("what is known of the sources was not committed", remedy="It is tried again")
-
-
-def acknowledge_unread(wheel: WheelPort) -> None:
-    """Take out the notes of what was not read. Errors: as of ``agree``."""
-    agree(wheel, SourceTable.acknowledged, threading.Event())
-
-
-def _is_done(future: Future[Any]) -> bool:
-    """Wait a moment for it. Errors: those of the future."""
-    try:
-        error = future.exception(POLL_S)
-    except TimeoutError:
-        return False
-    if error is not None:
-        raise copy(error)  # the future's own would refer to these frames, and they to it
-    return True
-
-
-class _Queued(NamedTuple):
-    source: DelaySource
-    part: ConsumerRecords
-    future: Future[Any]
-    rows: int
-    nbytes: int
-    dead: int
-    off: tuple[int, ...]
-    started: float
 
 
 def places_of(topic: str, partitions: Iterable[int]) -> list[Place]:

@@ -52,23 +52,26 @@ class Door:
     def check(self, one: InputBatch, wheel: StoredPort, waited_s: float) -> None:
         """``waited_s``: since the batch came. Errors: ``UnknownTopic``; ``Overloaded``: the answer
         is on its way, try again soon."""
-        column = _topics_of(one.rows)
-        if column is None:  # the wheel says what is wrong with it
-            return
-        topics = distinct(column)
-        if self._topics.knows(topics):
-            return
-        # Of a name that no topic has the wheel says what is wrong; Kafka's client would raise.
-        asked = [one for one in topics if one not in self._own and is_topic(one)]
-        absent = self._topics.absent(asked, waited_s)
-        if absent == []:
-            return
-        if wheel.stored_before(one.producer, one.sequence):
+        absent = self.absent(one.rows, waited_s)
+        if absent == [] or wheel.stored_before(one.producer, one.sequence):
             return
         if absent is None:
             raise Overloaded("Kafka is asked whether it has these topics", remedy="Try again")
         named = absent[:_NAMED_MAX]
-        raise UnknownTopic.of(named, pc.index(column, named[0]).as_py())
+        raise UnknownTopic.of(named, pc.index(one.rows.column("topic"), named[0]).as_py())
+
+    def absent(self, rows: pa.RecordBatch, waited_s: float) -> list[str] | None:
+        """The topics of the rows that Kafka does not have; None: the answer is on its way.
+        ``waited_s``: since they came."""
+        column = _topics_of(rows)
+        if column is None:  # the wheel says what is wrong with it
+            return []
+        topics = distinct(column)
+        if self._topics.knows(topics):
+            return []
+        # Of a name that no topic has the wheel says what is wrong; Kafka's client would raise.
+        asked = [one for one in topics if one not in self._own and is_topic(one)]
+        return self._topics.absent(asked, waited_s)
 
 
 def _topics_of(rows: pa.RecordBatch) -> pa.Array | None:

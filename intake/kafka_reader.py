@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
@@ -24,8 +21,10 @@ from kafka.structs import OffsetAndMetadata
 
 from ..delivery.kafka.header_names import partition_of, read_leniently
 from ..delivery.kafka.settings import ClientKind, for_kafka_python
+from ..delivery.kafka.topicids import id_text
 from .records import ConsumerRecords
 from .source_reader import (
+    NO_LEADER,
     RECORDS_MAX,
     TIMEOUT_S,
     DescribedTopic,
@@ -33,6 +32,7 @@ from .source_reader import (
     SourceOutOfRange,
     SourceUnreachable,
     SourceUnreadable,
+    ask_leaders,
     until_answered,
 )
 from .sources import Place, StoredOffset
@@ -55,7 +55,8 @@ class KafkaPythonReader:
         given = {"reconnect.backoff.max.ms": 1000, **(settings or {})}
         own = {"bootstrap_servers": bootstrap, "bootstrap_timeout_ms": timeout_ms}
         of_admin = for_kafka_python(given, ClientKind.ADMIN) | own
-        self._unled: set[Place] = set()
+        self._leaders: dict[Place, int] = {}
+        """By what was described last."""
         with _reaching():
             self._admin = KafkaAdminClient(**{**of_admin, "request_timeout_ms": timeout_ms})
         try:
@@ -83,34 +84,37 @@ class KafkaPythonReader:
         with _reaching():
             described = self._admin.describe_topics(list(topics))
         found: dict[str, DescribedTopic | SourceUnreadable] = {}
-        self._unled.clear()
         for topic in described:
             if topic["error_code"]:
                 error = for_code(topic["error_code"])
                 found[topic["name"]] = SourceUnreadable(error.description or error.__name__)
                 continue
-            led = {one["partition_index"]: one["leader_id"] >= 0 for one in topic["partitions"]}
-            self._unled |= {Place(topic["name"], one) for one, there in led.items() if not there}
+            leaders = {
+                Place(topic["name"], one["partition_index"]): max(NO_LEADER, one["leader_id"])
+                for one in topic["partitions"]
+            }
+            self._leaders |= leaders
             found[topic["name"]] = DescribedTopic(
-                _id_text(topic["topic_id"]), [led[one] for one in sorted(led)]
+                id_text(topic["topic_id"]),
+                [leaders[one] != NO_LEADER for one in sorted(leaders)],
             )
         return found
 
     def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
-        found: dict[Place, int] = {}
-        # An error of one partition is that of the whole call.
-        led = sorted(place for place in places if place not in self._unled)
-        for _, of_topic in groupby(led, key=lambda place: place.topic):
+        def ask(group: list[Place]) -> dict[Place, int]:
+            wanted = {TopicPartition(*place): at for place in group}
             try:
-                told = self._admin.list_partition_offsets(
-                    {TopicPartition(*place): at for place in of_topic},
-                    isolation_level=_READ_COMMITTED,
-                    timeout_ms=int(TIMEOUT_S * 1000),
-                )
-            except (KafkaError, OSError):
-                continue
-            found |= {Place(*where): one.offset for where, one in told.items() if one.offset >= 0}
-        return found
+                with _reaching():
+                    told = self._admin.list_partition_offsets(
+                        wanted,
+                        isolation_level=_READ_COMMITTED,
+                        timeout_ms=int(TIMEOUT_S * 1000),
+                    )
+            except KafkaError as error:
+                raise SourceUnreadable(_text(error)) from None
+            return {Place(*where): one.offset for where, one in told.items() if one.offset >= 0}
+
+        return ask_leaders(places, self._leaders, ask)
 
     def every_topic(self) -> list[str]:
         with _reaching():
@@ -250,9 +254,3 @@ def _passes(error: Exception) -> bool:
 
 def _text(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _id_text(topic_id: str | uuid.UUID | None) -> str:
-    """As Kafka's tools write it; empty: none."""
-    raw = b"" if topic_id is None else uuid.UUID(str(topic_id)).bytes
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode() if any(raw) else ""

@@ -11,7 +11,7 @@ again; only parts that make it too large are left out, and their sizes noted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from itertools import chain
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from ..policy.headers import ASKS_AGAIN
 from ..policy.policyset import PolicySet
 from ..wheel.checks import bad_rows, is_time
 from ..wheel.config import WheelConfig
-from ..wheel.errors import InvalidMessage
+from ..wheel.errors import InvalidMessage, UnknownTopic
 from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header, from_columns
 from ..wheel.texts import counted
@@ -76,8 +76,10 @@ def rows_of(
     now_ms: int,
     dead_topic: str = DEAD_LETTER_TOPIC,
     settings: PolicySet | None = None,
+    absent: Collection[str] = (),
 ) -> IntakeRows:
-    """Make rows of all ``records`` (at least one). ``source``: ``topic/partition``."""
+    """Make rows of all ``records`` (at least one). ``source``: ``topic/partition``; ``absent``:
+    topics that are not there, for which a row is a dead letter."""
     settings = settings or PolicySet()
     bytes_max = min(config.message_bytes_max, config.batch_bytes_max // 2)
     made: list[list[Row]] = []
@@ -86,11 +88,20 @@ def rows_of(
     places = [Origin(topic, int(partition), offset) for offset in records.offsets]
     columns = zip(records.timestamps, records.keys, records.values, records.headers, strict=True)
     off: list[int] = []
+    lost: set[int] = set()
+
+    def letter(number: int, row: Row) -> Row:
+        original = (records.keys[number], records.values[number], records.headers[number])
+        error = UnknownTopic.of([row.topic])
+        return _dead_letter(error, places[number], *original, now_ms, dead_topic, bytes_max)
+
     for number, (record, at) in enumerate(zip(columns, places, strict=True)):
         if abs(record[0] - now_ms) > FAR_MS and is_time(record[0]) and is_relative(record[3]):
             off.append(record[0] - now_ms)
         try:
-            made.append(rows_of_record(*record, settings, dead_topic, at, now_ms))
+            wanted = rows_of_record(*record, settings, dead_topic, at, now_ms)
+            lost |= {number} if any(row.topic in absent for row in wanted) else set()
+            made.append([letter(number, row) if row.topic in absent else row for row in wanted])
         except InvalidMessage as error:
             reasons[number] = copy(error)
             made.append([Row(now_ms, dead_topic, None, None, None, ())])
@@ -128,7 +139,7 @@ def rows_of(
             limit=f"{config.batch_bytes_max} bytes, {counted(config.batch_rows_max, 'topic')}",
         )
         batch = bury()
-    return IntakeRows(batch, len(reasons), tuple(off))
+    return IntakeRows(batch, len(lost | reasons.keys()), tuple(off))
 
 
 def _dead_letter(
@@ -142,10 +153,14 @@ def _dead_letter(
     bytes_max: int,
 ) -> Row:
     wanted = next((value for name, value in original if name == TOPIC), None)
-    asked_again = any(name in ASKS_AGAIN for name, _ in original)
+    reason = deadletters.BAD_RECORD
+    if isinstance(error, UnknownTopic):
+        wanted, reason = str(error.got).encode(), deadletters.REFUSED
+    elif any(name in ASKS_AGAIN for name, _ in original):
+        reason = deadletters.UNUSABLE_RETRY
     added = letter_headers(
         deadletters.INTAKE,
-        deadletters.UNUSABLE_RETRY if asked_again else deadletters.BAD_RECORD,
+        reason,
         str(error),
         None if wanted is None else wanted[:_TOPIC_BYTES_MAX],
         source=(at.topic, at.partition, at.offset),

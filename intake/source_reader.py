@@ -15,6 +15,7 @@ TIMEOUT_S = 3.0
 _AGAIN_S = 0.1
 
 EARLIEST_AT, END_AT = -2, -1
+NO_LEADER = -1
 T = TypeVar("T")
 
 
@@ -57,8 +58,8 @@ class SourceReader(Protocol):
     def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]: ...
     def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
         """The offset at a time, ms since the epoch, or ``EARLIEST_AT`` or ``END_AT``: that after
-        the last record that can be read. Without those of which it cannot be told, and without
-        those that have no record so young."""
+        the last record that can be read. Of topics that were described. Without those of which it
+        cannot be told, and without those that have no record so young."""
 
     def every_topic(self) -> list[str]:
         """The names of all topics that may be seen."""
@@ -79,6 +80,31 @@ class SourceReader(Protocol):
         """Of what is read and Kafka has answered for: everything below was returned by ``poll``."""
 
     def close(self) -> None: ...
+
+
+def ask_leaders(
+    places: Iterable[Place],
+    leaders: Mapping[Place, int],
+    ask: Callable[[list[Place]], Mapping[Place, int]],
+) -> dict[Place, int]:
+    """What the brokers that lead ``places`` say of them, as far as they answer. Each is asked by
+    itself, for one topic at a time: one that does not answer, or a topic without rights, fails the
+    request for all that is in it."""
+    groups: dict[tuple[int, str], list[Place]] = {}
+    for place in sorted(places):
+        groups.setdefault((leaders.get(place, NO_LEADER), place.topic), []).append(place)
+    found: dict[Place, int] = {}
+    passed = {NO_LEADER}
+    for (leader, _), group in groups.items():
+        if leader in passed:
+            continue
+        try:
+            found |= ask(group)
+        except SourceUnreachable:
+            passed.add(leader)
+        except SourceUnreadable:
+            continue
+    return found
 
 
 def until_answered(call: Callable[[], T], retriable: Callable[[Exception], bool]) -> T:

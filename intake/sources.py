@@ -12,10 +12,16 @@ offset at which its reading began.
     partition added   -> from its first record, for it began after the others were read
     never seen        -> ``begin_of``
 
-Rules: where to begin is never guessed. A record read twice is delivered twice, and one passed over
-is lost; where neither can be ruled out, the source is not read, and the reason says which option
-decides. Brokers older than Kafka 2.8 tell no topic ids: there the topic's name stands in, and a
-topic made anew is not noticed.
+Rules
+- Where to begin is never guessed. A record read twice is delivered twice, and one passed over is
+  lost; where neither can be ruled out, the source is not read, and the reason says which option
+  decides.
+- The position that an earlier version kept by the partition's number alone is taken over only if
+  the group has stored nothing for that partition of another topic. Else it may be the other's, and
+  what lies between the stored offset and it would be skipped. Begun at the stored offset, nothing
+  is lost; what was taken within 5 s before a kill, and not stored, comes twice.
+- Brokers older than Kafka 2.8 tell no topic ids: there the topic's name stands in, and a topic made
+  anew is not noticed.
 """
 
 from __future__ import annotations
@@ -272,11 +278,12 @@ def begin_of(facts: SourceFacts, choice: str | None) -> Begin:
     stored = facts.stored
     if facts.old_position >= 0 and facts.end > facts.old_position:
         behind = facts.old_position + 1
-        unnamed = stored is not None and not stored.topic_id
-        if unnamed and stored is not None and facts.rival <= stored.offset <= behind:
-            return Begin(behind, "the position of an earlier version", claims=True)
-        if stored is None and choice == STORED and facts.rival < 0:
-            return Begin(behind, "the position of an earlier version, by --delay-from", claims=True)
+        why = "the position of an earlier version"
+        if facts.rival < 0:
+            if stored is not None and not stored.topic_id and stored.offset <= behind:
+                return Begin(behind, why, claims=True)
+            if stored is None and choice == STORED:
+                return Begin(behind, f"{why}, by --delay-from", claims=True)
         if stored is None and choice is None:
             raise NotKnown(
                 f"an earlier version left the position {facts.old_position} for a partition of that"

@@ -47,7 +47,7 @@ class MasterThreads:
         self.stopping = False
         """Whether its threads are ending."""
         self._threads = Threads(events.failed, on_fatal)
-        self.sources = delay_topics(config, wheel, policies, clock, events)
+        self.sources = delay_topics(config, wheel, policies, out.door, clock, events)
         self._hand = hand = Hand(
             dispatcher,
             out.semantics,

@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ..intake.delay_topic import SourceState
+from ..intake.delay_source import SourceState
 from ..wheel.answers import Status
 from .histogram import ArrayHistogram
 

@@ -29,7 +29,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from ..intake.delay_topic import DelayTopicIntake, acknowledge_unread
+from ..intake.agreeing import acknowledge_unread
+from ..intake.delay_topic import DelayTopicIntake
 from ..intake.flight import FlightIntake, check_free
 from ..intake.sources import SourceTable
 from ..replication.status import missing_votes

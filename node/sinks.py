@@ -159,7 +159,12 @@ def _reader_of(config: NodeConfig) -> Callable[[], SourceReader]:
 
 
 def delay_topics(
-    config: NodeConfig, wheel: Wheel, policies: PoliciesPort, clock: Clock, events: IntakeEvents
+    config: NodeConfig,
+    wheel: Wheel,
+    policies: PoliciesPort,
+    door: Door | None,
+    clock: Clock,
+    events: IntakeEvents,
 ) -> DelayTopicIntake | None:
     """The intake of the delay topics; None if the node has none."""
     if not config.delay_topics:
@@ -174,4 +179,5 @@ def delay_topics(
         events=events,
         dead_topic=config.dead_letter_topic,
         policies=policies,
+        door=door,
     )

@@ -5,8 +5,8 @@ that both are as old after a crash. No group is needed for that, and none is joi
 
 Rules
 - A topic that is not there yet has nothing new; nobody creates it by reading it.
-- Where a position is behind the end, the topic is not the one that was read before: it is read from
-  its begin.
+- Positions are of a *source*: a topic that was made anew, or one of another Kafka, is another
+  source under the same name, and is read from its begin. So is one whose end a position is behind.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ class TailRecord(NamedTuple):
 class TopicTail(Protocol):
     """Not thread-safe."""
 
+    source: str
+    """What the records of the last ``read`` are of, by cluster and topic id; empty: not known."""
+
     def read(self, timeout_s: float) -> list[TailRecord]:
         """The next records; none where nothing has come for so long. Errors: ``Damaged``,
         ``NodeUnreachable``, ``OSError``."""
@@ -49,6 +52,8 @@ class TopicTail(Protocol):
 class EmbeddedTail:
     """Of an embedded topic, which has one partition, 0. ``root``: the data directory, which is
     there; ``on_damage``: is told which positions are skipped as damaged."""
+
+    source = ""
 
     def __init__(
         self,

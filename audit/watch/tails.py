@@ -3,6 +3,7 @@
 Rules
 - A topic that is to be followed need not exist yet: it is looked for again and again.
 - Nobody else feels it: no group, nothing committed, no topic made.
+- A topic that is made anew is read from its begin.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ...reading.growing.parts import TopicPart, read_part
 from ...reading.growing.positions import TopicAt
 from ...reading.growing.topics import delivered_from, look_at_topic
 from ...reading.kafka.kafkatopic import to_batch
-from ...reading.kafka.looking import open_looking, unreachable
+from ...reading.kafka.looking import open_looking, source_of, unreachable
 from ...reading.problems import INTEGRITY, Problem
 from ...wheel.schema import times
 from .delivered import TopicRows, from_records
@@ -103,8 +104,10 @@ class KafkaTails:
         self._since: dict[str, int] = {}
         self._whole: set[str] = set()
         self._places: dict[TopicPartition, int] = {}
+        self._sources: dict[str, str] = {}
+        """Which topic it is that goes by the name."""
         self._cut: list[str] = []
-        """Topics of which nobody knows what was deleted before the first look."""
+        """Topics of which nobody knows what was deleted before it was read."""
         self._looked_s = 0.0
         self._consumer = open_looking(
             *(bootstrap, "slotwheel-audit", settings),
@@ -170,8 +173,15 @@ class KafkaTails:
         """Take up topics and partitions that are there by now."""
         new: dict[TopicPartition, int] = {}
         there = self._consumer.topics()
+        anew = False
         for topic, since in self._since.items():
             numbers = self._consumer.partitions_for_topic(topic) if topic in there else None
+            source = source_of(self._consumer, topic) if numbers else ""
+            if source and self._sources.setdefault(topic, source) != source:
+                # Made anew: nobody knows what was left of the old one.
+                self._sources[topic], anew = source, True
+                self._cut.append(topic)
+                self._places = {one: at for one, at in self._places.items() if one.topic != topic}
             for number in sorted(numbers or ()):
                 if (part := TopicPartition(topic, number)) not in self._places:
                     new[part] = since
@@ -185,6 +195,8 @@ class KafkaTails:
             self._places[part] = ends[part] if at.get(part) is None else at[part].offset
             if part.topic in self._whole and 0 < begins[part] >= self._places[part]:
                 self._cut.append(part.topic)
+        if anew:
+            self._consumer.assign([])  # else it keeps what it has fetched, and where it was
         self._consumer.assign(list(self._places))
         for part, place in self._places.items():
             self._consumer.seek(part, place)

@@ -19,7 +19,10 @@ from contextlib import suppress
 from typing import Any
 
 from cachetools import TTLCache
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
 
+from ...wheel.errors import SlotwheelError
 from ...wheel.ids import IdMint
 from ..sink import Answer
 from .confluent_client import (
@@ -34,11 +37,12 @@ from .confluent_client import (
     send_by,
 )
 from .confluent_transactions import ConfluentTransactions
+from .kafka_python_client import admin_config, configs_of
 from .plan import KafkaSettings, SendFailure, SendPlan
 from .reach import why_not
 from .settings import ClientKind, named
 from .sink import KafkaSink
-from .topicbook import TOPIC_CONFIGS, TOPICS_REMEMBERED, Found, NotYet, TopicInfo, Unreachable
+from .topicbook import TOPICS_REMEMBERED, Found, NotYet, TopicInfo, Unreachable
 from .transactions import Transactions
 
 _MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
@@ -64,6 +68,8 @@ class ConfluentSink(KafkaSink):
         self._idle_trials: list[Any] = []
         self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
         self._admin: Any = None
+        self._configs_admin: Any = None
+        self._configs_lock = threading.Lock()
         self._closed = False
         self._careful_alone = threading.Lock()  # for one call at a time
 
@@ -78,6 +84,8 @@ class ConfluentSink(KafkaSink):
             self._closed = True
             trials, self._trials, self._idle_trials = self._trials, [], []
             self._admin = None
+        with self._configs_lock:
+            self._drop_configs_admin()
         for name in (_MAIN, _CAREFUL):
             self._abandon(name)
         for producer in trials:
@@ -168,7 +176,7 @@ class ConfluentSink(KafkaSink):
             why = why_not(self.settings.bootstrap, self.settings.extra, error)
             raise Unreachable(f"Kafka at {self.settings.bootstrap}: {why}") from error
         there = [topic for topic, answer in answers.items() if isinstance(answer, list)]
-        configs = self._configs(there, deadline)
+        configs = self._configs(there) if there else {}
         compressed = named(self.settings.extra).get("compression.type", "none") != "none"
         found: dict[str, Found] = {}
         for topic, answer in answers.items():
@@ -180,25 +188,26 @@ class ConfluentSink(KafkaSink):
                 found[topic] = answer
         return found
 
-    def _configs(self, topics: list[str], deadline: float) -> dict[str, dict[str, str | None]]:
-        """What can be read of the topics' configurations, by topic: a record that is too large is
-        refused without sending it then."""
-        if not topics:
-            return {}
-        admin = self._admin_client()
-        resources = [ck_admin.ConfigResource(ck_admin.RESOURCE_TOPIC, topic) for topic in topics]
-        left_s = max(0.01, deadline - time.monotonic())
-        found: dict[str, dict[str, str | None]] = {}
-        try:
-            asked = admin.describe_configs(resources, request_timeout=left_s)
-        except ck.KafkaException:
-            return {}
-        for topic, resource in zip(topics, resources, strict=True):
-            # Not permitted, or not in time: the broker refuses each record that is too large.
-            with suppress(ck.KafkaException, TimeoutError, KeyError, AttributeError):
-                entries = asked[resource].result(max(0.0, deadline - time.monotonic()))
-                found[topic] = {name: entries[name].value for name in TOPIC_CONFIGS}
-        return found
+    def _configs(self, topics: list[str]) -> dict[str, dict[str, str | None]]:
+        """As ``configs_of``, by a client of kafka-python: in librdkafka this request ends the
+        process if it runs out of time while a broker comes back. Where it fails, the broker refuses
+        each record that is too large."""
+        with self._configs_lock, suppress(SlotwheelError):
+            try:
+                if self._closed:
+                    return {}
+                if self._configs_admin is None:
+                    self._configs_admin = KafkaAdminClient(**admin_config(self.settings))
+                return configs_of(self._configs_admin, topics)
+            except (KafkaError, OSError):
+                self._drop_configs_admin()
+        return {}
+
+    def _drop_configs_admin(self) -> None:
+        admin, self._configs_admin = self._configs_admin, None
+        if admin is not None:
+            with suppress(Exception):
+                admin.close()
 
     def _admin_client(self) -> Any:
         with self._lock:

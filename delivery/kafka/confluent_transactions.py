@@ -13,9 +13,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from kafka.errors import KafkaError
+
+from ...wheel.errors import InvalidConfiguration
 from ..sink import Answer
 from .alternating import (
     END_S,
@@ -36,6 +40,7 @@ from .confluent_client import (
     producer_config,
     send_by,
 )
+from .kafka_python_client import members_of
 from .plan import KafkaSettings, SendFailure, SendPlan
 from .reach import why_not
 from .settings import ClientKind
@@ -95,7 +100,7 @@ class ConfluentTransactions(AlternatingTransactions):
                 return None
             members = insist(self._members, deadline)
             return StoredMark(found.offset, found.metadata or "", members)
-        except (ck.KafkaException, Abortable, TimeoutError) as error:
+        except (ck.KafkaException, Abortable, TimeoutError, KafkaError, OSError) as error:
             raise self._unreachable(error) from error
         finally:
             close_behind(consumer)
@@ -117,6 +122,10 @@ class ConfluentTransactions(AlternatingTransactions):
         return found if found.offset >= 0 else None
 
     def _members(self, left_s: float) -> int:
+        """By a client of kafka-python: in librdkafka this request ends the process if it runs out
+        of time while a broker comes back. Only with settings that kafka-python has not, by it."""
+        with suppress(InvalidConfiguration):
+            return members_of(self.settings, self.group)
         admin = ck_admin.AdminClient(
             client_config(self.settings, ClientKind.ADMIN), logger=client_log
         )

@@ -15,17 +15,16 @@ from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from ...wheel.ids import IdMint
-from .kafka_python_client import admin_config, send_by
+from .kafka_python_client import admin_config, configs_of, send_by
 from .kafka_python_transactions import KafkaPythonTransactions
 from .lane import ProducerLane
 from .plan import KafkaSettings, SendFailure, SendPlan
 from .reach import why_not
 from .settings import named
 from .sink import KafkaSink
-from .topicbook import TOPIC_CONFIGS, Found, NotYet, TopicInfo, Unreachable
+from .topicbook import Found, NotYet, TopicInfo, Unreachable
 from .transactions import Transactions
 
 _MISSING = kafka_errors.UnknownTopicOrPartitionError.errno
@@ -102,7 +101,7 @@ class KafkaPythonSink(KafkaSink):
                     self._admin = KafkaAdminClient(**admin_config(self.settings))
                 described = {one["name"]: one for one in self._admin.describe_topics(list(topics))}
                 there = [name for name, one in described.items() if one["error_code"] == 0]
-                configs = self._configs(there)
+                configs = configs_of(self._admin, there)
             except (kafka_errors.KafkaError, OSError) as error:
                 self._drop_admin()
                 raise self._unreachable(error) from error
@@ -124,22 +123,6 @@ class KafkaPythonSink(KafkaSink):
     def _unreachable(self, error: Exception) -> Unreachable:
         why = why_not(self.settings.bootstrap, self.settings.extra, error)
         return Unreachable(f"Kafka at {self.settings.bootstrap}: {why}")
-
-    def _configs(self, topics: list[str]) -> dict[str, dict[str, str | None]]:
-        """What can be read of the topics' configurations, by topic: a record that is too large is
-        refused without ending the producer then."""
-        if not topics:
-            return {}
-        kind, names = ConfigResourceType.TOPIC, list(TOPIC_CONFIGS)
-        resources = [ConfigResource(kind, topic, names) for topic in topics]
-        try:
-            found = self._admin.describe_configs(resources, config_filter="all")["topic"]
-        except (kafka_errors.BrokerResponseError, KeyError):
-            return {}  # not permitted; the broker refuses each record that is too large
-        return {
-            topic: {name: one["value"] for name, one in entries.items()}
-            for topic, entries in found.items()
-        }
 
     def _drop_admin(self) -> None:
         admin, self._admin = self._admin, None

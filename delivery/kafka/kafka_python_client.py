@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from ...wheel.schema import Int64s
 from ..sink import Answer
@@ -21,6 +23,7 @@ from .lane import ProducerLane
 from .murmur2 import partitions_of
 from .plan import NO_PARTITION, KafkaSettings, SendFailure, SendPlan
 from .settings import ClientKind, for_kafka_python
+from .topicbook import TOPIC_CONFIGS
 
 _LATE_S = 0.5
 """The client gives up a record by itself; so much longer, s, is waited for it to do so."""
@@ -90,6 +93,33 @@ def classify(error: Exception, *, aborted: bool = False) -> SendFailure:
     if type(error) is kafka_errors.KafkaError or aborted:
         return SendFailure(Answer.UNKNOWN, reason, bystander=True)
     return SendFailure.by_code(getattr(error, "errno", None), reason)
+
+
+def configs_of(admin: KafkaAdminClient, topics: list[str]) -> dict[str, dict[str, str | None]]:
+    """What can be read of the topics' configurations, by topic: a record that is too large is
+    refused without being sent then. Errors: kafka-python's."""
+    if not topics:
+        return {}
+    kind, names = ConfigResourceType.TOPIC, list(TOPIC_CONFIGS)
+    resources = [ConfigResource(kind, topic, names) for topic in topics]
+    try:
+        found = admin.describe_configs(resources, config_filter="all")["topic"]
+    except (kafka_errors.BrokerResponseError, KeyError):
+        return {}  # not permitted; the broker refuses each record that is too large
+    return {
+        topic: {name: one["value"] for name, one in entries.items()}
+        for topic, entries in found.items()
+    }
+
+
+def members_of(settings: KafkaSettings, group: str) -> int:
+    """How many members a consumer group has. Errors: kafka-python's, ``OSError``,
+    ``InvalidConfiguration``."""
+    admin = KafkaAdminClient(**admin_config(settings))
+    try:
+        return len(admin.describe_groups([group])[group]["members"])
+    finally:
+        admin.close()
 
 
 def client_config(settings: KafkaSettings, kind: ClientKind) -> dict[str, Any]:

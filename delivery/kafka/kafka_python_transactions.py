@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -28,7 +28,7 @@ from .alternating import (
     AlternatingTransactions,
     TransactionalProducer,
 )
-from .kafka_python_client import admin_config, client_config, send_by
+from .kafka_python_client import client_config, members_of, send_by
 from .lane import ProducerLane
 from .plan import KafkaSettings, SendFailure, SendPlan
 from .reach import why_not
@@ -78,7 +78,7 @@ class KafkaPythonTransactions(AlternatingTransactions):
                 return None
             # confluent-kafka stores a NUL behind the text.
             text = found.metadata.removesuffix("\0")
-            return StoredMark(found.offset, text, self._members())
+            return StoredMark(found.offset, text, members_of(self.settings, self.group))
         except (kafka_errors.KafkaError, OSError) as error:
             raise self._meaning(error) from error
 
@@ -99,13 +99,6 @@ class KafkaPythonTransactions(AlternatingTransactions):
             return consumer.committed(mark, metadata=True, timeout_ms=left_ms)
         finally:
             consumer.close(autocommit=False)
-
-    def _members(self) -> int:
-        admin = KafkaAdminClient(**admin_config(self.settings))
-        try:
-            return len(admin.describe_groups([self.group])[self.group]["members"])
-        finally:
-            admin.close()
 
     def _meaning(self, error: Exception) -> Exception:
         found = meaning(error)

@@ -6,8 +6,8 @@ speak, and for a certificate that nobody trusts. So the way in is gone once more
 request a step, until a step says no: name, port, TLS, what the broker asks for, mechanism,
 password.
 
-It is asked only after a client has failed, takes a few seconds at most, and what it found is
-remembered for a moment.
+It is asked only after a client has failed, takes ``_ALL_S`` at most, and what it found is
+remembered for a moment. Thread-safe.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -22,9 +24,12 @@ from typing import Any
 from cachetools import TTLCache
 
 from ...wheel.errors import SlotwheelError
+from .limits import within
 from .settings import ClientKind, for_kafka_python
 
 _STEP_S = 2.0
+_ALL_S = 8.0
+"""The longest that the whole way takes, s, names that nobody resolves among it."""
 _REMEMBERED_S = 5.0
 _ADDRESSES_MAX = 3
 _ANSWER_BYTES_MAX = 1 << 20
@@ -32,6 +37,8 @@ _HANDSHAKE, _AUTHENTICATE = 17, 36
 _NO_SASL, _OTHER_MECHANISM = 34, 33
 """Kafka's error codes: a listener without SASL; another mechanism."""
 _found: TTLCache[Any, tuple[str, bool]] = TTLCache(64, _REMEMBERED_S)
+_lock = threading.Lock()
+"""Of ``_found``."""
 
 
 class _Stopped(Exception):
@@ -54,9 +61,14 @@ def is_kept_out(bootstrap: str, settings: Mapping[str, Any]) -> bool:
 
 def _asked_lately(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
     key = bootstrap, repr(sorted((name, str(value)) for name, value in settings.items()))
-    found = _found.get(key)
+    with _lock:
+        found = _found.get(key)
     if found is None:
-        found = _found[key] = _ask(bootstrap, settings)
+        said: list[tuple[str, bool]] = []
+        within(_ALL_S, lambda: said.append(_ask(bootstrap, settings)))
+        found = said[0] if said else ("", False)
+        with _lock:
+            _found[key] = found
     return found
 
 
@@ -104,19 +116,23 @@ def _sealed(plain: socket.socket, host: str, config: Mapping[str, Any]) -> socke
     if config.get("ssl_certfile"):
         password = config.get("ssl_password") or ""
         context.load_cert_chain(config["ssl_certfile"], config.get("ssl_keyfile"), password)
+    there = plain.getpeername()[:2]
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         raise _Stopped(
             f"its certificate is not trusted: {error.verify_message}. Check ssl.ca.location"
         ) from None
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
+        # A broker without TLS closes; so does a proxy whose broker is away, which says nothing.
+        if _speaks_plain(*there):
+            raise _Stopped("it does not speak TLS there. Check security.protocol") from None
+        raise _NobodyThere("it closed the connection before TLS had begun") from None
     except ssl.SSLError as error:
         raise _Stopped(
             f"no TLS with it ({error.reason or error}). Check security.protocol, and whether the"
             " broker wants a certificate (ssl.certificate.location)"
         ) from None
-    except ConnectionError:
-        raise _Stopped("it does not speak TLS there. Check security.protocol") from None
 
 
 def _log_in(
@@ -168,6 +184,16 @@ def _prove(talking: socket.socket, host: str, mechanism: str, config: Mapping[st
         proof.receive(answer[at + 4 : at + 4 + max(0, size)])
 
 
+def _speaks_plain(host: str, port: int) -> bool:
+    """Whether a listener understands us without TLS."""
+    try:
+        with socket.create_connection((host, port), _STEP_S) as plain:
+            _asked(plain, _HANDSHAKE, 1, _string("PLAIN"))
+            return True
+    except (OSError, struct.error):
+        return False
+
+
 def _speaks_tls(host: str, port: int) -> bool:
     """Whether a listener that does not understand us does so by TLS; whose it is does not count."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -197,8 +223,10 @@ def _asked(talking: socket.socket, kind: int, version: int, body: bytes) -> byte
 
 
 def _received(talking: socket.socket, count: int) -> bytes:
-    found = b""
+    found, end = b"", time.monotonic() + _STEP_S
     while len(found) < count:
+        if time.monotonic() > end:
+            raise TimeoutError("too slow")
         part = talking.recv(count - len(found))
         if not part:
             raise ConnectionError("closed")

@@ -41,7 +41,7 @@ CROWDED_AFTER_S = 0.1
 TOPICS_A_REQUEST = 1_000
 DOOR_WAIT_S = 2.0
 """How long, s, a batch waits for Kafka's answer about its topics; then it is accepted."""
-_CREATED_S = 0.1
+_CREATED_S = 0.5
 """A broker may know of a topic so much later, s, than whoever created it."""
 
 
@@ -113,14 +113,14 @@ class TopicBook:
         self._unsure: dict[str, _Missing] = {}
         """Topics that seem to be missing, and it is not sure."""
         self._present: set[str] = set()
-        """The known topics, for ``knows``, which takes no lock."""
+        """Topics that are there, usable or not; for ``knows``, which takes no lock."""
         self._used: set[str] = set()
         """Topics that were looked up since those in use were last asked for."""
         self._ahead: dict[str, None] = {}
         """Topics that are to be asked for by ``turn``."""
         self._refresh_at_s = clock() + FRESH_S
-        self._away_s = -1.0
-        """When the last request of ``turn`` ended that had no answer."""
+        self._away = False
+        """Whether the last request had no answer."""
 
     def lookup(self, topic: str, *, fresh: bool = False) -> TopicInfo | None:
         """The topic's partitions; None: it certainly does not exist.
@@ -188,9 +188,9 @@ class TopicBook:
     def absent(self, topics: Collection[str], waited_s: float) -> list[str] | None:
         """Those of ``topics`` that do not exist, by what Kafka was asked since somebody began to
         wait for it, ``waited_s`` ago: a topic that was created before is never among them. None:
-        the answer is on its way. Never blocks; where Kafka does not answer, none is absent."""
+        the answer is on its way. Never blocks; while Kafka does not answer, none is absent."""
         with self._lock:
-            unknown = [topic for topic in topics if topic not in self._known]
+            unknown = [topic for topic in topics if topic not in self._present]
             if not unknown:
                 return []
             now, absent, waits = self._clock(), list[str](), False
@@ -204,10 +204,8 @@ class TopicBook:
                     self._ahead[topic] = None
             if not waits:
                 return absent
-            if self._away_s >= since_s or waited_s > DOOR_WAIT_S:
-                return absent
             self._wanted.notify()
-            return None
+            return absent if self._away or waited_s > DOOR_WAIT_S else None
 
     def turn(self) -> float:
         """Ask for what will be looked up soon, and again for what is in use; waits a moment for
@@ -228,8 +226,8 @@ class TopicBook:
             for at in range(0, len(topics), TOPICS_A_REQUEST):
                 self._ask(list(dict.fromkeys(topics))[at : at + TOPICS_A_REQUEST])
         except Unreachable:
-            with self._lock:
-                self._away_s = self._clock()
+            with self._lock:  # so that it is known when Kafka is back
+                self._ahead = dict.fromkeys(topics[:TOPICS_A_REQUEST]) | self._ahead
             return ASK_AGAIN_S
         return 0.0
 
@@ -237,9 +235,14 @@ class TopicBook:
 
     def _ask(self, topics: Sequence[str]) -> dict[str, Found]:
         asked = self._clock()
-        answers = self._fetch(topics)
+        try:
+            answers = self._fetch(topics)
+        except Unreachable:
+            self._away = True
+            raise
         found: dict[str, Found] = {}
         with self._lock:
+            self._away = False
             for topic in topics:
                 found[topic] = answer = self._usable(topic, answers[topic])
                 if answer is None:
@@ -250,7 +253,8 @@ class TopicBook:
                     self._known[topic] = answer
                     self._present.add(topic)
                 else:
-                    self._drop(topic)
+                    self._known.pop(topic, None)
+                    self._present.add(topic)
             for topic in [name for name, answer in found.items() if answer is None]:
                 if not self._is_sure(topic, self._missing[topic]):
                     found[topic] = _not_sure(topic)

@@ -26,6 +26,8 @@ from .looking import unreachable
 
 _ROWS_MAX = 5_000
 _POLL_S = 0.2
+_FIRST, _LAST = -2, -1
+"""Times that stand for the first and the last offset, by the protocol."""
 _ELECTING = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART"}
 
 
@@ -86,27 +88,20 @@ class ConfluentTopic:
 
     def _offsets(self, parts: list[Any]) -> tuple[dict[int, int], dict[int, int]]:
         """Where partitions begin and end, all asked for at once. Errors: confluent-kafka's."""
-        admin = ck_admin.AdminClient(self._config(ClientKind.ADMIN), logger=client_log)
-        specs = ck_admin.OffsetSpec.earliest(), ck_admin.OffsetSpec.latest()
-        asked = [
-            admin.list_offsets(
-                dict.fromkeys(parts, spec),
-                isolation_level=ck.IsolationLevel.READ_COMMITTED,
-                request_timeout=CALL_S,
-            )
-            for spec in specs
-        ]
-        try:
-            starts, ends = (
-                {part.partition: made.result(CALL_S).offset for part, made in one.items()}
-                for one in asked
-            )
-        except ck.KafkaException as error:  # such as of a topic whose leaders are just elected
-            if error.args[0].name() not in _ELECTING or time.monotonic() > self._give_up_s:
-                raise
-            time.sleep(_POLL_S)
-            return self._offsets(parts)
-        return starts, ends
+        found = []
+        for at in (_FIRST, _LAST):
+            asked = [ck.TopicPartition(self.topic, one.partition, at) for one in parts]
+            told = self._consumer.offsets_for_times(asked, timeout=CALL_S) if asked else []
+            for one in told:
+                if one.error is None:
+                    continue
+                # Such as of a topic whose leaders are just elected
+                if one.error.name() not in _ELECTING or time.monotonic() > self._give_up_s:
+                    raise ck.KafkaException(one.error)
+                time.sleep(_POLL_S)
+                return self._offsets(parts)
+            found.append({one.partition: one.offset for one in told})
+        return found[0], found[1]
 
     def close(self) -> None:
         self._consumer.close()

@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 
 from ...wheel.errors import InvalidConfiguration
 from ..tailing import EmbeddedTail, TailRecord, TopicTail
-from .looking import CALL_MS, open_looking, unreachable
+from .looking import CALL_MS, open_looking, source_of, unreachable
 
 _PARTITIONS_EVERY_S = 10.0
 _POLL_RECORDS = 100
@@ -24,12 +24,19 @@ _FETCH_BYTES = 16 << 20
 
 
 class KafkaTail:
-    """``settings``: further ones of the Kafka client. Errors on construction:
+    """``positions`` are those of ``source``; where that is empty, of whatever topic has the name.
+    ``settings``: further ones of the Kafka client. Errors on construction:
     ``NodeUnreachable``, ``InvalidConfiguration`` for a setting."""
 
     def __init__(
-        self, bootstrap: str, topic: str, positions: Mapping[int, int], settings: Mapping[str, str]
+        self,
+        bootstrap: str,
+        topic: str,
+        positions: Mapping[int, int],
+        settings: Mapping[str, str],
+        source: str = "",
     ) -> None:
+        self.source = source
         self._bootstrap, self._settings = bootstrap, settings
         self._topic = topic
         self._positions = dict(positions)
@@ -86,6 +93,12 @@ class KafkaTail:
         numbers = self._consumer.partitions_for_topic(self._topic) if there else None
         parts = {TopicPartition(self._topic, number) for number in numbers or ()}
         known = self._consumer.assignment()
+        source = source_of(self._consumer, self._topic) if parts else ""
+        if source and self.source not in ("", source):
+            self._positions.clear()
+            self._consumer.assign([])  # else it keeps what it has fetched, and where it was
+            known = set()
+        self.source = source or self.source
         if not parts or parts == known:
             return
         self._consumer.assign(sorted(parts | known))
@@ -105,12 +118,13 @@ def open_tail(
     root: Path | None,
     bootstrap: str | None,
     settings: Mapping[str, str],
+    source: str = "",
     on_damage: Callable[[str], None] = lambda _: None,
 ) -> TopicTail:
     """Of the topic in Kafka at ``bootstrap``; without one of the embedded topic in ``root``.
     Errors: those of ``KafkaTail``; ``InvalidConfiguration`` without both."""
     if bootstrap is not None:
-        return KafkaTail(bootstrap, topic, positions, settings)
+        return KafkaTail(bootstrap, topic, positions, settings, source)
     if root is None:
         raise InvalidConfiguration(
             "nowhere to read a topic from",

@@ -12,6 +12,7 @@ from kafka.errors import AuthorizationError, KafkaError
 from ...delivery.kafka.header_names import missing_codec, read_leniently
 from ...delivery.kafka.reach import is_kept_out, why_not
 from ...delivery.kafka.settings import ClientKind, for_kafka_python
+from ...delivery.kafka.topicids import id_text
 from ...wheel.errors import InvalidConfiguration, NodeUnreachable
 
 CALL_MS = 10_000
@@ -46,6 +47,14 @@ def open_looking(
         ) from None
     except (KafkaError, OSError) as error:
         raise unreachable(bootstrap, settings, error) from None
+
+
+def source_of(consumer: KafkaConsumer, topic: str) -> str:
+    """Which topic of which cluster goes by that name, by the metadata that came last; empty where
+    the brokers do not tell. A position in one means nothing in another."""
+    cluster = consumer._cluster
+    topic_id = id_text(cluster.topic_id(topic))
+    return f"{cluster.cluster_id}/{topic_id}" if topic_id else ""
 
 
 def unreachable(

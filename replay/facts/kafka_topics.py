@@ -44,6 +44,7 @@ from ...delivery.kafka.settings import (
     for_java,
     for_kafka_python,
 )
+from ...delivery.kafka.topicids import id_text
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...wheel.errors import InvalidConfiguration, SlotwheelError
 from .summary import TOPICS_MAX
@@ -105,6 +106,19 @@ class KafkaTopics:
         check(self._settings, KAFKA_PYTHON, JAVA)
         with self._admin() as admin:
             self._check(_partitions(admin))
+
+    def sources(self) -> dict[str, str]:
+        """Which topic of which cluster goes by each of the names, by its id; without those that do
+        not exist, and where the brokers tell no ids. Errors: as of ``check``."""
+        with self._admin() as admin:
+            cluster = admin.describe_cluster()["cluster_id"]
+            found = {
+                topic["name"]: id_text(topic["topic_id"])
+                for topic in admin.describe_topics()
+                if topic["error_code"] == 0
+            }
+        names = (*self._names, self._dead_letters)
+        return {name: f"{cluster}/{found[name]}" for name in names if found.get(name)}
 
     def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
         """Spark's source of those topics that exist; None: none does. ``topics``: those that

@@ -27,7 +27,7 @@ from ..facts.traced import TraceSummary
 from ..judging.context import Context, Options, PeerView, progress
 from ..judging.journals import as_ranges
 
-VERSION = 2
+VERSION = 3
 STATE_NAME = "audit.json"
 MISSING_MAX = 1_000
 """Gaps of a journal that are kept; the newest."""
@@ -137,6 +137,20 @@ class State:
     published: list[str] = field(default_factory=list)
     """Files of the tables that the last batch wrote."""
     events: TraceSummary = field(default_factory=TraceSummary)
+    sources: dict[str, str] = field(default_factory=dict)
+    """Which topic of Kafka went by each name when it was first seen, by cluster and topic id."""
+
+    def read_from(self, sources: Mapping[str, str]) -> None:
+        """What goes by the names of Kafka's topics now. Errors: ``InvalidConfiguration``: one was
+        made anew, so that Spark would go on at the old one's offsets, and pass over its records."""
+        for topic, source in sources.items():
+            if self.sources.setdefault(topic, source) != source:
+                raise InvalidConfiguration(
+                    f"the topic {topic} was made anew since this audit began",
+                    got=source,
+                    limit=self.sources[topic],
+                    remedy="Begin another audit: give another --state",
+                )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -148,6 +162,7 @@ class State:
         fields["peers"] = [PeerRead(**one) for one in fields["peers"]]
         fields["topics"] = {int(crc): name for crc, name in fields["topics"].items()}
         fields["events"] = TraceSummary.of(fields["events"])
+        fields["version"] = VERSION
         return cls(**fields)
 
     @classmethod
@@ -162,7 +177,7 @@ class State:
             return cls(settings=mine, peers=peers, run=uuid.uuid4().hex[:12])
         text = path.read_text()
         version = json.loads(text).get("version")
-        if version != VERSION:
+        if version not in (VERSION - 1, VERSION):
             raise UnsupportedVersion(
                 f"{path}: unknown version of an audit's state",
                 got=version,

@@ -16,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from ..datasource.options import TRACE
 from ..facts.fact import Seen, decompress
 from ..facts.filescan import SCANNED_ARROW
 from ..facts.kafka_topics import FORMAT as KAFKA
-from ..facts.kafka_topics import source_options
+from ..facts.kafka_topics import KafkaTopics, KafkaUnreachable, source_options
 from ..facts.making import GroupTerms
 from ..facts.scan import SCANNED, scan_records
 from ..facts.summary import FileSummary
@@ -104,6 +105,15 @@ def _check_state(audit: Audit) -> None:
         )
 
 
+def _check_sources(audit: Audit) -> None:
+    """Errors: ``InvalidConfiguration``: a topic of Kafka is another one than was read."""
+    settings = audit.settings
+    if settings.kafka:
+        about = settings.topics, settings.dead_letter_topic, settings.kafka_settings
+        with suppress(KafkaUnreachable):  # Spark has time limits of its own
+            audit.state.read_from(KafkaTopics(settings.kafka, *about).sources())
+
+
 def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
     """Records of Kafka's topics, as a stream of facts. Errors: ``InvalidConfiguration``."""
     settings, group = audit.settings, audit.group
@@ -158,6 +168,7 @@ class _Batches:
         audit = self._audit
         if not audit.begins(number):
             return
+        _check_sources(audit)
         if not audit.group.key:
             audit.group = find_group(audit.settings.directories)
         taking = _taking(audit)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
+import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
+from slotwheel.audit.watch import tails as tails_module
 from slotwheel.audit.watch.delivered import TopicRows
-from slotwheel.audit.watch.tails import KafkaTails
+from slotwheel.audit.watch.tails import KafkaTails, TailRows
 from slotwheel.reading.problems import Problem
+from slotwheel.wheel.errors import NodeUnreachable
 from support.broker import Broker, TopicFactory
-from support.waiting import now_ms
+from support.waiting import eventually, now_ms
 
 
 def _seen(broker: Broker, name: str, from_ms: int, *, whole: bool = True) -> tuple[int, int]:
@@ -25,6 +29,34 @@ def _seen(broker: Broker, name: str, from_ms: int, *, whole: bool = True) -> tup
     problems = [one.file for one in found if isinstance(one, Problem)]
     assert set(problems) <= {name}
     return sum(len(one.value) for one in rows), len(problems)
+
+
+def test_a_topic_made_anew_is_read_from_its_begin_and_what_was_left_is_a_problem(
+    broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails_module, "_LOOK_EVERY_S", 0.0)
+    name, found = topic(), list[TailRows]()
+    tails = KafkaTails(broker.bootstrap, "default", {})
+    tails.follow(name, now_ms(), whole=True)
+
+    def send(count: int) -> None:
+        with KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+            for number in range(count):
+                producer.send(name, b"%d" % number).get(10)
+
+    def are_read(rows: int, problems: int) -> bool:
+        with suppress(NodeUnreachable):  # while it is not there
+            found.extend(tails.read())
+        those = [one for one in found if isinstance(one, TopicRows)]
+        return (sum(len(one.value) for one in those), len(found) - len(those)) == (rows, problems)
+
+    send(3)
+    eventually(lambda: are_read(3, 0))
+    broker.delete_topic(name)
+    broker.create_topic(name)
+    send(5)
+    eventually(lambda: are_read(8, 1))
+    tails.close()
 
 
 def test_what_may_have_been_deleted_before_the_first_look_is_a_problem(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from slotwheel.intake.delay_topic import agree
+from slotwheel.intake.agreeing import agree
 from slotwheel.intake.sources import MADE_ANEW, MISSED, Note, SourceTable, Unread
 from slotwheel.node.config import NodeConfig
 from slotwheel.node.node import Node

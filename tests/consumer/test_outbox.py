@@ -16,7 +16,7 @@ from slotwheel.consumer.message import Received, SourcePartition
 from slotwheel.consumer.outbox import WheelOutbox
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.policy.retry import RetryPolicy
-from slotwheel.wheel.errors import Overloaded
+from slotwheel.wheel.errors import Overloaded, UnknownTopic
 from support.fakewheel import FakeWheel
 from support.stopwatch import Stopwatch
 from support.waiting import eventually
@@ -69,6 +69,34 @@ def test_a_node_that_takes_nothing_keeps_nobody_waiting(
     eventually(lambda: box.settle() == 0)
     assert inflight.batch().positions == {PARTITION: 40}
     assert sum(batch.num_rows for batch in wheel.batches) == 40
+
+
+@pytest.mark.parametrize("bury", [False, True])
+def test_what_is_for_a_topic_that_is_gone_waits_until_it_is_there(
+    wheel: FakeWheel,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    bury: bool,
+) -> None:
+    monkeypatch.setattr(outbox, "_MISSING_S", 0.05)
+    gone, times = "dead" if bury else FAILING.retries, 0
+
+    def refuse(_: object) -> None:
+        nonlocal times
+        times += 1
+        if times < 3:
+            raise UnknownTopic.of([gone])
+
+    wheel.before_append = refuse
+    inflight = InFlight(10, 1 << 20)
+    (message,) = received(inflight, 1, b"whole")
+    box = WheelOutbox(client, FAILING, inflight)
+    box.bury(message, "buried", Cause("no")) if bury else box.retry(message, Cause("no"))
+    eventually(lambda: box.settle() == 0)
+    (row,) = wheel.rows
+    assert (row["topic"], row["value"]) == (gone, b"whole")
+    assert f"Kafka has no such topic; got {gone}" in caplog.text
 
 
 def test_a_message_larger_than_all_that_may_be_under_way_is_sent_by_itself(

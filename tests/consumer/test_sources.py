@@ -13,6 +13,7 @@ import confluent_kafka
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import MemberToRemove
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
 from slotwheel.consumer import embedded_source
 from slotwheel.consumer.confluent_source import ConfluentSource
@@ -191,3 +192,17 @@ def test_positions_that_cannot_be_written_now_are_written_later(
     source.close()
     again = tmp_path / "consumers/group/positions.json"
     assert embedded_source.read_positions(again) == {"work": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"),
+    [
+        (KafkaPythonSource, {"partition_assignment_strategy": [CooperativeStickyAssignor]}),
+        (ConfluentSource, {"partition.assignment.strategy": "cooperative-sticky"}),
+    ],
+)
+def test_an_assignor_by_which_partitions_are_kept_is_refused(
+    kind: type[KafkaPythonSource | ConfluentSource], extra: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"got cooperative-sticky.*expected range"):
+        kind("127.0.0.1:1", "group", ["topic"], Book(), extra=extra)

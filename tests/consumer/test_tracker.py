@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.consumer.inflight import InFlight
 from slotwheel.consumer.message import OutputRecord, Received, SourcePartition
 from slotwheel.consumer.tracker import PartitionTracker
 
@@ -141,3 +142,23 @@ def test_the_position_is_the_first_unfinished_message_else_the_end(
         assert taken == sorted(taken)
         assert all(offset < last for offset in taken)
     assert (tracker.nbytes == 0) == (not unfinished)
+
+
+def test_offsets_that_go_back_are_those_of_another_topic_of_that_name() -> None:
+    inflight = InFlight(10, 1000)
+    inflight.assigned([PARTITION], None)
+    first = [message(offset) for offset in range(5)]
+    inflight.receive(PARTITION, first, 4)
+    for one in first[:4]:
+        inflight.answer(one)
+    inflight.finish(first[:4])
+    inflight.committed(inflight.batch().positions)
+    assert first[3].committed
+    again = [message(0), message(1)]
+    inflight.receive(PARTITION, again, 1)
+    assert not again[0].committed
+    assert not inflight.answer(first[4])
+    assert inflight.take(10, 0) == again
+    inflight.answer(again[0])
+    inflight.finish(again[:1])
+    assert inflight.batch().positions == {PARTITION: 1}

@@ -9,8 +9,11 @@ import pytest
 
 from slotwheel.delivery.kafka import confluent_client
 from slotwheel.delivery.kafka.confluent import ConfluentSink
+from slotwheel.delivery.kafka.confluent_client import ck_admin
+from slotwheel.delivery.kafka.confluent_transactions import ConfluentTransactions
 from slotwheel.delivery.kafka.plan import KafkaSettings
 from slotwheel.delivery.sink import Answer, Sink
+from slotwheel.reading.kafka.confluenttopic import ConfluentTopic
 from slotwheel.wheel.errors import MissingExtra
 from support.broker import Cluster, TopicFactory
 from support.deliveries import MINT, Sent, rows_of
@@ -71,3 +74,24 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setattr(confluent_client, "ck", None)
     with pytest.raises(MissingExtra, match=r"slotwheel\[fast\]"):
         ConfluentSink(MINT, KafkaSettings("127.0.0.1:9092"))
+
+
+def test_only_what_is_shown_to_be_safe_is_asked_of_an_admin_client_of_librdkafka(
+    broker: Cluster, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other requests can end the process, when they run out of time while a broker comes
+    back."""
+    for name in dir(ck_admin.AdminClient):
+        asks = name.startswith(("alter", "create", "delete", "describe", "elect", "incremental"))
+        if (asks or name.startswith("list")) and name != "describe_topics":
+            monkeypatch.setattr(ck_admin.AdminClient, name, None)
+    name = topic("limited", max_message_bytes=5_000)
+    settings = KafkaSettings(broker.bootstrap)
+    with closing(ConfluentSink(MINT, settings)) as sink:
+        found = sink.book.lookup(name)
+        assert found is not None
+        assert found.bytes_max == 5_000
+    with closing(ConfluentTransactions(settings, f"{name}-mark", name)) as transactions:
+        assert transactions._members(10.0) == 0
+    with closing(ConfluentTopic(broker.bootstrap, name, {})) as opened:
+        assert opened.ranges == {0: (0, 0)}

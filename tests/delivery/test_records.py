@@ -168,6 +168,8 @@ def test_a_topic_is_absent_only_by_an_answer_from_after_the_question() -> None:
     clock.now = 10.0
     assert book.absent(["there", "new"], 0.0) is None
     book.turn()
+    clock.now = 10.4
+    book.turn()
     clock.now = 10.5
     assert book.absent(["there", "new"], 0.5) is None, "the broker may not have known of it yet"
     book.turn()
@@ -179,6 +181,37 @@ def test_a_topic_is_absent_only_by_an_answer_from_after_the_question() -> None:
     assert book.absent(["new"], 0.0) is None
     book.turn()
     assert book.absent(["new"], 0.0) == []
+
+
+@pytest.mark.parametrize("answer", [TopicInfo(3, leaderless=1), NotYet("no rights")])
+def test_a_topic_that_cannot_be_used_now_is_not_waited_for(answer: Found) -> None:
+    clock = Time()
+    book = TopicBook(lambda topics: dict.fromkeys(topics, answer), 1.0, clock)
+    assert book.absent(["t"], 0.0) is None
+    book.turn()
+    assert book.absent(["t"], 0.0) == []
+    assert book.knows(["t"])
+    with pytest.raises(NotYet):
+        book.lookup("t")
+
+
+def test_while_kafka_is_away_only_the_first_waits_and_its_return_is_noticed() -> None:
+    """However long it is away, also for topics that were forgotten meanwhile."""
+    clock, kafka = Time(), Kafka("there")
+    book = TopicBook(kafka.fetch, 1.0, clock)
+    assert book.lookup("there")
+    kafka.away = True
+    clock.now = 700.0
+    book.turn()
+    assert book.absent(["there"], 0.0) is None
+    book.turn()
+    for second in range(701, 1000, 50):
+        clock.now = float(second)
+        assert book.absent(["there", "new"], 0.0) == []
+    kafka.away = False
+    book.turn()
+    assert book.absent(["new"], 0.0) is None
+    assert book.knows(["there"])
 
 
 def test_nothing_is_absent_while_kafka_is_away() -> None:

@@ -194,6 +194,18 @@ def test_a_body_is_never_a_request(embedded: NodeWithGateway, offer: str) -> Non
             assert found[1:] in ([], [200]), (head, found)
 
 
+def test_an_offer_leaves_the_version_as_it_is(embedded: NodeWithGateway) -> None:
+    """A client of HTTP/1.0 waits for the end of the connection."""
+    offer = b"GET /v1/levels HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    with connected(embedded) as one:
+        one.settimeout(3)
+        one.sendall(offer)
+        found = b""
+        while part := one.recv(1 << 16):
+            found += part
+    assert b" 200 " in found.splitlines()[0]
+
+
 def test_offers_behind_each_other_are_read(embedded: NodeWithGateway) -> None:
     head, body = parts_of("java", requests()[1])
     assert statuses(answers(embedded, (head + body) * 50 + LAST)) == [200] * 51

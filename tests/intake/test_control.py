@@ -96,6 +96,15 @@ def test_a_route_makes_a_row_for_each_topic_with_all_headers() -> None:
         assert (row["headers"], row["partition"]) == (own, None)
 
 
+def test_of_a_route_only_the_topic_that_is_missing_gets_a_letter() -> None:
+    found = records([THREE, LEVEL], [TOPIC, DUE])
+    taken = rows_of(found, "delays/3", CONFIG, NOW, settings=POLICIES, absent={"b"})
+    made = taken.rows.to_pylist()
+    assert [row["topic"] for row in made] == ["a", DEAD, "c", "orders"]
+    assert ("slotwheel-dead-topic", b"b") in [tuple(one.values()) for one in made[1]["headers"]]
+    assert taken.dead == 1
+
+
 def test_a_route_decides_by_headers() -> None:
     route: Header = ("slotwheel-route", b"regions")
     found = rows(records([route, DUE, ("region", b"us")], [route, DUE, ("region", b"eu")]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,20 +21,24 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from slotwheel.intake import delay_topic
+from slotwheel.intake import appending, delay_topic
 from slotwheel.intake.confluent_reader import ConfluentReader
 from slotwheel.intake.delay_topic import DelayTopicIntake
+from slotwheel.intake.door import Door
 from slotwheel.intake.kafka_reader import KafkaPythonReader
 from slotwheel.intake.ports import IntakeEvents
 from slotwheel.intake.records import ConsumerRecords
 from slotwheel.intake.source_reader import (
+    NO_LEADER,
+    DescribedTopic,
     Polled,
     SourceOutOfRange,
     SourceReader,
     SourceUnreachable,
     SourceUnreadable,
+    ask_leaders,
 )
-from slotwheel.intake.sources import Place
+from slotwheel.intake.sources import LATEST, Place, StoredOffset
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Overloaded
@@ -393,6 +397,142 @@ def test_while_the_clock_is_in_doubt_nothing_is_read_and_nothing_dies(
     assert "delay-topic-failed" not in events.names
 
 
+class Partitions(ListReader):
+    """Two partitions; the leader of the second is there for other clients only."""
+
+    answers = True
+
+    def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]:
+        return {one: DescribedTopic("an id", [True, True]) for one in topics}
+
+    def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
+        found = super().offsets(places, at)
+        return {one: end for one, end in found.items() if self.answers or one.partition == 0}
+
+
+def test_a_leader_that_alone_stops_to_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay_topic, "CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(delay_topic, "_MEASURE_AGAIN_S", 0.0)
+    wheel, events = FakeWheel(), Events()
+    reader = Partitions(reader_of(100)._content, chunk=1)
+    with running(wheel, lambda: reader, events=events) as intake:
+        eventually(lambda: is_read(intake))
+        reader.answers = False
+        eventually(intake.unready)
+        [why] = intake.unready()
+        assert "(partition 1) is not read: the partition's leader does not answer" in why
+        assert events.names.count("delay-topic-not-read") == 1
+        reader.answers = True
+        eventually(lambda: is_read(intake))
+
+
+def test_where_reading_begins_is_agreed_before_it_is_stored_and_stored_before_it_is_read() -> None:
+    """Another master decides as this one did, wherever this one ends."""
+
+    class Watched(ListReader):
+        failing = 2
+
+        def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:
+            begins.append(wheel.sources and wheel.sources["topics"][0]["begins"])
+            if self.failing:
+                self.failing -= 1
+                raise SourceUnreachable("away")
+            super().store(offsets, wait=wait)
+
+        def read(self, offsets: Mapping[Place, int]) -> None:
+            assert self.stored_offsets
+            super().read(offsets)
+
+    wheel, begins = FakeWheel(), list[Any]()
+    reader = Watched(reader_of(50)._content)
+    with running(wheel, lambda: reader) as intake:
+        eventually(lambda: position(intake) == 49)
+    assert begins[:3] == [{"0": 0}] * 3
+    assert wheel.values() == [b"%d" % number for number in range(50)]
+
+
+def test_what_is_new_and_has_no_leader_at_first_is_read_from_its_first_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever is asked for where nothing is known."""
+    monkeypatch.setattr(delay_topic, "CHECK_INTERVAL_S", 0.0)
+
+    class Growing(ListReader):
+        led: tuple[bool, ...] = (True,)
+
+        def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]:
+            return {one: DescribedTopic("an id", self.led) for one in topics}
+
+    wheel = FakeWheel()
+    reader = Growing(reader_of(50)._content)
+    with running(wheel, lambda: reader, begin_at=LATEST) as intake:
+        eventually(lambda: is_read(intake))
+        reader.led = (True, False, False)
+        eventually(intake.unready)
+        [why] = intake.unready()
+        assert "(partitions 1-2) is not read: the partition has no leader" in why
+        reader.led = (True, False, True)
+        eventually(lambda: "partition 1)" in intake.unready()[0])
+        reader.led = (True, True, True)
+        eventually(lambda: is_read(intake))
+    assert wheel.sources["topics"][0]["begins"] == {"0": 50, "1": 0, "2": 0}
+
+
+class Topics:
+    """Kafka has one topic, and answers after a moment."""
+
+    def knows(self, topics: Collection[str]) -> bool:
+        return set(topics) == {"orders"}
+
+    def absent(self, topics: Collection[str], waited_s: float) -> list[str] | None:
+        return None if waited_s < 0.1 else [one for one in topics if one != "orders"]
+
+
+def test_a_message_to_a_topic_that_kafka_does_not_have_is_a_dead_letter_at_once() -> None:
+    targets = [b"orders", b"missing", b"orders", b"gone"]
+    due = ("slotwheel-due-ms", b"%d" % (now_ms() + 3_600_000))
+    content = ConsumerRecords(
+        [0, 1, 2, 3],
+        [now_ms()] * 4,
+        [None] * 4,
+        [b"0", b"1", b"2", b"3"],
+        [[("slotwheel-topic", target), due] for target in targets],
+    )
+    wheel, door = FakeWheel(), Door(Topics(), [DEAD_LETTER_TOPIC])
+    with running(wheel, lambda: ListReader(content), door=door) as intake:
+        eventually(lambda: position(intake) == 3)
+    assert wheel.values() == [b"0", b"1", b"2", b"3"]
+    for row, target in zip(wheel.rows, targets, strict=True):
+        said = {one["key"]: one["value"] for one in row["headers"]}
+        if target == b"orders":
+            assert (row["topic"], said) == ("orders", {})
+        else:
+            assert row["topic"] == DEAD_LETTER_TOPIC
+            assert row["due"].timestamp() * 1000 <= now_ms()
+            assert (said["slotwheel-dead-reason"], said["slotwheel-dead-topic"]) == (
+                b"refused",
+                target,
+            )
+            assert b"Kafka has no such topic" in said["slotwheel-dead-error"]
+
+
+def test_a_broker_that_does_not_answer_takes_no_answer_from_others() -> None:
+    asked: list[list[Place]] = []
+
+    def ask(group: list[Place]) -> dict[Place, int]:
+        asked.append(group)
+        if leaders[group[0]] == 7:
+            raise SourceUnreachable("away")
+        if group[0].topic == "secret":
+            raise SourceUnreadable("no rights")
+        return dict.fromkeys(group, 5)
+
+    leaders = {Place("a", 0): 3, Place("a", 1): 7, Place("b", 0): 7, Place("secret", 0): 3}
+    leaders[Place("a", 2)] = NO_LEADER
+    assert ask_leaders(leaders, leaders, ask) == {Place("a", 0): 5}
+    assert asked == [[Place("a", 0)], [Place("a", 1)], [Place("secret", 0)]]
+
+
 class SlowWheel(FakeWheel):
     """Its first commit takes long, and then fails."""
 
@@ -409,7 +549,7 @@ class SlowWheel(FakeWheel):
 def test_a_commit_that_takes_long_and_fails_leaves_no_gap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(delay_topic, "SLOW_COMMIT_S", 0.0)
+    monkeypatch.setattr(appending, "SLOW_COMMIT_S", 0.0)
     wheel = SlowWheel()
     events = Events()
     with running(wheel, lambda: reader_of(500), events=events) as intake:

@@ -65,6 +65,7 @@ OF_EARLIER = SourceFacts(0, 50, StoredOffset(41, ""), old_position=40)
         (OF_EARLIER, LATEST, 41),
         (replace(OF_EARLIER, stored=StoredOffset(30, "")), None, 41),  # it was killed
         (replace(OF_EARLIER, stored=StoredOffset(30, ""), rival=41), None, 30),  # another topic's
+        (replace(OF_EARLIER, stored=StoredOffset(30, ""), rival=20), None, 30),  # or another's
         (replace(OF_EARLIER, stored=StoredOffset(45, "")), None, 45),
         (replace(OF_EARLIER, stored=None), None, "position 40.*--delay-from stored"),
         (replace(OF_EARLIER, stored=None), STORED, 41),

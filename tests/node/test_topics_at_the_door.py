@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from kafka import KafkaProducer
 
 from slotwheel import Client, Message
 from slotwheel.wheel.errors import UnknownTopic
@@ -24,9 +25,10 @@ if importlib.util.find_spec("confluent_kafka"):
 def test_an_unknown_topic_is_refused_at_the_door_and_its_neighbours_are_taken(
     tmp_path: Path, broker: Cluster, topic: TopicFactory, sink: str, edge: bool
 ) -> None:
-    good, dead = topic("good"), topic("dead")
+    good, dead, delays = topic("good"), topic("dead"), topic("delays")
     missing = [f"{good}-missing-{number}" for number in range(250)]
     options = ["--sink", sink, "--bootstrap", broker.bootstrap, "--dead-letter-topic", dead]
+    options += ["--delay-topic", delays]
     options += ["--append", free_address()] if edge else []
     with NodeWithGateway(tmp_path / "data", *options) as node, Client(node.address) as client:
         with pytest.raises(UnknownTopic, match=f"{missing[0]}.*Create it"):
@@ -46,8 +48,12 @@ def test_an_unknown_topic_is_refused_at_the_door_and_its_neighbours_are_taken(
         broker.create_topic(missing[0])
         client.send(Message(missing[0], "third", delay=0)).result(20)  # it is there since a moment
         client.send(Message(dead, "own", delay=0)).result(20)
-        arrived = read_all(broker.bootstrap, [good, missing[0], dead], 4)
-        assert sorted(one.value or b"" for one in arrived) == [b"http", b"many", b"own", b"third"]
+        with KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+            headers = [("slotwheel-topic", missing[1].encode()), ("slotwheel-delay-ms", b"3600000")]
+            producer.send(delays, b"a letter", headers=headers).get(20)
+        arrived = read_all(broker.bootstrap, [good, missing[0], dead], 5)
+        found = sorted(one.value or b"" for one in arrived)
+        assert found == [b"a letter", b"http", b"many", b"own", b"third"]
         broker.delete_topic(missing[0])
 
 

@@ -6,12 +6,14 @@ import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaProducer
 
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answer
+from slotwheel.reading.kafka import kafkatail
 from slotwheel.reading.kafka.kafkatail import open_tail
 from slotwheel.reading.tailing import TailRecord, TopicTail
 from slotwheel.wheel.errors import InvalidConfiguration, NodeUnreachable
@@ -114,6 +116,43 @@ def test_a_kafka_topic_is_read_from_its_positions_on(broker: Broker, topic: Topi
     send(broker.bootstrap, name, [b"new"], 1)
     with closing(tail({0: 3, 1: 10, 2: 10})) as one:
         assert values(read_all(one, 1)) == [b"new"]
+
+
+def test_a_kafka_topic_made_anew_is_read_from_its_begin(
+    broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is read, and between two readings; though it has as many records again."""
+    monkeypatch.setattr(kafkatail, "_PARTITIONS_EVERY_S", 0.2)
+    name, sent = topic(), [b"%d" % number for number in range(10)]
+
+    def make(values_: list[bytes]) -> None:
+        broker.delete_topic(name)
+        broker.create_topic(name)
+        send(broker.bootstrap, name, values_, 1)
+
+    def tail(source: str) -> TopicTail:
+        where: Any = {"root": None, "bootstrap": broker.bootstrap, "settings": {}}
+        return open_tail(name, {0: 10}, **where, source=source)
+
+    send(broker.bootstrap, name, sent, 1)
+    with closing(tail("")) as one:  # of a store that does not know it yet
+        assert one.read(0.2) == []
+        first = one.source
+        make([b"second"] * 12)
+        found: list[TailRecord] = []
+
+        def read_anew() -> bool:
+            found.extend(one.read(0.2))
+            return one.source != first and len(found) >= 12
+
+        eventually(read_anew)
+        assert values(found)[-12:] == [b"second"] * 12
+        second = one.source
+    with closing(tail(second)) as one:
+        assert values(read_all(one, 2)) == [b"second"] * 2
+    with closing(tail(first)) as one:
+        assert values(read_all(one, 12)) == [b"second"] * 12
+        assert one.source == second
 
 
 def test_a_kafka_topic_may_come_later(broker: Broker) -> None:

@@ -18,6 +18,8 @@ from slotwheel.replay.facts.kafka_topics import (
     TransactionOpen,
     wait_for_transactions,
 )
+from slotwheel.replay.following.audit_state import VERSION, State
+from slotwheel.wheel.errors import InvalidConfiguration
 from support.broker import Cluster, TopicFactory
 
 NO_NODE = """An error occurred while calling o59.count.
@@ -105,3 +107,22 @@ def test_a_transaction_that_stays_open_is_an_error(
         with pytest.raises(TransactionOpen, match=rf"{name}-0 from 0 on"):
             wait_for_transactions(admin, [(name, 0)])
         producer.abort_transaction(30)
+
+
+def test_an_audit_that_goes_on_refuses_a_topic_that_was_made_anew(
+    broker: Cluster, topic: TopicFactory
+) -> None:
+    """Spark would go on at the offsets of the old one."""
+    name = topic("followed")
+    topics = KafkaTopics(broker.bootstrap, [name, "no-such-topic"], "nor-this-one")
+    state = State()
+    state.read_from(topics.sources())
+    assert list(state.sources) == [name]
+    again = State.from_json(State(version=2, sources=state.sources).to_json())
+    assert again.version == VERSION
+    again.read_from(topics.sources())
+    broker.delete_topic(name)
+    again.read_from(topics.sources())  # gone; Spark says what is wrong with that
+    broker.create_topic(name)
+    with pytest.raises(InvalidConfiguration, match=f"{name} was made anew.*--state"):
+        again.read_from(topics.sources())

@@ -210,7 +210,7 @@ ONLY_MODULES = {
     ("gateway/rest", "delivery/kafka"): frozenset(
         {"header_names", "kafka_python", "kafka_python_client", "plan", "reach", "settings"}
     ),
-    ("intake", "delivery/kafka"): frozenset({"header_names", "reach", "settings"}),
+    ("intake", "delivery/kafka"): frozenset({"header_names", "reach", "settings", "topicids"}),
     ("trace/chains", "policy"): _LETTERS,
     ("trace/store", "reading"): frozenset({"problems"}),
     ("trace", "delivery/kafka"): frozenset({"header_names"}),
@@ -234,7 +234,7 @@ ONLY_MODULES = {
     ("replay/traces", "policy"): _LETTERS,
     ("replay/traces", "search"): frozenset({"fate"}),
     ("replay/traces", "trace"): frozenset({"events"}),
-    ("replay/facts", "delivery/kafka"): frozenset({"murmur2", "reach", "settings"}),
+    ("replay/facts", "delivery/kafka"): frozenset({"murmur2", "reach", "settings", "topicids"}),
     ("replay/facts", "trace"): frozenset({"events"}),
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.

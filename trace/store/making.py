@@ -36,12 +36,14 @@ _WRITING = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=False)
 class SegmentAbout:
     """What a segment says of itself. ``hour``: of arrival, hours since the epoch; ``topic``: where
     its events come from; ``positions``: of the next record in each partition of it; ``numbers``:
-    the ranges of numbers, both ends included, that it has of each sender."""
+    the ranges of numbers, both ends included, that it has of each sender; ``source``: what the
+    positions are of."""
 
     hour: int
     topic: str = ""
     positions: Mapping[int, int] = field(default_factory=dict)
     numbers: Mapping[str, list[tuple[int, int]]] = field(default_factory=dict)
+    source: str = ""
 
 
 class SegmentMaker:

@@ -103,7 +103,11 @@ def merge(root: Path, names: Sequence[SegmentName]) -> KnownSegment:
     order = _order(segments)
     name = SegmentName(names[0].first, names[-1].last)
     about = SegmentAbout(
-        segments[0].hour, segments[-1].topic, segments[-1].positions, _numbers(segments)
+        segments[0].hour,
+        segments[-1].topic,
+        segments[-1].positions,
+        _numbers(segments),
+        segments[-1].source,
     )
     with SegmentMaker(root, name) as maker:
         sources = _sources(segments)

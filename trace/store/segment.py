@@ -39,6 +39,7 @@ class StoreSegment:
         self._index = index
         self.hour = int(index.about["hour"])
         self.topic = str(index.about["topic"])
+        self.source = str(index.about.get("source", ""))
         self.positions = {int(part): int(next_) for part, next_ in index.about["positions"]}
         self.numbers: dict[str, list[tuple[int, int]]] = {
             sender: [(first, last) for first, last in ranges]

@@ -2,7 +2,8 @@
 
 Rules
 - Events and the positions behind them become durable by one rename. Who opens the store after a
-  kill reads on from ``positions``, and every event is in it once.
+  kill reads on from ``positions``, and every event is in it once; from its begin, where another
+  ``source`` goes by the topic's name.
 - Of events with one sender and one number the first is kept.
 - A merge runs beside all else, in a thread of its own, one at a time; a flush waits for none. It
   knows nothing but whole segments and makes another one of them, which counts from its rename on.
@@ -86,7 +87,9 @@ class StoreWriter:
         self._merged_rows_max = merged_rows_max
         self.counts = StoreCounts()
         self.positions: dict[int, int] = {}
-        """Of the next record of each partition."""
+        """Of the next record of each partition of ``source``."""
+        self.source = ""
+        """As of ``TopicTail``; empty: not known, as in stores of earlier versions."""
         self._numbers = SenderNumbers()
         self._known: list[KnownSegment] = []
         self._merger = ThreadPoolExecutor(1, "trace-merge")
@@ -118,6 +121,12 @@ class StoreWriter:
     def full(self) -> bool:
         """Whether as much waits as may."""
         return self.waiting_rows >= FLUSH_ROWS or self.waiting_bytes >= FLUSH_BYTES
+
+    def go_on(self, source: str) -> None:
+        """What is added from now on is of that source."""
+        if source and self.source not in ("", source):
+            self.positions = {}
+        self.source = source or self.source
 
     def add(self, partition: int, next_position: int, value: bytes | None) -> None:
         """One record of the topic. Never fails: what is not to be stored is counted."""
@@ -155,7 +164,7 @@ class StoreWriter:
         }
         hour = now_ms // HOUR_MS
         name = SegmentName(self._next, self._next)
-        about = SegmentAbout(hour, self._topic, dict(self.positions), numbers)
+        about = SegmentAbout(hour, self._topic, dict(self.positions), numbers, self.source)
         write_segment(self._root, name, about, pa.Table.from_batches(self._rows, STORED))
         self._known.append(KnownSegment(name, hour, self.waiting_rows))
         self._next += 1
@@ -235,7 +244,7 @@ class StoreWriter:
                     remedy="Give it another directory, or that --trace-topic",
                 )
             self._known.append(KnownSegment(name, segment.hour, segment.rows))
-            self.positions = dict(segment.positions)
+            self.positions, self.source = dict(segment.positions), segment.source
             for sender, ranges in segment.numbers.items():
                 self._numbers.remember(sender, ranges)
         self.counts.missing = self._numbers.missing

@@ -61,6 +61,32 @@ def test_what_is_not_flushed_is_read_again(tmp_path: Path) -> None:
     assert all_of(tmp_path) == [(5, "s", 0), (6, "other", 0), (7, "s", 1)]
 
 
+def test_positions_are_those_of_one_source(tmp_path: Path) -> None:
+    """Also through merges, and in a store of an earlier version, which names none."""
+    writer = StoreWriter(tmp_path, "t")
+    for number in range(3):
+        if number == 1:
+            writer.go_on("cluster/first")
+        writer.add(0, number + 1, value(event(number, number)))
+        writer.flush(0)
+    assert (writer.source, writer.positions) == ("cluster/first", {0: 3})
+    while writer.tidy(5 * HOUR_MS, wait=True):
+        pass
+    writer.close()
+    again = StoreWriter(tmp_path, "t")
+    assert (again.source, again.positions) == ("cluster/first", {0: 3})
+    again.go_on("")  # not known now
+    assert again.positions == {0: 3}
+    again.go_on("cluster/second")
+    assert again.positions == {}
+    again.add(1, 1, value(event(7, 7)))
+    again.flush(0)
+    again.close()
+    last = StoreWriter(tmp_path, "t")
+    assert (last.source, last.positions) == ("cluster/second", {1: 1})
+    last.close()
+
+
 def test_what_comes_twice_is_stored_once_and_gaps_are_counted(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, "t")
     writer.add(0, 1, value(event(0, 1), event(1, 1), event(1, 2)))
