@@ -16,12 +16,12 @@ from typing import TypeVar
 K = TypeVar("K")
 
 
-Place = tuple[K, str, float]
+_Place = tuple[K, str, float]
 """Who has it, from which host, and for how many seconds it has been of no use; below 0: it is in
 use."""
 
 
-def who_leaves(host: str, places: Collection[Place[K]], quiet_s: float) -> K | None:
+def who_leaves(host: str, places: Collection[_Place[K]], quiet_s: float) -> K | None:
     """Who gives up a place for a newcomer from ``host``; None: nobody. ``quiet_s``: how long one
     may be of no use."""
     if not places:
@@ -36,5 +36,5 @@ def who_leaves(host: str, places: Collection[Place[K]], quiet_s: float) -> K | N
     return max((one for one in places if one[1] == greedy), key=_quiet_s)[0]
 
 
-def _quiet_s(place: Place[K]) -> float:
+def _quiet_s(place: _Place[K]) -> float:
     return place[2]
