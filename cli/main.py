@@ -119,6 +119,7 @@ class _WithoutPandas:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Always ends with ``SystemExit``."""
+    os.umask(0o077)  # what a command writes has messages in it, and is nobody else's
     found = sys.argv[1:] if arguments is None else arguments
     if found[:1] != ["replay"]:
         sys.meta_path.insert(0, _WithoutPandas())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,12 @@ def command(directory: Path, yes: bool, as_json: bool) -> int:
         found = [] if yes else salvage(files, stored)
     kept: list[str] = [""] * len(found)
     if yes:
-        done = _repair(directory)
+        # Its files are for whom the directory is.
+        before = os.umask(0o777 & ~directory.stat().st_mode)
+        try:
+            done = _repair(directory)
+        finally:
+            os.umask(before)
         found, kept = [one for one, _ in done], [path for _, path in done]
     if as_json:
         print_json({"directory": str(directory), "repaired": yes, "slots": _fields(found, kept)})

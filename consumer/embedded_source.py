@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow as pa
 from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ..reading.topicreader import TopicReader, extent, ids
 from ..wheel.errors import Damaged, DirectoryInUse, InvalidConfiguration
-from ..wheel.files import DirectoryLock, OsFiles
+from ..wheel.files import DirectoryLock, OsFiles, open_regular, regular
 from ..wheel.rows import Header
 from ..wheel.schema import times
 from .message import Received, SourcePartition
@@ -181,9 +182,10 @@ def messages(topic: str, batch: pa.RecordBatch) -> list[Received]:
 
 
 def read_positions(path: Path) -> dict[str, int]:
-    """By topic. Errors: ``Damaged``."""
+    """By topic. Errors: ``Damaged``; ``OSError``: it cannot be read, or is no regular file."""
     try:
-        content = path.read_bytes()
+        with closing(open_regular(path)) as handle:
+            content = handle.pread(handle.size(), 0)
     except FileNotFoundError:
         return {}
     try:
@@ -204,7 +206,7 @@ def write_positions(path: Path, positions: Mapping[str, int]) -> None:
     """Durable, and the old file or the new one, whenever the machine stops."""
     text = json.dumps({"version": VERSION, "positions": dict(positions)})
     new = path.with_suffix(".new")
-    with new.open("w", encoding="utf-8") as file:
+    with open(new, "w", encoding="utf-8", opener=regular) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

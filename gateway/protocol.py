@@ -13,6 +13,9 @@ and then all that comes is read and thrown away until the other side ends, too.
 Rules
 - A connection beyond the limit, and one that is too slow, gets an answer if it can take one, and is
   closed; it never waits for another one.
+- No address has more than three quarters of all connections, or one machine would keep out
+  everybody else. When nine of ten places are taken, who is quiet between two requests, or sends a
+  head byte by byte, has a sixth of the time for it that a request has to arrive.
 - What is no request is answered behind all requests that came before it: an answer is never that to
   another request.
 - The offer of another protocol (``Upgrade``) is ignored, and the request is read as if it had not
@@ -23,7 +26,8 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from collections import Counter
+from typing import Any, ClassVar, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import (
@@ -43,15 +47,20 @@ _DISCARDED_MAX = 64 << 20
 """Bytes that are read and thrown away before a connection is closed that has had its answer."""
 _TURNED_AWAY_MAX = 100
 """Connections beyond the limit that may wait for their refusal to be read."""
+_ALL = "all"
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. ``settings`` is set on a subclass for each server."""
+    """One connection. ``settings`` and ``hosts``, the number of connections by address and of all
+    (``_ALL``), without those that were refused, are set on a subclass for each server."""
 
     settings = GatewaySettings()
+    hosts: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._counted: tuple[str, ...] = ()
+        """Where it counts in ``hosts``."""
         self._receiving_since = self.loop.time()
         """When the request began that is not complete; 0: there is none."""
         self._writing_since = 0.0
@@ -74,19 +83,24 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.settings.connections_max:
-            self._refuse(
-                HttpError(
-                    503,
-                    "too many connections",
-                    got=len(self.connections),
-                    limit=self.settings.connections_max,
-                    remedy="Use connections again for further requests, or another gateway",
-                    headers={"Retry-After": "1"},
-                )
-            )
-            if len(self.connections) > self.settings.connections_max + _TURNED_AWAY_MAX:
-                transport.close()
+        host = self.client[0] if self.client else ""
+        every = self.settings.connections_max
+        for where, whose, limit in (("", _ALL, every), (" from one address", host, _share(every))):
+            if self.hosts[whose] >= limit:
+                self._refuse(_too_many(where, self.hosts[whose] + 1, limit))
+                if len(self.connections) - self.hosts[_ALL] > _TURNED_AWAY_MAX:
+                    transport.close()
+                return
+        self._counted = (_ALL, host)
+        self.hosts.update(self._counted)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for whose in self._counted:
+            self.hosts[whose] -= 1
+            if not self.hosts[whose]:
+                del self.hosts[whose]
+        self._counted = ()
 
     def data_received(self, data: bytes) -> None:
         if self._ended_at or self._last_words is not None:
@@ -232,7 +246,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def look(self, now: float) -> None:
         """End this connection if it is too slow. ``now``: of the loop's clock."""
         receive_s, idle_s = self.settings.receive_s, self.settings.idle_s
-        allowed = receive_s if self._head_bytes else idle_s
+        head_s = receive_s
+        if self.hosts[_ALL] > 0.9 * self.settings.connections_max:
+            head_s, idle_s = receive_s / 6, min(receive_s / 6, idle_s)
+        in_body = self._head_bytes and not self._in_head
+        allowed = receive_s if in_body else head_s if self._head_bytes else idle_s
         running = self._running is not None and not self._running.response_complete
         if self._ended_at:
             if now - self._ended_at > receive_s:
@@ -292,6 +310,22 @@ class LimitedProtocol(HttpToolsProtocol):
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(STATUS_LINE[error.status] + lines.encode() + b"\r\n" + body)
         self._close_in_order()
+
+
+def _share(every: int) -> int:
+    """Of one address."""
+    return every - every // 4
+
+
+def _too_many(where: str, count: int, limit: int) -> HttpError:
+    return HttpError(
+        503,
+        f"too many connections{where}",
+        got=count,
+        limit=limit,
+        remedy="Use connections again for further requests, or another gateway",
+        headers={"Retry-After": "1"},
+    )
 
 
 async def look_at_connections(connections: set[Any]) -> None:

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -206,7 +207,8 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
 
 
 def _configuration(app: GatewayApp, settings: GatewaySettings) -> uvicorn.Config:
-    protocol = type("OurProtocol", (LimitedProtocol,), {"settings": settings})
+    own = {"settings": settings, "hosts": Counter()}
+    protocol = type("OurProtocol", (LimitedProtocol,), own)
     return uvicorn.Config(
         app,
         http=protocol,

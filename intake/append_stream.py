@@ -79,7 +79,7 @@ class AppendStream:
 
     @property
     def quiet_s(self) -> float:
-        """Seconds since it became idle; -1 while it is not."""
+        """As of ``AppendExchange``."""
         return self._exchange.quiet_s
 
     def depose(self, error: NotMaster) -> None:

@@ -1,7 +1,8 @@
 """The open calls of clients: streams of batches, and actions that are not answered yet.
 
-Streams are bounded in number. One beyond the limit ends the connection whose calls have been quiet
-longest: a client may keep a stream open for days, and one whose machine died never ends its own.
+Streams are bounded in number. One beyond the limit ends the connection whose calls have stored
+nothing for longest: a client may keep a stream open for days, and one whose machine died never ends
+its own; or one of the address that has most of them (``policy/places.py``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
+from ..policy.places import who_leaves
 from ..wheel.errors import NotMaster, NotRunning, Overloaded
 from .append_stream import AppendStream
 from .connections import Address, address_of
@@ -51,21 +53,24 @@ class OpenCalls:
             if self._closing.is_set():
                 raise NotRunning("the node is shutting down", remedy="Try again in a moment")
             if len(self.streams) >= self._streams_max:
-                self._make_room()
+                self._make_room(address_of(stream.peer)[0])
             if len(self.streams) >= self._streams_max:
                 raise Overloaded(
                     "too many open streams",
                     got=len(self.streams),
                     limit=self._streams_max,
-                    remedy="Share one client between threads, or close some",
+                    remedy="Share one client between threads, or close some; one that stores"
+                    f" nothing for {self._quiet_s:g} s leaves its place to another",
                 )
             self.streams.add(stream)
 
-    def _make_room(self) -> None:
-        """Under the lock: cut the connection that has been quiet longest, if long enough."""
+    def _make_room(self, host: str) -> None:
+        """Under the lock: cut the connection that has to leave for one from ``host``."""
         quiet_s = self._quiet_of_calls()
-        address = max(quiet_s, key=quiet_s.__getitem__)
-        if quiet_s[address] >= self._quiet_s and self._cut(address):
+        having = [address_of(stream.peer) for stream in self.streams]
+        places = [(address, address[0], quiet_s[address]) for address in having]
+        address = who_leaves(host, places, self._quiet_s)
+        if address is not None and self._cut(address):
             cut = {stream for stream in self.streams if address_of(stream.peer) == address}
             self.streams -= cut
             self._leaving |= cut

@@ -2,9 +2,9 @@
 
 Theory: Flight accepts every connection and lists none of them. But they are descriptors of this
 process, as slot files are, so the kernel lists them, has the time for which each has been quiet,
-and can shut one. A connection beyond the limit replaces the one that has been quiet longest; if
-none has been quiet for ``quiet_s``, it is *refused*: its calls are answered with an error for a
-moment, then it is shut.
+and can shut one. A connection beyond the limit replaces the one that has been quiet longest, if
+that is ``quiet_s`` or more, or one of the address that has most of them (``policy/places.py``); if
+there is none, it is *refused*: its calls are answered with an error for a moment, then it is shut.
 
     new --room, or a quiet one is shut-----> inside --quiet, and another is new------> shut
       |                                        ^
@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from urllib.parse import unquote
 
+from ..policy.places import who_leaves
 from ..wheel.errors import Overloaded
 
 CONNECTIONS_MAX = 1024
@@ -127,7 +128,7 @@ class Connections:
                 quiet_s[_remote(found)] = _quiet_s(found)
         for one, seconds in self._calls_quiet_s().items():
             if one in quiet_s:
-                quiet_s[one] = min(quiet_s[one], seconds)
+                quiet_s[one] = seconds  # who sends what nobody stores is quiet
         if cut := self._judge(quiet_s, time.monotonic()):
             cut_connections(self._port, cut)
 
@@ -138,14 +139,19 @@ class Connections:
         self._inside &= quiet_s.keys()
         since = {one: at for one, at in self._refused.items() if one in quiet_s}
         since |= {one: now_s for one in quiet_s if one not in self._inside and one not in since}
-        leave = [one for one in self._inside if quiet_s[one] >= self._quiet_s]
-        leave.sort(key=quiet_s.__getitem__)
+        could_leave = [(one, one[0], quiet_s[one]) for one in self._inside]
+        kept_out: set[str] = set()  # hosts for which nobody leaves
         cut = set()
         for one in list(since):
             if len(self._inside) >= self._limit:
-                if not leave:
-                    break
-                cut.add(leave.pop())
+                if one[0] in kept_out:
+                    continue
+                leaving = who_leaves(one[0], could_leave, self._quiet_s)
+                if leaving is None:
+                    kept_out.add(one[0])
+                    continue
+                could_leave = [place for place in could_leave if place[0] != leaving]
+                cut.add(leaving)
                 self._inside -= cut
             self._inside.add(one)
             del since[one]

@@ -14,8 +14,8 @@ Rules:
 - Nothing waits for a single client: what cannot be written at once is kept. Until it is gone no
   further answer of that connection is made, so its window fills and nothing more of it is read.
 - Connections are bounded in number, as each may hold a large batch of which a part has come. One
-  beyond the limit replaces the one that has been quiet longest, or has read nothing of its answers;
-  if that is less than ``quiet_s``, it is refused.
+  beyond the limit replaces the one that has stored nothing for longest, if that is ``quiet_s`` or
+  more, or one of the address that has most of them (``policy/places.py``), or it is refused.
 - A turn reads and answers so much of each connection at most: one that sends without end leaves
   the others their share.
 - A batch is not compressed: what is received is what it takes in memory.
@@ -37,6 +37,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from ..policy.places import who_leaves
 from ..wheel.arrowclaims import CLAIM_ERRORS, is_plain_batch
 from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, SlotwheelError
 from ..wheel.packets import ACCEPTED, COMMAND_BYTES_MAX, Packet, PacketReader, encode_packet
@@ -63,15 +64,16 @@ _GONE = select.EPOLLERR | select.EPOLLHUP
 class _Connection:
     """One client. ``exchange``: once its hello was accepted. ``ended``: nothing more is read."""
 
-    def __init__(self, sock: socket.socket, body_max: int) -> None:
+    def __init__(self, sock: socket.socket, host: str, body_max: int) -> None:
         self.sock = sock
+        self.host = host
         self.packets = PacketReader(COMMAND_BYTES_MAX, body_max)
         self.exchange: AppendExchange | None = None
         self.out = memoryview(b"")
         self.last_word = b""  # sent after all answers, before it is closed
         self.ended = False
         self.events = _READ
-        self.since_s = time.monotonic()  # when it began, or took bytes
+        self.began_s = time.monotonic()
 
     @property
     def reads(self) -> bool:
@@ -86,8 +88,9 @@ class _Connection:
 
     @property
     def quiet_s(self) -> float:
-        if self.exchange is None or self.out:
-            return time.monotonic() - self.since_s
+        """As of ``AppendExchange``."""
+        if self.exchange is None:
+            return time.monotonic() - self.began_s
         return self.exchange.quiet_s
 
 
@@ -287,22 +290,22 @@ class AppendEdge:
 
     def _accept(self) -> None:
         try:
-            sock, _ = self._listener.accept()
+            sock, address = self._listener.accept()
         except OSError:  # it is gone again, or no descriptor is free
             self._closing.wait(_PAUSE_S)
             return
         try:
-            self._admit(sock)
+            self._admit(sock, address[0])
         except BaseException as error:
             sock.close()
             if not isinstance(error, OSError):
                 raise
 
-    def _admit(self, sock: socket.socket) -> None:
+    def _admit(self, sock: socket.socket, host: str) -> None:
         """Errors: ``OSError`` when it is gone."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._has_place():
+        if not self._has_place(host):
             error = Overloaded(
                 "too many connections",
                 got=f"more than {self._connections_max} that are in use",
@@ -314,18 +317,19 @@ class AppendEdge:
                 sock.send(encode_packet(encode_refused(NO_BATCH, error)))
             return
         body_max = received_bytes_max(self._wheel.config.batch_bytes_max) + _HEAD_BYTES
-        connection = _Connection(sock, body_max)
+        connection = _Connection(sock, host, body_max)
         self._poll.register(sock, connection.events)
         self._connections[sock.fileno()] = connection
 
-    def _has_place(self) -> bool:
-        """Whether there may be one connection more; a quiet one leaves for it."""
+    def _has_place(self, host: str) -> bool:
+        """Whether there may be one connection more from ``host``; another one may leave for it."""
         if len(self._connections) < self._connections_max:
             return True
-        quietest = max(self._connections.values(), key=lambda one: one.quiet_s)
-        if quietest.quiet_s < self._quiet_s:
+        places = [(one, one.host, one.quiet_s) for one in self._connections.values()]
+        leaving = who_leaves(host, places, self._quiet_s)
+        if leaving is None:
             return False
-        self._drop(quietest)
+        self._drop(leaving)
         return True
 
     def _receive(self, connection: _Connection) -> None:
@@ -462,7 +466,6 @@ class AppendEdge:
     def _send(self, connection: _Connection) -> None:
         with contextlib.suppress(BlockingIOError):
             connection.out = connection.out[connection.sock.send(connection.out) :]
-            connection.since_s = time.monotonic()
 
     def _end(self, connection: _Connection, error: SlotwheelError) -> None:
         """Nothing more is read; the client gets the reason after all answers."""

@@ -102,7 +102,7 @@ class AppendExchange:
         self._batches = self._requests = self._requests_bytes = 0
         self._read = 0  # batches read
         self._answered = 0
-        self._active_s = time.monotonic()
+        self._stored_s = time.monotonic()  # when something was stored last, or it began
 
     @property
     def idle(self) -> bool:
@@ -111,8 +111,12 @@ class AppendExchange:
 
     @property
     def quiet_s(self) -> float:
-        """Seconds since it became idle; -1 while it is not."""
-        return time.monotonic() - self._active_s if self.idle else -1.0
+        """Seconds since it has stored a message; -1 while one is on its way. Empty batches, refused
+        ones, and answers that the client does not read are of no use to anybody."""
+        waiting = self._waiting
+        if (waiting is not None and waiting.rows) or any(map(_is_on_its_way, tuple(self._line))):
+            return -1.0
+        return time.monotonic() - self._stored_s
 
     @property
     def has_room(self) -> bool:
@@ -136,7 +140,6 @@ class AppendExchange:
         rows = 0 if batch is None else batch.num_rows
         nbytes = 0 if batch is None else batch.get_total_buffer_size()
         item = _InLine(sequence, request, batch, rows, nbytes, received_s)
-        self._active_s = time.monotonic()
         self._read += 1
         self._count(1, item)
         self._waiting = item
@@ -215,7 +218,6 @@ class AppendExchange:
             return None
         self._line.popleft()
         answer = self._answer(item)
-        self._active_s = time.monotonic()
         self._answered += 1
         self._count(-1, item)
         return (answer,)
@@ -227,6 +229,8 @@ class AppendExchange:
             return encode_refused(item.sequence, receipt)
         if isinstance(receipt, BaseException):
             return encode_refused(item.sequence, self._unexpected(receipt))
+        if receipt.count:
+            self._stored_s = time.monotonic()
         self._events.appended(receipt.count, item.nbytes, time.perf_counter() - item.received_s)
         if self._command.acks == "0":
             return None
@@ -294,6 +298,13 @@ def check_size(nbytes: int, limit: int) -> None:
             limit=f"{limit} bytes",
             remedy="Send smaller batches",
         )
+
+
+def _is_on_its_way(item: _InLine | NotMaster) -> bool:
+    """Whether messages of it are stored some time."""
+    if isinstance(item, NotMaster) or not item.rows:
+        return False
+    return isinstance(item.outcome, Future) and not item.outcome.done()
 
 
 def _result(outcome: AppendOutcome | None) -> Any:

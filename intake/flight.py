@@ -28,6 +28,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -168,10 +169,12 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             STEP_DOWN: self._step_down,
             PAGE: self._page,
             POLICIES: self._show_policies,
-            REGISTER: self._register,
-            FORGET: self._forget,
             CLOCK: self._operate_clock,
             ACKNOWLEDGE: self._acknowledge_unread,
+        }
+        self._changes: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
+            REGISTER: self._register,
+            FORGET: self._forget,
         }
         check_free(address)
         self.edge: AppendEdge | None = None
@@ -259,13 +262,16 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 self._connections.admit(context.peer())
                 return iter([accepted])
             self._connections.check(context.peer())
+            caller = address_of(context.peer())
             answer = self._actions.get(action.type)
+            if (changes := self._changes.get(action.type)) is not None:
+                answer = partial(changes, caller[0])
             if answer is None:
                 raise InvalidBatch(
                     "unknown action", got=repr(action.type[:80]), limit=", ".join(ACTIONS)
                 )
             body = b"" if action.body is None else action.body.to_pybytes()
-            with self._calls.waits_for_answer(address_of(context.peer())):
+            with self._calls.waits_for_answer(caller):
                 return iter([encode_json(answer(decode_json(body)))])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002
@@ -375,15 +381,15 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._check_master()
         return {"policies": self._port().current.to_dict()}
 
-    def _register(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _register(self, host: str, fields: dict[str, Any]) -> dict[str, Any]:
         rule = None if fields.get("rule") is None else parse_rule(fields["rule"])
         self._check_master()
-        settings = self._port().register(_group_of(fields), rule)
+        settings = self._port().register(_group_of(fields), rule, host)
         return {"policies": settings.to_dict()}
 
-    def _forget(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _forget(self, host: str, fields: dict[str, Any]) -> dict[str, Any]:
         self._check_master()
-        return {"policies": self._port().forget(_group_of(fields)).to_dict()}
+        return {"policies": self._port().forget(_group_of(fields), host).to_dict()}
 
     def _operate_clock(self, fields: dict[str, Any]) -> dict[str, Any]:
         port, do = self._operated_clock, fields.get("do", CLOCK_SHOW)

@@ -88,12 +88,13 @@ class PoliciesPort(Protocol):
 
     @property
     def current(self) -> PolicySet: ...
-    def register(self, group: str, rule: Rule | None) -> PolicySet:
-        """Errors: ``InvalidMessage`` when the group has another rule; ``NotMaster``,
-        ``NotRunning``."""
+    def register(self, group: str, rule: Rule | None, host: str) -> PolicySet:
+        """``host``: the address whose wish it is. Errors: ``InvalidMessage`` when the group has
+        another rule; ``InvalidConfiguration``, ``Overloaded``: too many, or too often;
+        ``NotMaster``, ``NotRunning``."""
 
-    def forget(self, group: str) -> PolicySet:
-        """Errors: ``NotMaster``, ``NotRunning``."""
+    def forget(self, group: str, host: str) -> PolicySet:
+        """Errors: ``Overloaded``, ``NotMaster``, ``NotRunning``."""
 
 
 class ClockPort(Protocol):

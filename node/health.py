@@ -5,16 +5,20 @@
 and nothing that it was told to do fails again and again (``duty.py``).
 Both answer 200 or 503 with a JSON object that gives the reasons. The server has no authentication
 and listens on loopback by default. A request for a name that somebody outside could have gets 421,
-or a page of theirs could read the metrics. A connection beyond the limit is closed at once.
+or a page of theirs could read the metrics. A connection beyond the limit takes the place of one
+that is open for longer than a request may take, or of one of the address that has most of them
+(``policy/places.py``), or is closed at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,12 +27,15 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..intake.ports import Page
 from ..policy.hostnames import HostNames
+from ..policy.places import who_leaves
 from ..wheel.errors import AddressInUse
 from .config import check_address
 from .descriptors import METRICS_MAX
 
 log = logging.getLogger("slotwheel.node")
 
+REQUEST_S = 5.0
+"""How long, s, a request may take to arrive while others wait for its place."""
 _JSON = "application/json"
 Reasons = Callable[[], list[str]]
 
@@ -81,16 +88,27 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._places = threading.Semaphore(METRICS_MAX)
+        self._lock = threading.Lock()
+        self._open: dict[Any, tuple[str, float]] = {}  # socket to host, and since when
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
-        return self._places.acquire(blocking=False)
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        host, now = client_address[0], time.monotonic()
+        with self._lock:
+            if len(self._open) >= METRICS_MAX:
+                places = [(one, whose, now - since) for one, (whose, since) in self._open.items()]
+                leaving = who_leaves(host, places, REQUEST_S)
+                if leaving is None:
+                    return False
+                del self._open[leaving]
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    leaving.shutdown(socket.SHUT_RDWR)
+            self._open[request] = host, now
+        return True
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         log.debug("a request for metrics failed", exc_info=True)
@@ -107,7 +125,7 @@ def _verdict(reasons: list[str]) -> tuple[int, str, bytes]:
 
 def _handler(pages: Mapping[str, Page], known: HostNames) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = 5.0
+        timeout = REQUEST_S
         server_version = "slotwheel"
         sys_version = ""
 

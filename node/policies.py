@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from ..policy.policyset import PolicySet
+from ..policy.policyset import PolicySet, rule_bytes
 from ..policy.rule import Rule
 from ..wheel.errors import NotMaster, NotRunning, Overloaded
 from .events import NodeEvents
+from .registrants import Registrants
 
 CHANGE_S = 10.0
 _TURN_S = 1.0
@@ -45,18 +46,25 @@ class GroupPolicies:
         self._known: tuple[Mapping[str, Any], PolicySet] = ({}, PolicySet())
         self._applied: Mapping[str, Any] | None = None
         self._applying = threading.Lock()
+        self._registrants = Registrants(time.monotonic)
 
     @property
     def current(self) -> PolicySet:
         """As committed on this node."""
         return self._read()[1]
 
-    def register(self, group: str, rule: Rule | None) -> PolicySet:
-        """Errors: as of ``PolicySet.registered``; ``NotMaster``, ``NotRunning``."""
+    def register(self, group: str, rule: Rule | None, host: str = "") -> PolicySet:
+        """``host``: whose wish it is. Errors: as of ``PolicySet.registered`` and
+        ``Registrants.registers``; ``NotMaster``, ``NotRunning``."""
+        stored = self.current.groups
+        if group not in stored:
+            self._registrants.registers(host, group, rule_bytes(group, rule), stored)
         return self._change(lambda settings: settings.registered(group, rule), CHANGE_S)
 
-    def forget(self, group: str) -> PolicySet:
-        """Errors: ``NotMaster``, ``NotRunning``."""
+    def forget(self, group: str, host: str = "") -> PolicySet:
+        """Errors: ``Overloaded``: too often by ``host``; ``NotMaster``, ``NotRunning``."""
+        if group in self.current.groups:
+            self._registrants.forgets(host)
         return self._change(lambda settings: settings.forgotten(group), CHANGE_S)
 
     def turn(self) -> float:

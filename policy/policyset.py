@@ -35,6 +35,10 @@ from .shown import shown
 
 BYTES_MAX = 256 * 1024
 GROUPS_MAX = 1000
+GROUPS_BYTES_MAX = BYTES_MAX // 2
+"""Of the rules of all groups: the other half is the policies' own, whoever registers."""
+RULE_BYTES_MAX = 4 * 1024
+"""Of one group's rule. Each change writes all policies to the journal."""
 _WRITTEN = {"levels", "policies", "routes"}
 _STORED = {*_WRITTEN, "version", "groups"}
 
@@ -167,13 +171,22 @@ class PolicySet:
 
     def registered(self, group: str, rule: Rule | None) -> PolicySet:
         """These settings with the rule of a consumer group. Errors: ``InvalidMessage`` when another
-        one is registered; ``InvalidConfiguration`` for too many groups."""
+        one is registered; ``InvalidConfiguration`` for too many groups, or too large a rule."""
         if group not in self.groups:
-            if len(self.groups) >= GROUPS_MAX:
+            nbytes = rule_bytes(group, rule)
+            if nbytes > RULE_BYTES_MAX:
+                raise InvalidConfiguration(
+                    f"the rule of consumer group {group} is too large",
+                    got=f"{nbytes} bytes",
+                    limit=f"{RULE_BYTES_MAX} bytes",
+                    remedy="Test a header that says it shorter, or filter in the handler",
+                )
+            every = sum(rule_bytes(name, one) for name, one in self.groups.items()) + nbytes
+            if len(self.groups) >= GROUPS_MAX or every > GROUPS_BYTES_MAX:
                 raise InvalidConfiguration(
                     "too many consumer groups with rules",
                     got=group,
-                    limit=GROUPS_MAX,
+                    limit=f"{GROUPS_MAX}, and {GROUPS_BYTES_MAX} bytes",
                     remedy="Remove those that are gone: slotwheel routes forget GROUP",
                 )
             return self._next(replace(self, groups={**self.groups, group: rule}))
@@ -207,6 +220,11 @@ class PolicySet:
                 remedy="Take some out",
             )
         return found
+
+
+def rule_bytes(group: str, rule: Rule | None) -> int:
+    """How much a group's rule takes in the policies."""
+    return len(json.dumps({group: None if rule is None else rule.to_dict()}))
 
 
 def _damaged(fields: object) -> InvalidConfiguration:

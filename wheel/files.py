@@ -9,6 +9,7 @@ Rules
 - ``sync`` or ``write_back`` that fails raises ``SyncFailed``; the process must end (the kernel may
   have dropped the dirty pages and will report success next time).
 - One process a data directory: ``DirectoryLock``.
+- Only regular files are opened, by whomever and for whatever (``regular``).
 - Creating, linking, renaming or deleting is durable only after ``sync_dir`` (or ``sync_all``).
 """
 
@@ -176,14 +177,19 @@ _NOT_REGULAR = {
 
 
 def open_regular(path: str | os.PathLike[str]) -> OsHandle:
-    """Open a file for reading that somebody else may have put there. Anything but a regular file is
-    refused before it is read: a pipe would hold the reader for ever, a device has no end, and a
-    symbolic link leads out of the directory. Errors: ``OSError``, among them
-    ``FileNotFoundError``."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    """Open a file for reading. Errors: as of ``regular``, among them ``FileNotFoundError``."""
+    return OsHandle(regular(path, os.O_RDONLY), os.fspath(path))
+
+
+def regular(path: str | os.PathLike[str], flags: int, dir_fd: int | None = None) -> int:
+    """A descriptor of a file that somebody else may have put there; also an ``opener`` for
+    ``open``. Anything but a regular file is refused before it is read or written: a pipe would hold
+    the caller for ever, a device has no end, and a symbolic link leads out of the directory. A new
+    file is nobody's but its owner's and, if the umask says so, its group's. Errors: ``OSError``."""
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     shown = os.fspath(path)
     try:
-        fd = os.open(path, flags)
+        fd = os.open(path, flags, 0o640, dir_fd=dir_fd)
     except OSError as error:
         refused = {errno.ELOOP: "a symbolic link", errno.ENXIO: "a socket or a pipe"}
         if error.errno not in refused:
@@ -193,7 +199,7 @@ def open_regular(path: str | os.PathLike[str]) -> OsHandle:
     if kind != stat.S_IFREG:
         os.close(fd)
         raise _not_regular(shown, _NOT_REGULAR.get(kind, "another kind"))
-    return OsHandle(fd, shown)
+    return fd
 
 
 def _not_regular(path: str, found: str) -> OSError:
@@ -223,10 +229,11 @@ class OsFiles:
         return os.path.join(self.root, path)
 
     def open(self, path: str, *, create: bool = False) -> OsHandle:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return OsHandle(os.open(path, flags, 0o644, dir_fd=self._root_fd), self._absolute(path))
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        return OsHandle(regular(path, flags, self._root_fd), self._absolute(path))
 
     def map(self, path: str, length: int) -> pa.Buffer:
+        os.close(regular(path, os.O_RDONLY, self._root_fd))
         with pa.memory_map(self._absolute(path)) as mapped:
             return mapped.read_buffer(length)
 
@@ -285,7 +292,7 @@ class DirectoryLock:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._path = os.path.join(os.fspath(root), "LOCK")
         os.makedirs(os.fspath(root), exist_ok=True)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = regular(self._path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -49,11 +49,13 @@ class Policies:
     def change(self, text: str) -> None:
         self._current = self._current.changed(PolicySet.from_toml(text, "test"))
 
-    def register(self, group: str, rule: Rule | None) -> PolicySet:
+    def register(self, group: str, rule: Rule | None, host: str) -> PolicySet:
+        assert host == "127.0.0.1"
         self._current = self._current.registered(group, rule)
         return self._current
 
-    def forget(self, group: str) -> PolicySet:
+    def forget(self, group: str, host: str) -> PolicySet:
+        assert host == "127.0.0.1"
         self._current = self._current.forgotten(group)
         return self._current
 

@@ -531,6 +531,34 @@ def test_too_many_connections_are_turned_away(limited: GatewayProcess) -> None:
     eventually(lambda: len(remote_ports(limited)) < 5)
 
 
+def test_one_address_leaves_places_to_others_and_so_does_who_is_quiet(
+    limited: GatewayProcess,
+) -> None:
+    def connect(host: str) -> socket.socket:
+        return socket.create_connection(address, 30, source_address=(host, 0))
+
+    address = limited.connect().getpeername()
+    head = b"GET /v1/levels HTTP/1.1\r\nHost: localhost\r\n"
+    with ExitStack() as stack:
+        many = [stack.enter_context(connect("127.0.0.2")) for _ in range(CONNECTIONS_MAX)]
+        assert b"too many connections from one address" in received(many[-1])
+        others = [stack.enter_context(connect("127.0.0.3")) for _ in range(CONNECTIONS_MAX // 4)]
+        slow = [others[0], many[0]]
+
+        def served() -> bool:
+            with suppress(OSError):  # slow, but never silent
+                for one in slow:
+                    one.sendall(b"A")
+            with connect("127.0.0.4") as newcomer:
+                newcomer.sendall(head + b"Connection: close\r\n\r\n")
+                return statuses(received(newcomer)) == [200]
+
+        for one in slow:
+            one.sendall(head)
+        eventually(served)
+        eventually(lambda: not {one.getsockname()[1] for one in slow} & remote_ports(limited))
+
+
 def test_nothing_waits_for_who_is_slow(limited: GatewayProcess) -> None:
     head = (
         b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"

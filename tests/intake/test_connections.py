@@ -253,3 +253,14 @@ def seen(node: FlightIntake) -> set[tuple[str, int]]:
 
 def address_of_socket(one: socket.socket) -> tuple[str, int]:
     return address_of("ipv4:{}:{}".format(*one.getsockname()))
+
+
+def test_an_address_with_most_connections_leaves_one_to_another_address() -> None:
+    found = Connections(3, 3600)
+    mine = {("10.0.0.1", port): float(port) for port in (1, 2, 3)}
+    assert found._judge(mine, 0.0) == set()
+    assert found._judge(mine | {("10.0.0.1", 4): 0.0}, 0.0) == set()
+    assert list(found._refused) == [("10.0.0.1", 4)]
+    assert found._judge(mine | {("10.0.0.2", 5): 0.0}, 0.0) == {("10.0.0.1", 3)}
+    both = {("10.0.0.1", 1): 1.0, ("10.0.0.1", 2): 2.0, ("10.0.0.2", 5): 0.0}
+    assert found._judge(both | {("10.0.0.2", 6): 0.0}, 0.0) == set(), "one has two, one has one"

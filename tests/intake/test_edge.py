@@ -28,7 +28,13 @@ from slotwheel.intake.flight import FlightIntake, check_free
 from slotwheel.intake.ports import IntakeEvents
 from slotwheel.node.threads import Threads
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import AddressInUse, NotMaster, Overloaded, SlotwheelError
+from slotwheel.wheel.errors import (
+    AddressInUse,
+    InvalidMessage,
+    NotMaster,
+    Overloaded,
+    SlotwheelError,
+)
 from slotwheel.wheel.packets import MAGIC, PacketReader, encode_hello, encode_packet
 from slotwheel.wheel.protocol import (
     IN_FLIGHT_MAX,
@@ -39,7 +45,7 @@ from slotwheel.wheel.protocol import (
     decode_answer,
     encode_sequence,
 )
-from support.exchange import action, rows
+from support.exchange import Exchange, action, rows
 from support.fakewheel import FakeWheel
 from support.waiting import eventually, now_ms
 from support.wheels import opened
@@ -405,7 +411,7 @@ def test_an_unforeseen_error_is_an_alarm_and_the_edge_goes_on(
     accept = AppendEdge._admit
     with served(FakeWheel(), alarms=alarms) as server:
 
-        def fail_once(edge: AppendEdge, sock: socket.socket) -> None:
+        def fail_once(edge: AppendEdge, sock: socket.socket, host: str) -> None:
             monkeypatch.setattr(AppendEdge, "_admit", accept)
             raise MemoryError("no memory")
 
@@ -569,3 +575,59 @@ def test_each_connection_gets_the_answers_to_its_own_batches(tmp_path: Path) -> 
             for value in piece.rows.column("value").to_pylist()
         ]
         assert stored == dict(enumerate(kept))
+
+
+USELESS = {"nothing": None, "empty batches": rows(), "what is refused": rows(b"refuse")}
+
+
+@pytest.mark.parametrize("useless", USELESS)
+@pytest.mark.parametrize("kind", [EdgeClient, Exchange])
+def test_who_stores_nothing_keeps_nobody_out(
+    kind: type[EdgeClient] | type[Exchange], useless: str
+) -> None:
+    wheel, stop = FakeWheel(), threading.Event()
+
+    def refuse(batch: pa.RecordBatch) -> None:
+        if batch.num_rows and batch["value"][0].as_py() == b"refuse":
+            raise InvalidMessage("refused")
+
+    wheel.before_append = refuse
+
+    def begun() -> EdgeClient | Exchange:
+        made = kind(server)
+        return made if isinstance(made, EdgeClient) else made.begin()
+
+    def go_on_sending() -> None:
+        for sequence in itertools.count():
+            for client in useless_ones:
+                if USELESS[useless] is not None:
+                    client.send(USELESS[useless], sequence)
+                    client.answer()
+            if stop.wait(0.02):
+                break
+
+    with served(wheel, streams_max=4, quiet_s=0.5) as server:
+        useful, *useless_ones = (begun() for _ in range(4))
+        sending = threading.Thread(target=go_on_sending)
+        sending.start()
+        try:
+            eventually(lambda: min(places(server)) >= 0.5, 20)
+            useful.send(rows(b"x"), 1)
+            assert isinstance(useful.answer(), StoredBatch)
+        finally:
+            stop.set()
+            sending.join()
+        newcomer = begun()
+        newcomer.send(rows(b"mine"), 1)
+        assert isinstance(newcomer.answer(), StoredBatch)
+        useful.send(rows(b"x"), 2)
+        assert isinstance(useful.answer(), StoredBatch), "it was not in the way"
+
+
+def places(server: FlightIntake) -> list[float]:
+    """For how long each stream has stored nothing."""
+    edge = server.edge
+    assert edge is not None
+    with server._calls._lock:
+        streams = [one.quiet_s for one in server._calls.streams]
+    return streams or [one.quiet_s for one in list(edge._connections.values())]

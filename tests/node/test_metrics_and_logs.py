@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +17,15 @@ from hypothesis import strategies as st
 
 from slotwheel.delivery.ports import DeliveryEvents
 from slotwheel.intake.ports import IntakeEvents
+from slotwheel.node import health
 from slotwheel.node.config import NodeConfig
 from slotwheel.node.events import NodeEvents
+from slotwheel.node.health import HealthServer
 from slotwheel.node.histogram import ArrayHistogram
 from slotwheel.node.logs import event, set_up
 from slotwheel.node.metrics import Metrics
 from slotwheel.wheel.errors import InvalidConfiguration, InvalidMessage
+from support.waiting import eventually
 
 BOUNDS = (0.001, 0.01, 1.0)
 
@@ -86,6 +91,32 @@ def stream() -> Iterator[io.StringIO]:
     yield io.StringIO()
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+def test_who_sends_a_request_for_metrics_byte_by_byte_keeps_nobody_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "METRICS_MAX", 3)
+    monkeypatch.setattr(health, "REQUEST_S", 0.3)
+    server = HealthServer("127.0.0.1:0", {"/healthz": lambda: (200, "text/plain", b"well")})
+    with closing(server), ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30))
+            for _ in range(3)
+        ]
+
+        def is_served() -> bool:
+            for one in slow:
+                with suppress(OSError):
+                    one.sendall(b"G")
+            with socket.create_connection(("127.0.0.1", server.port), 30) as newcomer:
+                newcomer.sendall(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+                with suppress(ConnectionError):
+                    return newcomer.makefile("rb").read().endswith(b"well")
+            return False
+
+        eventually(is_served)
+        assert is_served(), "and leaves its own place"
 
 
 def test_text_lines_quote_what_needs_it(stream: io.StringIO) -> None:

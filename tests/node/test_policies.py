@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +15,9 @@ import pytest
 from slotwheel import Client, InvalidMessage, Message
 from slotwheel.node import policies as policies_module
 from slotwheel.node.policies import GroupPolicies
+from slotwheel.node.registrants import CHANGES_MAX, GROUPS_OF_ONE_MAX
 from slotwheel.policy.policyset import PolicySet
-from slotwheel.policy.rule import parse_rule
+from slotwheel.policy.rule import Rule, parse_rule
 from slotwheel.wheel.errors import InvalidConfiguration, NotMaster, NotRunning, Overloaded
 from support.nodeprocess import NodeProcess, run_process
 from support.peers import Peers
@@ -118,6 +121,41 @@ def test_a_group_registers_beside_a_file() -> None:
     assert (engine.changes, events.versions) == (4, [1])
 
 
+def test_one_address_fills_no_table_and_no_journal() -> None:
+    engine = Engine()
+    policies, _ = made(engine)
+    large = parse_rule({"header": "h", "equals": "x" * 3_000})
+    written = 0
+
+    def tries(wish: Callable[[], object]) -> bool:
+        nonlocal written
+        before = engine.changes
+        try:
+            wish()
+        except (InvalidConfiguration, Overloaded):
+            assert engine.changes == before
+            return False
+        if engine.changes > before:
+            written += len(json.dumps(policies.current.to_dict()))
+        return True
+
+    def registered(prefix: str, count: int, rule: Rule, host: str) -> int:
+        names = [f"{prefix}{number}" for number in range(count)]
+        return sum(tries(partial(policies.register, name, rule, host)) for name in names)
+
+    assert 5 < registered("g", 100, large, "10.0.0.66") < 20
+    assert registered("g", 1, large, "10.0.0.66"), "equal: nothing is stored"
+    assert registered("another's", 1, EU, "10.0.0.7")
+    assert registered("h", GROUPS_OF_ONE_MAX + 50, EU, "10.0.0.8") == GROUPS_OF_ONE_MAX
+    assert written < 12 << 20
+    changes = engine.changes
+    for _ in range(CHANGES_MAX):
+        tries(partial(policies.forget, "g0", "10.0.0.66"))
+        registered("g", 1, large, "10.0.0.66")
+    assert engine.changes - changes < CHANGES_MAX + 50, "the same one, again and again"
+    assert policies.forget("another's0", "10.0.0.7").groups
+
+
 def test_members_that_come_at_once_are_all_registered_or_told() -> None:
     engine = Engine()
     policies, _ = made(engine)
@@ -187,20 +225,11 @@ def test_a_file_that_cannot_be_the_groups_keeps_nobody() -> None:
     engine = Engine()
     values = [f"{n:04}" * 500 for n in range(100)]
     rule = {"header": "h", "in": values}
-    made(engine)[0].register("g", parse_rule(rule))
+    engine.change_settings({}, {"version": 1, "groups": {"g": rule}})  # of an older version
     routes = {"routes": {"r": [{"where": rule, "to": ["t"]}]}}
     policies, _ = made(engine, PolicySet.from_dict(routes))
     with pytest.raises(InvalidConfiguration, match="too large"):
         policies.settle(threading.Event())
-
-
-def test_policies_that_grow_too_large_are_refused() -> None:
-    policies, _ = made(Engine())
-    rule = parse_rule({"header": "h", "in": [f"{n:04}" * 500 for n in range(100)]})
-    policies.register("g", rule)
-    with pytest.raises(InvalidConfiguration, match="too large"):
-        policies.register("h", rule)
-    assert set(policies.current.groups) == {"g"}
 
 
 # -- as processes

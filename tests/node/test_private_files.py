@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,15 @@ def test_nobody_else_may_read_the_files(
         found = path.stat().st_mode & 0o777
         assert found & ~mode == 0, f"{path}: {found:o}"
         assert found & mode == (mode if path.is_dir() else mode & 0o666), f"{path}: {found:o}"
+
+
+def test_what_any_command_writes_is_nobody_elses() -> None:
+    code = """
+import os
+from slotwheel.cli import main
+os.umask(0o022)
+main.run = lambda arguments: print(f"{os.umask(0):o}")
+main.main(["replay"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "77\n"

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.policy.policyset import BYTES_MAX, GROUPS_MAX, PolicySet
+from slotwheel.policy.policyset import (
+    BYTES_MAX,
+    GROUPS_BYTES_MAX,
+    GROUPS_MAX,
+    RULE_BYTES_MAX,
+    PolicySet,
+)
 from slotwheel.policy.rule import parse_rule
 from slotwheel.wheel.errors import InvalidConfiguration, InvalidMessage, SlotwheelError
 
@@ -108,8 +114,23 @@ def test_too_many_groups() -> None:
     assert full.registered("g7", None) is full
     with pytest.raises(InvalidConfiguration, match="too many consumer groups") as caught:
         full.registered("more", None)
-    assert caught.value.limit == GROUPS_MAX
+    assert str(GROUPS_MAX) in str(caught.value.limit)
     assert full.forgotten("g7").registered("more", None).version == 1002
+
+
+def test_rules_of_groups_are_small_and_leave_room_for_the_policies() -> None:
+    for nbytes in (RULE_BYTES_MAX, 200_000):
+        rule = parse_rule({"header": "h", "equals": "x" * nbytes})
+        with pytest.raises(InvalidConfiguration, match="rule of consumer group g is too large"):
+            PolicySet().registered("g", rule)
+    rule = parse_rule({"header": "h", "equals": "x" * (RULE_BYTES_MAX - 100)})
+    found = PolicySet()
+    for number in range(GROUPS_BYTES_MAX // RULE_BYTES_MAX):
+        found = found.registered(f"g{number}", rule)
+    with pytest.raises(InvalidConfiguration, match="too many consumer groups"):
+        found.registered("another", rule)
+    assert found.registered("g0", rule) is found
+    assert "orders" in found.changed(read(TOML)).policies, "the other half is the policies'"
 
 
 def test_too_large_for_an_entry() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from slotwheel.cli import main
 from slotwheel.reading import layout
-from slotwheel.reading.state import load_state
+from slotwheel.reading.state import load_here
 from slotwheel.wheel.state import STATE_DIRECTORY, StoredState
 from support.spark import Replay, spark_session
 
@@ -29,7 +29,7 @@ def _quick_states(monkeypatch: pytest.MonkeyPatch) -> None:
     damages one reads it as the proof does, in a process of its own."""
 
     def read_state(root: str | Path) -> StoredState | None:
-        return load_state(root) if (Path(root) / STATE_DIRECTORY).is_dir() else None
+        return load_here(root) if (Path(root) / STATE_DIRECTORY).is_dir() else None
 
     monkeypatch.setattr(layout, "read_state", read_state)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+
+_PAGE_BYTES = 4096
+_LEAF = 2  # P_LEAF of lmdb.h
 
 
 def flipped(content: bytes, bit: int) -> bytes:
@@ -24,3 +28,14 @@ def flip(path: Path, at: int = -1) -> None:
 def cut(path: Path, nbytes: int = 1) -> None:
     """Take bytes from the end of a file."""
     path.write_bytes(path.read_bytes()[:-nbytes])
+
+
+def forge_page(path: Path) -> None:
+    """Let the first record of each leaf of an LMDB store lie behind the file: LMDB believes it, and
+    reading it ends the process."""
+    content = bytearray(path.read_bytes())
+    for page in range(0, len(content), _PAGE_BYTES):
+        number, flags = struct.unpack_from("<Q2xH", content, page)
+        if number == page // _PAGE_BYTES and flags == _LEAF:
+            struct.pack_into("<H", content, page + 16, 0xFFF0)
+    path.write_bytes(content)

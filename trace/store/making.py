@@ -19,7 +19,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ...wheel.errors import SyncFailed
-from ...wheel.files import OsFiles
+from ...wheel.files import OsFiles, regular
 from ...wheel.rows import from_numpy
 from ...wheel.schema import UInt64s, times
 from ..events import STORED
@@ -53,6 +53,7 @@ class SegmentMaker:
         self._root, self._name = root, name
         self._events = root / (name.events_file + NEW_SUFFIX)
         self._index = root / (name.index_file + NEW_SUFFIX)
+        os.close(regular(self._events, os.O_WRONLY | os.O_CREAT))
         self._sink = pa.OSFile(str(self._events), "wb")
         self._writer = pa.ipc.new_file(self._sink, STORED, options=_WRITING)
         self._rows = 0
@@ -99,7 +100,7 @@ class SegmentMaker:
         for name, column in columns.items():
             arrays |= column.arrays(name)
         fields = asdict(about) | {"rows": self._rows, "positions": list(about.positions.items())}
-        with self._index.open("wb") as file:
+        with open(self._index, "wb", opener=regular) as file:
             for part in index_parts(fields, arrays):
                 file.write(part)
         for path in (self._index, self._events):
