@@ -32,8 +32,8 @@ def test_a_node_with_kafka(
 ) -> None:
     name, dead_letters = topic("orders", 3), topic("dead")
     data, receipts = tmp_path / "data", tmp_path / "receipts"
-    options = ("--sink", "kafka-python", "--bootstrap", broker.bootstrap)
-    options += ("--unknown-topics", "accept")
+    kafka = ("--sink", "kafka-python", "--bootstrap", broker.bootstrap)
+    options = (*kafka, "--unknown-topics", "accept")
     with NodeProcess(data, *options, "--dead-letter-topic", dead_letters) as node:
         with Client(node.address, receipts=receipts) as client:
             client.send_many(
