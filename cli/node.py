@@ -136,7 +136,7 @@ def _limits(function: F) -> F:
     type=host_name,
     metavar="NAME",
     multiple=True,
-    help="Of --http and --metrics: as of 'slotwheel gateway'; may be repeated.",
+    help="Let --http and --metrics answer requests for this name, too; may be repeated.",
 )
 @click.option("--http-log", is_flag=True, help="With --http: log each request.")
 @click.option(
@@ -204,9 +204,9 @@ def _limits(function: F) -> F:
     "--unknown-topics",
     type=click.Choice(UNKNOWN_TOPICS),
     default=UNKNOWN_TOPICS[0],
-    help="With a Kafka sink, what becomes of a message to a topic that Kafka does not have: it is"
-    " refused when it is sent, or accepted, and a dead letter if the topic is still missing when it"
-    " is due.",
+    help="With a Kafka sink, what to do with a message to a topic that Kafka does not have: refuse"
+    " it when it is sent, or accept it. Once accepted, it becomes a dead letter if the topic is"
+    " still missing when it is due.",
 )
 @click.option(
     "--delivery",
@@ -257,9 +257,9 @@ def _limits(function: F) -> F:
     "--memory",
     type=size,
     metavar="BYTES",
-    help="How much memory the node and its gateway may use: --tail-bytes, --tail-bytes-refuse,"
-    " --window-bytes and --chunk-bytes are less by default where that is little. [default: the"
-    " limit of the process's control group, or the machine's memory]",
+    help="How much memory the node and its gateway may use. Where that is less than they need,"
+    " --tail-bytes, --tail-bytes-refuse, --window-bytes and --chunk-bytes have smaller defaults."
+    " [default: the limit of the process's control group, or the machine's memory]",
 )
 @_limits
 def command(

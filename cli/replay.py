@@ -79,8 +79,8 @@ def _kafka(value: str) -> dict[str, str]:
     multiple=True,
     envvar="SLOTWHEEL_REPLAY_KAFKA",  # SLOTWHEEL_KAFKA is of commands that need not read Kafka
     metavar="HOST:PORT,…",
-    help="Kafka's brokers, where messages were delivered. Once more for each setting of the client,"
-    " NAME=VALUE in librdkafka's names, or a file of such lines.",
+    help="Kafka's brokers, where messages were delivered. Give it again for each setting of the"
+    " client, NAME=VALUE in librdkafka's names, or for a file of them.",
 )
 @click.option(
     "--topic",

@@ -207,8 +207,8 @@ def kafka_option(function: F) -> F:
         multiple=True,
         metavar="NAME=VALUE",
         help="A setting of every Kafka client, in librdkafka's names, such as"
-        " security.protocol=SSL; or a file of such lines, for those that nobody may see. May be"
-        " repeated.",
+        " security.protocol=SSL; or a file of such lines, as others can see a command line and the"
+        " passwords in it. May be repeated.",
     )(function)
 
 

@@ -36,7 +36,7 @@ _OF_SOURCE = ("partition", "position", "lag")
 @click.option(
     "--acknowledge",
     is_flag=True,
-    help="Forget what is named as not read of the delay topics, after it is shown.",
+    help="Show which records of delay topics can never be read any more, and forget them.",
 )
 @json_option
 def command(address: str, timeout: timedelta, acknowledge: bool, as_json: bool) -> None:
@@ -89,9 +89,9 @@ def _print_delay_topics(found: dict[str, Any]) -> None:
 
 def _unread_text(one: dict[str, Any]) -> str:
     where = f"{time_text(one['at_ms'])}  {one['topic']}"
-    anew = "" if one["what"] == MISSED else f" of the topic {one['topic_id']}, which was made anew"
+    anew = "" if one["what"] == MISSED else f" of the topic {one['topic_id']}, which was deleted"
     if "partition" not in one:
-        return f"{where}: nothing{anew} is known to be unread"
+        return f"{where}: as far as is known, everything{anew}, was read"
     last = one["last"]
     first = one["first"]
     what = f"offset {first}, and what came behind it"

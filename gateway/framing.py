@@ -1,9 +1,10 @@
 """What must be clear from the head of a request: where the request ends.
 
-The accident: a proxy and the gateway that disagree about it read what one caller sent as the body
-of one request as another request, past whatever the proxy checks. The parser refuses most of what
-can be read in two ways (two lengths, a length beside chunks, folded lines, ends of lines without
-CR); here is what it lets through.
+The accident: a caller hides a request in the body of another one. If a proxy and the gateway
+disagree about where that body ends, the proxy passes it on as a body, and the gateway answers the
+hidden request, which the proxy has never checked. The parser refuses most of what can be read in
+two ways (two lengths, a length beside chunks, folded lines, ends of lines without CR); the rest is
+refused here.
 """
 
 from __future__ import annotations
@@ -54,4 +55,4 @@ def unreadable(method: bytes, error: Exception) -> HttpError:
             limit="HTTP/1.1",
             remedy="Tell the client to speak HTTP/1.1",
         )
-    return HttpError(400, "what came is no request of HTTP/1.1", got=error)
+    return HttpError(400, "this is no request of HTTP/1.1", got=error)

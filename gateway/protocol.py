@@ -51,8 +51,8 @@ _ALL = "all"
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. ``settings`` and ``hosts``, the number of connections by address and of all
-    (``_ALL``), without those that were refused, are set on a subclass for each server."""
+    """One connection. Each server has a subclass with its own ``settings`` and ``hosts``: the
+    number of connections by address and of all (``_ALL``), without those that were refused."""
 
     settings = GatewaySettings()
     hosts: ClassVar[Counter[str]] = Counter()
@@ -313,7 +313,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def _share(every: int) -> int:
-    """Of one address."""
+    """How many connections one address may have."""
     return every - every // 4
 
 
@@ -323,7 +323,7 @@ def _too_many(where: str, count: int, limit: int) -> HttpError:
         f"too many connections{where}",
         got=count,
         limit=limit,
-        remedy="Use connections again for further requests, or another gateway",
+        remedy="Send further requests over open connections, or to another gateway",
         headers={"Retry-After": "1"},
     )
 

@@ -16,9 +16,10 @@ Rules
   gone) stops that source only, and is a reason why the node is not ready.
 - Records are taken only if the topic id is the same after the poll as before the reading began:
   otherwise records of a topic made anew would be taken for those of the old one, and skipped.
-- Where a source begins is agreed first and stored in Kafka then: another master would decide by
-  what is stored, and not as this one did. Nothing is read of it before it is stored, so that an
-  empty directory can trust that what has no offset there was not read.
+- The group agrees on where a source begins before that is stored in Kafka: a master that finds it
+  stored and not agreed would decide by it, and perhaps not as this one did. A source is read only
+  after that, so that an empty directory can trust that a source without a stored offset was never
+  read.
 - A source of which nothing is heard at ``SILENT_CHECKS`` is not read, whatever the client says:
   its leader may answer nobody while all others do.
 - No exception ends the loop.
@@ -78,7 +79,7 @@ is not read. Checks and not seconds: while an append waits for room nobody asks.
 
 _NO_LEADER = "the partition has no leader"
 _NO_ANSWER = "the partition's leader does not answer"
-_NO_RECORDS = "Kafka has records of it, and gives none"
+_NO_RECORDS = "the partition has records, and its leader returns none"
 
 
 class _MadeAnew(Exception):
@@ -126,7 +127,7 @@ class DelayTopicIntake:
         self._reading: set[Place] = set()
         self._ends: dict[tuple[str, int], int] = {}
         """By topic id and source: the end that was seen last, also of topics that are gone."""
-        self._topic_problems = dict.fromkeys(self._topics, "Kafka was not asked yet")
+        self._topic_problems = dict.fromkeys(self._topics, "Kafka has not been asked yet")
         self._reachable = True
         self._unstored = ""
         """Why positions cannot be stored in Kafka; empty: they can."""
@@ -340,8 +341,9 @@ class DelayTopicIntake:
         fresh: Sequence[int],
         stop: threading.Event,
     ) -> KnownTopic:
-        """Decide where those of ``fresh`` begin of which that can be known, and remember it; the
-        topic as it is remembered. ``count``: of its partitions. Errors: ``SourceUnreadable``."""
+        """Decide where the partitions ``fresh`` begin, as far as that can be known, and agree on
+        it. Returns the topic as the group knows it then. ``count``: how many partitions it has.
+        Errors: ``SourceUnreadable``."""
         before = self._table.find(reader.cluster, known.topic)
         new = range(0 if anew else count if before is None else before.partitions, count)
         seen = replace(known, partitions=count)
@@ -410,7 +412,8 @@ class DelayTopicIntake:
         sources: Sequence[DelaySource],
         stop: threading.Event,
     ) -> None:
-        """The offsets behind the positions of a topic's sources are not there."""
+        """Kafka has no records at the offsets where these sources go on: retention has deleted
+        them, or the partition has become shorter."""
         self._check_ids(reader, {topic})
         places = [one.place for one in sources]
         earliest, end = reader.offsets(places, EARLIEST_AT), reader.offsets(places, END_AT)
@@ -461,7 +464,7 @@ class DelayTopicIntake:
         )
 
     def _name(self, source: DelaySource, why: str) -> None:
-        """A source cannot be read now."""
+        """A source cannot be read now: show why, with an alarm if that is new."""
         if why != source.problem:
             self._events.alarm("delay-topic-not-read", source=str(source.place), reason=why)
         source.problem = why

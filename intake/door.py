@@ -4,12 +4,12 @@ Theory: a topic is created by people, so a name that is misspelt stays missing, 
 was accepted for it could only become a dead letter, hours later. Whoever sent it is there now.
 
 Rules
-- Only what Kafka was asked *after* the batch came counts. A topic may have been created a moment
-  before, and an older answer would refuse it.
-- Nothing asks Kafka here. A batch with a topic that is not known waits, as one waits for room,
-  while another thread asks for all of them in one request (``TopicBook``). Where Kafka does not
+- Only an answer to a question that was asked *after* the batch came counts. The topic may have been
+  created a moment before, and an older answer would refuse it.
+- Nothing asks Kafka here. A batch with an unknown topic waits, as one does while there is no room,
+  and another thread asks for all such topics in one request (``TopicBook``). If Kafka does not
   answer, the batch is accepted: the wheel is there to take messages while Kafka is away.
-- What was stored before is not refused when it comes again.
+- A batch that was stored before is not refused when it is sent again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class StoredPort(Protocol):
 
 
 class Door:
-    """``own``: topics that are taken in any case. The node has a place for its own dead letters
-    where Kafka has none."""
+    """``own``: topics that are taken in any case, such as the dead-letter topic: if Kafka does not
+    have it, the node keeps the letters itself."""
 
     def __init__(self, topics: TopicsPort, own: Collection[str] = ()) -> None:
         self._topics = topics

@@ -70,7 +70,7 @@ def _source_options(function: F) -> F:
         click.option(
             "--bootstrap",
             metavar="HOST:PORT,…",
-            help="Read the topic of the Kafka there; with --data, letters that a node before it"
+            help="Read the topic of this Kafka; with --data, letters that a node with this sink"
             " keeps in its directory.",
         ),
         kafka_option,
