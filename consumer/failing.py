@@ -114,10 +114,8 @@ class Failing:
     def for_delay_topic(
         self, message: Received, cause: Cause, policy: str, delay_topic: str
     ) -> OutputRecord:
-        """The next attempt as any language asks a node for it. ``policy``: its name, or levels.
-
-        Its delay counts from the record's timestamp: this machine's clock, but not before the
-        failed record's, if that can be: it has failed later."""
+        """The next attempt as any language asks a node for it. ``policy``: its name, or levels. Its
+        delay begins when the node reads the record, whatever the timestamp."""
         message.note_attempt()
         now_ms = self.clock.now_ms()
         if now_ms < message.timestamp_ms < now_ms + _BELIEVED_MS:

@@ -1,11 +1,13 @@
 """A group's subscription by kafka-python.
 
 The client's own thread runs its callbacks, where a call that waits is refused; so positions of
-revoked partitions are committed by awaiting there. A partition that a member had, and has again
-after a rebalance, the client goes on reading where it was, so it counts as never revoked; unless
-somebody else may have had it in between. The generation does not tell: that of a member alone in
-its group may grow by two, when it joins again before it has learned of the last time. The group's
-position does: it is as this member has left it, or somebody else has been there.
+revoked partitions are committed by awaiting there.
+
+A partition that a member has both before and after a rebalance counts as never revoked, for the
+client goes on reading where it was; unless somebody else may have had it in between. The number of
+the generation does not tell: it may grow by two for a member that is alone in its group, if that
+joins again before it has heard of the last time. The group's position tells: if it is not as this
+member has left it, somebody else has been there.
 """
 
 from __future__ import annotations
@@ -263,8 +265,7 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
             self._look(moved)
 
     def _moved(self, found: Mapping[SourcePartition, int | None]) -> set[SourcePartition]:
-        """Of our partitions those whose position in the group is not as we have left it, or not
-        known."""
+        """Those of our partitions whose position in the group is unknown, or not as we left it."""
         unknown = object()
         return {
             one for one in self._own if found.get(one, unknown) != self.stored.get(one, unknown)

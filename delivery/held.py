@@ -114,7 +114,7 @@ class HeldTopics:
                 self.settle(chunk, job.result())
 
     def _look(self) -> None:
-        """Which topics are held back; reports those that are new or released."""
+        """See which topics are held back, and report those that are new or released."""
         now_held = self.wheel.held_topics()
         for topic in [name for name in self._topics if name not in now_held]:
             self._backoffs[topic] = self._topics.pop(topic).backoff

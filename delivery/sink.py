@@ -99,7 +99,7 @@ class Sink(ABC):
         """
 
     def expect(self, topics: Collection[str]) -> None:  # noqa: B027
-        """Rows of these topics come soon: what has to be found out about them may begin. Never
+        """Rows of these topics will come soon: the sink may begin to look the topics up. Never
         blocks."""
 
     @abstractmethod
@@ -108,8 +108,8 @@ class Sink(ABC):
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """By topic, what of the node's own surroundings keeps it from taking anything, and only a
-        person can mend."""
+        """By topic, why it takes nothing where only a person can mend that, such as a clock that is
+        wrong."""
         return {}
 
     @abstractmethod

@@ -40,12 +40,12 @@ def agree(
 
 
 def acknowledge_unread(wheel: WheelPort) -> None:
-    """Take out the notes of what was not read. Errors: as of ``agree``."""
+    """Forget which records were deleted before they were read. Errors: as of ``agree``."""
     agree(wheel, SourceTable.acknowledged, threading.Event())
 
 
 def is_done(future: Future[Any]) -> bool:
-    """Wait a moment for it. Errors: those of the future."""
+    """Wait a moment for the future; whether it is done. Errors: those of the future."""
     try:
         error = future.exception(_LOOK_S)
     except TimeoutError:

@@ -1,5 +1,5 @@
-"""Where the reading of a topic's partitions begins that are not in the table yet: what there is to
-know of them, in Kafka and in the log, for ``begin_of`` to decide."""
+"""Where the reading of partitions begins that are not in the table yet: collects from Kafka and
+the log what ``begin_of`` has to know to decide."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def decide_begins(
     choice: str | None,
     now_ms: int,
 ) -> dict[int, Begin | NotKnown]:
-    """Where each of the partitions ``fresh`` begins, or why that is not known. ``known``: the topic
-    as it is; ``new``: partitions that began after the others were read; ``choice``: as of
-    ``begin_of``. Errors: ``SourceUnreadable``, ``SourceUnreachable``."""
+    """Where each of the partitions ``fresh`` begins, or why that is not known. ``known``: their
+    topic as it is now; ``new``: partitions that were added after the others were read; ``choice``:
+    as of ``begin_of``. Errors: ``SourceUnreadable``, ``SourceUnreachable``."""
     if not fresh:
         return {}
     table, topic = SourceTable.from_dict(wheel.sources), known.topic
-    # With something of this topic in the table, it may be this node that stored them.
+    # If the topic is in the table, this group may have stored the others' offsets itself.
     first_seen = table.find(reader.cluster, topic) is None
     places = [Place(topic, one) for one in fresh]
     earliest, end = reader.offsets(places, EARLIEST_AT), reader.offsets(places, END_AT)
@@ -53,7 +53,7 @@ def decide_begins(
         if place.partition in new:
             return Begin(earliest[place], "it is new")
         mine = stored.get(place)
-        # One of the topic that went by this name before says that this one is unread.
+        # An offset of a former topic of this name: the group has not read this one.
         other = mine is not None and mine.topic_id not in ("", known.topic_id)
         others = first_seen and any(one != place for one in stored)
         at = old.get(place.partition, -1)

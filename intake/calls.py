@@ -1,8 +1,8 @@
 """The open calls of clients: streams of batches, and actions that are not answered yet.
 
-Streams are bounded in number. One beyond the limit ends the connection whose calls have stored
-nothing for longest: a client may keep a stream open for days, and one whose machine died never ends
-its own; or one of the address that has most of them (``policy/places.py``).
+Streams are bounded in number. A stream beyond the limit ends the connection whose calls have stored
+nothing for longest, or one of the address that has most of them (``policy/places.py``). Otherwise
+clients that keep a stream open for days, or whose machine died, would keep everybody out.
 """
 
 from __future__ import annotations

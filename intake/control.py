@@ -178,8 +178,8 @@ def is_relative(headers: Sequence[Header]) -> bool:
 
 
 def _start_ms(name: str, timestamp_ms: int, now_ms: int) -> int:
-    """From when a delay counts: the record's timestamp. No record was made later than it is read:
-    where the clock of its producer was ahead, the delay counts from the reading."""
+    """From when a delay counts: the record's timestamp, but not from later than the node reads it.
+    A later timestamp is of a producer whose clock is ahead, and would make the message late."""
     if not is_time(timestamp_ms):
         raise InvalidMessage(
             f"{name} on a record without a timestamp",

@@ -115,7 +115,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     ``operated_clock``: what the action ``clock`` works on; None: it has none.
     ``acknowledge``: forgets what is named as not read of the delay topics.
     ``pages``: metrics and health, by path. ``edge``: the address of the append edge, which this
-    server names in its hello; None: there is none. Whoever made the server turns ``self.edge``.
+    server names in its hello; None: there is none. The caller runs the turns of ``self.edge``.
     ``door``: as of ``AppendExchange``. ``commit``: as of ``AppendEdge``.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.

@@ -57,9 +57,10 @@ class SourceReader(Protocol):
 
     def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]: ...
     def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
-        """The offset at a time, ms since the epoch, or ``EARLIEST_AT`` or ``END_AT``: that after
-        the last record that can be read. Of topics that were described. Without those of which it
-        cannot be told, and without those that have no record so young."""
+        """By partition, its first offset at or after the time ``at``, ms since the epoch;
+        ``EARLIEST_AT``: its first one; ``END_AT``: the one behind the last record that can be read.
+        A partition is left out if its leader does not say, or if it has no record so young. The
+        topics were described before."""
 
     def every_topic(self) -> list[str]:
         """The names of all topics that may be seen."""
@@ -68,16 +69,17 @@ class SourceReader(Protocol):
         """What the group has stored. Errors: ``SourceUnreadable`` for want of rights."""
 
     def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:
-        """Store for the group; ``wait`` False: what came of it may be known at the next call only.
-        Errors: ``SourceUnreadable``, when others may be stored."""
+        """Store offsets for the group. ``wait`` False: a failure may be raised by the next call.
+        Errors: ``SourceUnreadable``; the offsets of other sources may be stored all the same."""
 
     def read(self, offsets: Mapping[Place, int]) -> None:
-        """Read these, too, from these offsets."""
+        """Begin to read these partitions, too, each from its offset."""
 
     def leave(self, places: Collection[Place]) -> None: ...
     def poll(self, timeout_s: float) -> Polled: ...
     def positions(self) -> dict[Place, int]:
-        """Of what is read and Kafka has answered for: everything below was returned by ``poll``."""
+        """An offset for each partition that is read: ``poll`` has returned every record below it.
+        Without partitions for which Kafka has not answered yet."""
 
     def close(self) -> None: ...
 
@@ -87,9 +89,9 @@ def ask_leaders(
     leaders: Mapping[Place, int],
     ask: Callable[[list[Place]], Mapping[Place, int]],
 ) -> dict[Place, int]:
-    """What the brokers that lead ``places`` say of them, as far as they answer. Each is asked by
-    itself, for one topic at a time: one that does not answer, or a topic without rights, fails the
-    request for all that is in it."""
+    """What ``ask`` finds out from the brokers that lead ``places``, as far as they answer. Each is
+    asked for one topic at a time: a broker that does not answer, or a topic that may not be read,
+    would fail the request for all other partitions in it."""
     groups: dict[tuple[int, str], list[Place]] = {}
     for place in sorted(places):
         groups.setdefault((leaders.get(place, NO_LEADER), place.topic), []).append(place)

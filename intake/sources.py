@@ -74,7 +74,7 @@ class KnownTopic:
     retired: tuple[str, ...] = ()
 
     def number(self, partition: int) -> int:
-        """What the wheel calls that source."""
+        """The source's number in the wheel, by which the journal keeps its position."""
         of = f"name {self.topic}" if self.named else self.topic_id
         text = "\n".join((self.cluster, of, str(partition)))
         digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
@@ -172,13 +172,14 @@ class SourceTable:
         return any(one.topic == topic and one.cluster != cluster for one in self.topics)
 
     def with_topic(self, known: KnownTopic) -> Self:
-        """With that topic, instead of the one of its name."""
+        """The table with this topic in the place of the one that had its name."""
         name = (known.cluster, known.topic)
         others = (one for one in self.topics if (one.cluster, one.topic) != name)
         return replace(self, topics=(*others, known))
 
     def with_note(self, note: Note) -> Self:
-        """With a note more; what happened to the same topic again is one note."""
+        """The table with one note more. If the same has happened to the topic before, its note gets
+        longer instead: a topic that loses records each minute would push out all others' notes."""
         alike, others = list[Note](), list[Note]()
         for one in self.notes:
             (alike if one.about == note.about else others).append(one)
@@ -189,7 +190,7 @@ class SourceTable:
         return replace(self, notes=notes[-_NOTES_MAX:], dropped=self.dropped + dropped)
 
     def acknowledged(self) -> Self:
-        """Without notes."""
+        """The table without notes."""
         return replace(self, notes=(), dropped=0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -215,9 +216,9 @@ class SourceTable:
 def as_seen(
     known: KnownTopic | None, cluster: str, topic: str, topic_id: str
 ) -> tuple[KnownTopic, bool]:
-    """The topic that goes by a name now, without the partitions that it has, and whether it was
-    made anew. ``known``: what the table has of that name. Errors: ``NotKnown`` when the broker's
-    answer is older than the table."""
+    """The topic that has this name now, and whether it was made anew; how many partitions it has is
+    not brought up to date. ``known``: the table's topic of that name. Errors: ``NotKnown`` when the
+    broker's answer is older than the table."""
     if known is None:
         return KnownTopic(cluster, topic, topic_id, named=not topic_id), False
     if known.topic_id == topic_id or not topic_id:
@@ -341,7 +342,7 @@ def parse_partitions(text: str) -> tuple[int, ...]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """As ``parse_partitions`` reads them."""
+    """Partitions as text that ``parse_partitions`` reads: ``0,3-5``."""
     runs: list[list[int]] = []
     for one in sorted(numbers):
         if runs and runs[-1][1] == one - 1:
@@ -352,8 +353,8 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def selected(chosen: Sequence[int] | None, count: int) -> tuple[list[int], list[int]]:
-    """Which partitions of a topic with ``count`` are to be read, and which of those it has not.
-    ``chosen`` None: all."""
+    """Which partitions of a topic with ``count`` partitions are to be read, and which of the
+    ``chosen`` it does not have. ``chosen`` None: all."""
     if chosen is None:
         return list(range(count)), []
     return [one for one in chosen if one < count], [one for one in chosen if one >= count]

@@ -1,9 +1,9 @@
 """How much memory a node may use, and the limits that follow from it.
 
-Theory: a container is given 400 MB, say, and whoever uses more is killed, again and again: a
-restart finds the same journal. So the limits that take memory follow from the smallest limit of the
-process's control group and of those above it, or from the machine's memory where that is less. From
-about 1.2 GB on they are those of ``WheelConfig``; with less they shrink together.
+Theory: a container is given 400 MB, say. A node that uses more is killed, and again after each
+restart, as it finds the same journal. So the limits that take memory follow from the smallest limit
+of the process's control group and of those above it, or from the machine's memory where that is
+less. From about 1.2 GB on they are those of ``WheelConfig``; with less they shrink together.
 
     +----------+---------+---------------------+----------------------------+-----------------+
     | at rest  | gateway | tail, refused above | what a spill copies of it  | windows, chunks |
@@ -43,7 +43,7 @@ _LEAST = {
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """``nbytes``, and where that stands."""
+    """A limit, and the file that says so."""
 
     nbytes: int
     source: str
@@ -104,13 +104,13 @@ def needed(wheel: WheelConfig, *, gateway: bool) -> int:
 
 
 def is_scarce(limit: MemoryLimit | None, *, gateway: bool) -> bool:
-    """Whether the usual limits do not fit."""
+    """Whether the limits of ``WheelConfig`` would take more memory than there is."""
     return limit is not None and limit.nbytes < needed(WheelConfig(), gateway=gateway)
 
 
 def fitting(memory_bytes: int, *, gateway: bool, given: Mapping[str, int]) -> dict[str, int]:
-    """The limits that take memory, by their names in ``WheelConfig``: those ``given``, and the
-    others so that all fit if that is possible."""
+    """The limits that take memory, by their names in ``WheelConfig``: those ``given`` as they are,
+    and the others so that all fit, if that is possible."""
     usual = WheelConfig()
     rest = memory_bytes - needed_at_rest(gateway=gateway)
     share = rest / (needed(usual, gateway=gateway) - needed_at_rest(gateway=gateway))

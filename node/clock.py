@@ -1,12 +1,13 @@
 """The node's clock: the wall clock, unless it jumps far ahead (``wheel/jumps.py``).
 
-What was believed last is kept in the data directory with the number of this start of the machine,
-as the other clock counts from there: so a jump between two runs of the node is noticed, too, if the
-machine was not started in between. After a start of the machine the clock is believed, unless it
-stands behind what has left: then it was started wrong.
+A jump while the node was down is noticed, too, if the machine was not started anew meanwhile: the
+data directory keeps how far the wall clock was ahead of the time since the machine's start, and
+which start that was. After another start the clock is believed, unless it stands behind messages
+that have left: then it was started wrong.
 
-While the clock is in doubt, what the node has goes on by the time that it believes, and nothing new
-is taken: a delay would count from a wrong time, and leave too early once the clock is right.
+While the clock is in doubt, delivery goes on by the time that the node believes, and nothing new is
+taken: a delay would count from a wrong time, and its message leave too early once the clock is
+right.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ class NodeClock:
         self._state = state
 
     def follow(self, proven: Callable[[], int]) -> None:
-        """``proven``: a time that has come, ms, at which messages have left. Unless a run before
-        has noted something, what is read from now on counts."""
+        """``proven``: the latest time, ms, at which messages have left, so that it has surely come.
+        What was read before is forgotten, unless it is from the note of an earlier run."""
         if self._noted_ms is None:
             self._guard = JumpGuard()
         self._proven = proven

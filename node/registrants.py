@@ -1,10 +1,10 @@
 """Who has the policies changed over the network, by address: none fills the table of consumer
 groups for all others, and none has the journal written without end.
 
-Theory: a consumer registers its group's rule when it starts, and the table of all groups is small,
-for each change writes the whole of it. So one address gets a quarter of the table, and changes it
-so often at once and then once a second. What changes nothing costs nothing: the thousandth member
-of a group registers what the first one has.
+Theory: a consumer registers its group's rule when it starts. The table of all groups is small, as
+each change writes the whole of it. So one address gets a quarter of the table; it may make as many
+changes at once, and from then on one a second. A registration that changes nothing is free: all
+members of a group register the same rule.
 
 Rules
 - Groups count for the address that registered them here, as long as they are in the table. A master
@@ -36,8 +36,8 @@ class Registrants:
         self._full_at: dict[str, float] = {}  # when an address has all its changes again
 
     def registers(self, host: str, group: str, nbytes: int, stored: Collection[str]) -> None:
-        """``group`` is to be stored beside those that are. Errors: ``InvalidConfiguration``,
-        ``Overloaded``."""
+        """``host`` wants ``group`` stored beside the groups that are. Errors:
+        ``InvalidConfiguration``: it has too many; ``Overloaded``: it comes too often."""
         with self._lock:
             self._groups = {
                 name: one for name, one in self._groups.items() if name in stored and name != group

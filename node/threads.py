@@ -101,12 +101,13 @@ class Threads:
         self._failing: list[Callable[[], str | None]] = []
 
     def watch(self, failing: Callable[[], str | None]) -> None:
-        """Ask this, too, for what ``failing`` names: of a thread that brings its own loop, or of
-        what a turn does besides and that must not stop it."""
+        """Let ``failing`` ask this, too, about work that is no loop's turn: that of a thread with a
+        loop of its own, or a part of a turn whose failure must not end the turn. It returns what
+        fails, or None."""
         self._failing.append(failing)
 
     def failing(self) -> list[str]:
-        """Reasons: what the node was told to do, and fails to, again and again."""
+        """What fails again and again of all that the node has to do; one reason each."""
         return [reason for ask in list(self._failing) if (reason := ask()) is not None]
 
     def loop(

@@ -123,7 +123,7 @@ def members_of(settings: KafkaSettings, group: str) -> int:
 
 
 def client_config(settings: KafkaSettings, kind: ClientKind) -> dict[str, Any]:
-    """What a client that only asks needs, and the user's settings."""
+    """Settings of a client that sends no messages: ours, overridden by the user's."""
     timeout_ms = int(settings.metadata_timeout_s * 1000)
     ours = {
         "bootstrap_servers": settings.bootstrap,

@@ -38,7 +38,7 @@ _NO_SASL, _OTHER_MECHANISM = 34, 33
 """Kafka's error codes: a listener without SASL; another mechanism."""
 _found: TTLCache[Any, tuple[str, bool]] = TTLCache(64, _REMEMBERED_S)
 _lock = threading.Lock()
-"""Of ``_found``."""
+"""Guards ``_found``."""
 
 
 class _Stopped(Exception):
@@ -46,16 +46,17 @@ class _Stopped(Exception):
 
 
 class _NobodyThere(_Stopped):
-    """So far."""
+    """Nobody answers at this address; a broker may come there later."""
 
 
 def why_not(bootstrap: str, settings: Mapping[str, Any], error: Exception | str) -> str:
-    """What keeps a client out; its own ``error`` where brokers let it in, or say nothing."""
+    """What keeps a client out, as text; the client's own ``error`` if the brokers let it in, or do
+    not say why they refuse it."""
     return _asked_lately(bootstrap, settings)[0] or str(error) or type(error).__name__
 
 
 def is_kept_out(bootstrap: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a broker is there and says no: to wait for it helps nobody."""
+    """Whether a broker is there and refuses the client, so that waiting would not help."""
     return _asked_lately(bootstrap, settings)[1]
 
 
@@ -95,7 +96,8 @@ def _ask(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _enter(host: str, port: int, config: Mapping[str, Any]) -> None:
-    """Errors: ``_Stopped``; others for what says nothing."""
+    """Go all the steps to one broker. Errors: ``_Stopped`` where a step fails for a known reason;
+    others, such as a timeout, where the reason is not known."""
     protocol = config.get("security_protocol", "PLAINTEXT")
     try:
         plain = socket.create_connection((host, port), _STEP_S)

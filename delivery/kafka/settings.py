@@ -371,7 +371,7 @@ def _converted(name: str, value: Any, convert: _Convert) -> Any:
 
 
 def _like(name: str, default: Any) -> _Convert:
-    """What makes the value of a setting of kafka-python alone."""
+    """The converter for a setting that only kafka-python has, by the type of its default."""
     if name == "api_version":
         return _version
     if isinstance(default, bool):

@@ -5,11 +5,11 @@ everything queued behind it waits too. So a sink asks first: for many topics in 
 ahead of their time, on a thread of its own (``turn``). One request a topic would make a chunk of
 2 000 topics wait for 2 000 answers.
 
-A message must not be refused for good because its topic was created only a moment ago: only an
-answer of the broker counts, and only one that has been the same for ``unknown_after_s``. Meanwhile
-its topic is held back, of which the wheel can hold back a few dozen. So where more topics than
-``UNSURE_MAX`` are missing at a time, an answer counts after ``CROWDED_AFTER_S``: otherwise the
-messages of a misconfigured tenant, each to a topic of its own, would hold up those of all others.
+A message must not be refused for good because its topic was created only a moment ago. So a topic
+counts as missing only when the broker has said so for ``unknown_after_s``; until then it is held
+back. But the wheel can hold back only a few dozen topics: while more than ``UNSURE_MAX`` are
+missing at a time, ``CROWDED_AFTER_S`` is enough. Otherwise a misconfigured tenant who sends each
+message to a topic of its own would hold up the messages of all others.
 """
 
 from __future__ import annotations
@@ -186,9 +186,10 @@ class TopicBook:
         return self._present.issuperset(topics)
 
     def absent(self, topics: Collection[str], waited_s: float) -> list[str] | None:
-        """Those of ``topics`` that do not exist, by what Kafka was asked since somebody began to
-        wait for it, ``waited_s`` ago: a topic that was created before is never among them. None:
-        the answer is on its way. Never blocks; while Kafka does not answer, none is absent."""
+        """Those of ``topics`` that do not exist, for a caller that has waited for ``waited_s``.
+        Only what Kafka was asked since then counts, so a topic that was created before is never
+        among them. None: the answer is on its way. Never blocks; while Kafka does not answer, no
+        topic is absent."""
         with self._lock:
             unknown = [topic for topic in topics if topic not in self._present]
             if not unknown:
