@@ -45,11 +45,12 @@ def idempotency_key(scope: Any) -> str | None:
 
 
 def request_of(key: str, content: bytes, named: pa.RecordBatch | None) -> RequestKey:
-    """The request that a key stands for. ``named``: what its messages became, if one has a level or
-    a route.
+    """The request that a key stands for. ``named``: the rows of its messages, if one of them has a
+    level or a route.
 
-    What is named may be defined otherwise when a repeat comes. Its rows then have other delays or
-    another number, so no id could be told from them: it is another request."""
+    A level or route may be defined otherwise when the request is repeated. Then its rows have other
+    delays, or there are more or fewer, so that the ids of the first time do not fit them: it is
+    another request."""
     if named is not None:
         content += times(named, "due").astype("<i8").tobytes()
     return RequestKey.of(key, content)

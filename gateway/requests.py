@@ -73,8 +73,8 @@ ARRIVING_MAX = 256 << 20
 
 
 async def read_body(scope: Any, receive: Any, limit: int) -> bytes:
-    """The whole body, at most ``limit`` bytes. Errors: ``HttpError`` 413, 415 for one that is
-    encoded, and 503 while too much of others' is on its way; ``ClientDisconnect``."""
+    """The whole body, at most ``limit`` bytes. Errors: ``HttpError`` 413, 415 for a compressed
+    body, and 503 while the bodies of all requests take too much memory; ``ClientDisconnect``."""
     _check_encoding(scope["headers"])
     length = header_of(scope["headers"], b"content-length")
     if length is not None and int(length) > limit:  # the parser has checked that it is a number
@@ -156,8 +156,8 @@ def content_type_of(scope: Any, allowed: Sequence[str]) -> str:
 
 
 def media_type(given: str) -> str:
-    """The media type that ``Content-Type`` names, in lower case; empty where its text is in another
-    encoding than UTF-8, as which every body is read."""
+    """The media type that ``Content-Type`` names, in lower case; empty if it names a charset other
+    than UTF-8, by which every body is read."""
     kind, *parameters = (part.strip().lower() for part in given.split(";"))
     for one in parameters:
         name, _, value = one.partition("=")
@@ -238,9 +238,11 @@ def decoded(
     place: str = "",
     names_in: Callable[[T], int] | None = None,
 ) -> T:
-    """A body, checked against the decoder's type. ``names_in``: how many names of fields it has at
-    least, by what became of it; with it, a body that has not more is not looked through for names
-    that occur twice. Errors: ``HttpError`` with the place."""
+    """A body, checked against the decoder's type, and for names that occur twice in an object.
+
+    ``names_in``: how many names of fields the decoded value shows. A body with no more colons than
+    that has no name twice, and is not looked through again. Errors: ``HttpError`` with the place.
+    """
     try:
         value = decoder.decode(body)
         # There are as many colons as names, and those in texts.

@@ -4,7 +4,8 @@ them.
 Theory: the gateway has no login, so every browser that can reach it may act, for whatever page it
 has open. Two checks keep pages of other sites out.
 
-- One that was made to resolve to the gateway's address names another host (`policy/hostnames.py`).
+- A page whose own name was made to resolve to the gateway's address (DNS rebinding) sends that name
+  as the host, which is refused (`policy/hostnames.py`).
 - What a browser sends for a page of another site says so: in ``Sec-Fetch-Site``, where the
   gateway's address is loopback or has TLS before it, and in ``Origin``, for everything but plain
   reading. No script can write these two. A link in such a page may be followed, and nothing else.

@@ -214,7 +214,7 @@ def _read_and_write(sending: Connection, settings: StoringSettings) -> None:
 
 
 def _now_ms() -> int:
-    """A jump far ahead, by which all would be too old to be kept, is not believed before the
-    gateway is started again."""
+    """The wall clock, unless it has jumped far ahead: by such a clock all events would be too old
+    to be kept. A jump is believed when the gateway is started again."""
     passed_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
     return _guard.time(time.time_ns() // 1_000_000, passed_ms)

@@ -283,12 +283,13 @@ class Dispatcher:
     def resume(
         self, now_ms: int, marks: Marks | None = None, *, exact: int, certain: bool = True
     ) -> None:
-        """It is known what has left: what ``marks`` cover, those of now if None, and what was told
-        by ``answered_before``. ``exact`` keeps that knowledge from now on, and rows wait until the
-        journal says so. No chunk may be in flight.
+        """The sink has found out what has left: the rows that ``marks`` cover (None: the present
+        ones), and those that ``answered_before`` was told. ``exact``: the kind of sink that keeps
+        this knowledge from now on; rows wait until the journal says so. No chunk may be in flight.
 
-        Cancels of rows of an earlier epoch get true answers if it kept it then, too, and nothing
-        of it was missing: ``certain``. Errors: ``Overloaded``: the marks were set back since.
+        ``certain``: nothing of that knowledge was missing. If the same kind of sink kept it in the
+        earlier epoch, too, cancels of that epoch's rows get true answers then. Errors:
+        ``Overloaded``: the marks were set back since.
         """
         with self._lock:
             lines = self.due.lines
@@ -303,8 +304,8 @@ class Dispatcher:
             self._await_mark(now_ms)
 
     def may_have_left(self) -> bool:
-        """Whether a row that the marks do not cover may have been handed out before this epoch, by
-        what the journal says; always once rows of this epoch may have been. Reads slots."""
+        """Whether a row that the marks do not cover may have been handed out: in an earlier epoch,
+        by what the journal says; always true once this epoch may hand out rows. Reads slots."""
         upto, before_ms = self._handed_before
         return bool(self._exact) or self.due.any_uncovered(before_ms, upto)
 

@@ -76,9 +76,9 @@ class SlotwheelError(Exception):
         return f"{text}. {self.remedy}" if self.remedy else text
 
     def in_doubt(self) -> Self:
-        """This error for whoever cannot know whether the messages are stored: it was the answer to
-        a repeat, or the reason for which the answer did not come. It says that, and not any more
-        that nothing was stored: of two statements that contradict each other one is false."""
+        """This error for a caller that cannot know whether its messages are stored: the error was
+        the answer to a repeat, whose first try may have been stored, or the reason for which no
+        answer came. So it no longer says that nothing was stored."""
         doubt = copy(self)
         doubt.uncertain = True
         doubt.remedy = self.remedy.removeprefix(NOTHING_STORED).lstrip()

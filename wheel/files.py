@@ -185,7 +185,8 @@ def regular(path: str | os.PathLike[str], flags: int, dir_fd: int | None = None)
     """A descriptor of a file that somebody else may have put there; also an ``opener`` for
     ``open``. Anything but a regular file is refused before it is read or written: a pipe would hold
     the caller for ever, a device has no end, and a symbolic link leads out of the directory. A new
-    file is nobody's but its owner's and, if the umask says so, its group's. Errors: ``OSError``."""
+    file can be used by its owner alone and, if the umask lets it, read by its group. Errors:
+    ``OSError``."""
     flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     shown = os.fspath(path)
     try:

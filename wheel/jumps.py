@@ -1,15 +1,16 @@
 """Whether a wall clock is believed: not where it jumps ahead by more than an hour.
 
-Theory: what a wheel does by its clock stays: messages leave, a mark says up to when, archives are
-deleted. A clock that stands a day ahead for a few seconds would so take a day's messages out early,
-and nothing would leave for a day once it is right again. Another clock, which only counts from the
-machine's start (with the time that it sleeps), tells a jump from time that passes. While the wall
-clock is too far ahead of what that one makes of it, time goes on as if it had not jumped. A step
-back, and a small one ahead, is followed.
+Theory: what a wheel does by its clock cannot be undone: messages leave, a mark says up to when,
+archives are deleted. If a clock stood a day ahead for a few seconds, a day's messages would leave
+early, and then nothing would leave for a day. A second clock, which only counts from the machine's
+start (with the time that it sleeps), tells a jump from time that passes. While the wall clock is
+more than an hour ahead of what the second one has counted, time goes on as if the wall clock had
+not jumped. A step back, and a small one ahead, is followed.
 
-What has left proves, too, that its time has come: up to an hour beyond that nothing is a jump. A
-clock that was never seen at or behind that time stands behind it: it was started wrong, and how far
-it has to go nobody knows. So it is followed, and the first reading that is not behind is believed.
+Messages that have left prove that their time has come, so a clock at that time, or up to an hour
+beyond, has not jumped there. A clock that was behind that time at its first reading was started
+wrong, and nobody knows how far it has to go: it is followed, and the first reading that is not
+behind is believed, however far it went.
 
 *Example.* It is 12:00, and the clock is set to 12:00 of the next day. For this guard it is 12:00:04
 four seconds later. If the clock is set right, nothing has happened; if a person accepts the jump,

@@ -103,12 +103,12 @@ class Mark:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it stands, whatever was set back before."""
+        """Where it stands, without its former marks."""
         return self.c, self.r, self.L
 
     @property
     def furthest_ms(self) -> int:
-        """It covers no row that is due later."""
+        """The latest due time of a row that it, or a former mark, can cover."""
         return max(self.c, *(one.c for one in self.former)) if self.former else self.c
 
     def at(self, c: int, r: int) -> Mark:

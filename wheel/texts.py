@@ -21,8 +21,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def error_text(error: object) -> str:
-    """What an error says of itself; its class where it cannot say it: an application's error may
-    raise another one for its text."""
+    """An error's text. The name of its class if it has none: the ``__str__`` of an application's
+    error may itself raise an error."""
     try:
         return str(error)
     except Exception:

@@ -195,8 +195,8 @@ class Wheel:
 
     @property
     def sources(self) -> Mapping[str, Any]:
-        """What the group knows of the sources of its messages, as committed here; kept in the same
-        way."""
+        """What the group knows of the sources of its messages (the partitions of delay topics), as
+        committed here. The engine keeps it as it keeps ``settings``."""
         return self._agreed("sources")
 
     def _agreed(self, part: str) -> Mapping[str, Any]:

@@ -66,7 +66,8 @@ def page_endpoint(
 
 
 def _as_meant(call: RouteCall[Any, Any]) -> RouteCall[Any, Any]:
-    """With the texts that its query stands for. Errors: ``HttpError`` 422."""
+    """The call with its query's texts read back from the form in which pages show them. Errors:
+    ``HttpError`` 422."""
     given = msgspec.structs.asdict(call.query)
     texts = {name: value for name, value in given.items() if "\\u{" in str(value)}
     if not texts:

@@ -2,9 +2,9 @@
 
 Rules
 - Whatever goes into a template is escaped there; only ``Markup`` made in ``shown`` is not.
-- Whatever is text is shown with what nobody would see in it (``visible_text``): a key that looks
-  like another one, with a mark of direction or a blank more, is not cancelled in its place.
-  Fields have text in this form, too, and what comes from them is read back (``acting``).
+- Characters that nobody would see in a text are written out (``visible_text``): otherwise a key
+  that looks like another one, with a mark of direction or a blank more, would be cancelled in its
+  place. Fields have text in this form, too, and what comes from them is read back (``acting``).
 - No page has a script or a style in its text, and none takes anything from another host: the
   policy in its headers forbids both, so that what is planted in a message stays text even if
   escaping fails.
@@ -68,7 +68,8 @@ def address(path: str, **query: Any) -> str:
 
 
 def _as_typed(value: Any) -> Any:
-    """What ``typed_text`` makes this value of. An address holds any character as it is."""
+    """The value as somebody would have to type it for ``typed_text`` to give it back. Characters
+    that nobody sees stay as they are, for an address can hold them."""
     return value.replace("\\u{", "\\u{5c}u{") if type(value) is str else value
 
 

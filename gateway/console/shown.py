@@ -74,9 +74,9 @@ def iso(ms: int) -> str:
 
 
 def time_element(ms: int | None, now_ms: int | None = None) -> Markup:
-    """A ``time`` element with UTC; a script makes it local, with the zone's distance from UTC, as a
-    clock that is put back shows an hour twice. Typed into a field it is the same time (``when``).
-    ``now_ms``: how far it is from then is written beside it."""
+    """A ``time`` element in UTC, which a script makes local, with the zone's offset from UTC: the
+    night when clocks are put back has one hour twice. Typed into a field it is the same time
+    (``when``). ``now_ms``: also write how far away the time is from then."""
     if ms is None:
         return escape(NOTHING)
     if ms < 0:

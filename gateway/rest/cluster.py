@@ -34,18 +34,19 @@ class Cluster(ABC):
     def extents(
         self, partitions: Collection[SourcePartition]
     ) -> dict[SourcePartition, PartitionExtent]:
-        """Of partitions that there are; all are asked for at once."""
+        """The range of positions of each partition that exists; all are asked for at once."""
 
     @abstractmethod
     def brokers(self) -> list[int]: ...
 
     @abstractmethod
     def known_partitions(self, topics: Collection[str]) -> dict[str, int]:
-        """How many partitions those topics have that need not be asked for. Does not wait."""
+        """How many partitions each topic has, as far as that is known without asking Kafka. Does
+        not wait."""
 
     @abstractmethod
     def ask_partitions(self, topics: Collection[str]) -> dict[str, int]:
-        """The same of those that there are; all are asked for at once."""
+        """How many partitions each topic has that exists; all are asked for at once."""
 
     @abstractmethod
     def open_source(
@@ -73,7 +74,7 @@ class Cluster(ABC):
 
 
 def check_counts(counts: Mapping[str, int], places: Iterable[tuple[SourcePartition, str]]) -> None:
-    """``counts``: partitions of the topics that there are. Errors: 40401, 40402."""
+    """``counts``: how many partitions each topic has that exists. Errors: 40401, 40402."""
     for (topic, partition), place in places:
         count = counts.get(topic)
         if count is None:

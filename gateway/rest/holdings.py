@@ -50,7 +50,8 @@ class Holdings:
         return bool(self._waiting)
 
     def keep(self, records: Iterable[Received], seen: Mapping[SourcePartition, int]) -> None:
-        """``seen``: the last offset read of each partition, of a record or behind it."""
+        """``seen``: the last offset read of each partition, be it of a record, or of a transaction
+        marker or an aborted record behind it."""
         with self._mutex:
             self._waiting += [one for one in records if _place(one) in self._held]
             waiting = {_place(one) for one in self._waiting} | self._out.keys()

@@ -50,7 +50,7 @@ _MISSING = (
 
 
 class KafkaCluster(Cluster):
-    """``settings``: of the clients."""
+    """``settings``: of Kafka's clients, in librdkafka's names."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
         self._bootstrap, self._settings = bootstrap, settings

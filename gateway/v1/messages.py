@@ -137,7 +137,7 @@ def _lines(body: bytes, rows_max: int) -> list[MessageBody]:
 
 
 def _names_in(given: MessageBody) -> int:
-    """How many names its JSON has at least."""
+    """How many names of fields the message's JSON has at least."""
     headers = given.headers
     return (
         bool(given.topic)

@@ -225,9 +225,8 @@ class Canceller:
         return state
 
     def _read_cancels(self, seconds: list[int], request: _Request) -> None:
-        """Register what was cancelled in these seconds and is in their slot files; rows of a
-        damaged file become *unknown*. And find those that are named in what is kept of files that
-        were deleted."""
+        """Register what was cancelled in these seconds by their slot files or, where these were
+        deleted, by the records of cancels. Rows of a damaged file become *unknown*."""
         with self._lock:
             catalog, cancels = self._storage.catalog, self._cancels
             unread = [

@@ -98,8 +98,7 @@ class DueQueue:
 
     def set_back(self, now_ms: int) -> bool:
         """Under the lock: set the marks back to ``now_ms`` (``Lines.set_back``); False if a chunk
-        is in flight. Others may be reading meanwhile for where a mark stood: no mark moves on from
-        there any more."""
+        is in flight. A thread that is reading ahead from the old mark moves no mark any more."""
         if any(line.flight is not None for line in (self.lines.main, *self.lines.held.values())):
             return False
         self._prepared.clear()
@@ -150,8 +149,8 @@ class DueQueue:
             return self.lines.put_none_in_flight(line)
 
     def too_large(self) -> list[str]:
-        """Topics that have too many bytes in a slot that is open, and no line of their own yet: all
-        others would wait for them. Half of the places are left to topics that fail."""
+        """Topics that have so many bytes in an open slot that all others would wait for them, and
+        that have no line of their own yet. Half of the places are kept for topics that fail."""
         with self._lock:
             found = [topic for cursor in self._cursors() for topic in cursor.large]
             room = self.lines.room - (self._config.held_topics_max + 1) // 2
@@ -364,8 +363,8 @@ class DueQueue:
         return self._hand_out(line, mark, rows, cancelled, mark.upto(reached), late=True)
 
     def _late_rows(self, line: Line, upto: int) -> tuple[pa.RecordBatch, set[int], int]:
-        """The next late rows, what is cancelled, and up to where they reach; the mark passes what
-        has none."""
+        """The next late rows, the offsets that are cancelled, and the offset up to which this
+        looked for late rows; where there are none, the mark passes on."""
         mark = line.mark
         rows, cancelled, reached = late_rows(
             self._storage, mark, upto, self._config.chunk_rows_max, self._config.chunk_bytes_max
@@ -408,8 +407,8 @@ class DueQueue:
         return None, _Then.AGAIN
 
     def _catch_up(self, line: Line, mark: Mark, main: Mark, resets: int) -> None:
-        """A held-back topic has no row up to the main mark, as both stood when these were so many
-        ``resets``."""
+        """A held-back topic has no row up to the main mark: its mark follows, unless the marks were
+        set back since there were ``resets`` resets."""
         with self._lock:
             if line.mark == mark and self.lines.resets == resets:
                 line.mark = mark.at(main.c, main.r)

@@ -269,10 +269,10 @@ class Lines:
         late: bool,
         skipped: Sequence[Skipped] = (),
     ) -> Chunk | None:
-        """A chunk of the rows that the sink is to get, none of ``gone``; None if it would neither
-        hand out a row nor tell of a cancelled one: then the mark has passed them. ``due`` and
-        ``offset``: of the rows, shape (rows,). ``late``: they are in offset order. ``skipped``:
-        what else the mark passes, of held-back topics."""
+        """Put the rows in flight that the sink is to get, without those that are ``gone``. None if
+        there is no such row, and no cancelled one to report: then the mark has passed all of them.
+        ``due`` and ``offset``: of the rows, shape (rows,). ``late``: they are in offset order.
+        ``skipped``: rows of held-back topics that the mark passes as well."""
         topics = rows.column("topic")
         cancels = valid(rows.column("cancels"))
         held: dict[str, Int64s] = {}

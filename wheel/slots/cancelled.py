@@ -57,7 +57,7 @@ class CancelledSeconds:
         self.load(StoredState())
 
     def load(self, stored: StoredState) -> None:
-        """Be those of a state."""
+        """Take over the records of a state."""
         records = stored.cancelled
         self._sizes = {second: len(record) for second, record in records.items()}
         self._incomplete = {one for one, record in records.items() if is_incomplete(record)}
@@ -70,7 +70,8 @@ class CancelledSeconds:
         return len(self._sizes)
 
     def known(self, due: Int64s) -> Mask:
-        """Of which due times it is known which messages were cancelled, if they have left."""
+        """For which of these due times the records say of every message that has left whether it
+        was cancelled; shape (rows,)."""
         known: Mask = due > self._floor_ms
         if self._incomplete:
             incomplete = np.fromiter(self._incomplete, np.int64, len(self._incomplete))
@@ -78,8 +79,8 @@ class CancelledSeconds:
         return known
 
     def offsets(self, second: int) -> Int64s:
-        """The cancelled offsets in the record of a second, ascending. Errors: ``Damaged``, also
-        where there is none: it is being removed as too old, and what it had is not known."""
+        """The cancelled offsets in the record of a second, ascending. Errors: ``Damaged``, also if
+        the record is gone: it was just removed as too old, and what stood in it is not known."""
         record = self._read(second)
         if record is None:
             raise Damaged(_where(second), 0, expected="a record", found="none")
@@ -91,8 +92,8 @@ class CancelledSeconds:
         return None if data is None else CancelRecord.decode(data, _where(second))
 
     def plan(self, found: Mapping[int, Int64s | None], marks: Marks) -> CancelledUpdate:
-        """Add cancelled offsets by second, None where they cannot be read; and remove what is too
-        old by ``marks``. Nothing changes before ``committed``."""
+        """The update that adds cancelled offsets by second (None: they cannot be read), and removes
+        records that are too old by ``marks``. Nothing changes before ``committed``."""
         records: dict[int, bytes] = {}
         for second, offsets in found.items():
             try:

@@ -49,8 +49,8 @@ class _OpenSlot:
         return self.nbytes < self.info.length
 
     def between(self, known: SlotInfo | None, info: SlotInfo) -> list[pa.RecordBatch]:
-        """The blocks of the file ``info`` behind those of ``known``. Blocks hold ascending ranges
-        of offsets, so the highest one of a file says which of them it had."""
+        """The blocks that the file has had since ``known``, up to ``info``. Blocks hold ascending
+        ranges of offsets, so the highest offset of a file says which blocks it had."""
         above = -1 if known is None else known.highest
         return [
             block
