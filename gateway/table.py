@@ -30,7 +30,7 @@ async def healthz(call: RouteCall[NoQuery, None]) -> Reply:
 
 
 async def readyz(call: RouteCall[NoQuery, None]) -> Reply:
-    """Say whether the node takes messages. 503 with the reasons if it does not."""
+    """Say whether the node does its whole job. 503 with the reasons if it does not."""
     return await _of_node(call, "/readyz")
 
 

@@ -29,8 +29,8 @@ class IdAnswer(msgspec.Struct):
 
     id: str
     answer: str
-    """``cancelled``, ``already delivered`` (or about to be), or ``unknown``: no message of this
-    group has that id, or it is long gone."""
+    """``cancelled``; ``already delivered``: too late, it has left or is leaving; or ``unknown``: it
+    cannot be told, or the id is none of this group."""
 
 
 class IdAnswers(msgspec.Struct):
@@ -45,7 +45,7 @@ class RescheduleBody(msgspec.Struct, forbid_unknown_fields=True):
     due_ms: Milliseconds | None = None
     """Milliseconds since 1970, UTC."""
     delay_ms: SpanMilliseconds | None = None
-    """Milliseconds from the time at which the request is handled."""
+    """Milliseconds from now by the clock of the node."""
 
 
 class MovedMessage(msgspec.Struct):
@@ -77,7 +77,7 @@ async def cancelled(services: Services, ids: list[str]) -> list[IdAnswer]:
 async def reschedule(call: RouteCall[NoQuery, RescheduleBody]) -> Reply:
     """Give a message another due time. It is cancelled and stored again in one step, so it has a
     new id. 404 if it is unknown; 409 if it was cancelled or delivered already. After a 503 nobody
-    knows whether it happened: ask again, and a 409 means that it did."""
+    knows whether it happened: ask again, and `already-cancelled` means that it did."""
     return as_json(await moved(call.services, call.path["id"], call.body))
 
 
@@ -98,7 +98,7 @@ def _not_done(message_id: str, answer: str) -> HttpError:
     unknown = answer == UNKNOWN
     return HttpError(
         404 if unknown else 409,
-        "no such message" if unknown else f"the message was {answer}",
+        "nothing is known of this message" if unknown else f"the message was {answer}",
         code=answer.replace(" ", "-"),
         place="path id",
         got=message_id,

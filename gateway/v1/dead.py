@@ -88,7 +88,7 @@ class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
     """In which topic the letters lie."""
 
     topic: str | None = None
-    """Null: in that of the node."""
+    """The topic of the dead letters; null: the node's."""
 
 
 class LetterConditions(TopicQuery, forbid_unknown_fields=True):
@@ -141,7 +141,7 @@ class RedriveSummary(msgspec.Struct):
     """What a redrive is about, and what was done of it."""
 
     letters: int
-    """To be sent."""
+    """How many are to be sent."""
     topics: dict[str, int]
     """How many go where."""
     redriven_before: int
@@ -228,8 +228,8 @@ def open_letters(
 
 async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
     """Count dead letters by reason and by the topic that they were meant for, and show the first
-    ones. The topic is read to where it ends now, or for 20 s: ``damage`` says how far.
-    So is what the node kept itself, as Kafka did not take it."""
+    ones. The topic is read up to its present end, for 20 s at most: ``damage`` says how far that
+    was. ``kept_by_node`` counts letters that Kafka's topic did not take."""
     return as_json(await call.services.letters.run(listed_letters, call.services, call.query))
 
 

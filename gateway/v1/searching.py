@@ -150,9 +150,9 @@ def searcher_of(services: Services) -> Searcher:
 
 async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
     """List pending messages in the order in which they are due, a page at a time. Every message
-    that was acknowledged before the question is seen; what else the answer has seen, it says. To
-    `Accept: application/x-ndjson` a message as JSON in each line is the answer, and the end of the
-    page in the last one."""
+    that was acknowledged before the question is seen; `read_point` says how far the answer goes
+    beyond that. With `Accept: application/x-ndjson` each line of the answer is a message as JSON,
+    and the last line is the end of the page."""
     kind = wanted_type(call.scope, (JSON, NDJSON))
     searcher, query = searcher_of(call.services), call.query
     found = await searcher.page(

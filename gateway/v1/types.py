@@ -108,13 +108,13 @@ def _bytes(value: HeaderValue) -> bytes | None:
 
 
 class StoredMessages(msgspec.Struct):
-    """One message that is stored, or many, all of them."""
+    """The messages of a request, all of which are stored."""
 
     id: str
-    """Of the first."""
+    """The id of the first message."""
     due_ms: int
-    """Of the first."""
+    """The due time of the first message."""
     stored: int
-    """How many were sent."""
+    """How many messages the request had."""
     ids: list[str]
-    """Of all, in their order; several for one with a route, one for each of its topics."""
+    """The ids of all messages, in their order. A message with a route has one for each topic."""
