@@ -427,8 +427,9 @@ class DelayTopicIntake:
             elif wanted > end[place]:
                 self._failed(
                     source,
-                    f"it ends at offset {end[place]}, and offsets below {wanted} were read: Kafka"
-                    " has lost records, and would give their offsets to others",
+                    f"it ends at offset {end[place]}, and the node has read all below {wanted}:"
+                    " Kafka has lost records, and new ones get their offsets and would be passed"
+                    " over. Make the topic anew: then it is read from its first record",
                 )
             else:
                 again[place] = max(wanted, earliest[place])

@@ -176,7 +176,7 @@ class OperatedClock:
                 return
             time.sleep(_AGAIN_S)
         raise Overloaded(
-            "the sink has still to say what has left, and the mark cannot be set back meanwhile",
+            "the sink has messages for which it has not answered, so the mark was not set back",
             limit=f"{_TRIES * _AGAIN_S:.0f} s",
-            remedy="Nothing was changed. Try again once the sink has answered",
+            remedy="Nothing was changed. Try again when the sink has answered",
         )

@@ -116,7 +116,7 @@ class NodeConfig:
             )
         if self.kafka_settings and self.bootstrap is None:
             raise InvalidConfiguration(
-                "settings for Kafka's clients, and no Kafka",
+                "settings of Kafka's clients are given, and no Kafka",
                 got=", ".join(self.kafka_settings),
                 remedy="Give --bootstrap HOST:PORT, and --sink kafka-python or --sink confluent",
             )
@@ -129,7 +129,7 @@ class NodeConfig:
             )
         if self.unknown_topics not in UNKNOWN_TOPICS:
             raise InvalidConfiguration(
-                "no such way with unknown topics",
+                "no such choice for unknown topics",
                 got=self.unknown_topics,
                 limit=", ".join(UNKNOWN_TOPICS),
                 remedy="Change --unknown-topics",
@@ -166,7 +166,7 @@ class NodeConfig:
                 )
         if self.delay_from not in (None, *CHOICES):
             raise InvalidConfiguration(
-                "no such place to begin reading at",
+                "no such choice of where to begin reading",
                 got=self.delay_from,
                 limit=", ".join(CHOICES),
                 remedy="Change --delay-from",

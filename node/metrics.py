@@ -145,7 +145,7 @@ class _Watched:
         )
         yield _gauge(
             "delay_topic_notes",
-            "Notes of what was not read of delay topics, not acknowledged",
+            "Delay topics with records deleted before they were read, not acknowledged",
             now.notes,
         )
         yield from _of_sources(now.sources)

@@ -179,7 +179,7 @@ class PolicySet:
                     f"the rule of consumer group {group} is too large",
                     got=f"{nbytes} bytes",
                     limit=f"{RULE_BYTES_MAX} bytes",
-                    remedy="Test a header that says it shorter, or filter in the handler",
+                    remedy="Write a shorter rule, or filter in the handler",
                 )
             every = sum(rule_bytes(name, one) for name, one in self.groups.items()) + nbytes
             if len(self.groups) >= GROUPS_MAX or every > GROUPS_BYTES_MAX:

@@ -74,7 +74,7 @@ ACTIONS = {
     REGISTER: "a consumer group's rule; refused when it has another one",
     FORGET: "take back a consumer group's rule",
     CLOCK: "the clock that this node goes by; believe a jump; set the mark back to it",
-    ACKNOWLEDGE: "forget what is named as not read of the delay topics",
+    ACKNOWLEDGE: "forget which records of delay topics were deleted before they were read",
 }
 
 PEER_COMMAND = b"SWPEER1"

@@ -84,8 +84,8 @@ _TEXTS = {
     AnomalyKind.STUCK: "{group} has it for {span}, and has not answered",
     AnomalyKind.EXPIRED: "its time was over",
     AnomalyKind.DEAD: "it became a dead letter",
-    AnomalyKind.CLOCKS: "{group} is said to have had it {span} before it could leave: the clocks"
-    " differ by at least that",
+    AnomalyKind.CLOCKS: "by the clocks, {group} had it {span} before it could leave: they differ"
+    " by at least that",
     AnomalyKind.GAP: "{amount} events before this one are missing",
 }
 
