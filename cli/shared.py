@@ -219,8 +219,8 @@ def merged(
 
 
 def awaited(call: Callable[[], T], until_s: float = math.inf) -> T:
-    """Call again until a node, or brokers, answer, which is said once; not after ``until_s`` of the
-    monotonic clock. Errors: those of the call."""
+    """Call again until a node, or brokers, answer, and print once that they do not; not after
+    ``until_s`` of the monotonic clock. Errors: those of the call."""
     said = False
     while True:
         try:

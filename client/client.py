@@ -525,7 +525,8 @@ class Client:
         return found
 
     def acknowledge_unread(self) -> None:
-        """Take out of the status what is named there as not read of the delay topics.
+        """Forget which records of delay topics were deleted before they were read: the status names
+        them until then.
 
         Errors: ``NodeUnreachable``, ``NotMaster``.
         """

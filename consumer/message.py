@@ -147,7 +147,7 @@ class Received:
 
 def expiry(headers: Sequence[Header], timestamp_ms: int) -> int | None:
     """When a record expires, by slotwheel's header or by ``ttl``, whichever is sooner; None: it
-    does not. What is unreadable, has no begin or no end says nothing."""
+    does not. A header that is unreadable, or that no time can be computed from, says nothing."""
     found = None
     for name, value in headers:
         if name not in _EXPIRIES:

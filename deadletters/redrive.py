@@ -277,7 +277,8 @@ class Sending:
             self.resending.under_way -= count
 
     def _due(self, count: int) -> Int64s:
-        """By the node's clock: at once, whenever it takes them; or at the rate from now on."""
+        """When the letters are due, by the node's clock: as soon as it takes them, or spread by the
+        rate from now on."""
         first, self._sent = self._sent, self._sent + count
         if self.rate is None:
             return np.full(count, as_due(0), np.int64)

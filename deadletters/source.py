@@ -53,7 +53,7 @@ class Topic(Protocol):
 
 
 class EmbeddedTopic:
-    """An embedded topic; ``kafka``: a topic of the Kafka before which a node falls back to this
+    """An embedded topic. ``kafka``: the topic of Kafka whose refused letters the node keeps in this
     one. Errors: ``InvalidMessage``: there is no such topic."""
 
     some_deleted = False
@@ -141,7 +141,7 @@ class LetterSource:
 
 
 def purge(topic: Topic) -> None:
-    """Delete what lies in a topic of Kafka."""
+    """Delete the records of a topic of Kafka; the topic stays."""
     assert isinstance(topic, KafkaTopic | ConfluentTopic)
     topic.purge()
 

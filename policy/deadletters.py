@@ -67,7 +67,7 @@ def notes_topic(topic: str) -> str:
 
 
 def is_letter(headers: Sequence[Header]) -> bool:
-    """Whether these are a dead letter's headers, perhaps copied, and not those of a message."""
+    """Whether these are the headers of a dead letter, or of a copy of one."""
     return any(name == REASON for name, _ in headers)
 
 

@@ -87,8 +87,8 @@ def retry_topic(group: str) -> str:
 
 
 def attempt_of(headers: Sequence[Header]) -> int:
-    """Which attempt a delivery of the record is, from 1 on: of a copied dead letter, and where the
-    count is none, the first."""
+    """Which attempt a delivery of the record is, from 1 on. It is 1 for a copied dead letter, and
+    for a count that is no number."""
     attempt = number_of(headers, ATTEMPT)
     if attempt is None or not 1 <= attempt <= _ATTEMPTS_MAX or is_letter(headers):
         return 1
@@ -110,8 +110,8 @@ def bad_attempt(headers: Sequence[Header]) -> InvalidMessage | None:
 
 
 def living(headers: Sequence[Header]) -> list[Header]:
-    """A message's headers as its attempts are counted: a copied dead letter has a new life, and a
-    count that is none is left out."""
+    """A message's headers for counting its attempts: without a count that is no number, and without
+    that of a copied dead letter, which begins anew."""
     if is_letter(headers):
         return without(unburied(headers), _COUNTED | _ORIGIN)
     return without(headers, frozenset({ATTEMPT})) if bad_attempt(headers) else list(headers)

@@ -22,8 +22,8 @@ use."""
 
 
 def who_leaves(host: str, places: Collection[_Place[K]], quiet_s: float) -> K | None:
-    """Who gives up a place for a newcomer from ``host``; None: nobody. ``quiet_s``: how long one
-    may be of no use."""
+    """Who gives up a place for a newcomer from ``host``; None: nobody. ``quiet_s``: for how long
+    whoever has a place may be of no use."""
     if not places:
         return None
     holder, _, longest_s = max(places, key=_quiet_s)

@@ -223,7 +223,7 @@ class PolicySet:
 
 
 def rule_bytes(group: str, rule: Rule | None) -> int:
-    """How much a group's rule takes in the policies."""
+    """How many bytes a group and its rule take in the policies."""
     return len(json.dumps({group: None if rule is None else rule.to_dict()}))
 
 

@@ -143,8 +143,8 @@ class _Search:
     def _may_have_won(
         self, epoch: int, names: Collection[str], others: Sequence[StoredState]
     ) -> bool:
-        """Whether a peer with one of these names may have been the master of an epoch behind that
-        one: of which nothing shows that too many voted for somebody else."""
+        """Whether a peer with one of these names may have been the master of a later epoch: one in
+        which, as far as is known, too few voted for others to rule that out."""
         newest = max((one.epoch for one in others), default=0)
         peers = len(self.names)
         lost = Counter(one.epoch for one in others if one.vote and one.vote not in names)
@@ -209,7 +209,7 @@ class _Search:
         )
 
     def _out_of_place(self, root: Path, name: str) -> None:
-        """Report folders that cannot be listed, and what belongs to nothing in the others."""
+        """Report folders that cannot be listed, and stray files in the others."""
         for folder, why in unlisted(root):
             text = f"expected a folder that can be listed, found: {why}"
             self._problem("damaged", text, f"{name}/{folder.relative_to(root)}")

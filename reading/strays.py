@@ -1,4 +1,4 @@
-"""What stands in a data directory and belongs to nothing there.
+"""Stray files and folders: those in a data directory that no wheel writes there.
 
 A module of its own, as Spark's workers list files and have no LMDB.
 """
@@ -28,8 +28,8 @@ _OF_STATE = ("data.mdb", "lock.mdb")
 
 
 def strays(root: Path) -> Iterator[tuple[Path, str]]:
-    """What is in the folders of a data directory and belongs to nothing there, each with what was
-    expected in its place. A reader passes it over."""
+    """The stray files and folders in a data directory, each with what was expected in its place. No
+    reader looks into them."""
     for name in sizes(root / JOURNAL_DIRECTORY):
         if not is_segment_name(name) and not is_spare_name(name):
             yield root / JOURNAL_DIRECTORY / name, "<first index>.journal"

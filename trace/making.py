@@ -243,7 +243,7 @@ class RecordEvents:
         return _events(count, columns | _columns_of(found))
 
     def _attempts(self, kinds: pa.Array) -> Any:
-        """None of what is not about one message."""
+        """The attempt of each event; None where an event is not about one message."""
         single = pc.not_equal(kinds, EventKind.COMMITTED.value)
         said = self._found[ATTEMPT]
         if not said and single.true_count == self.size:

@@ -98,7 +98,7 @@ def _passed_on(name: str) -> Callable[..., Any]:
 
 
 def _observing(observe: Callable[P, object]) -> Callable[P, None]:
-    """``observe``, whose errors are its own."""
+    """``observe``; its errors are logged, and do not reach the program."""
 
     @functools.wraps(observe)
     def safely(*arguments: P.args, **named: P.kwargs) -> None:
@@ -284,8 +284,8 @@ def traced_consumer(consumer: Any, tracer: Recorder, group: str) -> Any:
 def _record(
     named_of: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> TracedRecord | None:
-    """What is to be sent now, of a call's arguments; None: the library will refuse them, or nothing
-    can be told of it. A key that only a serializer understands is left out."""
+    """The record that a call's arguments send; None: the library will refuse them, or they do not
+    say what it sends. A key that only a serializer understands is left out."""
     try:
         given = named_of(*arguments, **named)
         key, headers = given.get("key"), given.get("headers")

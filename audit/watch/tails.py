@@ -3,7 +3,7 @@
 Rules
 - A topic that is to be followed need not exist yet: it is looked for again and again.
 - Nobody else feels it: no group, nothing committed, no topic made.
-- A topic that is made anew is read from its begin.
+- A topic that is made anew is read from its first record.
 """
 
 from __future__ import annotations

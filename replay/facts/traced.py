@@ -60,8 +60,8 @@ class SenderSeen:
 
     @property
     def missing_ms(self) -> int:
-        """What is missing had happened by then; -1: nothing is missing between its events, nor
-        before the first of them."""
+        """The time by which all missing events had happened; -1: none is missing between the
+        sender's events, nor before the first of them."""
         behind = [ms for number, (first, _, ms) in enumerate(self.ranges) if number or first > 0]
         return max(behind, default=-1 - LATER_MS) + LATER_MS
 
@@ -216,7 +216,7 @@ def _senders(batch: pa.RecordBatch) -> dict[str, SenderSeen]:
 
 
 def _united(ranges: list[list[int]]) -> list[list[int]]:
-    """Ranges in any order as ranges that are apart, the newest ``RANGES_MAX``."""
+    """Ranges in any order as ascending ranges that do not touch, the newest ``RANGES_MAX``."""
     rows = np.array(ranges, np.int64).reshape(-1, 3)
     rows = rows[np.lexsort((rows[:, 2], rows[:, 0]))]
     if not len(rows):

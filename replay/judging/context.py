@@ -254,8 +254,8 @@ def _log_end(journals: Sequence[JournalSeen], upto: int, group: int) -> int | No
 
 
 def _older(layout: Layout, number: int, summaries: Mapping[int, FileSummary]) -> str:
-    """Why the embedded topics of a peer may be of some time before: it lacks entries that it has
-    made itself, as their master. Empty: they are not."""
+    """Why a peer's directory, and so its embedded topics, may be an older copy: it lacks entries
+    that this peer itself has made as the master. Empty: it is none."""
     peer = layout.peers[number]
     ends: dict[int, int] = {}
     for file in layout.of(JOURNAL):

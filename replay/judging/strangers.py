@@ -1,8 +1,8 @@
-"""Slot files that are another wheel's: none of their rows is one that the journals have.
+"""Slot files that are another wheel's: the journals have none of their rows.
 
-Theory: a slot file has nobody's name in it, and its name fits any wheel. So it is known by its
-rows, as soon as the journals are beside it; then the file is the problem, and not each row: its
-facts do not count, and what its second should have held is not held against the peer.
+Theory: a slot file does not say which wheel made it, and its name fits any wheel. Its rows tell,
+when they are compared with the journals. Then the file is one problem, and not each of its rows:
+they do not count, and the rows that are missing for its second are no further problem.
 """
 
 from __future__ import annotations

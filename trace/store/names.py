@@ -55,8 +55,8 @@ def those_that_count(names: Iterable[SegmentName]) -> list[SegmentName]:
 
 
 def missing_segments(names: Iterable[SegmentName]) -> list[SegmentName]:
-    """The flushes between those that count that nobody has deleted as too old, and that are not
-    there."""
+    """The flushes that are missing between two that are there. Retention deletes only the oldest,
+    so these were lost."""
     return [
         SegmentName(before.last + 1, behind.first - 1)
         for before, behind in pairwise(names)

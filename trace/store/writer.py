@@ -123,7 +123,7 @@ class StoreWriter:
         return self.waiting_rows >= FLUSH_ROWS or self.waiting_bytes >= FLUSH_BYTES
 
     def go_on(self, source: str) -> None:
-        """What is added from now on is of that source."""
+        """Events that are added from now on come from this source."""
         if source and self.source not in ("", source):
             self.positions = {}
         self.source = source or self.source
