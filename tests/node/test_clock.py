@@ -20,6 +20,8 @@ from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.state import StoredState
 from slotwheel.wheel.texts import time_text
+from support.broker import Broker
+from support.kafkaread import Reader
 from support.memstate import MemoryState
 from support.nodeprocess import NodeProcess, run_cli
 from support.waiting import eventually
@@ -81,6 +83,53 @@ def test_a_day_ahead_for_a_moment_changes_nothing(tmp_path: Path) -> None:
             assert not why_not(node)
         values = [row["value"] for row in node.delivered("t")]
         assert values == [b"first", b"second", b"third", b"tomorrow", b"fourth"]
+
+
+@pytest.mark.kafka
+def test_what_left_by_a_clock_a_day_ahead_stays_so_exactly_once(
+    tmp_path: Path, broker: Broker
+) -> None:
+    """Also behind a kill, and beside a new message of the same second: it is in Kafka once, and a
+    cancel of it is told so. (librdkafka waits until times of the wall clock, so with one that is
+    only simulated it waits for a day.)"""
+    topic, dead = (broker.create_topic(f"a-day-ahead-{name}") for name in ("topic", "dead"))
+    clock = WallClock(tmp_path / "clock")
+    options = ["--slots", "90000", "--metrics", "127.0.0.1:0", "--delivery", "exactly-once"]
+    options += [
+        "--sink",
+        "kafka-python",
+        "--bootstrap",
+        broker.bootstrap,
+        "--dead-letter-topic",
+        dead,
+    ]
+    with NodeProcess(tmp_path / "data", *options, **clock.variables) as node:
+        operate = partial(run_cli, "clock", "--node", node.address)
+        due_ms = due_soon() + 3 * 3_600_000
+        with Client(node.address, timeout_s=60) as client:
+            early = client.send(topic, b"early", due=due_ms)
+            early.result(20)
+            clock.set(DAY_MS)
+            eventually(lambda: "--accept" in why_not(node))
+            assert operate("--accept").returncode == 0
+            eventually(lambda: node.metric("slotwheel_delivered_total") == 1)
+            clock.set(0)
+            eventually(lambda: "--set-back" in why_not(node))
+            later = client.send(topic, b"later", due=due_ms)
+            later.result(20)
+            done = operate("--set-back")
+            assert done.returncode == 0, done.stderr
+            client.send(topic, b"between", due=due_soon()).result(20)
+            eventually(lambda: node.metric("slotwheel_delivered_total") == 2)
+        node.kill()
+        node.start()
+        with Client(node.address, timeout_s=60) as client:
+            client.send(topic, b"behind", due=due_soon()).result(20)
+            with closing(Reader(broker.bootstrap, [topic])) as reader:
+                values = [one.value for one in reader.read(3)]
+            assert values == [b"early", b"between", b"behind"]
+            assert client.cancel([early, later]) == ["already delivered", "cancelled"]
+            assert client.status()["pending"] == 0
 
 
 @pytest.mark.parametrize("boot", ["this-one", ""])

@@ -369,6 +369,21 @@ def test_a_failed_sync_does_not_leave_entries_that_only_the_page_cache_has() -> 
     run.open()
 
 
+def test_a_segment_for_which_there_was_no_room_is_no_witness() -> None:
+    """Its name says that all before it was durable; a cut takes that back, and then power fails."""
+    for seed in range(30):
+        run = Run(CrashFiles())
+        run.open()
+        run.append([1000])
+        run.files.free = 0
+        with pytest.raises(OSError, match="No space"):
+            run.append([0])
+        run.files.free = 100_000
+        run.cut(0)
+        run.crash("random", Random(seed))
+        run.open()
+
+
 class JournalMachine(RuleBasedStateMachine):
     """Any history of appends, syncs, drops, full disks, restarts, kills and power cuts."""
 

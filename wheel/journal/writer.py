@@ -77,6 +77,7 @@ class SegmentWriter:
             handle.close()
             with contextlib.suppress(OSError):
                 files.unlink(path)
+                files.sync_dir(DIRECTORY)  # its name would be a witness to what may be cut later
             raise
         return cls(handle, header, SEGMENT_BYTES)
 
