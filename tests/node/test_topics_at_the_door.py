@@ -52,8 +52,8 @@ def test_an_unknown_topic_is_refused_at_the_door_and_its_neighbours_are_taken(
             headers = [("slotwheel-topic", missing[1].encode()), ("slotwheel-delay-ms", b"3600000")]
             producer.send(delays, b"a letter", headers=headers).get(20)
         arrived = read_all(broker.bootstrap, [good, missing[0], dead], 5)
-        found = sorted(one.value or b"" for one in arrived)
-        assert found == [b"a letter", b"http", b"many", b"own", b"third"]
+        values = sorted(one.value or b"" for one in arrived)
+        assert values == [b"a letter", b"http", b"many", b"own", b"third"]
         broker.delete_topic(missing[0])
 
 
