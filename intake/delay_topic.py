@@ -129,6 +129,8 @@ class DelayTopicIntake:
         """By topic id and source: the end that was seen last, also of topics that are gone."""
         self._topic_problems = dict.fromkeys(self._topics, "Kafka has not been asked yet")
         self._reachable = True
+        self._busy = False
+        """Whether records came since the last check."""
         self._unstored = ""
         """Why positions cannot be stored in Kafka; empty: they can."""
 
@@ -201,6 +203,7 @@ class DelayTopicIntake:
                     self._store(reader)
             polled = reader.poll(POLL_S)
             self._reading -= polled.errors.keys()
+            self._busy |= bool(polled.records)
             if polled.records:
                 self._check_ids(reader, {place.topic for place in polled.records})
                 found = {self._sources[place]: one for place, one in polled.records.items()}
@@ -510,9 +513,12 @@ class DelayTopicIntake:
                     self._ends[source.topic_id, source.number] = source.end
         for place in self._reading:
             source = self._sources[place]
-            source.silent += 1
+            # While others give records, it may only not have had its turn.
+            source.silent += source.end is None or not self._busy
             if source.silent > SILENT_CHECKS:
                 self._name(source, _NO_ANSWER if source.end is None else _NO_RECORDS)
+
+        self._busy = False
 
     def _mark_returned(self, reader: SourceReader) -> None:
         """Everything that ``poll`` has returned is in the log now, or its source was left."""

@@ -61,8 +61,9 @@ class NotKnown(Exception):
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
     """A topic of which something is read. ``topic_id``: empty if the broker tells none.
-    ``partitions``: how many it was seen to have. ``begins``: the offset from which each partition
-    was read. ``retired``: ids of topics of that name that are gone."""
+    ``partitions``: those from this number on are new, for they were not seen, or had no leader yet.
+    ``begins``: the offset from which each partition was read. ``retired``: ids of topics of that
+    name that are gone."""
 
     cluster: str
     topic: str

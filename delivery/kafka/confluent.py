@@ -173,6 +173,8 @@ class ConfluentSink(KafkaSink):
         except (ck.KafkaException, TimeoutError) as error:
             with self._lock:
                 self._admin = None  # it may be stuck, and nobody would read what it logs meanwhile
+            with self._configs_lock:
+                self._drop_configs_admin()  # it would try to connect, and log each time
             why = why_not(self.settings.bootstrap, self.settings.extra, error)
             raise Unreachable(f"Kafka at {self.settings.bootstrap}: {why}") from error
         there = [topic for topic, answer in answers.items() if isinstance(answer, list)]

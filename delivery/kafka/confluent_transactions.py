@@ -125,7 +125,7 @@ class ConfluentTransactions(AlternatingTransactions):
         """By a client of kafka-python: in librdkafka this request ends the process if it runs out
         of time while a broker comes back. Only with settings that kafka-python has not, by it."""
         with suppress(InvalidConfiguration):
-            return members_of(self.settings, self.group)
+            return members_of(self.settings, self.group, time.monotonic() + left_s)
         admin = ck_admin.AdminClient(
             client_config(self.settings, ClientKind.ADMIN), logger=client_log
         )

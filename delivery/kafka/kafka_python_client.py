@@ -27,6 +27,12 @@ from .topicbook import TOPIC_CONFIGS
 
 _LATE_S = 0.5
 """The client gives up a record by itself; so much longer, s, is waited for it to do so."""
+_PAUSE_S = 0.1
+_STARTING = (
+    kafka_errors.CoordinatorLoadInProgressError,
+    kafka_errors.CoordinatorNotAvailableError,
+    kafka_errors.NotCoordinatorError,
+)
 
 
 def send_by(lane: ProducerLane, plan: SendPlan, timeout_s: float) -> dict[int, SendFailure]:
@@ -112,12 +118,18 @@ def configs_of(admin: KafkaAdminClient, topics: list[str]) -> dict[str, dict[str
     }
 
 
-def members_of(settings: KafkaSettings, group: str) -> int:
-    """How many members a consumer group has. Errors: kafka-python's, ``OSError``,
-    ``InvalidConfiguration``."""
+def members_of(settings: KafkaSettings, group: str, deadline: float) -> int:
+    """How many members a consumer group has; asked again until ``deadline`` while its coordinator
+    is only starting. Errors: kafka-python's, ``OSError``, ``InvalidConfiguration``."""
     admin = KafkaAdminClient(**admin_config(settings))
     try:
-        return len(admin.describe_groups([group])[group]["members"])
+        while True:
+            try:
+                return len(admin.describe_groups([group])[group]["members"])
+            except _STARTING:
+                if time.monotonic() + _PAUSE_S > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
     finally:
         admin.close()
 

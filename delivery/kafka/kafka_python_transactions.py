@@ -78,7 +78,7 @@ class KafkaPythonTransactions(AlternatingTransactions):
                 return None
             # confluent-kafka stores a NUL behind the text.
             text = found.metadata.removesuffix("\0")
-            return StoredMark(found.offset, text, members_of(self.settings, self.group))
+            return StoredMark(found.offset, text, members_of(self.settings, self.group, deadline))
         except (kafka_errors.KafkaError, OSError) as error:
             raise self._meaning(error) from error
 

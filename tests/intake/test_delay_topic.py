@@ -424,6 +424,9 @@ def test_a_leader_that_alone_stops_to_answer_is_named(monkeypatch: pytest.Monkey
         assert events.names.count("delay-topic-not-read") == 1
         reader.answers = True
         eventually(lambda: is_read(intake))
+        reader._count += 5
+        why = "(partitions 0-1) is not read: Kafka has records of it, and gives none"
+        eventually(lambda: why in str(intake.unready()))
 
 
 def test_where_reading_begins_is_agreed_before_it_is_stored_and_stored_before_it_is_read() -> None:
