@@ -9,17 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import flight
 
 import slotwheel.cli
 from slotwheel.cli import main
 from slotwheel.cli.printing import print_table, text_line
 from slotwheel.cli.terminal import echo
 from slotwheel.client.client import Client
+from slotwheel.client.httpconnection import GatewayAnswer
 from slotwheel.node.logs import JsonLines, TextLines
 from slotwheel.wheel.errors import InvalidMessage, SlotwheelError, from_wire
+from slotwheel.wheel.protocol import translate
 from slotwheel.wheel.texts import shown_text, visible_text
 
 ROOM = Path(slotwheel.cli.__file__).parent
@@ -127,3 +131,19 @@ def test_no_command_prints_but_by_the_function_that_does_so() -> None:
                 assert node.attr not in {"echo", "secho", "echo_via_pager"}, f"{path}:{node.lineno}"
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "print", f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        translate(flight.FlightUnavailableError(HOSTILE)),
+        translate(pa.ArrowNotImplementedError(HOSTILE)),
+        translate(flight.FlightServerError("x", extra_info=json.dumps({"message": HOSTILE}))),
+        GatewayAnswer(502, HOSTILE.encode()).error(),
+        GatewayAnswer(400, json.dumps({"message": HOSTILE, "got": HOSTILE}).encode()).error(),
+        GatewayAnswer(429, json.dumps({"code": "overloaded", "remedy": HOSTILE}).encode()).error(),
+    ],
+)
+def test_an_error_of_whoever_answers_can_be_printed(error: SlotwheelError) -> None:
+    assert str(error).isprintable()
+    assert "name" in str(error)
