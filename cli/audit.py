@@ -26,7 +26,7 @@ from ..client.message import clock_ms
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.events import AUDIT_TOPIC
 from ..wheel.checks import check_topic
-from ..wheel.texts import time_text
+from ..wheel.texts import shown_text, time_text, visible_text
 from .printing import quiet_pipe
 from .resending import interruptible
 from .shared import (
@@ -243,11 +243,11 @@ class _LiveTable(_Output):
         newest = [one for one in rows if one not in shown][-left:] if left else []
         for one in sorted([*shown[-_ROWS:], *newest], key=lambda one: one.bucket_ms):
             style = _STYLES.get(one.verdict, "bold red")
-            table.add_row(*map(Text, _cells_of(one)), style=style)
+            table.add_row(*(Text(visible_text(cell)) for cell in _cells_of(one)), style=style)
         until = time_text(report.at_ms)
         about = report.problem or f"as of {until}: audited from {time_text(report.from_ms)} on"
         since = map(differing_text, report.differing[:_ROWS])
-        table.caption = Text("\n".join([about, *since]))
+        table.caption = Text(shown_text("\n".join([about, *since])))
         self._live.update(table)
 
 

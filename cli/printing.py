@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..reading.messagefields import Fields
-from ..wheel.texts import time_text
-from .terminal import echo, printable
+from ..wheel.texts import time_text, visible_text
+from .terminal import echo
 
 _TEXT_MAX = 60
 _WIDE = 1000
@@ -36,13 +36,13 @@ def text_line(fields: Fields) -> str:
         elif name.startswith(("key", "value")) and isinstance(value, str):
             parts.append(f"{name} {_short(value)}")
         elif value is not None:
-            parts.append(f"{name} {printable(str(value))}")
+            parts.append(f"{name} {visible_text(str(value))}")
     return "  ".join(parts)
 
 
 def _short(text: str) -> str:
     cut = text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"
-    return repr(cut)
+    return f"'{visible_text(cut)}'"
 
 
 class _Full(Exception):
@@ -83,16 +83,16 @@ def listing(as_json: bool, limit: int, what: str) -> Iterator[Listing]:
 def print_table(
     rows: Iterable[Sequence[str]], columns: str, headings: Sequence[str] | None = None
 ) -> None:
-    """Print ``printable`` cells. ``columns``: "l" or "r" for each, left or right. Only on a
-    terminal may a row be too long: there a cell is cut in a table with headings, and wrapped in one
-    without."""
+    """Print cells with nothing in them that nobody sees. ``columns``: "l" or "r" for each, left or
+    right. Only on a terminal may a row be too long: there a cell is cut in a table with headings,
+    and wrapped in one without."""
     table = Table(box=None, show_header=headings is not None, pad_edge=False)
     for side, heading in zip(columns, headings or columns, strict=True):
         table.add_column(
             heading, justify="right" if side == "r" else "left", no_wrap=bool(headings)
         )
     for row in rows:
-        table.add_row(*map(printable, row))
+        table.add_row(*map(visible_text, row))
     width = None if sys.stdout.isatty() else _WIDE
     Console(width=width, highlight=False, markup=False).print(table)
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 def bars(*columns: ProgressColumn, console: Console | None = None, quiet: bool = False) -> Progress:
     """Bars on stderr (or ``console``), removed at the end; none unless it is a terminal."""
     console = console or Console(stderr=True)
-    every = (TextColumn("{task.description}"), BarColumn(), *columns)
+    every = (TextColumn("{task.description}", markup=False), BarColumn(), *columns)
     hidden = quiet or not console.is_terminal
     return Progress(*every, console=console, transient=True, disable=hidden)
 

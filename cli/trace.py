@@ -34,10 +34,10 @@ from ..trace.chains.lookup import (
 from ..trace.events import EventKind
 from ..trace.store import TraceKey, TracePage, TraceQuery
 from ..wheel.errors import InvalidConfiguration
-from ..wheel.texts import counted, time_text
+from ..wheel.texts import counted, time_text, visible_text
 from .printing import Listing, print_table, quiet_pipe
 from .shared import Exit, instant, json_option, positive_span, print_json, span_ms
-from .terminal import echo, printable
+from .terminal import echo
 
 _LATENCY, _ANOMALIES = "latency", "anomalies"
 _HOUR_MS = 3_600_000
@@ -180,12 +180,12 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
         return code
     echo(f"{chain.id}: {chain.state}")
     for group, state in chain.outcomes.items():
-        echo(f"  {printable(group or NO_GROUP)}: {state}")
+        echo(f"  {visible_text(group or NO_GROUP)}: {state}")
     numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
     if len(numbers) > 1:
         for one in chain.messages:
             parent = f", of {numbers[one.comes_from]}" if one.comes_from in numbers else ""
-            shown = printable(one.id)
+            shown = visible_text(one.id)
             echo(f"  message {numbers[one.id]}{parent}: {shown}, {one.state}")
     rows = [
         (
@@ -206,9 +206,9 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
         steps = ", ".join(f"{step} {ms:,.1f} ms" for step, ms in chain.latency_ms.items())
         echo(f"latency: {steps}")
     for anomaly in chain.anomalies:
-        echo(f"{anomaly.kind}: {printable(anomaly.text)}")
+        echo(f"{anomaly.kind}: {visible_text(anomaly.text)}")
     for line in chain.missing:
-        echo(f"not known: {printable(line)}", err=True)
+        echo(f"not known: {visible_text(line)}", err=True)
     return code
 
 
@@ -233,8 +233,8 @@ def _print_events(page: TracePage, as_json: bool) -> int:
         if rows:
             print_table(rows, "lrlrll", ("at", "message", "what", "took", "where", "why"))
         for message_id, number in numbers.items():
-            echo(f"message {number}: {printable(message_id)}")
-        more = "" if following is None else f"; the next page: --page {printable(following)}"
+            echo(f"message {number}: {visible_text(message_id)}")
+        more = "" if following is None else f"; the next page: --page {visible_text(following)}"
         looked = counted(page.looked_through, "row")
         echo(f"{counted(count, 'event')}{more}; looked through {looked}", err=True)
     return _ended(page.problems)

@@ -78,21 +78,16 @@ class GatewayAnswer:
         body = self.json()
         fields = body if isinstance(body, dict) else {}
         at = _ROW.match(str(fields.get("place") or ""))
-        if fields.get("code"):
-            error = from_wire({**fields, "row": int(at[1]) if at else None})
-        else:
+        fields = {**fields, "row": int(at[1]) if at else None}
+        if not fields.get("code"):
             text = str(fields.get("message") or self.body[:TEXT_MAX].decode(errors="replace"))
             kind: type[SlotwheelError] = InvalidBatch
             if self.status == HTTPStatus.TOO_MANY_REQUESTS:
                 kind = Overloaded
             elif self.status >= 500 or self.status == HTTPStatus.REQUEST_TIMEOUT:
                 kind = NodeUnreachable
-            error = kind(
-                f"HTTP {self.status}: {text}",
-                got=fields.get("got"),
-                limit=fields.get("limit"),
-                remedy=str(fields.get("remedy") or ""),
-            )
+            fields |= {"code": kind.code, "message": f"HTTP {self.status}: {text}"}
+        error = from_wire(fields)
         error.uncertain = self.status >= 500
         return error
 

@@ -11,6 +11,8 @@ import logging
 import time
 from typing import IO
 
+from ..wheel.texts import shown_text, visible_text
+
 TEXT, JSON = FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 _FIELDS = "slotwheel_fields"
@@ -73,9 +75,9 @@ def _time(record: logging.LogRecord) -> str:
 
 def _quoted(value: object) -> str:
     text = str(value)
-    plain = text and not any(c in ' "=' or not c.isprintable() for c in text)
+    plain = text and not any(c in ' "=' for c in text) and visible_text(text) == text
     return text if plain else json.dumps(text)
 
 
 def _one_line(text: str) -> str:
-    return text if text.isprintable() else json.dumps(text)
+    return text if shown_text(text, lines=False) == text else json.dumps(text)

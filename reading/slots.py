@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
+from ..wheel.arrowclaims import plain_rows
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from ..wheel.files import mapped
 from ..wheel.schema import ROW, Int64s, check_schema, times
@@ -91,7 +92,7 @@ def slot_blocks(
         position = source.tell()
         messages = pa.ipc.MessageReader.open_stream(source)
         while position < data.size:
-            batch = pa.ipc.read_record_batch(messages.read_next_message(), ROW)
+            batch = plain_rows(messages.read_next_message(), ROW)
             batch.validate(full=True)
             yield position, batch
             position = source.tell()

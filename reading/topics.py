@@ -25,6 +25,7 @@ from ..delivery.embedded.topicfile import (
     check_schema,
     parse_index,
 )
+from ..wheel.arrowclaims import plain_rows, plain_stream
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from ..wheel.files import mapped
 from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
@@ -69,7 +70,7 @@ def _without_index(file: File, nbytes: int) -> Iterator[Event]:
     """Read a segment without an index record: it was begun and never used, unless it has rows.
     Errors: ``FileNotFoundError``."""
     try:
-        pa.ipc.open_stream(mapped(file.path)).read_next_batch()
+        next(plain_stream(mapped(file.path))[1])
     except (pa.ArrowException, ValueError, EOFError, StopIteration):
         if file.end < 0:
             yield Ended(file, "never used")
@@ -135,7 +136,7 @@ def decode_block(
     if crc != block.crc:
         raise Damaged(path, at, expected=f"CRC-32C {block.crc:08x}", found=f"{crc:08x}")
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+        batch = plain_rows(pa.py_buffer(payload), schema)
         batch.validate(full=True)
     except (pa.ArrowException, ValueError, EOFError, OSError) as error:
         raise Damaged(path, at, expected="a record batch", found=str(error)[:200]) from None
@@ -154,10 +155,10 @@ def read_stream(file: File) -> Iterator[Event]:
     rows: Gathered | None = None
     try:
         _check_begin(file, bytes(data[: len(_BEGIN)]))
-        reader = pa.ipc.open_stream(data)
-        _check_stream(file, reader.schema, is_receipts)
-        rows = _gathered(file, reader.schema)
-        for batch in reader:
+        schema, batches = plain_stream(data)
+        _check_stream(file, schema, is_receipts)
+        rows = _gathered(file, schema)
+        for batch in batches:
             batch.validate(full=True)
             yield from rows.add(batch)
         yield from rows.flush()

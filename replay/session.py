@@ -28,6 +28,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from ..wheel.errors import InvalidConfiguration
+from ..wheel.texts import shown_text
 from .facts.kafka_topics import PACKAGES, not_fetched
 
 T = TypeVar("T")
@@ -168,7 +169,7 @@ def _fetch(settings: Mapping[str, str], output: Path) -> None:
             text = output.read_text("utf-8", "replace")
             error = not_fetched(settings[PACKAGES], text)
             if error is None:
-                sys.stderr.write(text)
+                sys.stderr.write(shown_text(text))
                 raise
             raise error from None
     SparkContext(conf=conf, gateway=gateway)

@@ -65,6 +65,32 @@ def is_plain_batch(metadata: pa.Buffer) -> bool:
     return kind == RECORD_BATCH and not _field(content, batch, _COMPRESSION)
 
 
+def plain_rows(data: pa.Buffer | pa.Message, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a record batch message that somebody else may have written; ``schema`` has plain
+    types. Errors: ``ValueError``: it is compressed, and could claim to be gigabytes; ``EOFError``,
+    ``OSError``, and those of Arrow: it is no record batch."""
+    message = data if isinstance(data, pa.Message) else pa.ipc.read_message(data)
+    try:
+        plain = is_plain_batch(message.metadata)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"not a message of Arrow: {error}") from None
+    if not plain:
+        raise ValueError(f"a {message.type} where one that is not compressed is expected")
+    return pa.ipc.read_record_batch(message, schema)
+
+
+def plain_stream(data: pa.Buffer) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Schema and batches of a stream that somebody else may have written. Errors, also while the
+    batches are read: as of ``plain_rows``; ``ValueError``, too, for a type that is not plain."""
+    schema = pa.ipc.open_stream(data).schema
+    for field in schema:
+        if not is_plain_type(field.type):
+            raise ValueError(f"column {field.name} has type {field.type}, not one of {PLAIN_TYPES}")
+    messages = pa.ipc.MessageReader.open_stream(data)
+    next(messages)
+    return schema, (plain_rows(message, schema) for message in messages)
+
+
 def is_plain_type(kind: pa.DataType) -> bool:
     """Whether a column of that type is as large as its buffers. A dictionary, a view, a run or a
     null stands for a value as often as it likes: 4 MB of views of one text become gigabytes of it

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any, ClassVar, Self, TypeVar
 
+from .texts import shown_text
+
 
 class SlotwheelError(Exception):
     """Base of all errors of this package.
@@ -300,14 +302,23 @@ _BY_CODE: dict[str, type[SlotwheelError]] = {
 
 
 def from_wire(fields: dict[str, Any]) -> SlotwheelError:
-    """Build the error a node sent. An unknown code becomes the base class, message kept."""
+    """Build the error a node sent. An unknown code becomes the base class, message kept.
+
+    Whatever answers at a node's address may have chosen the texts, and a program prints them to a
+    terminal or a log: they come as ``shown_text``.
+    """
     cls = _BY_CODE.get(str(fields.get("code")), SlotwheelError)
     row = fields.get("row")
+    texts = {
+        name: one if type(one) is int else shown_text(str(one), lines=False)
+        for name in ("got", "limit")
+        if (one := fields.get(name)) is not None
+    }
     return cls(
-        str(fields.get("message", "unknown error")),
-        got=fields.get("got"),
-        limit=fields.get("limit"),
-        remedy=str(fields.get("remedy") or ""),
+        shown_text(str(fields.get("message", "unknown error")), lines=False),
+        got=texts.get("got"),
+        limit=texts.get("limit"),
+        remedy=shown_text(str(fields.get("remedy") or ""), lines=False),
         row=row if isinstance(row, int) else None,
         uncertain=fields.get("uncertain") is True,
     )

@@ -32,6 +32,7 @@ from .errors import (
 )
 from .request import RequestKey, is_request
 from .schema import UInt32s
+from .texts import shown_text
 
 PROTOCOL_VERSION = 1
 VERSION_KEY = "slotwheel"
@@ -285,7 +286,7 @@ def translate(error: BaseException) -> SlotwheelError:
     info = getattr(error, "extra_info", b"")
     if info:
         return decode_error(bytes(info))
-    text = str(error).split(". gRPC client debug context")[0][:300]
+    text = shown_text(str(error).split(". gRPC client debug context")[0][:300], lines=False)
     if isinstance(error, pa.ArrowNotImplementedError):
         return SlotwheelError(f"no slotwheel node answers there: {text}", remedy="Check the port")
     if "Failed parsing HTTP/2" in text:

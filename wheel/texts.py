@@ -76,7 +76,7 @@ def _has_plain_blanks(text: str) -> bool:
     return "  " not in text and text[:1] != " " and text[-1:] != " "
 
 
-def _visible_line(text: str, *, indents: bool = False) -> str:
+def _visible_line(text: str, *, indents: bool = False, typed: bool = True) -> str:
     last = len(text.rstrip(" "))
     found = []
     before = " " if not indents else ""
@@ -84,7 +84,7 @@ def _visible_line(text: str, *, indents: bool = False) -> str:
         if one == " ":
             seen = number < last and (indents or before != " ")
         elif one == "\\":
-            seen = not text.startswith("u{", number + 1)
+            seen = not typed or not text.startswith("u{", number + 1)
         else:
             seen = one.isprintable() and one not in _BLANK
             if seen and before in ("", " "):  # a mark without the letter that it belongs to
@@ -92,6 +92,22 @@ def _visible_line(text: str, *, indents: bool = False) -> str:
         found.append(one if seen else f"\\u{{{ord(one):x}}}")
         before = one
     return "".join(found)
+
+
+def shown_text(text: str, *, lines: bool = True) -> str:
+    """Text of many hands for a terminal or a log: what is visible already (``visible_text``) stays
+    as it is, so that nobody has to know whether it is, and so do indents and, with ``lines``, lines
+    and tabs. It cannot be typed back."""
+    if text.isascii() and text.isprintable():
+        return text
+    if not lines:
+        return _shown_part(text)
+    return "\n".join("\t".join(map(_shown_part, one.split("\t"))) for one in text.split("\n"))
+
+
+def _shown_part(text: str) -> str:
+    end = len(text.rstrip(" "))
+    return _visible_line(text[:end], indents=True, typed=False) + text[end:]
 
 
 def typed_text(text: str) -> str:

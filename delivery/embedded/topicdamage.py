@@ -20,6 +20,7 @@ from contextlib import closing
 import pyarrow as pa
 from crc32c import crc32c
 
+from ...wheel.arrowclaims import plain_rows
 from ...wheel.errors import Damaged, SlotwheelError
 from ...wheel.files import Files
 from .topicfile import (
@@ -127,7 +128,7 @@ class SoundBlocks:
         if self.schema is None or not self._is_sound(number):
             return None
         payload = self._data[self.blocks[number - 1].end : self.blocks[number].end]
-        return pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+        return plain_rows(pa.py_buffer(payload), self.schema)
 
 
 def records(files: Files, topic: str, first: int) -> list[IndexRecord]:

@@ -16,10 +16,13 @@ Rules
 - kafka-python's own names are taken, too: those of the table mean the same, and the others are for
   kafka-python alone.
 - A secret does not show itself: its ``repr``, and so that of whatever holds it, has dots instead.
+  kafka-python writes what it sends to its log at *debug*, logins and messages among it: there it is
+  so many bytes.
 """
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -48,6 +51,24 @@ class Secret(str):
 
     def __repr__(self) -> str:
         return "'…'"
+
+
+def without_content(record: logging.LogRecord) -> bool:
+    """A filter of a logger: what was sent or received is named, and not shown."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_without_bytes, record.args))
+    return True
+
+
+def _without_bytes(argument: object) -> object:
+    if isinstance(argument, bytes | bytearray | memoryview):
+        return f"{len(argument)} bytes"
+    name = type(argument).__name__
+    return name if name.startswith("Sasl") else argument
+
+
+for _logger in ("kafka.net.connection", "kafka.protocol.parser"):
+    logging.getLogger(_logger).addFilter(without_content)
 
 
 def _text(value: str) -> str:

@@ -52,7 +52,8 @@ class Consuming:
         kind = answer_type(request.scope)
         body = await self._body(request)
         given = decoded(_INSTANCE, body) if body else InstanceBody()
-        made = self._instances.create(request.path_params["group"], given)
+        host = (request.scope.get("client") or ("",))[0]
+        made = self._instances.create(request.path_params["group"], given, host)
         name = made.settings.name
         uri = f"{_origin(request)}/consumers/{made.group}/instances/{name}"
         return Reply(200, msgspec.json.encode(InstanceCreated(name, uri)), kind)

@@ -43,12 +43,14 @@ class Instances:
         self._cluster = cluster
         self._max, self._idle_s = settings.instances_max, settings.instance_idle_s
         self._known: dict[tuple[str, str], ConsumerInstance] = {}
+        self._hosts: dict[tuple[str, str], str] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="consumers")
         self._loop = asyncio.get_running_loop()
         self._look: asyncio.Task[None] | None = None
 
-    def create(self, group: str, given: InstanceBody) -> ConsumerInstance:
-        """Errors: 40902, 42204, 429."""
+    def create(self, group: str, given: InstanceBody, host: str = "") -> ConsumerInstance:
+        """``host``: the client's address, which may have three quarters of all. Errors: 40902,
+        42204, 429."""
         check_name(group, "the group")
         settings = _settings(given)
         if (group, settings.name) in self._known:
@@ -60,16 +62,20 @@ class Instances:
                 got=f"{group}/{settings.name}",
                 remedy="Take another name, or leave it out, or DELETE that one",
             )
-        if len(self._known) >= self._max:
+        self._hosts = {one: whose for one, whose in self._hosts.items() if one in self._known}
+        mine = sum(whose == host for whose in self._hosts.values())
+        share = self._max - self._max // 4
+        if len(self._known) >= self._max or mine >= share:
             raise HttpError(
                 429,
-                "too many consumer instances",
-                limit=self._max,
+                "too many consumer instances" + " from one address" * (mine >= share),
+                limit=share if mine >= share else self._max,
                 remedy="DELETE those that are not used any more; they also end by themselves",
                 headers={"Retry-After": str(RETRY_AFTER_S)},
             )
         made = ConsumerInstance(self._cluster, group, settings, self._loop.time())
         self._known[group, settings.name] = made
+        self._hosts[group, settings.name] = host
         if self._look is None:
             self._look = self._loop.create_task(self._end_idle())
         return made

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from ...wheel.arrowclaims import plain_rows
 from ...wheel.config import TICK_MS
 from ...wheel.due.runs import EMPTY, sort_rows
 from ...wheel.errors import Damaged, UnsupportedVersion
@@ -149,7 +150,7 @@ def _fitting(second: int, info: SlotInfo, data: bytes) -> list[pa.RecordBatch]:
     for start, end in sound_blocks(memoryview(data)):
         item = CheckedFile("slot", path_of(second))
         try:
-            rows = pa.ipc.read_record_batch(pa.py_buffer(data[start:end]), ROW)
+            rows = plain_rows(pa.py_buffer(data[start:end]), ROW)
             rows.validate(full=True)
         except (pa.ArrowException, ValueError, EOFError, OSError):
             continue
@@ -264,7 +265,7 @@ def _unproven(data: bytes) -> Iterator[pa.RecordBatch]:
         if end is None:
             try:
                 end = message_end(memoryview(data), at)
-                rows = pa.ipc.read_record_batch(pa.py_buffer(data[at:end]), ROW)
+                rows = plain_rows(pa.py_buffer(data[at:end]), ROW)
                 rows.validate(full=True)
                 yield rows
             except (AssertionError, struct.error, pa.ArrowException, ValueError, EOFError, OSError):

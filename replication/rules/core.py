@@ -228,9 +228,12 @@ class Core:
     def wants_snapshot(self, index: int, epoch: int) -> bool:
         """Whether a snapshot that ends with this entry is needed. Check it again just before the
         log is replaced: a log that has meanwhile got the entry may also hold later ones that were
-        acknowledged, and must not be lost."""
+        acknowledged, and must not be lost. One of a later epoch than this peer has heard of is
+        nobody's: whoever has it has told of that epoch before."""
         log = self.log
-        return self._leading is None and index > log.commit and log.epochs.epoch_at(index) != epoch
+        if self._leading is not None or epoch > self.epoch:
+            return False
+        return index > log.commit and log.epochs.epoch_at(index) != epoch
 
     def snapshot_installed(self, index: int, epoch: int, stores: StoreIds, now: float) -> None:
         """A snapshot replaced the log: it ends at the entry ``index`` of ``epoch``, and ``stores``

@@ -16,6 +16,7 @@ from dataclasses import asdict
 import pyarrow as pa
 from pyarrow import flight
 
+from ...wheel.arrowclaims import plain_rows
 from ...wheel.errors import InvalidBatch, NotRunning, SlotwheelError
 from ...wheel.peers.heal import SlotRows
 from ...wheel.protocol import translated
@@ -88,8 +89,8 @@ def _block(data: memoryview) -> pa.RecordBatch:
     if sound_end(data, 0) != len(data):
         raise InvalidBatch("a block of a slot that is not what was sent", got=f"{len(data)} bytes")
     try:
-        rows = pa.ipc.read_record_batch(pa.py_buffer(data), ROW)
+        rows = plain_rows(pa.py_buffer(data), ROW)
         rows.validate(full=True)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, ValueError, EOFError, OSError) as error:
         raise InvalidBatch(f"a broken block of a slot: {str(error)[:200]}") from None
     return rows

@@ -251,15 +251,16 @@ class Transport:
         self._instances.admit(theirs.node_id, theirs.instance, self._clock())
 
     def alarm(self, name: str, peer: str, error: Exception) -> None:
-        """Raise an alarm, unless one about this peer is recent; another reason may follow soon."""
+        """Raise an alarm, unless one about this peer is recent; another reason may follow soon. All
+        who are no peers are one: a caller may give any name, and each line in the log would be
+        another's who calls again and again."""
         now, text = self._clock(), str(error)
+        about = name, peer if peer in self._control else ""
         with self._raised_lock:
-            at, before = self._raised.get((name, peer), (-ALARM_EVERY_S, text))
+            at, before = self._raised.get(about, (-ALARM_EVERY_S, text))
             if now - at < (ALARM_EVERY_S if text == before else OTHER_ALARM_S):
                 return
-            if len(self._raised) > 1000:  # callers may give any name
-                self._raised.clear()
-            self._raised[name, peer] = now, text
+            self._raised[about] = now, text
         self._events.alarm(name, peer=peer, error=text)
 
     def _watch(self) -> None:

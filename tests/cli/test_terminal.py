@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import ast
+import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import flight
 
 import slotwheel.cli
 from slotwheel.cli import main
+from slotwheel.cli.printing import print_table, text_line
+from slotwheel.cli.terminal import echo
 from slotwheel.client.client import Client
-from slotwheel.wheel.errors import InvalidMessage, SlotwheelError
+from slotwheel.client.httpconnection import GatewayAnswer
+from slotwheel.node.logs import JsonLines, TextLines
+from slotwheel.wheel.errors import InvalidMessage, SlotwheelError, from_wire
+from slotwheel.wheel.protocol import translate
+from slotwheel.wheel.texts import shown_text, visible_text
 
 ROOM = Path(slotwheel.cli.__file__).parent
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\x9b1mname\x00\u202e"
@@ -58,6 +70,58 @@ def test_what_a_server_says_is_no_command_to_the_terminal(
         assert one.isprintable() or one in "\n\t", repr(one)
 
 
+UNSEEN = "\u202e\u3164\u2800\u200b\x00\x9b\ud800"
+"""Some are printable for Python, and nobody sees them."""
+
+
+def table(text: str) -> None:
+    print_table([(text, "1")], "lr", ("name", "count"))
+
+
+def log_line(form: str) -> Callable[[str], object]:
+    def log(text: str) -> None:
+        record = logging.LogRecord("x", logging.INFO, "", 0, text, (), None)
+        record.slotwheel_fields = {"topic": text}
+        print((TextLines() if form == "text" else JsonLines()).format(record))
+
+    return log
+
+
+def error_of_a_node(text: str) -> None:
+    wire = InvalidMessage(text, got=text, limit=text, remedy=text).to_wire()
+    print(from_wire(json.loads(json.dumps(wire))))
+
+
+WAYS: dict[str, Callable[[str], object]] = {
+    "echo": echo,
+    "a line of fields": lambda text: print(text_line({"topic": text, "value": text, "key": text})),
+    "headers": lambda text: print(text_line({"headers": [{"key": text, "value": text}]})),
+    "a table": table,
+    "a line of the log": log_line("text"),
+    "a line of JSON in the log": log_line("json"),
+    "an error that a node sent": error_of_a_node,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_nobody_sees_is_shown(way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for one in UNSEEN + HOSTILE:
+        WAYS[way](f"a{one}b")
+        out = capsys.readouterr().out
+        if visible_text(one) != one:
+            assert one not in out, (way, one)
+            assert "a\\" in out, (way, one)
+
+
+@given(st.text())
+def test_text_that_is_visible_stays_as_it_is(text: str) -> None:
+    assert shown_text(visible_text(text)) == visible_text(text)
+    shown = shown_text(text)
+    assert shown_text(shown) == shown
+    assert all(one.isprintable() or one in "\n\t" for one in shown)
+    assert "\n" not in shown_text(text, lines=False)
+
+
 def test_no_command_prints_but_by_the_function_that_does_so() -> None:
     for path in ROOM.rglob("*.py"):
         if path == ROOM / "terminal.py":
@@ -67,3 +131,19 @@ def test_no_command_prints_but_by_the_function_that_does_so() -> None:
                 assert node.attr not in {"echo", "secho", "echo_via_pager"}, f"{path}:{node.lineno}"
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "print", f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        translate(flight.FlightUnavailableError(HOSTILE)),
+        translate(pa.ArrowNotImplementedError(HOSTILE)),
+        translate(flight.FlightServerError("x", extra_info=json.dumps({"message": HOSTILE}))),
+        GatewayAnswer(502, HOSTILE.encode()).error(),
+        GatewayAnswer(400, json.dumps({"message": HOSTILE, "got": HOSTILE}).encode()).error(),
+        GatewayAnswer(429, json.dumps({"code": "overloaded", "remedy": HOSTILE}).encode()).error(),
+    ],
+)
+def test_an_error_of_whoever_answers_can_be_printed(error: SlotwheelError) -> None:
+    assert str(error).isprintable()
+    assert "name" in str(error)

@@ -90,8 +90,8 @@ def test_a_terminal_gets_no_control_characters_of_others(
     write_segment(root, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(rows))
     assert run(["trace", "--store", str(root)]) == 0
     shown = capsys.readouterr().out
-    assert "\\x1b[31mred\\nline" in shown
+    assert "\\u{1b}[31mred\\u{a}line" in shown
     print_table([("a\x1b[2Jb\nc", "\u00e9")], "ll")
     shown += capsys.readouterr().out + text_line({"error": "\x9b"})
-    assert "a\\x1b[2Jb\\nc" in shown
+    assert "a\\u{1b}[2Jb\\u{a}c" in shown
     assert not {"\x1b", "\x07", "\x9b"} & set(shown)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.net import connection
+from kafka.protocol.parser import KafkaProtocol
+from kafka.protocol.sasl import SaslAuthenticateRequest
 
 from slotwheel.delivery.kafka import settings
 from slotwheel.delivery.kafka.settings import (
@@ -199,3 +203,16 @@ def test_a_secret_does_not_show_itself() -> None:
         assert "4711" not in shown
     assert found["sasl.password"] == "hunter2"
     assert "hunter2" not in repr(for_kafka_python(found, CONSUMER))
+
+
+def test_a_login_does_not_get_into_kafka_pythons_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kafka")
+    login = SaslAuthenticateRequest[1](auth_bytes=b"\0user\0geheim")
+    parser = KafkaProtocol()
+    parser.send_request(login)
+    parser.send_bytes()
+    # As ``KafkaConnection`` does.
+    connection.log.debug("%s Request %d: %s", "node", 1, login)
+    assert len(caplog.records) >= 2
+    assert "geheim" not in caplog.text
+    assert "SaslAuthenticateRequest" in caplog.text

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slotwheel.gateway.errors import HttpError
+from slotwheel.gateway.rest.consumer_types import InstanceBody
+from slotwheel.gateway.rest.instances import Instances
+from slotwheel.gateway.settings import GatewaySettings
 from support.broker import Broker, TopicFactory
 from support.consuming import read_committed
 from support.gatewayprocess import GatewayProcess, NodeWithGateway
@@ -235,3 +240,20 @@ def test_whatever_comes_is_stored_or_refused(
         else:
             assert answer.status_code in (400, 404, 422)
             assert set(answer.json()) == {"error_code", "message"}
+
+
+def test_one_address_leaves_consumer_instances_to_others() -> None:
+    async def made_by(hosts: str) -> list[str]:
+        instances = Instances(cast(Any, None), GatewaySettings(instances_max=4))
+        found = []
+        for host in hosts:
+            try:
+                instances.create("g", InstanceBody(), host)
+            except HttpError as error:
+                found.append(error.message)
+            else:
+                found.append("")
+        return found
+
+    one, every = "too many consumer instances from one address", "too many consumer instances"
+    assert asyncio.run(made_by("aaaabb")) == ["", "", "", one, "", every]

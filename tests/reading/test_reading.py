@@ -78,8 +78,8 @@ def test_a_segment_that_is_used_again_before_its_header_is_read(
     file = live_segment(there)
     opening = os.open
 
-    def then_use_again(path: str, flags: int) -> int:
-        found: int = opening(path, flags)
+    def then_use_again(path: str, *how: int, dir_fd: int | None = None) -> int:
+        found: int = opening(path, *how, dir_fd=dir_fd)
         monkeypatch.undo()
         use_again(file)
         return found

@@ -264,6 +264,7 @@ def test_a_gap_before_the_journal_is_filled_by_a_snapshot() -> None:
     assert group.wants_snapshot[-1] == ("c", "a")
     assert a.progress["c"].state is Shipping.SNAPSHOT
     assert c.wants_snapshot(8, 2)
+    assert not c.wants_snapshot(8, 1 << 40), "an epoch of which nobody has told"
     c.snapshot_installed(8, 2, dict(a.admitted), group.now)
     assert group.drive(c) == ["c>a ack 2 durable 8 verified 8"]
     group.append("a")

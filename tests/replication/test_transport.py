@@ -463,6 +463,16 @@ def test_a_mismatch_is_told_on_both_sides_and_hurts_nobody(
     assert len([one for one in refusing.events.alarms if one[0] == "peer-refused"]) == 1
 
 
+def test_strangers_with_many_names_write_no_line_each(make: Make) -> None:
+    b = make("b")
+    for number in range(500):
+        greeting = replace(b.transport.identity("b", "control"), node_id=f"x{number}", to="b")
+        with pytest.raises(InvalidConfiguration):
+            b.transport.incoming.greet(greeting.encode())
+    found = [one for one in b.events.alarms if one[0] == "peer-refused"]
+    assert 1 <= len(found) < 50
+
+
 def test_a_second_node_with_the_same_id_is_refused_while_the_first_lives(
     make: Make, peers: dict[str, str]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..arrowclaims import plain_rows
 from ..errors import Damaged
 from ..files import Bytes
 from ..rows import from_numpy, no_cancels
@@ -117,9 +118,12 @@ def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatc
     each batch in full before it made an entry of it, and does not check its own again.
     """
     try:
-        rows = pa.ipc.read_record_batch(pa.py_buffer(entry.payload), PAYLOAD)
+        payload = pa.py_buffer(entry.payload)
         if full:
+            rows = plain_rows(payload, PAYLOAD)
             rows.validate(full=True)
+        else:
+            rows = pa.ipc.read_record_batch(payload, PAYLOAD)
     except (pa.ArrowException, ValueError, EOFError, OSError) as error:
         raise Damaged(where, 0, expected="a record batch", found=str(error)[:200]) from None
     if rows.num_rows != entry.count:

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from crc32c import crc32c
 
+from ..arrowclaims import plain_rows, plain_stream
 from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Files, Handle
 from ..schema import ROW, check_schema
@@ -226,9 +227,9 @@ def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.R
     """The record batches in ``data``, zero-copy. Errors: ``Damaged``, ``UnsupportedVersion``."""
     try:
         if with_schema:
-            reader = pa.ipc.open_stream(data)
-            check_schema(reader.schema, path)
-            return list(reader)
+            schema, plain = plain_stream(data)
+            check_schema(schema, path)
+            return list(plain)
         batches: list[pa.RecordBatch] = []
         messages = pa.ipc.MessageReader.open_stream(data)
         while True:
@@ -236,6 +237,6 @@ def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.R
                 message = messages.read_next_message()
             except StopIteration:
                 return batches
-            batches.append(pa.ipc.read_record_batch(message, ROW))
-    except (pa.ArrowException, ValueError, EOFError) as error:
+            batches.append(plain_rows(message, ROW))
+    except (pa.ArrowException, ValueError, EOFError, StopIteration) as error:
         raise damaged(path, 0, "an Arrow IPC stream", str(error)[:200]) from None
