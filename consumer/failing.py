@@ -27,8 +27,6 @@ from ..wheel.rows import Header
 from .clock import RemoteClock
 from .message import OutputRecord, Received, expiry
 
-_BELIEVED_MS = 3_600_000
-"""A record may have been made so much later than this clock says; brokers refuse others."""
 LETTER_BYTES_MAX = 1_000_000
 """About what a Kafka topic takes by default: a larger letter in a transaction is shortened."""
 
@@ -117,9 +115,6 @@ class Failing:
         """The next attempt as any language asks a node for it. ``policy``: its name, or levels. Its
         delay begins when the node reads the record, whatever the timestamp."""
         message.note_attempt()
-        now_ms = self.clock.now_ms()
-        if now_ms < message.timestamp_ms < now_ms + _BELIEVED_MS:
-            now_ms = message.timestamp_ms
         headers = living(lasting(message))
         own = [one for one in headers if one[0] in DELIVERY or not is_reserved(one[0])]
         own += [(RETRY, policy.encode()), (ERROR, cut(cause.error))]
@@ -130,7 +125,9 @@ class Failing:
                 (ORIGIN_PARTITION, b"%d" % message.partition),
                 (ORIGIN_OFFSET, b"%d" % message.offset),
             ]
-        return OutputRecord(delay_topic, message.value, message.key, own, timestamp_ms=now_ms)
+        return OutputRecord(
+            delay_topic, message.value, message.key, own, timestamp_ms=self.clock.now_ms()
+        )
 
 
 def lasting(message: Received) -> list[Header]:

@@ -423,6 +423,7 @@ class DelayTopicIntake:
         passed: dict[int, int] = {}
         again: dict[Place, int] = {}
         unread: list[Unread] = []
+        noted = {gap for note in self._table.notes if note.topic == topic for gap in note.unread}
         for source in sources:
             place, wanted = source.place, source.position(self._wheel) + 1
             if place not in earliest or place not in end:
@@ -434,6 +435,10 @@ class DelayTopicIntake:
                     " Kafka has lost records, and new ones get their offsets and would be passed"
                     " over. Make the topic anew: then it is read from its first record",
                 )
+                # Noted while it is seen: once the partition is longer again, nothing tells.
+                gap = Unread(place.partition, end[place], wanted - 1)
+                if gap not in noted:
+                    unread.append(gap)
             else:
                 again[place] = max(wanted, earliest[place])
                 if wanted < earliest[place]:

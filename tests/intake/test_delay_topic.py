@@ -397,6 +397,29 @@ def test_while_the_clock_is_in_doubt_nothing_is_read_and_nothing_dies(
     assert "delay-topic-failed" not in events.names
 
 
+def test_what_takes_the_place_of_records_that_kafka_lost_is_named() -> None:
+    """A broker lost the partition's end, and new records have its offsets by now."""
+    wheel = FakeWheel()
+    with running(wheel, lambda: reader_of(500)) as intake:
+        eventually(lambda: position(intake) == 499)
+
+    class Shorter(ListReader):
+        def read(self, offsets: Mapping[Place, int]) -> None:
+            super().read(offsets)
+            if min(offsets.values()) > self._count:
+                self._failures = [SourceOutOfRange("odd")]
+
+    reader = Shorter(reader_of(520)._content)
+    reader._count = 480
+    with running(wheel, lambda: reader) as intake:
+        eventually(lambda: any("ends at offset 480" in why for why in intake.unready()))
+        reader._count = 520
+        eventually(lambda: position(intake) == 519 and not intake.unready())
+    [note] = wheel.sources["notes"]
+    assert note["unread"] == [[0, 480, 499]]
+    assert len(wheel.values()) == 520
+
+
 class Partitions(ListReader):
     """Two partitions; the leader of the second is there for other clients only."""
 
@@ -425,7 +448,7 @@ def test_a_leader_that_alone_stops_to_answer_is_named(monkeypatch: pytest.Monkey
         reader.answers = True
         eventually(lambda: is_read(intake))
         reader._count += 5
-        why = "(partitions 0-1) is not read: Kafka has records of it, and gives none"
+        why = "(partitions 0-1) is not read: the partition has records, and its leader returns none"
         eventually(lambda: why in str(intake.unready()))
 
 
