@@ -218,3 +218,18 @@ def test_the_topics_of_what_is_read_ahead_are_told_once(usual: Node) -> None:
     assert master.prepare(start - 2_000)
     assert master.coming_topics() == {"t0", "t1", "t2"}
     assert master.coming_topics() == set()
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+def test_a_held_topic_leaves_in_due_order_whatever_comes_in(usual: Node, *, spilled: bool) -> None:
+    """A message that is due before the slot that the topic stands at, and behind its mark: it comes
+    first. Passed over, it would be lost, for the mark would cover it."""
+    first = NOW + 5_000
+    usual.send([(first, "held", b"stands")], NOW)
+    assert usual.delivered(NOW) == []
+    assert usual.delivered(first, lambda _: False) == []
+    usual.send([(NOW + 1_000, "held", b"before"), (NOW + 1_000, "other", b"")], first)
+    if spilled:
+        usual.wheel.spill(first, everything=True)
+    assert usual.delivered(first + 10) == [b"", b"before", b"stands"]
+    assert usual.wheel.status().pending == 0

@@ -450,15 +450,14 @@ class DueQueue:
                     if len(self._prepared) < _PREPARED_MAX:  # else it is read again
                         self._prepared[cursor.second] = cursor
                 line.cursor = cursor = None
-        if cursor is not None and line.topic is None:
+        # What has come in since to a held-back topic may be due before the slot that it stands at.
+        may_be_earlier = line.topic is not None and cursor is not None and cursor.seen < mark.L
+        if cursor is not None and not may_be_earlier:
             return cursor
         # Rows at the mark's own millisecond may be left, unless it is known to be done with.
         second = self._storage.next_second(mark.c if mark.r == OFFSET_END else mark.c - 1)
-        if cursor is not None:
-            if second is None or second >= cursor.second:
-                return cursor
-            # A row that is late for the main line came before what this one has read ahead.
-            line.cursor = None
+        if cursor is not None and (second is None or second >= cursor.second):
+            return cursor
         if second is None or second * TICK_MS > until_ms:
             return None
         with self._lock:
