@@ -37,6 +37,11 @@ def test_consumers_and_commands_wait(
             consumer.done(message)
             return message.value
 
+    def said(where: str) -> int:
+        """How often it was said that somebody waits for this."""
+        every = [one.getMessage() for one in caplog.records]
+        return sum("waits:" in one and where in one for one in every)
+
     told = tmp_path / "told"
     printing = subprocess.Popen(
         command_line(
@@ -50,6 +55,7 @@ def test_consumers_and_commands_wait(
     eventually(lambda: b"waiting: " in told.read_bytes())
     with caplog.at_level(logging.WARNING), ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(consume, client) for client in CLIENTS]
+        eventually(lambda: said(node_address) == len(CLIENTS))
         with NodeProcess(tmp_path / "data", "--listen", node_address):
             own_broker.start()
             assert [one.result(WITHIN_S) for one in waiting] == [b"hello", b"hello"]
@@ -57,5 +63,4 @@ def test_consumers_and_commands_wait(
     err = told.read_bytes()
     assert b"hello" in out
     assert err.count(b"waiting: ") == 1
-    said = [one.getMessage() for one in caplog.records if "waits:" in one.getMessage()]
-    assert sum(node_address in one for one in said) == len(CLIENTS)
+    assert said(node_address) == len(CLIENTS)
