@@ -423,7 +423,9 @@ class DelayTopicIntake:
         passed: dict[int, int] = {}
         again: dict[Place, int] = {}
         unread: list[Unread] = []
-        noted = {gap for note in self._table.notes if note.topic == topic for gap in note.unread}
+        topic_id = sources[0].topic_id
+        notes = [one for one in self._table.notes if (one.topic, one.topic_id) == (topic, topic_id)]
+        noted = [gap for note in notes for gap in note.unread]
         for source in sources:
             place, wanted = source.place, source.position(self._wheel) + 1
             if place not in earliest or place not in end:
@@ -436,8 +438,9 @@ class DelayTopicIntake:
                     " over. Make the topic anew: then it is read from its first record",
                 )
                 # Noted while it is seen: once the partition is longer again, nothing tells.
+                # Meanwhile its end moves up, within what was noted first.
                 gap = Unread(place.partition, end[place], wanted - 1)
-                if gap not in noted:
+                if not any(one.contains(gap) for one in noted):
                     unread.append(gap)
             else:
                 again[place] = max(wanted, earliest[place])
@@ -445,7 +448,7 @@ class DelayTopicIntake:
                     passed[place.partition] = earliest[place]
                     unread.append(Unread(place.partition, wanted, earliest[place] - 1))
         if unread:
-            note = Note(MISSED, self._clock(), topic, sources[0].topic_id, tuple(unread))
+            note = Note(MISSED, self._clock(), topic, topic_id, tuple(unread))
 
             def change(table: SourceTable) -> SourceTable:
                 known = table.find(reader.cluster, topic)

@@ -113,6 +113,11 @@ class Unread(NamedTuple):
     first: int
     last: int | None
 
+    def contains(self, other: Unread) -> bool:
+        if self.partition != other.partition or self.first > other.first:
+            return False
+        return self.last is None or (other.last is not None and self.last >= other.last)
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
