@@ -248,14 +248,14 @@ class TopicBook:
                 found[topic] = answer = self._usable(topic, answers[topic])
                 if answer is None:
                     self._note_missing(topic, asked)
-                elif isinstance(answer, TopicInfo):
-                    self._missing.pop(topic, None)
-                    self._unsure.pop(topic, None)
+                    continue
+                self._missing.pop(topic, None)
+                self._unsure.pop(topic, None)
+                self._present.add(topic)
+                if isinstance(answer, TopicInfo):
                     self._known[topic] = answer
-                    self._present.add(topic)
                 else:
                     self._known.pop(topic, None)
-                    self._present.add(topic)
             for topic in [name for name, answer in found.items() if answer is None]:
                 if not self._is_sure(topic, self._missing[topic]):
                     found[topic] = _not_sure(topic)

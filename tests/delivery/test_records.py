@@ -195,6 +195,22 @@ def test_a_topic_that_cannot_be_used_now_is_not_waited_for(answer: Found) -> Non
         book.lookup("t")
 
 
+@pytest.mark.parametrize("answer", [TopicInfo(3, leaderless=1), NotYet("no leader yet")])
+def test_a_topic_that_was_missing_and_has_no_leader_yet_is_there(answer: Found) -> None:
+    """As Kafka answers at first for a topic that was just created."""
+    clock, answers = Time(), list[Found]([None, None, answer])
+    book = TopicBook(lambda topics: dict.fromkeys(topics, answers.pop(0)), 1.0, clock)
+    for clock.now in (0.0, 1.5):
+        assert book.absent(["t"], 0.0) is None
+        book.turn()
+    assert book.lookup_all(["t"]) == {"t": None}
+    assert book.absent(["t"], 0.0) is None
+    book.turn()
+    assert book.knows(["t"])
+    answers.append(TopicInfo(3))
+    assert book.lookup_all(["t"]) == {"t": TopicInfo(3)}
+
+
 def test_while_kafka_is_away_only_the_first_waits_and_its_return_is_noticed() -> None:
     """However long it is away, also for topics that were forgotten meanwhile."""
     clock, kafka = Time(), Kafka("there")
