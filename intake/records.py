@@ -79,7 +79,7 @@ def rows_of(
     absent: Collection[str] = (),
 ) -> IntakeRows:
     """Make rows of all ``records`` (at least one). ``source``: ``topic/partition``; ``absent``:
-    topics that are not there, for which a row is a dead letter."""
+    topics that are not there, for which a row is a dead letter, unless its record is a retry."""
     settings = settings or PolicySet()
     bytes_max = min(config.message_bytes_max, config.batch_bytes_max // 2)
     made: list[list[Row]] = []
@@ -100,8 +100,10 @@ def rows_of(
             off.append(record[0] - now_ms)
         try:
             wanted = rows_of_record(*record, settings, dead_topic, at, now_ms)
-            lost |= {number} if any(row.topic in absent for row in wanted) else set()
-            made.append([letter(number, row) if row.topic in absent else row for row in wanted])
+            # Of a retry nobody waits for an error here: the sink decides when it is due.
+            gone = () if any(name in ASKS_AGAIN for name, _ in record[3]) else absent
+            lost |= {number} if any(row.topic in gone for row in wanted) else set()
+            made.append([letter(number, row) if row.topic in gone else row for row in wanted])
         except InvalidMessage as error:
             reasons[number] = copy(error)
             made.append([Row(now_ms, dead_topic, None, None, None, ())])

@@ -43,6 +43,9 @@ DOOR_WAIT_S = 2.0
 """How long, s, a batch waits for Kafka's answer about its topics; then it is accepted."""
 _CREATED_S = 0.5
 """A broker may know of a topic so much later, s, than whoever created it."""
+SETTLED_S = 10.0
+"""A topic that was in use and has been missing for so long, s, was deleted: a broker that restarts
+may have forgotten it, but knows of it again by then."""
 
 
 class Unreachable(Exception):
@@ -188,8 +191,9 @@ class TopicBook:
     def absent(self, topics: Collection[str], waited_s: float) -> list[str] | None:
         """Those of ``topics`` that do not exist, for a caller that has waited for ``waited_s``.
         Only what Kafka was asked since then counts, so a topic that was created before is never
-        among them. None: the answer is on its way. Never blocks; while Kafka does not answer, no
-        topic is absent."""
+        among them; nor is one that may only be forgotten for a moment, by a broker that restarts:
+        the sink decides, when the message is due. None: the answer is on its way. Never blocks;
+        while Kafka does not answer, no topic is absent."""
         with self._lock:
             unknown = [topic for topic in topics if topic not in self._present]
             if not unknown:
@@ -198,7 +202,7 @@ class TopicBook:
             since_s = now - waited_s
             for topic in unknown:
                 missing = self._missing.get(topic)
-                if missing is not None and missing.asked >= since_s + _CREATED_S:
+                if missing is not None and self._is_absent(topic, missing, since_s):
                     absent.append(topic)
                 else:
                     waits = True
@@ -283,6 +287,11 @@ class TopicBook:
             self._unsure[topic] = missing
         else:
             self._unsure.pop(topic, None)
+
+    def _is_absent(self, topic: str, missing: _Missing, since_s: float) -> bool:
+        if missing.existed and missing.asked - missing.since < SETTLED_S:
+            return False
+        return self._is_sure(topic, missing) and missing.asked >= since_s + _CREATED_S
 
     def _is_sure(self, topic: str, missing: _Missing) -> bool:
         crowded = len(self._unsure) > UNSURE_MAX and not missing.existed

@@ -13,7 +13,15 @@ from kafka.partitioner.default import murmur2 as kafka_murmur2
 
 from slotwheel.delivery.kafka.murmur2 import murmur2, partitions_of
 from slotwheel.delivery.kafka.records import to_records
-from slotwheel.delivery.kafka.topicbook import Found, NotYet, TopicBook, TopicInfo, Unreachable
+from slotwheel.delivery.kafka.topicbook import (
+    DOOR_WAIT_S,
+    SETTLED_S,
+    Found,
+    NotYet,
+    TopicBook,
+    TopicInfo,
+    Unreachable,
+)
 from slotwheel.delivery.sink import split_by_topic
 from slotwheel.wheel.schema import FEW_ROWS
 from support.deliveries import MINT, ODD_ROWS, Sent, id_of, odd, rows_of
@@ -171,16 +179,37 @@ def test_a_topic_is_absent_only_by_an_answer_from_after_the_question() -> None:
     clock.now = 10.4
     book.turn()
     clock.now = 10.5
-    assert book.absent(["there", "new"], 0.5) is None, "the broker may not have known of it yet"
     book.turn()
-    assert book.absent(["there", "new"], 0.5) == ["new"]
+    assert book.absent(["there", "new"], 0.5) is None, "it is not sure yet"
+    clock.now = 11.0
+    book.turn()
+    assert book.absent(["there", "new"], 0.4) is None, "the broker may not have known of it yet"
+    assert book.absent(["there", "new"], 1.0) == ["new"]
     assert book.knows(["there"])
     assert not book.knows(["there", "new"])
     kafka.there.add("new")  # and a message for it comes a moment later
-    clock.now = 10.6
+    clock.now = 11.1
     assert book.absent(["new"], 0.0) is None
     book.turn()
     assert book.absent(["new"], 0.0) == []
+
+
+def test_a_topic_in_use_is_not_absent_while_a_broker_has_forgotten_it() -> None:
+    """As one does that restarts; what was deleted stays away, and is absent then."""
+    clock, kafka = Time(), Kafka("used")
+    book = TopicBook(kafka.fetch, 1.0, clock)
+    assert book.lookup("used")
+    kafka.there.clear()
+    with pytest.raises(NotYet):
+        book.lookup("used", fresh=True)
+    for clock.now in (0.5, 1.1, 1.6):
+        assert book.absent(["used"], clock.now) is None
+        book.turn()
+    clock.now = DOOR_WAIT_S + 0.1
+    assert book.absent(["used"], clock.now) == [], "the sink decides"
+    clock.now = SETTLED_S
+    book.turn()
+    assert book.absent(["used"], 1.0) == ["used"]
 
 
 @pytest.mark.parametrize("answer", [TopicInfo(3, leaderless=1), NotYet("no rights")])

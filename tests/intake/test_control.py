@@ -230,6 +230,14 @@ def test_a_failed_record_comes_again_by_its_policy() -> None:
     }
 
 
+def test_a_retry_is_not_buried_for_a_topic_that_seems_to_be_missing() -> None:
+    found = records([*FIRST, retry(b"orders")], [TOPIC, DUE])
+    absent = {"billing-retry", "orders"}
+    taken = rows_of(found, "delays/3", CONFIG, NOW, settings=POLICIES, absent=absent)
+    assert [row["topic"] for row in taken.rows.to_pylist()] == ["billing-retry", DEAD]
+    assert taken.dead == 1
+
+
 def test_a_copy_of_a_retry_with_two_headers_more_is_the_next_retry() -> None:
     """What a consumer in any language does from the second failure on."""
     (row,) = rows(records([*DELIVERED, *FIRST, retry(b"orders")]))
