@@ -23,7 +23,7 @@ class DelaySource:
     problem: str = "it was not read yet"
     returned: int = -1
     end: int | None = None
-    silent: int = 0
+    silent: float = 0
     retry_at: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 15.0))
 

@@ -76,6 +76,8 @@ _MEASURE_AGAIN_S = 10.0
 SILENT_CHECKS = 20
 """A source whose leader says nothing, or gives nothing of what there is, at so many checks in a row
 is not read. Checks and not seconds: while an append waits for room nobody asks."""
+_BUSY_SHARE = 0.1
+"""What a check counts at which others gave records: the source may only not have had its turn."""
 
 _NO_LEADER = "the partition has no leader"
 _NO_ANSWER = "the partition's leader does not answer"
@@ -521,11 +523,9 @@ class DelayTopicIntake:
                     self._ends[source.topic_id, source.number] = source.end
         for place in self._reading:
             source = self._sources[place]
-            # While others give records, it may only not have had its turn.
-            source.silent += source.end is None or not self._busy
+            source.silent += _BUSY_SHARE if self._busy and source.end is not None else 1
             if source.silent > SILENT_CHECKS:
                 self._name(source, _NO_ANSWER if source.end is None else _NO_RECORDS)
-
         self._busy = False
 
     def _mark_returned(self, reader: SourceReader) -> None:

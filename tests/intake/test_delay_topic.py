@@ -454,6 +454,25 @@ def test_a_leader_that_alone_stops_to_answer_is_named(monkeypatch: pytest.Monkey
         eventually(lambda: why in str(intake.unready()))
 
 
+def test_a_leader_that_returns_nothing_is_named_while_others_give_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Starving(Partitions):
+        def poll(self, timeout_s: float) -> Polled:
+            found = super().poll(timeout_s).records
+            return Polled({one: records for one, records in found.items() if not one.partition}, {})
+
+        def positions(self) -> dict[Place, int]:
+            return {one: 0 if one.partition else at for one, at in super().positions().items()}
+
+    monkeypatch.setattr(delay_topic, "CHECK_INTERVAL_S", 0.0)
+    reader = Starving(reader_of(20_000)._content, chunk=1)
+    with running(FakeWheel(), lambda: reader) as intake:
+        why = "(partition 1) is not read: the partition has records, and its leader returns none"
+        eventually(lambda: why in str(intake.unready()))
+        assert 5 * delay_topic.SILENT_CHECKS <= position(intake) < 19_999
+
+
 def test_where_reading_begins_is_agreed_before_it_is_stored_and_stored_before_it_is_read() -> None:
     """Another master decides as this one did, wherever this one ends."""
 
