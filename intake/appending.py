@@ -141,7 +141,7 @@ class SourceAppender:
         rows, dead, off = rows_of(part, *about)
         if self._door is not None:
             parts.asked = parts.asked or started
-            absent = self._door.absent(rows, started - parts.asked)
+            absent = self._door.absent(rows, started - parts.asked, settled=True)
             if absent is None:
                 return None
             parts.asked = None

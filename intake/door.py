@@ -5,7 +5,8 @@ was accepted for it could only become a dead letter, hours later. Whoever sent i
 
 Rules
 - Only an answer to a question that was asked *after* the batch came counts. The topic may have been
-  created a moment before, and an older answer would refuse it.
+  created a moment before, and an older answer would refuse it. But records of a delay topic do not
+  wait for a topic that has been missing for long: they would hold up all that are behind them.
 - Nothing asks Kafka here. A batch with an unknown topic waits, as one does while there is no room,
   and another thread asks for all such topics in one request (``TopicBook``). If Kafka does not
   answer, the batch is accepted: the wheel is there to take messages while Kafka is away.
@@ -32,7 +33,9 @@ class TopicsPort(Protocol):
     """What is known of the topics of the sink (``TopicBook``)."""
 
     def knows(self, topics: Collection[str]) -> bool: ...
-    def absent(self, topics: Collection[str], waited_s: float) -> list[str] | None: ...
+    def absent(
+        self, topics: Collection[str], waited_s: float, *, settled: bool = False
+    ) -> list[str] | None: ...
 
 
 class StoredPort(Protocol):
@@ -60,9 +63,12 @@ class Door:
         named = absent[:_NAMED_MAX]
         raise UnknownTopic.of(named, pc.index(one.rows.column("topic"), named[0]).as_py())
 
-    def absent(self, rows: pa.RecordBatch, waited_s: float) -> list[str] | None:
+    def absent(
+        self, rows: pa.RecordBatch, waited_s: float, *, settled: bool = False
+    ) -> list[str] | None:
         """The topics of the rows that Kafka does not have; None: the answer is on its way.
-        ``waited_s``: since they came."""
+        ``waited_s``: since they came. ``settled``: they came on a delay topic, so of a topic that
+        has been missing for long the last answer counts: each batch would wait for a new one."""
         column = _topics_of(rows)
         if column is None:  # the wheel says what is wrong with it
             return []
@@ -71,7 +77,7 @@ class Door:
             return []
         # Of a name that no topic has the wheel says what is wrong; Kafka's client would raise.
         asked = [one for one in topics if one not in self._own and is_topic(one)]
-        return self._topics.absent(asked, waited_s)
+        return self._topics.absent(asked, waited_s, settled=settled)
 
 
 def _topics_of(rows: pa.RecordBatch) -> pa.Array | None:

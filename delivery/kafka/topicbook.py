@@ -44,8 +44,8 @@ DOOR_WAIT_S = 2.0
 _CREATED_S = 0.5
 """A broker may know of a topic so much later, s, than whoever created it."""
 SETTLED_S = 10.0
-"""A topic that was in use and has been missing for so long, s, was deleted: a broker that restarts
-may have forgotten it, but knows of it again by then."""
+"""A topic that has been missing for so long, s, stays so. Before, one that was in use may only be
+forgotten by a broker that restarts."""
 
 
 class Unreachable(Exception):
@@ -188,12 +188,16 @@ class TopicBook:
         self._used.update(topics)
         return self._present.issuperset(topics)
 
-    def absent(self, topics: Collection[str], waited_s: float) -> list[str] | None:
+    def absent(
+        self, topics: Collection[str], waited_s: float, *, settled: bool = False
+    ) -> list[str] | None:
         """Those of ``topics`` that do not exist, for a caller that has waited for ``waited_s``.
         Only what Kafka was asked since then counts, so a topic that was created before is never
         among them; nor is one that may only be forgotten for a moment, by a broker that restarts:
-        the sink decides, when the message is due. None: the answer is on its way. Never blocks;
-        while Kafka does not answer, no topic is absent."""
+        the sink decides, when the message is due. ``settled``: for a topic that has been missing
+        for ``SETTLED_S`` an answer that is younger than ``ASK_AGAIN_S`` is enough, so that a caller
+        in a row waits once for many batches. None: the answer is on its way. Never blocks; while
+        Kafka does not answer, no topic is absent."""
         with self._lock:
             unknown = [topic for topic in topics if topic not in self._present]
             if not unknown:
@@ -202,7 +206,10 @@ class TopicBook:
             since_s = now - waited_s
             for topic in unknown:
                 missing = self._missing.get(topic)
-                if missing is not None and self._is_absent(topic, missing, since_s):
+                if missing is not None and (
+                    (settled and self._is_settled(missing) and now - missing.asked < ASK_AGAIN_S)
+                    or self._is_absent(topic, missing, since_s)
+                ):
                     absent.append(topic)
                 else:
                     waits = True
@@ -289,9 +296,13 @@ class TopicBook:
             self._unsure.pop(topic, None)
 
     def _is_absent(self, topic: str, missing: _Missing, since_s: float) -> bool:
-        if missing.existed and missing.asked - missing.since < SETTLED_S:
+        if missing.existed and not self._is_settled(missing):
             return False
         return self._is_sure(topic, missing) and missing.asked >= since_s + _CREATED_S
+
+    @staticmethod
+    def _is_settled(missing: _Missing) -> bool:
+        return missing.asked - missing.since >= SETTLED_S
 
     def _is_sure(self, topic: str, missing: _Missing) -> bool:
         crowded = len(self._unsure) > UNSURE_MAX and not missing.existed

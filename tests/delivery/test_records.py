@@ -14,6 +14,7 @@ from kafka.partitioner.default import murmur2 as kafka_murmur2
 from slotwheel.delivery.kafka.murmur2 import murmur2, partitions_of
 from slotwheel.delivery.kafka.records import to_records
 from slotwheel.delivery.kafka.topicbook import (
+    ASK_AGAIN_S,
     DOOR_WAIT_S,
     SETTLED_S,
     Found,
@@ -210,6 +211,24 @@ def test_a_topic_in_use_is_not_absent_while_a_broker_has_forgotten_it() -> None:
     clock.now = SETTLED_S
     book.turn()
     assert book.absent(["used"], 1.0) == ["used"]
+
+
+def test_for_what_has_been_missing_for_long_a_delay_topic_does_not_wait() -> None:
+    """Each of its batches would, and a second is enough for a topic that is created at last."""
+    clock, kafka = Time(), Kafka()
+    book = TopicBook(kafka.fetch, 1.0, clock)
+    for clock.now in (0.0, 0.5, 1.0):
+        assert book.absent(["gone"], 0.0, settled=True) is None, "it is new"
+        book.turn()
+    clock.now = SETTLED_S
+    assert book.absent(["gone"], 0.0, settled=True) is None, "the last answer is too old"
+    book.turn()
+    clock.now += ASK_AGAIN_S / 2
+    assert book.absent(["gone"], 0.0, settled=True) == ["gone"]
+    assert book.absent(["gone"], 0.0) is None, "another caller waits"
+    kafka.there.add("gone")
+    book.turn()
+    assert book.absent(["gone"], 0.0, settled=True) == []
 
 
 @pytest.mark.parametrize("answer", [TopicInfo(3, leaderless=1), NotYet("no rights")])

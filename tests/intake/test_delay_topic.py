@@ -531,7 +531,10 @@ class Topics:
     def knows(self, topics: Collection[str]) -> bool:
         return set(topics) == {"orders"}
 
-    def absent(self, topics: Collection[str], waited_s: float) -> list[str] | None:
+    def absent(
+        self, topics: Collection[str], waited_s: float, *, settled: bool = False
+    ) -> list[str] | None:
+        assert settled
         return None if waited_s < 0.1 else [one for one in topics if one != "orders"]
 
 
