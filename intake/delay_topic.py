@@ -285,7 +285,12 @@ class DelayTopicIntake:
         # What has a position was read, and so it was stored.
         first = [one for one in ready if self._wheel.source_position(one.number) < 0]
         if first:
-            reader.store({one.place: StoredOffset(one.begin, one.topic_id) for one in first})
+            try:
+                reader.store({one.place: StoredOffset(one.begin, one.topic_id) for one in first})
+            except SourceUnreadable as error:
+                for source in first:
+                    self._failed(source, f"where it begins cannot be stored in Kafka: {error}")
+                ready = [one for one in ready if one not in first]
         return ready
 
     def _is_due(self, place: Place) -> bool:

@@ -498,6 +498,35 @@ def test_where_reading_begins_is_agreed_before_it_is_stored_and_stored_before_it
     assert wheel.values() == [b"%d" % number for number in range(50)]
 
 
+def test_a_begin_that_cannot_be_stored_stops_its_partition_only() -> None:
+    """An idle one, after a restart, without the right to commit."""
+
+    class Idle(Partitions):
+        refuses = False
+
+        def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:
+            if self.refuses:
+                raise SourceUnreadable("no right to commit")
+            super().store(offsets, wait=wait)
+
+        def poll(self, timeout_s: float) -> Polled:
+            found = super().poll(timeout_s).records
+            return Polled({one: records for one, records in found.items() if not one.partition}, {})
+
+    wheel = FakeWheel()
+    with running(wheel, lambda: Idle(reader_of(50)._content)) as intake:
+        eventually(lambda: position(intake) == 49)
+    reader = Idle(reader_of(100)._content)
+    reader.refuses = True
+    with running(wheel, lambda: reader) as intake:
+        eventually(lambda: position(intake) == 99)
+        [why] = intake.unready()
+        assert "(partition 1) is not read" in why
+        assert why.endswith("cannot be stored in Kafka: no right to commit")
+        reader.refuses = False
+        eventually(lambda: not intake.unready())
+
+
 def test_what_is_new_and_has_no_leader_at_first_is_read_from_its_first_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
