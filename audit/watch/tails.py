@@ -3,7 +3,8 @@
 Rules
 - A topic that is to be followed need not exist yet: it is looked for again and again.
 - Nobody else feels it: no group, nothing committed, no topic made.
-- A topic that is made anew is read from its first record.
+- A topic that is made anew is read from its first record. A broker whose metadata is not up to date
+  may still name the old one: that is no third one, which would be read and counted once more.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class KafkaTails:
         self._places: dict[TopicPartition, int] = {}
         self._sources: dict[str, str] = {}
         """Which topic it is that goes by the name."""
+        self._retired: set[str] = set()
+        """Topics that were followed and are gone."""
         self._cut: list[str] = []
         """Topics of which nobody knows what was deleted before it was read."""
         self._looked_s = 0.0
@@ -177,8 +180,11 @@ class KafkaTails:
         for topic, since in self._since.items():
             numbers = self._consumer.partitions_for_topic(topic) if topic in there else None
             source = source_of(self._consumer, topic) if numbers else ""
-            if source and self._sources.setdefault(topic, source) != source:
+            if source in self._retired:
+                continue
+            if source and (old := self._sources.setdefault(topic, source)) != source:
                 # Made anew: nobody knows what was left of the old one.
+                self._retired.add(old)
                 self._sources[topic], anew = source, True
                 self._cut.append(topic)
                 self._places = {one: at for one, at in self._places.items() if one.topic != topic}

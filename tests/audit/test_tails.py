@@ -59,6 +59,49 @@ def test_a_topic_made_anew_is_read_from_its_begin_and_what_was_left_is_a_problem
     tails.close()
 
 
+class TwoRecords:
+    """A consumer of a topic with one partition."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+
+    def topics(self) -> set[str]:
+        return {"t"}
+
+    def partitions_for_topic(self, _topic: str) -> set[int]:
+        return {0}
+
+    def offsets_for_times(self, parts: dict[TopicPartition, int]) -> dict[TopicPartition, None]:
+        return dict.fromkeys(parts)
+
+    def beginning_offsets(self, parts: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(parts, 0)
+
+    def end_offsets(self, parts: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(parts, 2)
+
+    def assign(self, _parts: list[TopicPartition]) -> None: ...
+
+    def seek(self, _part: TopicPartition, offset: int) -> None:
+        self.begun.append(offset)
+
+
+def test_a_broker_that_names_the_former_topic_makes_none_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named = ["c/one", "c/two", "c/one", "", "c/two", "c/one", "c/three"]
+    monkeypatch.setattr(tails_module, "open_looking", lambda *_, **__: TwoRecords())
+    monkeypatch.setattr(tails_module, "source_of", lambda *_: named.pop(0))
+    tails = KafkaTails("nowhere", "default", {})
+    tails.follow("t", 0)
+    problems = []
+    while named:
+        tails._look()
+        problems.append(len(tails._cut))
+    assert problems == [0, 1, 1, 1, 1, 1, 2]
+    assert len(tails._consumer.begun) == 3
+
+
 def test_what_may_have_been_deleted_before_the_first_look_is_a_problem(
     broker: Broker, topic: TopicFactory
 ) -> None:
