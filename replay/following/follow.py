@@ -49,6 +49,8 @@ _SAID = ("look", "part", "problem", TRACES)
 WINDOW = "window"
 """A further kind of row of a batch. ``bucket``: a window's start; ``count``: its valid bytes."""
 _TURN_S = 0.1
+_UP_TO_DATE_S = 5.0
+"""After so long, s, a broker that has restarted names the topics that there are."""
 _END_S = 60.0
 """How long the end waits for a batch that is being processed."""
 
@@ -106,12 +108,24 @@ def _check_state(audit: Audit) -> None:
 
 
 def _check_sources(audit: Audit) -> None:
-    """Errors: ``InvalidConfiguration``: a topic of Kafka is another one than was read."""
+    """Errors: ``InvalidConfiguration``: a topic of Kafka is another one than was read. A broker
+    whose metadata is not up to date names a former one, so that is asked twice."""
     settings = audit.settings
-    if settings.kafka:
-        about = settings.topics, settings.dead_letter_topic, settings.kafka_settings
-        with suppress(KafkaUnreachable):  # Spark has time limits of its own
-            audit.state.read_from(KafkaTopics(settings.kafka, *about).sources())
+    if not settings.kafka:
+        return
+    about = settings.topics, settings.dead_letter_topic, settings.kafka_settings
+    topics = KafkaTopics(settings.kafka, *about)
+    with suppress(KafkaUnreachable):  # Spark has time limits of its own
+        sources = topics.sources()
+        try:
+            audit.state.read_from(sources)
+        except InvalidConfiguration as refused:
+            time.sleep(_UP_TO_DATE_S)
+            try:
+                sources = topics.sources()
+            except KafkaUnreachable:
+                raise refused from None
+            audit.state.read_from(sources)
 
 
 def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,10 @@ from typing import Any
 import pytest
 
 from slotwheel.client import Client, Message
+from slotwheel.replay.facts.kafka_topics import KafkaUnreachable
+from slotwheel.replay.following import follow as following
 from slotwheel.replay.following.audit import Audit, Settings
+from slotwheel.replay.following.audit_state import State
 from slotwheel.replay.following.follow import _Batches, follow
 from slotwheel.replay.stream import find_group
 from slotwheel.wheel.errors import InvalidConfiguration
@@ -140,6 +144,38 @@ def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
     ((_, flag),) = follower.said
     assert (flag["flag"], flag["id"], flag["topic"]) == ("lost", planted, topic)
     assert follower.log.read_text().endswith("something is wrong\n")
+
+
+@pytest.mark.parametrize(
+    ("answers", "ends"),
+    [
+        (["c/new"], False),
+        (["c/old", "c/new"], False),
+        (["c/newer", "c/newer"], True),
+        (["c/newer", KafkaUnreachable("away")], True),
+        ([KafkaUnreachable("away")], False),
+    ],
+)
+def test_a_topic_is_another_one_if_a_broker_that_is_up_to_date_says_so(
+    monkeypatch: pytest.MonkeyPatch, answers: list[str | Exception], ends: bool
+) -> None:
+    class Topics:
+        def __init__(self, *_about: object) -> None: ...
+
+        def sources(self) -> dict[str, str]:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return {"t": answer}
+
+    monkeypatch.setattr(following, "KafkaTopics", Topics)
+    monkeypatch.setattr(following, "_UP_TO_DATE_S", 0.0)
+    answers = list(answers)
+    settings = Settings((), kafka="nowhere", topics=("t",))
+    audit: Any = SimpleNamespace(settings=settings, state=State(sources={"t": "c/new"}))
+    with pytest.raises(InvalidConfiguration, match="made anew") if ends else nullcontext():
+        following._check_sources(audit)
+    assert not answers
 
 
 def test_it_ends_by_itself_after_the_time_it_was_given(
