@@ -182,3 +182,26 @@ def test_a_machine_that_starts_with_a_clock_of_last_year(tmp_path: Path) -> None
     assert time_text(began_wrong)[:10] in said[0]
     assert "--accept" in run("second", yesterday + 10 * DAY_MS)[0]
     assert run("third", yesterday + 10 * DAY_MS) == [""]
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("mark_ms", [9 * DAY_MS, 11 * DAY_MS])
+def test_a_clock_that_is_hours_behind_the_committed_mark_takes_nothing(
+    accepted: bool, mark_ms: int
+) -> None:
+    """Also where it was believed at first: a peer has an old mark until it has caught up."""
+    wall, marks = [10 * DAY_MS], [mark_ms]
+    clock = NodeClock(lambda: wall[-1], lambda: 5, lambda: "boot")
+    clock.begin(MemoryState(StoredState()), "")
+    clock.follow(lambda: marks[-1])
+    assert (clock.doubts(clock()) is None) is (mark_ms < wall[0])
+    marks.append(wall[0] + 5 * 3_600_000)
+    if accepted:
+        clock.accept()
+    refused = clock.doubts(clock())
+    assert refused is not None
+    assert "--set-back" in refused.remedy
+    wall.append(marks[-1])
+    assert clock.doubts(clock()) is None
+    wall.append(10 * DAY_MS)
+    assert clock.doubts(clock()) is None, "it has seen its clock step back"
