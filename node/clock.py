@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..wheel.errors import NOTHING_STORED, Overloaded
+from ..wheel.errors import NOTHING_STORED, NotRunning, Overloaded
 from ..wheel.jumps import JUMP_MS, JumpGuard
 from ..wheel.state import StateStore, StateUpdate
 from ..wheel.texts import time_text
@@ -171,12 +171,22 @@ class OperatedClock:
             self._events.event("clock-accepted", jumped_ms=ahead_ms)
 
     def set_back(self) -> None:
+        """Returns when the mark that was set back is committed, so that no other master, and no
+        restart, goes on from the one before. Errors: ``NotMaster``, ``NotRunning``,
+        ``Overloaded``."""
         before_ms = self._wheel.status().mark_c
         for _ in range(_TRIES):
             if self._wheel.set_back(self._clock()):
                 self._events.event("mark-set-back", from_ms=before_ms, to_ms=self._clock())
                 return
             time.sleep(_AGAIN_S)
+        if self._wheel.status().mark_c <= self._clock():
+            raise NotRunning(
+                "the mark that was set back is not committed; whether it will be is not known",
+                limit=f"{_TRIES * _AGAIN_S:.0f} s",
+                remedy="Try again; '/readyz' says what the journal waits for",
+                uncertain=True,
+            )
         raise Overloaded(
             "the sink has messages for which it has not answered, so the mark was not set back",
             limit=f"{_TRIES * _AGAIN_S:.0f} s",

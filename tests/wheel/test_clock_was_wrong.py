@@ -33,7 +33,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def set_back(node: Node, now_ms: int) -> bool:
     try:
-        return node.wheel.set_back(now_ms)
+        return master_of(node.wheel).set_back(now_ms)
     finally:
         node.sync()
 
