@@ -3,7 +3,9 @@
 A jump while the node was down is noticed, too, if the machine was not started anew meanwhile: the
 data directory keeps how far the wall clock was ahead of the time since the machine's start, and
 which start that was. After another start the clock is believed, unless it stands behind messages
-that have left: then it was started wrong.
+that have left: then it was started wrong. A peer may learn that only when it has caught up with the
+others: a delay of 6 h from a clock that is 5 h behind would leave after 1 h. So what counts is the
+mark as it is, except for a node that has seen its own clock step back.
 
 While the clock is in doubt, delivery goes on by the time that the node believes, and nothing new is
 taken: a delay would count from a wrong time, and its message leave too early once the clock is
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..wheel.errors import NOTHING_STORED, Overloaded
+from ..wheel.errors import NOTHING_STORED, NotRunning, Overloaded
 from ..wheel.jumps import JUMP_MS, JumpGuard
 from ..wheel.state import StateStore, StateUpdate
 from ..wheel.texts import time_text
@@ -102,12 +104,12 @@ class NodeClock:
                 "Set it right or, if it is right now, let the node believe it: 'slotwheel clock"
                 " --accept'",
             )
-        if self._guard.offset_ms is None and proven_ms - now_ms > JUMP_MS:
+        if not self._guard.stepped_back and proven_ms - now_ms > JUMP_MS:
             return (
                 f"the clock says {time_text(now_ms)}, and messages have left until"
-                f" {time_text(proven_ms)}, so it was started wrong: the node takes nothing new",
-                "Set it right or, if it is right and was ahead before, go on from it: 'slotwheel"
-                " clock --set-back'",
+                f" {time_text(proven_ms)}, so it is behind, or one was ahead: the node takes"
+                " nothing new",
+                "Set it right or, if it is right, go on from it: 'slotwheel clock --set-back'",
             )
         return "", ""
 
@@ -169,12 +171,22 @@ class OperatedClock:
             self._events.event("clock-accepted", jumped_ms=ahead_ms)
 
     def set_back(self) -> None:
+        """Returns when the mark that was set back is committed, so that no other master, and no
+        restart, goes on from the one before. Errors: ``NotMaster``, ``NotRunning``,
+        ``Overloaded``."""
         before_ms = self._wheel.status().mark_c
         for _ in range(_TRIES):
             if self._wheel.set_back(self._clock()):
                 self._events.event("mark-set-back", from_ms=before_ms, to_ms=self._clock())
                 return
             time.sleep(_AGAIN_S)
+        if self._wheel.status().mark_c <= self._clock():
+            raise NotRunning(
+                "the mark that was set back is not committed; whether it will be is not known",
+                limit=f"{_TRIES * _AGAIN_S:.0f} s",
+                remedy="Try again; '/readyz' says what the journal waits for",
+                uncertain=True,
+            )
         raise Overloaded(
             "the sink has messages for which it has not answered, so the mark was not set back",
             limit=f"{_TRIES * _AGAIN_S:.0f} s",

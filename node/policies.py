@@ -64,7 +64,7 @@ class GroupPolicies:
     def forget(self, group: str, host: str = "") -> PolicySet:
         """Errors: ``Overloaded``: too often by ``host``; ``NotMaster``, ``NotRunning``."""
         if group in self.current.groups:
-            self._registrants.forgets(host)
+            self._registrants.forgets(host, group)
         return self._change(lambda settings: settings.forgotten(group), CHANGE_S)
 
     def turn(self) -> float:

@@ -7,8 +7,9 @@ changes at once, and from then on one a second. A registration that changes noth
 members of a group register the same rule.
 
 Rules
-- Groups count for the address that registered them here, as long as they are in the table. A master
-  that begins knows of none.
+- Groups count for the address that registered them here, as long as they are in the table, and
+  while they are on their way into it: many that come at once get no more than those that come one
+  by one. A master that begins knows of none.
 - An address that has changed nothing for a while is forgotten, and so is how often it did.
 """
 
@@ -24,6 +25,8 @@ GROUPS_OF_ONE_MAX = GROUPS_MAX // 4
 BYTES_OF_ONE_MAX = GROUPS_BYTES_MAX // 4
 CHANGES_MAX = GROUPS_OF_ONE_MAX
 """Changes of one address at once; one more each second."""
+SETTLED_S = 20.0
+"""After so long a change is committed, or never will be."""
 
 
 class Registrants:
@@ -32,17 +35,21 @@ class Registrants:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._groups: dict[str, tuple[str, int]] = {}  # host and bytes by group
+        # Host, bytes, and when it came, by group.
+        self._groups: dict[str, tuple[str, int, float]] = {}
         self._full_at: dict[str, float] = {}  # when an address has all its changes again
 
     def registers(self, host: str, group: str, nbytes: int, stored: Collection[str]) -> None:
         """``host`` wants ``group`` stored beside the groups that are. Errors:
         ``InvalidConfiguration``: it has too many; ``Overloaded``: it comes too often."""
         with self._lock:
+            now = self._clock()
             self._groups = {
-                name: one for name, one in self._groups.items() if name in stored and name != group
+                name: one
+                for name, one in self._groups.items()
+                if (name in stored or now - one[2] < SETTLED_S) and name != group
             }
-            mine = [size for whose, size in self._groups.values() if whose == host]
+            mine = [size for whose, size, _ in self._groups.values() if whose == host]
             if len(mine) >= GROUPS_OF_ONE_MAX or sum(mine) + nbytes > BYTES_OF_ONE_MAX:
                 raise InvalidConfiguration(
                     "too many consumer groups with rules from one address",
@@ -51,12 +58,14 @@ class Registrants:
                     remedy="Remove those that are gone: slotwheel routes forget GROUP",
                 )
             self._spend(host)
-            self._groups[group] = host, nbytes
+            self._groups[group] = host, nbytes, now
 
-    def forgets(self, host: str) -> None:
-        """Errors: ``Overloaded``."""
+    def forgets(self, host: str, group: str) -> None:
+        """``host`` wants ``group`` out of the table. Errors: ``Overloaded``."""
         with self._lock:
             self._spend(host)
+            if group in self._groups:  # it counts until it is gone
+                self._groups[group] = *self._groups[group][:2], self._clock() - SETTLED_S
 
     def _spend(self, host: str) -> None:
         now = self._clock()

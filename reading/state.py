@@ -7,6 +7,9 @@ exclude that. So a process of its own reads the store first; if it is killed, or
 that is damage, and not the end of a proof. A proof gets what that process has loaded. Where the
 state is asked for once (``load_state``), that process walks over all pages with LMDB alone, which
 takes a tenth of the time to start, and what it survived is then read here.
+
+A running node may use pages again while they are read: what is found then is no damage. So a fault
+counts only if there was no commit meanwhile; otherwise the store is read again.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice, pairwise
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
@@ -88,22 +92,35 @@ def load_state(root: str | Path) -> StoredState:
 def _in_child(code: str, root: str | Path, data: Path) -> bytes:
     """What a process of its own writes that reads the store. Errors: ``Damaged`` when it fails, is
     ended by a signal, or comes to no end."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}{code}", str(root)],
-            capture_output=True,
-            timeout=_TIME_MAX_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        found = f"one that is not read to its end within {_TIME_MAX_S:.0f} s"
-    else:
+    for _ in range(_LOOKS):
+        commit = _last_commit(data)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}{code}", str(root)],
+                capture_output=True,
+                timeout=_TIME_MAX_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            found = f"one that is not read to its end within {_TIME_MAX_S:.0f} s"
+            break
         if not done.returncode:
             return done.stdout
         found = f"a file that cannot be read to its end ({data.stat().st_size} bytes)"
         if done.returncode > 0:
             found = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
+        if _last_commit(data) == commit:
+            break
     raise Damaged(str(data), 0, expected="a state store", found=found)
+
+
+def _last_commit(data: Path) -> bytes:
+    """LMDB's two head pages, one of which each commit writes; empty if they cannot be read."""
+    try:
+        with data.open("rb") as file:
+            return file.read(2 * PAGESIZE)
+    except OSError:
+        return b""
 
 
 def _is_there(data: Path) -> bool:
@@ -126,15 +143,19 @@ def child(root: str) -> None:
 
 
 def load_here(root: str | Path) -> StoredState:
-    """Read the state of a directory that can be trusted in this process, until two results are
-    equal, as a running node may be writing the store."""
+    """Read the state of a directory that can be trusted in this process, until it is of one commit,
+    as a running node may be writing the store."""
     with closing(LmdbState(root, readonly=True)) as state:
-        stored = state.load()
-        for _ in range(_LOOKS):
-            again = state.load()
-            if again == stored:
+        for look in range(_LOOKS):
+            generation = state.generation()
+            try:
+                stored = state.load()
+            except (SlotwheelError, lmdb.Error, ValueError):
+                if state.generation() == generation or look + 1 == _LOOKS:
+                    raise
+                continue
+            if state.generation() == generation:
                 break
-            stored = again
         return stored
 
 

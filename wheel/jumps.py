@@ -64,6 +64,11 @@ class JumpGuard:
         before_ms, until_ms = self._before_step_back
         return passed_ms <= until_ms and offset_ms - before_ms <= JUMP_MS
 
+    @property
+    def stepped_back(self) -> bool:
+        """Whether the clock has stepped back, so that what was done before may be ahead of it."""
+        return self._before_step_back is not None
+
     def accept(self, wall_ms: int, passed_ms: int) -> None:
         """Believe the wall clock as it is."""
         self.offset_ms, self.ahead_ms = wall_ms - passed_ms, 0

@@ -646,8 +646,9 @@ class Wheel:
         return self._storage.clean(marks, now_ms, known)
 
     def set_back(self, now_ms: int) -> bool:
-        """As of ``Dispatcher.set_back``. Errors: ``NotMaster``."""
-        return self._serving_dispatcher.set_back(now_ms)
+        """As of ``Dispatcher.set_back``; True: the journal says so. Errors: ``NotMaster``."""
+        master = self._serving_dispatcher
+        return master.set_back(now_ms) and master.settle(now_ms)
 
     @property
     def mark_ms(self) -> int:

@@ -72,7 +72,7 @@ class EmbeddedExactlyOnce(AtLeastOnce):
                 c = min(mark.c for mark in marks.every)
             else:
                 c = marks.copies[topic].mark.c if topic in marks.copies else marks.main.c
-            since_ms, in_order = c - 1000 * _CLOCK_S, not marks.main.former
+            since_ms, in_order = c - 1000 * _CLOCK_S, not marks.resets
             for rows in delivered_since(
                 self._files, topic, since_ms, self._damaged, in_order=in_order
             ):
@@ -135,8 +135,10 @@ def delivered_since(
                 on_damage(Damaged(path, size, expected="whole records", found="damage"))
         if not known:
             continue
-        if known[-1].delivered_ms < since_ms and in_order:
-            return
+        if max(one.delivered_ms for one in known) < since_ms:
+            if in_order:
+                return
+            continue
         if newest:  # its last record may not have been synced before the crash
             newest = False
             with closing(files.open(index_path(topic, first))) as index:

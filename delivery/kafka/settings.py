@@ -16,19 +16,19 @@ Rules
 - kafka-python's own names are taken, too: those of the table mean the same, and the others are for
   kafka-python alone.
 - A secret does not show itself: its ``repr``, and so that of whatever holds it, has dots instead.
-  kafka-python writes what it sends to its log at *debug*, logins and messages among it: there it is
-  so many bytes.
+  kafka-python writes what it sends and receives to its log at *debug*, logins and messages among
+  it: there it is the name of a request, or so many bytes.
 """
 
 from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...wheel.errors import InvalidConfiguration
 
@@ -56,18 +56,27 @@ class Secret(str):
 def without_content(record: logging.LogRecord) -> bool:
     """A filter of a logger: what was sent or received is named, and not shown."""
     if isinstance(record.args, tuple):
-        record.args = tuple(map(_without_bytes, record.args))
+        record.args = tuple(map(_outline, record.args))
     return True
 
 
-def _without_bytes(argument: object) -> object:
+def _outline(argument: object) -> object:
     if isinstance(argument, bytes | bytearray | memoryview):
         return f"{len(argument)} bytes"
-    name = type(argument).__name__
-    return name if name.startswith("Sasl") else argument
+    if type(argument) in (list, tuple):
+        return [_outline(one) for one in cast("Iterable[object]", argument)]
+    if isinstance(argument, dict):
+        return {key: _outline(value) for key, value in argument.items()}
+    kind = type(argument)
+    return kind.__name__ if kind.__module__.startswith("kafka.protocol.") else argument
 
 
-for _logger in ("kafka.net.connection", "kafka.protocol.parser"):
+for _logger in (
+    "kafka.net.connection",
+    "kafka.protocol.parser",
+    "kafka.producer.kafka",
+    "kafka.producer.sender",
+):
     logging.getLogger(_logger).addFilter(without_content)
 
 

@@ -162,6 +162,49 @@ def test_what_left_before_the_mark_was_set_back_is_not_delivered_again(
     life.crash()
 
 
+def test_what_left_of_a_held_topic_before_a_set_back_is_found_once_the_main_mark_is_further(
+    tmp_path: Path, start: Callable[..., Life]
+) -> None:
+    """The main mark has come where it was set back from; the topic's own has not, and the newest
+    block is older than what its mark says."""
+    day_on = T0 + 24 * 3_600_000
+    life = start()
+    life.begin()
+    assert life.deliver(day_on) == 0
+    life.node.send([(T0 + 50_000, "t", b"waits"), (T0 + 50_000, "t", b"left")], T0)
+    chunk = life.node.next_chunk(life.now_ms)
+    assert chunk is not None
+    master = master_of(life.node.wheel)
+    life.semantics.deliver(master, part_of(chunk, np.array([1])), lambda: life.now_ms)
+    master.answer(chunk, np.array([False, True]))
+    assert master.held_topics() == ["t"]
+    assert master.set_back(T0 + 100)
+    life.node.send([(T0 + 50, "t", b"between"), (T0 + 49_000, "t", b"dead")], T0)
+    assert life.deliver(T0 + 100) == 0
+    chunk = master.next_topic_chunk("t", T0 + 100)
+    assert chunk is not None
+    outcome = life.semantics.deliver(master, chunk, lambda: life.now_ms)
+    master.answer(chunk, outcome.answered)
+    assert life.deliver(day_on + 1) == 0
+    chunk = master.next_topic_chunk("t", day_on + 1)
+    assert chunk is not None
+    assert chunk.rows.column("value").to_pylist() == [b"dead"]
+    master.answer(chunk, np.array([True]), 1)
+    assert not master.marks.main.former
+    master.append_mark(day_on + 1, at_once=True)
+    life.node.sync()
+    life.crash()
+    life = start()
+    life.begin()
+    master = master_of(life.node.wheel)
+    life.deliver(day_on + 2)
+    while (chunk := master.next_topic_chunk("t", day_on + 2)) is not None:
+        outcome = life.semantics.deliver(master, chunk, lambda: life.now_ms)
+        master.answer(chunk, outcome.answered)
+    assert in_topics(tmp_path) == Counter({b"waits": 1, b"left": 1, b"between": 1})
+    life.crash()
+
+
 def test_held_topics_late_rows_and_dead_letters(tmp_path: Path, start: Callable[..., Life]) -> None:
     life = start()
     life.begin()

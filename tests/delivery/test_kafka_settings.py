@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.net import connection
+from kafka.producer import kafka as producer
+from kafka.producer import sender
+from kafka.protocol import parser
+from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.parser import KafkaProtocol
+from kafka.protocol.producer import ProduceRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest
 
 from slotwheel.delivery.kafka import settings
@@ -208,11 +213,41 @@ def test_a_secret_does_not_show_itself() -> None:
 def test_a_login_does_not_get_into_kafka_pythons_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "kafka")
     login = SaslAuthenticateRequest[1](auth_bytes=b"\0user\0geheim")
-    parser = KafkaProtocol()
-    parser.send_request(login)
-    parser.send_bytes()
+    protocol = KafkaProtocol()
+    protocol.send_request(login)
+    protocol.send_bytes()
     # As ``KafkaConnection`` does.
     connection.log.debug("%s Request %d: %s", "node", 1, login)
     assert len(caplog.records) >= 2
     assert "geheim" not in caplog.text
     assert "SaslAuthenticateRequest" in caplog.text
+
+
+def test_a_message_does_not_get_into_kafka_pythons_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kafka")
+    topic = ProduceRequest.TopicProduceData
+    data = topic.PartitionProduceData(index=0, records=b"geheim")
+    request = ProduceRequest[7](
+        acks=-1, timeout_ms=5, topic_data=[topic(name="t", partition_data=[data])]
+    )
+    read = FetchResponse.FetchableTopicResponse
+    response = FetchResponse[11](
+        responses=[read(topic="t", partitions=[read.PartitionData(records=b"geheim")])]
+    )
+    for one in (request, response):
+        assert "geheim" in repr(one)
+    # As kafka-python's classes do.
+    connection.log.debug("%s Request %d: %s", "node", 1, request)
+    connection.log.debug("%s: Response %d (%s ms): %s", "node", 1, 2, response)
+    parser.log.debug("%s Received response %d %s", "node", 1, response)
+    sender.log.debug("%s: Created %d produce requests: %s", "sender", 1, {0: request})
+    sender.log.debug("%s: Sending Produce Request: %r", "sender", request)
+    producer.log.debug(
+        "%s: Sending (key=%r value=%r headers=%r) to %s",
+        *("producer", b"geheim", b"geheim", [("h", b"geheim")], "t"),
+    )
+    assert len(caplog.records) == 6
+    assert "geheim" not in caplog.text
+    assert "ProduceRequest" in caplog.text
+    assert "FetchResponse" in caplog.text
+    assert "value='6 bytes'" in caplog.text

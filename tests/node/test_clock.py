@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from slotwheel import Client
-from slotwheel.node.clock import NodeClock
+from slotwheel.node.clock import NodeClock, OperatedClock
 from slotwheel.node.config import NodeConfig
+from slotwheel.node.events import NodeEvents
 from slotwheel.node.metrics import Metrics
 from slotwheel.node.opening import open_wheel
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import Overloaded
+from slotwheel.wheel.errors import NotMaster, NotRunning, Overloaded
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.state import StoredState
 from slotwheel.wheel.texts import time_text
@@ -26,7 +29,7 @@ from support.memstate import MemoryState
 from support.nodeprocess import NodeProcess, run_cli
 from support.waiting import eventually
 from support.wallclock import WallClock
-from support.wheels import batch, master_of, next_chunk
+from support.wheels import NOW, batch, master_of, next_chunk, opened
 
 DAY_MS = 24 * 3_600_000
 
@@ -182,3 +185,60 @@ def test_a_machine_that_starts_with_a_clock_of_last_year(tmp_path: Path) -> None
     assert time_text(began_wrong)[:10] in said[0]
     assert "--accept" in run("second", yesterday + 10 * DAY_MS)[0]
     assert run("third", yesterday + 10 * DAY_MS) == [""]
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("mark_ms", [9 * DAY_MS, 11 * DAY_MS])
+def test_a_clock_that_is_hours_behind_the_committed_mark_takes_nothing(
+    accepted: bool, mark_ms: int
+) -> None:
+    """Also where it was believed at first: a peer has an old mark until it has caught up."""
+    wall, marks = [10 * DAY_MS], [mark_ms]
+    clock = NodeClock(lambda: wall[-1], lambda: 5, lambda: "boot")
+    clock.begin(MemoryState(StoredState()), "")
+    clock.follow(lambda: marks[-1])
+    assert (clock.doubts(clock()) is None) is (mark_ms < wall[0])
+    marks.append(wall[0] + 5 * 3_600_000)
+    if accepted:
+        clock.accept()
+    refused = clock.doubts(clock())
+    assert refused is not None
+    assert "--set-back" in refused.remedy
+    wall.append(marks[-1])
+    assert clock.doubts(clock()) is None
+    wall.append(10 * DAY_MS)
+    assert clock.doubts(clock()) is None, "it has seen its clock step back"
+
+
+@pytest.mark.parametrize("meanwhile", ["it is committed", "nothing is written", "it is deposed"])
+def test_a_mark_is_said_to_be_set_back_once_that_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """A crash, or another master, would go on from the mark before."""
+    said: list[str] = []
+
+    class Events:
+        def event(self, name: str, **_: object) -> None:
+            said.append(name)
+
+    with opened(tmp_path, WheelConfig(slots=90_000, disk_reserve_bytes=0), NOW) as node:
+        assert node.delivered(NOW + DAY_MS) == []
+        master_of(node.wheel).append_mark(NOW + DAY_MS, at_once=True)
+        node.sync()
+        clock = OperatedClock(lambda: NOW + 4_000, node.wheel, cast(NodeEvents, Events()))
+        with monkeypatch.context() as patch:
+            patch.setattr("slotwheel.node.clock._TRIES", 3)
+            steps: dict[str, Callable[[], object]] = {
+                "it is committed": node.sync,
+                "nothing is written": lambda: None,
+                "it is deposed": lambda: patch.setattr(node.wheel, "_dispatcher", None),
+            }
+            patch.setattr(time, "sleep", lambda _: steps[meanwhile]())
+            if meanwhile == "it is committed":
+                clock.set_back()
+                assert node.wheel.mark_ms == NOW + 4_000
+            else:
+                with pytest.raises(NotRunning) as error:
+                    clock.set_back()
+                assert isinstance(error.value, NotMaster) is (meanwhile == "it is deposed")
+        assert said == (["mark-set-back"] if meanwhile == "it is committed" else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ import pytest
 from slotwheel import Client, InvalidMessage, Message
 from slotwheel.node import policies as policies_module
 from slotwheel.node.policies import GroupPolicies
-from slotwheel.node.registrants import CHANGES_MAX, GROUPS_OF_ONE_MAX
+from slotwheel.node.registrants import CHANGES_MAX, GROUPS_OF_ONE_MAX, SETTLED_S, Registrants
 from slotwheel.policy.policyset import PolicySet
 from slotwheel.policy.rule import Rule, parse_rule
 from slotwheel.wheel.errors import InvalidConfiguration, NotMaster, NotRunning, Overloaded
@@ -154,6 +155,25 @@ def test_one_address_fills_no_table_and_no_journal() -> None:
         registered("g", 1, large, "10.0.0.66")
     assert engine.changes - changes < CHANGES_MAX + 50, "the same one, again and again"
     assert policies.forget("another's0", "10.0.0.7").groups
+
+
+def test_groups_that_come_at_once_share_the_quarter_of_their_address() -> None:
+    """Also while none of them is committed yet."""
+    registrants = Registrants(lambda: now[-1])
+    now, stored = [0.0], {"forgotten"}
+    registrants.registers("10.0.0.8", "forgotten", 10, ())
+    registrants.forgets("10.0.0.8", "forgotten")
+    stored.clear()
+    for number in range(GROUPS_OF_ONE_MAX):
+        now.append(now[-1] + SETTLED_S / 2 / GROUPS_OF_ONE_MAX)
+        with contextlib.suppress(Overloaded):
+            registrants.registers("10.0.0.8", f"g{number}", 10, stored)
+    now.append(now[-1] + 5)
+    with pytest.raises(InvalidConfiguration, match="too many"):
+        registrants.registers("10.0.0.8", "one more", 10, stored)
+    registrants.registers("10.0.0.9", "another's", 10, stored)
+    now.append(now[-1] + SETTLED_S)
+    registrants.registers("10.0.0.8", "none was committed", 10, stored)
 
 
 def test_members_that_come_at_once_are_all_registered_or_told() -> None:

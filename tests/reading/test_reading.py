@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slotwheel.reading import journal as journal_reading
+from slotwheel.reading import state as state_reading
 from slotwheel.reading.events import Ended, Event, RowsSeen
 from slotwheel.reading.files import JOURNAL, SLOT, File, Layout
 from slotwheel.reading.layout import find
 from slotwheel.reading.problems import Problem
 from slotwheel.reading.read import read
 from slotwheel.wheel.due.runs import sort_rows
+from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal.segment import SegmentHeader, spare_path
 from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE
 from slotwheel.wheel.slots.spill import block_of
+from slotwheel.wheel.state import LmdbState, StateUpdate, StoredState
 from support import replayrun
 from support.damage import flip
 from support.datadirs import START_MS, SinkNode, messages
@@ -154,3 +160,54 @@ def test_a_gap_in_what_a_node_has_kept_is_no_damage(tmp_path: Path) -> None:
     assert [problems_in(list(read(file))) for file in there.of(JOURNAL) if file.archived] == [
         [] for _ in range(len(segments) - 2)
     ]
+
+
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("how", ["load_state", "read_state", "load_here"])
+def test_a_state_store_that_is_written_while_it_is_read_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, writes: bool
+) -> None:
+    """Its pages are used again; without a commit meanwhile it is damage."""
+    writer = LmdbState(tmp_path)
+    writer.commit(StateUpdate(clock="boot 1"))
+    writer.close()
+    tries: list[int] = []
+
+    def disturbed() -> bool:
+        tries.append(1)
+        if writes and len(tries) == 1:
+            commit = f"import sys; sys.path[:0] = {sys.path!r}\n{_COMMIT}"
+            real([sys.executable, "-c", commit, str(tmp_path)], check=True)
+        return not writes or len(tries) == 1
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        done = real(*arguments, **options)
+        if disturbed():
+            done.returncode, done.stderr = 1, b"a page that is not what was written"
+        return done
+
+    def load(self: LmdbState, **options: Any) -> StoredState:
+        if disturbed():
+            raise Damaged("data.mdb", 0, expected="a record", found="another one")
+        return loaded(self, **options)
+
+    real, loaded = subprocess.run, LmdbState.load
+    if how == "load_here":
+        monkeypatch.setattr(LmdbState, "load", load)
+    else:
+        monkeypatch.setattr(subprocess, "run", run)
+    if writes:
+        found = getattr(state_reading, how)(tmp_path)
+        assert (found.clock, len(tries)) == ("boot 2", 2)
+    else:
+        with pytest.raises(Damaged):
+            getattr(state_reading, how)(tmp_path)
+        assert len(tries) == 1
+
+
+_COMMIT = """
+from slotwheel.wheel.state import LmdbState, StateUpdate
+state = LmdbState(sys.argv[1])
+state.commit(StateUpdate(clock="boot 2"))
+state.close()
+"""

@@ -97,7 +97,7 @@ class Modelled:
         now = self.now
         self._deliver()
         self.now = now
-        assert self.node.wheel.set_back(now)
+        assert master_of(self.node.wheel).set_back(now)
 
     def _cancel(self) -> None:
         count = min(len(self.rows), self.chance.randint(1, 40))

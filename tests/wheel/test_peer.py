@@ -537,7 +537,7 @@ def test_a_mark_that_is_set_back_is_so_for_all_peers(peers: tuple[Peer, Peer]) -
     committed(b)
     with pytest.raises(ClockBehind):
         master_of(b.wheel).next_chunk(NOW + 10)
-    assert b.wheel.set_back(NOW + 10)
+    assert master_of(b.wheel).set_back(NOW + 10)
     assert delivered(b, NOW + 10) == [b"x"]
     master_of(b.wheel).queue_mark(NOW + 500)
     committed(b)

@@ -185,7 +185,7 @@ class DueQueue:
                 main, mark = self.lines.main.mark, line.mark
                 if mark.place == main.place:
                     free = self.lines.main.flight is None and topic not in self.large_topics()
-                    if free and mark == main:
+                    if free and not line.behind:  # their former marks may differ
                         self.lines.release(topic)
                     return None
             if mark.L < main.L:

@@ -140,9 +140,8 @@ class Lines:
 
     def set_back(self, now_ms: int) -> None:
         """Set the marks back to ``now_ms``. What they covered has left: their former ones cover it
-        on, and no counter changes. A held-back topic keeps its line until the main mark has come
-        where it was, as its messages that wait are behind the former main mark. No chunk may be in
-        flight."""
+        on, and no counter changes. A held-back topic keeps its line while messages of it wait, as
+        those are behind the former main mark. No chunk may be in flight."""
         for line in (self.main, *self.held.values()):
             line.mark = line.mark.set_back(now_ms, OFFSET_END)
             line.cursor = None
