@@ -180,7 +180,7 @@ def _lines(
     yield "lost", f"{proof.lost:,}", ""
     on_time, waited = proof.lateness, proof.waited
     yield "lateness p50 / p99 / max", _in_ms(on_time), f"of {on_time.count:,} messages"
-    yield "  of those that waited", _in_ms(waited), f"{waited.count:,}, as nobody delivered"
+    yield "lateness of those that waited", _in_ms(waited), f"{waited.count:,}, as nobody delivered"
     for outage in outages:
         gap = f"{outage.seconds * 1000:,.0f} ms"
         yield "outage", gap, f"from SIGKILL to {outage.killed} to the next delivery"
