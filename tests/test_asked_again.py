@@ -46,10 +46,14 @@ Figure = Callable[[str], None]
 LONG = [pytest.mark.soak, pytest.mark.timeout(7_200)]
 sizes = pytest.mark.parametrize("asked", [ASKED, pytest.param(SOAK, marks=LONG)])
 
-ONLY_LONG = [
-    pytest.param(semantics, marks=pytest.mark.soak)
-    for semantics in ("at-least-once", "at-most-once")
-]
+SEMANTICS = ("at-least-once", "exactly-once", "at-most-once")
+
+
+def always(chosen: str, *among: str) -> pytest.MarkDecorator:
+    """The parameter ``semantics``: the one that every run tries, and those of the soak."""
+    others = [one for one in among if one != chosen]
+    soak = [pytest.param(one, marks=pytest.mark.soak) for one in others]
+    return pytest.mark.parametrize("semantics", [chosen, *soak])
 
 
 def load_of(addresses: str, topics: list[str], asked: int) -> CancelLoad:
@@ -195,7 +199,7 @@ def test_a_client_that_repeats_a_cancel_by_itself_has_the_first_times_answer(
 
 
 @sizes
-@pytest.mark.parametrize("semantics", ["at-least-once", "exactly-once", "at-most-once"])
+@always("exactly-once", *SEMANTICS)
 def test_embedded(tmp_path: Path, figure: Figure, semantics: str, asked: int) -> None:
     node = NodeProcess(
         tmp_path / "data", "--listen", free_address(), "--delivery", semantics, *SMALL
@@ -209,7 +213,7 @@ def test_embedded(tmp_path: Path, figure: Figure, semantics: str, asked: int) ->
 
 @sizes
 @pytest.mark.kafka
-@pytest.mark.parametrize("semantics", ["at-least-once", "exactly-once", *ONLY_LONG[1:]])
+@always("at-least-once", *SEMANTICS)
 def test_kafka(broker: Broker, tmp_path: Path, figure: Figure, semantics: str, asked: int) -> None:
     name = f"again-{semantics}-{asked}"
     topics = [broker.create_topic(f"{name}-{one}", 2) for one in TOPICS]
@@ -225,7 +229,7 @@ def test_kafka(broker: Broker, tmp_path: Path, figure: Figure, semantics: str, a
 
 @sizes
 @pytest.mark.kafka
-@pytest.mark.parametrize("semantics", ["exactly-once", *ONLY_LONG[:1]])
+@always("exactly-once", *SEMANTICS[:2])
 def test_peers(broker: Broker, tmp_path: Path, figure: Figure, semantics: str, asked: int) -> None:
     """The last time another peer answers than the time before."""
     name = f"peers-again-{semantics}-{asked}"
