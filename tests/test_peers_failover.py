@@ -88,7 +88,7 @@ class Watch:
     def finish(self) -> Account:
         promised = self.stream.stop()
         self.arrivals.wait_for(promised.wanted(), AHEAD_MS / 1000 + 20)
-        return account(promised, self.arrivals.look(), self.faults)
+        return account(promised, self.arrivals.look(), self.faults, self.peers.turns())
 
     def _fault(self, what: str) -> Fault:
         now = now_ms()
@@ -260,7 +260,7 @@ def test_a_wiped_peer_comes_back_and_carries_a_failover(tmp_path: Path, figure: 
         peers.start()
         promised = load.stop()
         arrivals.wait_for(promised.wanted(), 30)
-        found = account(promised, arrivals.look(), [fault, kill])
+        found = account(promised, arrivals.look(), [fault, kill], peers.turns())
         arrivals.close()
         peers.wait_until_whole()
         peers.stop()

@@ -96,6 +96,8 @@ class KafkaPythonSink(KafkaSink):
 
     def _fetch(self, topics: Sequence[str]) -> Mapping[str, Found]:
         with self._admin_lock:
+            if self._closed:
+                raise Unreachable("the sink is closed")
             try:
                 if self._admin is None:
                     self._admin = KafkaAdminClient(**admin_config(self.settings))

@@ -223,8 +223,7 @@ def test_a_login_does_not_get_into_kafka_pythons_log(caplog: pytest.LogCaptureFi
     assert "SaslAuthenticateRequest" in caplog.text
 
 
-def test_a_message_does_not_get_into_kafka_pythons_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "kafka")
+def test_a_message_does_not_get_into_kafka_pythons_log() -> None:
     topic = ProduceRequest.TopicProduceData
     data = topic.PartitionProduceData(index=0, records=b"geheim")
     request = ProduceRequest[7](
@@ -236,18 +235,28 @@ def test_a_message_does_not_get_into_kafka_pythons_log(caplog: pytest.LogCapture
     )
     for one in (request, response):
         assert "geheim" in repr(one)
-    # As kafka-python's classes do.
-    connection.log.debug("%s Request %d: %s", "node", 1, request)
-    connection.log.debug("%s: Response %d (%s ms): %s", "node", 1, 2, response)
-    parser.log.debug("%s Received response %d %s", "node", 1, response)
-    sender.log.debug("%s: Created %d produce requests: %s", "sender", 1, {0: request})
-    sender.log.debug("%s: Sending Produce Request: %r", "sender", request)
-    producer.log.debug(
-        "%s: Sending (key=%r value=%r headers=%r) to %s",
-        *("producer", b"geheim", b"geheim", [("h", b"geheim")], "t"),
-    )
-    assert len(caplog.records) == 6
-    assert "geheim" not in caplog.text
-    assert "ProduceRequest" in caplog.text
-    assert "FetchResponse" in caplog.text
-    assert "value='6 bytes'" in caplog.text
+    logged = []
+    # As kafka-python's classes do. Not by their own names for the loggers: a producer that is closed
+    # puts an object that logs nothing in the place of its module's.
+    for module, text, *arguments in (
+        (connection, "%s Request %d: %s", "node", 1, request),
+        (connection, "%s: Response %d (%s ms): %s", "node", 1, 2, response),
+        (parser, "%s Received response %d %s", "node", 1, response),
+        (sender, "%s: Created %d produce requests: %s", "sender", 1, {0: request}),
+        (sender, "%s: Sending Produce Request: %r", "sender", request),
+        (
+            *(producer, "%s: Sending (key=%r value=%r headers=%r) to %s", "producer"),
+            *(b"geheim", b"geheim", [("h", b"geheim")], "t"),
+        ),
+    ):
+        logger = logging.getLogger(module.__name__)
+        record = logger.makeRecord(
+            logger.name, logging.DEBUG, __file__, 1, text, tuple(arguments), None
+        )
+        assert logger.filter(record)
+        logged.append(record.getMessage())
+    text = "\n".join(logged)
+    assert "geheim" not in text
+    assert "ProduceRequest" in text
+    assert "FetchResponse" in text
+    assert "value='6 bytes'" in text
