@@ -47,6 +47,8 @@ PACE_S = 0.005
 _FEW_ROWS = 300
 """Far below 500: beyond so many values NumPy gives the interpreter away in each call."""
 _BEHIND_MS = 1_000
+_REASONS_MAX = 20
+"""Reasons for dead letters that are told one by one, of a chunk."""
 _NOT_YET_S = 0.001
 _NOT_ALLOWED_S = 0.01
 _ERROR_WAIT_MAX_S = 2.0
@@ -228,7 +230,9 @@ class Hand:
         holds = self._settle(chunk, outcome)
         if outcome.down:
             return False
-        if holds or outcome.answered.any():
+        if outcome.stop and not outcome.begin_again:  # something is asked for meanwhile
+            self._pause(PACE_S)
+        elif holds or outcome.answered.any():
             self._stuck.worked()
         else:
             self._pause(self._stuck.failed())
@@ -270,8 +274,11 @@ class Hand:
             self._events.delivered(late)
         for text in outcome.errors:
             self._events.alarm("delivery-error", reason=text)
-        for reason, count in outcome.dead.items():
+        for reason, count in outcome.dead.most_common(_REASONS_MAX):
             self._events.dead(count, reason)
+        others = outcome.dead.total() - sum(n for _, n in outcome.dead.most_common(_REASONS_MAX))
+        if others:
+            self._events.dead(others, "others; each letter has its own")
         if outcome.expired:
             self._events.expired(outcome.expired)
         held = [topic for topic in self._wheel.held_topics() if topic not in held_before]

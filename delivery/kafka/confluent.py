@@ -177,6 +177,8 @@ class ConfluentSink(KafkaSink):
                 self._drop_configs_admin()  # it would try to connect, and log each time
             why = why_not(self.settings.bootstrap, self.settings.extra, error)
             raise Unreachable(f"Kafka at {self.settings.bootstrap}: {why}") from error
+        if self.transactions is None:
+            self._producer(_MAIN)  # it takes a second to be ready, which no message has to wait for
         there = [topic for topic, answer in answers.items() if isinstance(answer, list)]
         configs = self._configs(there) if there else {}
         compressed = named(self.settings.extra).get("compression.type", "none") != "none"

@@ -5,6 +5,9 @@ everything queued behind it waits too. So a sink asks first: for many topics in 
 ahead of their time, on a thread of its own (``turn``). One request a topic would make a chunk of
 2 000 topics wait for 2 000 answers.
 
+A row must not wait for what is asked for a crowd, either. So if a chunk has many unknown topics,
+these get no answer in that turn (``Asked``): it is on its way, and the other rows leave meanwhile.
+
 A message must not be refused for good because its topic was created only a moment ago. So a topic
 counts as missing only when the broker has said so for ``unknown_after_s``; until then it is held
 back. But the wheel can hold back only a few dozen topics: while more than ``UNSURE_MAX`` are
@@ -38,6 +41,8 @@ LOOK_AGAIN_S = 0.05
 """So often, s, while it is not sure that it is missing."""
 UNSURE_MAX = 16
 CROWDED_AFTER_S = 0.1
+ASKED_MAX_S = 0.3
+"""A topic that has waited so long, s, for what ``turn`` asks is asked for at once."""
 TOPICS_A_REQUEST = 1_000
 DOOR_WAIT_S = 2.0
 """How long, s, a batch waits for Kafka's answer about its topics; then it is accepted."""
@@ -54,6 +59,10 @@ class Unreachable(Exception):
 
 class NotYet(Exception):
     """The broker answered, but the topic cannot be used now (no leader, or not sure it exists)."""
+
+
+class Asked(NotYet):
+    """Nothing is known against the topic; its answer is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,8 @@ class TopicBook:
         """Topics that were looked up since those in use were last asked for."""
         self._ahead: dict[str, None] = {}
         """Topics that are to be asked for by ``turn``."""
+        self._awaited: dict[str, float] = {}
+        """Since when there has been no answer, of topics that were looked up."""
         self._refresh_at_s = clock() + FRESH_S
         self._away = False
         """Whether the last request had no answer."""
@@ -135,13 +146,15 @@ class TopicBook:
             raise found
         return found
 
-    def lookup_all(self, topics: Iterable[str]) -> dict[str, Found]:
-        """What is known of each topic; the broker is asked for all others at once. Errors:
-        ``Unreachable``."""
+    def lookup_all(self, topics: Iterable[str], *, now: bool = True) -> dict[str, Found]:
+        """What is known of each topic. The others are asked for at once, in one request; unless
+        ``now``, they are asked for ahead if they are many.
+
+        Errors: ``Unreachable``."""
         found: dict[str, Found] = {}
         unknown: list[str] = []
         with self._lock:
-            now = self._clock()
+            clock_s = self._clock()
             for topic in topics:
                 known = self._known.get(topic)
                 if known is not None:
@@ -150,13 +163,21 @@ class TopicBook:
                     continue
                 missing = self._missing.get(topic)
                 if missing is not None and self._is_sure(topic, missing):
-                    if now - missing.asked < ASK_AGAIN_S:
+                    if clock_s - missing.asked < ASK_AGAIN_S:
                         found[topic] = None
                         continue
-                elif missing is not None and now - missing.asked < LOOK_AGAIN_S:
-                    found[topic] = _not_sure(topic)
+                elif missing is not None and clock_s - missing.asked < self._look_again_s:
+                    found[topic] = self._not_sure(topic)
                     continue
                 unknown.append(topic)
+            if not now and len(unknown) > UNSURE_MAX:
+                awaited_s = [self._awaited.setdefault(topic, clock_s) for topic in unknown]
+                if clock_s - min(awaited_s, default=clock_s) < ASKED_MAX_S:
+                    self._ahead |= dict.fromkeys(unknown)
+                    self._wanted.notify()
+                    return found | {
+                        topic: Asked(f"topic {topic} is asked for") for topic in unknown
+                    }
         return found | self._ask(unknown) if unknown else found
 
     def ask(self, topic: str) -> Found:
@@ -228,15 +249,16 @@ class TopicBook:
             topics, self._ahead = list(self._ahead), {}
             now = self._clock()
             unsure = self._unsure.items()
-            topics += [name for name, one in unsure if now - one.asked >= LOOK_AGAIN_S]
+            topics += [name for name, one in unsure if now - one.asked >= self._look_again_s]
             if now >= self._refresh_at_s:
                 self._refresh_at_s = now + FRESH_S
                 used, self._used = self._used, set()
                 topics += used
                 self._present = set(self._known)
+            topics = list(dict.fromkeys(topics))
         try:
             for at in range(0, len(topics), TOPICS_A_REQUEST):
-                self._ask(list(dict.fromkeys(topics))[at : at + TOPICS_A_REQUEST])
+                self._ask(topics[at : at + TOPICS_A_REQUEST])
         except Unreachable:
             with self._lock:  # so that it is known when Kafka is back
                 self._ahead = dict.fromkeys(topics[:TOPICS_A_REQUEST]) | self._ahead
@@ -244,6 +266,14 @@ class TopicBook:
         return 0.0
 
     # Inside
+
+    @property
+    def _is_crowded(self) -> bool:
+        return len(self._unsure) > UNSURE_MAX
+
+    @property
+    def _look_again_s(self) -> float:
+        return CROWDED_AFTER_S if self._is_crowded else LOOK_AGAIN_S
 
     def _ask(self, topics: Sequence[str]) -> dict[str, Found]:
         asked = self._clock()
@@ -256,6 +286,7 @@ class TopicBook:
         with self._lock:
             self._away = False
             for topic in topics:
+                self._awaited.pop(topic, None)
                 found[topic] = answer = self._usable(topic, answers[topic])
                 if answer is None:
                     self._note_missing(topic, asked)
@@ -269,7 +300,7 @@ class TopicBook:
                     self._known.pop(topic, None)
             for topic in [name for name, answer in found.items() if answer is None]:
                 if not self._is_sure(topic, self._missing[topic]):
-                    found[topic] = _not_sure(topic)
+                    found[topic] = self._not_sure(topic)
         return found
 
     def _drop(self, topic: str) -> None:
@@ -305,11 +336,12 @@ class TopicBook:
         return missing.asked - missing.since >= SETTLED_S
 
     def _is_sure(self, topic: str, missing: _Missing) -> bool:
-        crowded = len(self._unsure) > UNSURE_MAX and not missing.existed
+        crowded = self._is_crowded and not missing.existed
         return topic not in self._unsure or (
             crowded and missing.asked - missing.since >= CROWDED_AFTER_S
         )
 
-
-def _not_sure(topic: str) -> NotYet:
-    return NotYet(f"topic {topic} does not exist (asking again to be sure)")
+    def _not_sure(self, topic: str) -> NotYet:
+        """In a crowd it is sure within moments, and there is no room to hold back each topic."""
+        kind = Asked if self._is_crowded else NotYet
+        return kind(f"topic {topic} does not exist (asking again to be sure)")

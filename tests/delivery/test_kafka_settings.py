@@ -236,8 +236,8 @@ def test_a_message_does_not_get_into_kafka_pythons_log() -> None:
     for one in (request, response):
         assert "geheim" in repr(one)
     logged = []
-    # As kafka-python's classes do. Not by their own names for the loggers: a producer that is closed
-    # puts an object that logs nothing in the place of its module's.
+    # As kafka-python's classes do. Not by their modules' ``log``: a producer that is closed puts an
+    # object there that logs nothing.
     for module, text, *arguments in (
         (connection, "%s Request %d: %s", "node", 1, request),
         (connection, "%s: Response %d (%s ms): %s", "node", 1, 2, response),
