@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -39,10 +40,15 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
+@cache
+def steps_of_a_life(kind: str) -> int:
+    return length(WORLDS[kind](Steps()))
+
+
 def sweep(kind: str, every: int) -> tuple[int, int]:
     """Lives cut at each ``every``-th step; how many there were, and of how many rows nobody knew
     whether they had left."""
-    steps = length(WORLDS[kind](Steps()))
+    steps = steps_of_a_life(kind)
     points = range(1, steps + 1, every)
     lost = 0
     for number, stop_at in enumerate(points):
@@ -60,7 +66,7 @@ def sweep(kind: str, every: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_a_crash_at_many_steps(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    points, lost = sweep(kind, {"at-most-once": 11, "exactly-once, embedded": 43}.get(kind, 29))
+    points, lost = sweep(kind, {"at-most-once": 23, "exactly-once, embedded": 89}.get(kind, 59))
     with capsys.disabled():
         print(f"\ncrash sweep, {kind}: {points} points, {lost} rows lost", end=" ")
     assert (lost > 0) == (kind == "at-most-once")
@@ -69,7 +75,7 @@ def test_a_crash_at_many_steps(kind: str, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("kind", WORLDS)
 def test_a_crash_in_the_first_start(kind: str) -> None:
     """Kafka's mark is made with the group's key, which has to be on disk by then."""
-    for stop_at in range(1, 30, 2):
+    for stop_at in range(1, 30, 4):
         live_on(WORLDS[kind](Steps(stop_at)), "durable", Random(stop_at))
 
 
@@ -175,6 +181,8 @@ BREAKAGES: dict[str, tuple[Callable[[Patch], None], ...]] = {
 }
 CASES = [(kind, one) for kind, breakages in BREAKAGES.items() for one in breakages]
 SEEDS: dict[Callable[[Patch], None], int] = {
+    at_most_once_mark_not_waited_for: 0,
+    dead_letters_not_read: 0,
     last_block_not_synced: 32,
     held_back_before_the_journal_has_the_name: 7,
 }
@@ -197,7 +205,7 @@ def first_finding(kind: str, steps: int, seed: int) -> BaseException | None:
 
 @pytest.mark.parametrize(("kind", "breakage"), CASES, ids=[one.__name__ for _, one in CASES])
 def test_the_sweep_finds(kind: str, breakage: Callable[[Patch], None], monkeypatch: Patch) -> None:
-    steps = length(WORLDS[kind](Steps()))
+    steps = steps_of_a_life(kind)
     breakage(monkeypatch)
     finding = first_finding(kind, steps, SEEDS.get(breakage, 4))
     assert finding is not None, "the sweep sees nothing wrong"

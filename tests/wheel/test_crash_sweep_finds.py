@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -306,18 +307,24 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
 
 SEEDS: dict[Callable[[Patch], None], int] = {
     catalog_before_the_slot_files_sync: 19,
-    file_deleted_before_the_commit: 24,
+    file_deleted_before_the_commit: 0,
     junk_of_slot_files_not_cut: 4,
+    unknown_slot_files_kept: 0,
     slot_files_appended_at_their_end: 4,
     journal_dropped_before_the_commit: 4,
-    catalog_and_checkpoint_in_two_commits: 7,
+    catalog_and_checkpoint_in_two_commits: 33,
     cancel_answered_before_its_commit: 13,
-    spare_renamed_before_its_header_is_synced: 21,
+    spare_renamed_before_its_header_is_synced: 11,
     spare_overwritten_before_its_name_is_durable: 17,
 }
-"""Of what shows at few points: orders in which one of them comes early, as long as the script stays
-as it is. Any other order finds it, too."""
+"""Of what shows at few points: orders in which one of them is among the first four, as long as the
+script stays as it is. Any other order finds it, too, after up to some hundred lives."""
 POINTS_MAX = 900
+
+
+@cache
+def steps_of_a_life() -> int:
+    return length(World(Steps(), embedded=False))
 
 
 def first_finding(steps: int, seed: int) -> BaseException | None:
@@ -337,7 +344,7 @@ def first_finding(steps: int, seed: int) -> BaseException | None:
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda one: one.__name__)
 def test_the_sweep_finds(breakage: Callable[[Patch], None], monkeypatch: Patch) -> None:
-    steps = length(World(Steps(), embedded=False))
+    steps = steps_of_a_life()
     breakage(monkeypatch)
     finding = first_finding(steps, SEEDS.get(breakage, 2))
     assert finding is not None, "the sweep sees nothing wrong"
