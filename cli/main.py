@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import click
 
 from ..wheel.errors import SlotwheelError
+from ..wheel.withoutpandas import hide_pandas
 from .shared import Exit, Session, long_name, note_json
 from .terminal import echo
 
@@ -108,21 +109,12 @@ def cli() -> None:
     """
 
 
-class _WithoutPandas:
-    """Hides pandas. pyarrow imports it, where it is installed, when it first converts a list: half
-    a second and 40 MB, which only ``replay`` has any use for."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("this command does without pandas", name=name)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Always ends with ``SystemExit``."""
     os.umask(0o077)  # what a command writes has messages in it, and is nobody else's
     found = sys.argv[1:] if arguments is None else arguments
     if found[:1] != ["replay"]:
-        sys.meta_path.insert(0, _WithoutPandas())
+        hide_pandas()
     if found[:1] in (
         ["search"],
         ["trace"],

@@ -29,7 +29,8 @@ from ..wheel.schema import ROW, Int64s, Mask, bounds, times
 from ..wheel.state import SlotInfo
 
 _KEY_COLUMNS = ["offset", "due", "topic", "cancels"]
-_NO_KEYS = pa.RecordBatch.from_pylist([], pa.schema([ROW.field(name) for name in _KEY_COLUMNS]))
+_KEYS = pa.schema([ROW.field(name) for name in _KEY_COLUMNS])
+_NO_KEYS = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in _KEYS], schema=_KEYS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from typing import ParamSpec, TypeVar
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import NotRunning
 from ..wheel.mark import RowKey
+from ..wheel.withoutpandas import hide_pandas
 from .fate import MessageFate, find
 from .pending import LIMIT, ROWS_MAX, PendingCount, PendingPage, PendingReader
 from .query import Query
@@ -117,6 +118,7 @@ class SearchProcess(AskedProcess):
 
 def begin_aside(nice: int) -> None:
     """In the process: lower its priority, and end with the one that asks, however that ends."""
+    hide_pandas()
     os.nice(nice)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the whole group; it ends behind us
     parent = multiprocessing.parent_process()

@@ -57,7 +57,6 @@ STATES = {
     How.UNCLEAR: "unknown",
 }
 """What is known of a message that left so."""
-_STATES = pa.array(STATES.values(), pa.utf8())
 
 DEPARTURES = pa.schema(
     [
@@ -218,7 +217,7 @@ class Frame:
             from_numpy(wide[1], pa.int64()),
             from_numpy(wide[2], TIME),
             from_numpy(left, TIME),
-            _STATES.take(from_numpy(how, pa.uint8())),
+            pa.array(STATES.values(), pa.utf8()).take(from_numpy(how, pa.uint8())),
             pa.array(names, pa.utf8()).take(from_numpy(numbers, pa.int32())),
             from_numpy(wide[3].view(np.uint64), pa.uint64()),
         ]

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from threading import Event, Thread
 
 from ...wheel.errors import SlotwheelError
+from ...wheel.withoutpandas import hide_pandas
 from .watching import STEP_S, AuditReport, AuditSettings, AuditWatch, FaultLog
 
 _log = logging.getLogger("slotwheel.audit")
@@ -93,6 +94,7 @@ class AuditProcess:
 
 def _audit(settings: AuditSettings, nice: int, far: Connection) -> None:
     """In the process: send a report twice a second until nobody is there any more."""
+    hide_pandas()
     os.nice(nice)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the whole group; it ends behind us
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -185,6 +186,20 @@ def test_no_search_process_outlives_a_killed_gateway(node: NodeProcess) -> None:
         (worker,) = _workers(one.process)
         one.process.kill()
         eventually(lambda: not worker.is_running())
+
+
+def test_the_processes_beside_a_gateway_load_no_pandas(node: NodeProcess) -> None:
+    """pyarrow imports it, where it is installed, as it is here."""
+    with GatewayProcess(node) as one:
+        one.get("/v1/messages")
+        (sent,) = send_many(one, "without-pandas", 1)
+        one.get(f"/v1/trace/{sent}")
+        found = _workers(one.process)
+        assert len(found) == 2
+        for process in (one.process, *found):
+            paths = {Path(place.path).parts for place in process.memory_maps()}
+            assert any("pyarrow" in parts for parts in paths)
+            assert not any("pandas" in parts for parts in paths)
 
 
 def test_a_gateway_without_a_directory_says_what_it_lacks(node: NodeProcess) -> None:

@@ -35,7 +35,7 @@ VALUES = {
                 "mark",
             ),
             *("checks", "delay", "expiry", "packets", "protocol"),
-            *("request", "rows", "schema", "state", "texts"),
+            *("request", "rows", "schema", "state", "texts", "withoutpandas"),
         }
     ),
     "gateway": frozenset(

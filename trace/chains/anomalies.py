@@ -75,7 +75,7 @@ CLOCKS_MS = 10
 """Clocks that differ by less are not worth a word."""
 NO_GROUP = "a consumer without a group"
 """In words."""
-_HELD = pa.array([EventKind.RECEIVED, EventKind.PROCESSED])
+_HELD = (EventKind.RECEIVED, EventKind.PROCESSED)
 _TEXTS = {
     AnomalyKind.RETRY: "attempt {amount} failed, and another one was asked for",
     AnomalyKind.REPEAT: "{group} has answered for it {amount} times",
@@ -120,7 +120,7 @@ def _of_events(
     other = dead.filter(pc.invert(expired))
     yield _made(AnomalyKind.DEAD, other, why=other.column("error"))
     yield _made(AnomalyKind.GAP, dropped, _ints_or_null(dropped, "count"))
-    answers = events.filter(pc.is_in(events.column("kind"), _HELD))
+    answers = events.filter(pc.is_in(events.column("kind"), pa.array(_HELD)))
     # Of an event without an id and without a place nobody can say which message it is of.
     named = (answers.column(name).is_valid() for name in ("id", "offset"))
     answers = answers.filter(pc.or_(*named))
