@@ -35,7 +35,7 @@ from support.removedrules import (
 Figure = Callable[[str], None]
 Patch = pytest.MonkeyPatch
 
-FEW = 120
+FEW = 60
 MANY = 20_000
 FIRST_OF_MANY = 1_000_000
 MOST = 600
@@ -269,7 +269,11 @@ def test_scene(scene: Callable[[], None]) -> None:
     scene()
 
 
-FIRST: dict[Callable[[Patch], None], int] = {unclear_transactions_taken_for_aborted: 124}
+FIRST: dict[Callable[[Patch], None], int] = {
+    mark_committed_without_a_transaction: 5,
+    held_back_before_the_journal_has_the_name: 66,
+    unclear_transactions_taken_for_aborted: 186,
+}
 """The story to begin with, for what few of them show; the others begin with story 0."""
 
 

@@ -16,7 +16,7 @@ from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import environment
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
-SHORT, LONG = 4, 1_000
+SHORT, LONG = 2, 1_000
 
 
 @pytest.mark.parametrize("examples", [SHORT, pytest.param(LONG, marks=pytest.mark.soak)])

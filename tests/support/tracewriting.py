@@ -20,6 +20,7 @@ from slotwheel.trace.store import StoreWriter, merging
 from slotwheel.trace.store.hashing import Entries
 from slotwheel.trace.store.indexfile import HashColumn
 from slotwheel.trace.store.making import hash_columns
+from slotwheel.wheel.withoutpandas import hide_pandas
 from support.traced import Row, event, of_sender
 
 SENDERS = 3
@@ -70,5 +71,6 @@ def main(root: Path, count: int) -> None:
 
 
 if __name__ == "__main__":
+    hide_pandas()
     with mock.patch.object(merging, "hash_columns", slow_columns):
         main(Path(sys.argv[1]), int(sys.argv[2]))
