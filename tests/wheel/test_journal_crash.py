@@ -212,7 +212,7 @@ def test_a_crash_at_every_step(mode: Mode) -> None:
     total = steps_of(script)
     assert total > 40
     # Without random survivors only the second crash differs from seed to seed.
-    seeds = range(20) if mode == "random" else (0, 1, 3, 5)
+    seeds = range(8) if mode == "random" else (0, 1, 3)
     for stop_at in range(1, total + 1):
         cut = Run(CrashFiles(stop_at))
         with pytest.raises(PowerCut):
@@ -465,4 +465,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=150, stateful_step_count=30)
+TestJournal.settings = settings(max_examples=60, stateful_step_count=30)

@@ -135,7 +135,7 @@ def survivor(cut: Replica, mode: Mode, rng: Random, again: int) -> Replica:
     return peer
 
 
-def sweep(again_max: int = 0, seeds: int = 6) -> set[bool]:
+def sweep(again_max: int = 0, seeds: int = 3) -> set[bool]:
     first, last = steps_of_a_life()
     assert last - first > 60
     outcomes = set()
