@@ -103,7 +103,9 @@ def test_what_was_given_stays() -> None:
 def test_a_burst_leaves_a_node_with_little_memory_alive(tmp_path: Path) -> None:
     """180 MB come in at once, and are due in one second; 300 MB is all that the node may use."""
     rows, parts, limit = 3_000, 60, 300_000_000
-    with NodeProcess(tmp_path / "data", "--memory", str(limit)) as node:
+    own = NodeProcess(tmp_path / "data", "--memory", str(limit))
+    own.forked = False
+    with own as node:
         pid, peak = node.running.pid, 0
 
         def look() -> None:

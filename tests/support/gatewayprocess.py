@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
+from support import forkserver
 from support.nodeprocess import NodeProcess, command_line, environment
 from support.waiting import eventually
 
@@ -49,7 +50,7 @@ class GatewayProcess:
         self._limits = limits
         self.address = ""
         self.http = httpx.Client()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forkserver.Process | None = None
 
     def command(self) -> list[str]:
         given = [
@@ -97,9 +98,7 @@ class GatewayProcess:
 
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(), stdout=subprocess.DEVNULL, stderr=log, env=environment()
-            )
+            self._process = forkserver.start(self.command(), subprocess.DEVNULL, log, environment())
         found = eventually(self._listening, START_S, otherwise=self.log_text)
         assert found
         self.http = httpx.Client(base_url=self.url, timeout=30)

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -25,6 +24,7 @@ import pyarrow as pa
 from slotwheel.cli import main
 from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
+from support import forkserver
 from support.stopwatch import Stopwatch
 
 START_S = 60.0
@@ -42,7 +42,7 @@ _METRICS = re.compile(r"metrics\W+([\w.\[\]:]+:\d+)")
 
 
 def command_line(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "slotwheel.cli.main", *map(str, arguments)]
+    return [*forkserver.COMMAND, *map(str, arguments)]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -54,6 +54,9 @@ def environment(**more: str) -> dict[str, str]:
 class NodeProcess:
     """Runs ``slotwheel node`` on ``data``; ready when the ``with`` block is entered."""
 
+    forked = True
+    """By `support.forkserver`. Where memory is measured, a node is a program of its own."""
+
     def __init__(self, data: Path, *options: str, **variables: str) -> None:
         self.data = data
         self.log = data.with_name(data.name + ".log")
@@ -62,7 +65,7 @@ class NodeProcess:
         self.address = ""
         self.metrics = ""
         self._seen = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: forkserver.Process | None = None
 
     def command(self) -> list[str]:
         data = ["--data", str(self.data)]
@@ -72,11 +75,9 @@ class NodeProcess:
     def start(self, *, wait: bool = True) -> Self:
         with self.log.open("ab") as log:
             self._seen = log.tell()
-            self.process = subprocess.Popen(
-                self.command(),
-                stderr=log,
-                stdout=subprocess.DEVNULL,
-                env=environment(**self._variables),
+            begin = forkserver.start if self.forked else forkserver.execute
+            self.process = begin(
+                self.command(), subprocess.DEVNULL, log, environment(**self._variables)
             )
         if wait:
             self.wait_until_it_listens()
@@ -97,7 +98,7 @@ class NodeProcess:
         raise AssertionError(f"no node after {START_S} s: {text}")
 
     @property
-    def running(self) -> subprocess.Popen[bytes]:
+    def running(self) -> forkserver.Process:
         assert self.process is not None
         return self.process
 
@@ -199,15 +200,17 @@ def run_process(
     *arguments: str | Path, timeout_s: float = 120, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run one command to its end, in a process of its own."""
-    return subprocess.run(
-        command_line(*arguments),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=environment(**variables),
-        check=False,
-    )
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = forkserver.start(command_line(*arguments), out, err, environment(**variables))
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        texts = []
+        for one in (out, err):
+            one.seek(0)
+            texts.append(one.read().decode())
+    return subprocess.CompletedProcess(arguments, code, *texts)
 
 
 def json_lines(text: str) -> list[dict[str, Any]]:
