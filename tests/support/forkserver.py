@@ -9,9 +9,10 @@ and measured by its own id, and what it opens is its own.
 Rules
 - The server has no thread of ours and opens nothing, so a fork inherits neither a held lock nor a
   handle.
-- A program that is not this package's command line, or a variable that only a new program reads
-  (LD_PRELOAD), is executed. So is ``replay``, whose Spark looks at the program that it runs in, and
-  a node whose memory is measured: jemalloc's own thread, which returns pages, is not in a fork.
+- A program that is not this package's command line, or a variable that only a new program reads,
+  is executed. So is ``replay``, whose Spark looks at the program that it runs in, and a node whose
+  memory is measured: jemalloc's own thread, which returns pages, is not in a fork.
+- What the loader reads (LD_PRELOAD) makes another server.
 - Only the parent learns how a process ended. The server is the parent, and passes it on by a
   socket of that process.
 """
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import IO, Any
 
 COMMAND = [sys.executable, "-m", "slotwheel.cli.main"]
+_LOADER = "LD_PRELOAD"
 _NAMESPACE = ["ip", "netns", "exec"]
 _USED_BY = {
     "node": (
@@ -96,7 +98,7 @@ class Forked:
 class _Server:
     """Ends with this process, whose end of the socket is closed then."""
 
-    def __init__(self) -> None:
+    def __init__(self, preloaded: str) -> None:
         self.control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             self._process = subprocess.Popen(
@@ -105,7 +107,7 @@ class _Server:
                 stdin=there.fileno(),
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the run
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", _LOADER: preloaded},
             )
         atexit.register(self._close)
 
@@ -116,8 +118,8 @@ class _Server:
 
 
 Process = subprocess.Popen[bytes] | Forked
-_servers: dict[int, _Server] = {}
-"""By the process that it serves; a fork of that has its own."""
+_servers: dict[tuple[int, str], _Server] = {}
+"""By the process that it serves, of which a fork has its own, and by what is preloaded."""
 _starting = threading.Lock()
 
 
@@ -129,12 +131,12 @@ def start(
     own = list(command)
     if own[:3] == _NAMESPACE:
         namespace, own = own[3], own[4:]
-    # Some of these are read by the loader, or by libraries when they are imported.
+    # Libraries read some of these when they are imported.
     unlike = {name for name, value in env.items() if os.environ.get(name) != value}
     if (
         own[: len(COMMAND)] != COMMAND
         or own[len(COMMAND) :][:1] == ["replay"]
-        or not all(name.startswith("SLOTWHEEL_") for name in unlike)
+        or not all(name.startswith("SLOTWHEEL_") for name in unlike - {_LOADER})
     ):
         return execute(command, stdout, stderr, env)
     request = {
@@ -145,7 +147,8 @@ def start(
     }
     with open(os.devnull, "r+b") as null:
         out = null if stdout == subprocess.DEVNULL else stdout
-        return _ask(json.dumps(request).encode(), [null, out, stderr])
+        key = os.getpid(), env.get(_LOADER, "")
+        return _ask(key, json.dumps(request).encode(), [null, out, stderr])
 
 
 def execute(
@@ -157,15 +160,15 @@ def execute(
     )
 
 
-def _ask(request: bytes, files: Sequence[Any]) -> Forked:
+def _ask(key: tuple[int, str], request: bytes, files: Sequence[Any]) -> Forked:
     assert len(request) < _REQUEST_BYTES
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with there:
         numbers = [one if isinstance(one, int) else one.fileno() for one in (there, *files)]
         with _starting:
-            if os.getpid() not in _servers:
-                _servers[os.getpid()] = _Server()
-            socket.send_fds(_servers[os.getpid()].control, [request], numbers)
+            if key not in _servers:
+                _servers[key] = _Server(key[1])
+            socket.send_fds(_servers[key].control, [request], numbers)
     return Forked(int(here.recv(16)), here)
 
 

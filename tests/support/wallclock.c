@@ -1,6 +1,6 @@
 /* The wall clock of one process, moved by as many nanoseconds as the file named by
  * SLOTWHEEL_TEST_CLOCK says (int64, native byte order). All other clocks stay as they are.
- * Loaded with LD_PRELOAD. */
+ * Loaded with LD_PRELOAD. The variable may be set later than that: a fork has its own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
-    if (!real_clock_gettime) begin();
+    if (!real_clock_gettime || !offset_ns) begin();
     int failed = real_clock_gettime(clock, now);
     if (failed || !offset_ns || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
         return failed;
