@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -392,42 +394,57 @@ def test_held_topics_do_not_disturb_each_other(weak_broker: Broker, kind: type[K
     assert held(broker.bootstrap, [other]) == rounds * count
 
 
-@pytest.mark.parametrize("sink", SINKS)
 def test_kafka_cannot_be_reached_at_start(
-    weak_broker: Broker, tmp_path: Path, figure: Figure, sink: str
+    weak_broker: Broker, tmp_path: Path, figure: Figure
 ) -> None:
-    """The node stores, says so, and delivers when Kafka comes; the delay topic is read then. It
-    ends at once, also with a message in hand for a Kafka that is away again."""
-    broker = weak_broker
-    target = broker.create_topic(f"target-{sink}")
-    delays = broker.create_topic(f"delays-{sink}", message_timestamp_type="CreateTime")
-    waiting = [Sent(target, b"%d" % n, due=now_ms()) for n in range(100, 200)]
-    kafkaload.send_by_kafka_python(broker.bootstrap, delays, waiting)
-    broker.stop()
-    with node_for(broker, tmp_path / "data", sink, "--delay-topic", delays) as node:
-        with Client(node.address) as client:
-            client.send_many(messages(target, 100, now_ms(), now_ms() + 1000)).result(20)
-        eventually(lambda: "sink unreachable: messages are stored" in node.log_text(), 20)
-        assert broker.bootstrap in node.log_text()
-        code, body = node.get("/readyz")
-        assert code == 503
-        assert "the sink cannot be reached" in json.loads(body)["reasons"][0]
-        assert node.get("/healthz")[0] == 200
-        assert node.metric("slotwheel_sink_up") == 0
-        assert node.metric("slotwheel_pending") == 100
+    """A node stores, says so, and delivers when Kafka comes; the delay topic is read then. It ends
+    at once, also with a message in hand for a Kafka that is away again."""
+    broker, targets = weak_broker, {}
+    with ExitStack() as stack:
+        for sink in SINKS:
+            target = broker.create_topic(f"target-{sink}")
+            delays = broker.create_topic(f"delays-{sink}", message_timestamp_type="CreateTime")
+            waiting = [Sent(target, b"%d" % n, due=now_ms()) for n in range(100, 200)]
+            kafkaload.send_by_kafka_python(broker.bootstrap, delays, waiting)
+            targets[target] = node_for(broker, tmp_path / sink, sink, "--delay-topic", delays)
+        broker.stop()
+        for target, node in targets.items():
+            stack.enter_context(node)
+            with Client(node.address) as client:
+                client.send_many(messages(target, 100, now_ms(), now_ms() + 1000)).result(20)
+        for node in targets.values():
+            eventually(partial(_says, node, "sink unreachable: messages are stored"))
+            assert broker.bootstrap in node.log_text()
+            code, body = node.get("/readyz")
+            assert code == 503
+            assert "the sink cannot be reached" in json.loads(body)["reasons"][0]
+            assert node.get("/healthz")[0] == 200
+            assert node.metric("slotwheel_sink_up") == 0
+            assert node.metric("slotwheel_pending") == 100
         broker.start()
         back_s = time.monotonic()
-        eventually(lambda: node.metric("slotwheel_delivered_total") == 200)
+        for node in targets.values():
+            eventually(partial(_delivered_and_ready, node, 200))
+            assert "sink reachable again" in node.log_text()
         took_s = time.monotonic() - back_s
-        eventually(lambda: node.get("/readyz")[0] == 200, 10)
-        assert "sink reachable again" in node.log_text()
-        arrived = read_all(broker.bootstrap, [target], 200)
+        arrived = [read_all(broker.bootstrap, [target], 200) for target in targets]
         broker.stop()
-        with Client(node.address) as client:
-            client.send(target, b"more", delay=0.05).result(10)
+        for target, node in targets.items():
+            with Client(node.address) as client:
+                client.send(target, b"more", delay=0.05).result(10)
         time.sleep(0.5)  # it is being handed over
-        assert node.signal() < 2.0
-        assert node.running.returncode == 0
-    assert numbers(arrived) == Counter(range(200))
-    assert_none_early(arrived)
-    figure(f"no Kafka at start, {sink}: all delivered {took_s:.1f} s after it came")
+        for node in targets.values():
+            assert node.signal() < 2.0
+            assert node.running.returncode == 0
+    for found in arrived:
+        assert numbers(found) == Counter(range(200))
+        assert_none_early(found)
+    figure(f"no Kafka at start, {' and '.join(SINKS)}: all delivered {took_s:.1f} s after it came")
+
+
+def _says(node: NodeProcess, text: str) -> bool:
+    return text in node.log_text()
+
+
+def _delivered_and_ready(node: NodeProcess, count: int) -> bool:
+    return node.metric("slotwheel_delivered_total") == count and node.get("/readyz")[0] == 200
