@@ -97,11 +97,12 @@ def test_a_master_that_is_cut_off_stops_in_time_and_obeys_when_it_is_back(
         assert group.master().deliver(now_ms() + 100_000) == [b"one", b"two"]
 
 
-def test_links_that_break_all_the_time_lose_nothing(group: Replicas) -> None:
+@pytest.mark.parametrize("count", [15, pytest.param(60, marks=pytest.mark.soak)])
+def test_links_that_break_all_the_time_lose_nothing(group: Replicas, count: int) -> None:
     with ExitStack() as stack:
         network = Network(group, stack)
         group.start()
-        sent = [b"%d" % n for n in range(60)]
+        sent = [b"%d" % n for n in range(count)]
         ending = threading.Event()
 
         cuts = 0  # since something was committed
