@@ -11,7 +11,8 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -174,11 +175,17 @@ def check_all_is_read(node: Node, delays: Delays) -> None:
     assert delivered(node) == delays.produced
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_every_record_is_delivered_or_named(tmp_path: Path, broker: Cluster, client: str) -> None:
+def test_every_record_is_delivered_or_named(tmp_path: Path, broker: Cluster) -> None:
+    """By each client at once: it is the broker that takes its time."""
+    with ThreadPoolExecutor(len(CLIENTS)) as threads:
+        jobs = [threads.submit(tell, tmp_path / client, broker, client) for client in CLIENTS]
+        for job in jobs:
+            job.result()
+
+
+def tell(data: Path, broker: Cluster, client: str) -> None:
     delays = Delays(broker, SIZES, f"table{next(_numbers)}-{client}-")
     transaction = {"transactional.id": f"{delays.target}-t"}
-    data = tmp_path / "data"
 
     # While the node runs
     with node_of(data, delays, client) as node:
@@ -321,40 +328,74 @@ def reading(
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_rights_and_brokers_come_and_go(secured: SecuredBroker, client: str) -> None:
-    """By SASL_SSL, with the least rights; while it is read, and before."""
-    prefix = f"rights{next(_numbers)}-{client}-"
-    delays, wheel = Delays(secured, SIZES[:2], prefix), FakeWheel()
-    rights = [topic(prefix, "DESCRIBE", "READ"), group(delays.target)]
-    settings = secured.user(*rights)
-    user = settings["sasl.username"]
-    again = partial(reading, wheel, delays, client, secured.secured, settings)
+class Restricted:
+    """A user of ``broker`` with the least rights, who reads delay topics by SASL_SSL."""
 
-    def is_whole(intake: DelayTopicIntake) -> bool:
+    def __init__(self, broker: SecuredBroker, client: str) -> None:
+        self._broker, self._client = broker, client
+        self._prefix = f"rights{next(_numbers)}-{client}-"
+        self.delays, self._wheel = Delays(broker, SIZES[:2], self._prefix), FakeWheel()
+        self._rights = [topic(self._prefix, "DESCRIBE", "READ"), group(self.delays.target)]
+        self._settings = broker.user(*self._rights)
+
+    @contextmanager
+    def reading(self) -> Iterator[DelayTopicIntake]:
+        where = self._broker.secured
+        with reading(self._wheel, self.delays, self._client, where, self._settings) as intake:
+            yield intake
+
+    def is_whole(self, intake: DelayTopicIntake) -> bool:
         whole = {one.lag for one in intake.states()} == {0}
-        return whole and not intake.unready() and len(wheel.rows) == delays.produced
+        return whole and not intake.unready() and len(self._wheel.rows) == self.delays.produced
 
-    delays.produce()
-    with again() as intake:
-        eventually(lambda: is_whole(intake), 40)
-        take(secured, user, prefix, "READ")
-        delays.produce()
-        eventually(lambda: all(name in str(intake.unready()) for name in delays.sizes), 40)
-        secured.allow(user, rights)
-        eventually(lambda: is_whole(intake), 40)
+    def allow(self) -> None:
+        self._broker.allow(self._settings["sasl.username"], self._rights)
+
+    def deny(self, operation: str) -> None:
+        take(self._broker, self._settings["sasl.username"], self._prefix, operation)
+
+
+def test_rights_and_brokers_come_and_go(secured: SecuredBroker) -> None:
+    """While it is read, by each client, and before."""
+    users = [Restricted(secured, client) for client in CLIENTS]
+
+    def each(intakes: list[DelayTopicIntake], is_so: Callable[[Restricted, str], bool]) -> bool:
+        told = (str(intake.unready()) for intake in intakes)
+        return all(map(is_so, users, told))
+
+    def whole(intakes: list[DelayTopicIntake]) -> bool:
+        return all(user.is_whole(intake) for user, intake in zip(users, intakes, strict=True))
+
+    for user in users:
+        user.delays.produce()
+    with ExitStack() as stack:
+        intakes = [stack.enter_context(user.reading()) for user in users]
+        eventually(lambda: whole(intakes), 40)
+        for user in users:
+            user.deny("READ")
+            user.delays.produce()
+        named = lambda user, told: all(name in told for name in user.delays.sizes)  # noqa: E731
+        eventually(lambda: each(intakes, named), 40)
+        for user in users:
+            user.allow()
+        eventually(lambda: whole(intakes), 40)
         secured.kill()
-        eventually(lambda: "cannot be reached" in str(intake.unready()), 40)
+        eventually(lambda: each(intakes, lambda _, told: "cannot be reached" in told), 40)
         secured.start()
-        delays.produce()
-        eventually(lambda: is_whole(intake), 40)
-    take(secured, user, prefix, "READ")
-    take(secured, user, prefix, "DESCRIBE")
-    delays.produce()
-    with again() as intake:
-        eventually(lambda: str(intake.unready()).count("uthoriz") == len(delays.sizes), 40)
-        secured.allow(user, rights)
-        eventually(lambda: is_whole(intake), 40)
+        for user in users:
+            user.delays.produce()
+        eventually(lambda: whole(intakes), 40)
+    for user in users:
+        user.deny("READ")
+        user.deny("DESCRIBE")
+        user.delays.produce()
+    with ExitStack() as stack:
+        again = [stack.enter_context(user.reading()) for user in users]
+        without = lambda user, told: told.count("uthoriz") == len(user.delays.sizes)  # noqa: E731
+        eventually(lambda: each(again, without), 40)
+        for user in users:
+            user.allow()
+        eventually(lambda: whole(again), 40)
 
 
 def take(broker: Cluster, user: str, prefix: str, operation: str) -> None:
