@@ -78,6 +78,7 @@ LONG = (
     "test_peers_damage",
     "benchmarks/test_benchmarks_run",
     "cli/test_demo",
+    "test_kafka_refusals",
     "node/test_damage",
     "replay/test_cluster",
     "trace/test_whole_way",

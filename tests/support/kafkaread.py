@@ -7,7 +7,7 @@ The topics must stamp records with the time of their arrival (``LogAppendTime``,
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -212,3 +212,8 @@ def percentiles(arrived: Sequence[Arrived]) -> str:
     late = lateness(arrived)
     p50, p99 = np.percentile(late, [50, 99])
     return f"lateness p50 {p50:.0f} ms, p99 {p99:.0f} ms, max {late.max()} ms"
+
+
+def numbers(arrived: Iterable[Arrived]) -> Counter[int]:
+    """How often each came, where values are numbers."""
+    return Counter(int(one.value or b"-1") for one in arrived)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slotwheel.client import Client, Receipts
+from slotwheel.client import Client, Message, Receipts
 from slotwheel.wheel.schema import Int64s
 from support.waiting import now_ms
 from support.wheels import batch
@@ -155,3 +155,13 @@ def steady(addresses: str, topics: Sequence[str], every_ms: int = STEADY_MS) -> 
 
     every_s = _STEADY_ROWS * every_ms / 1000
     return Load(addresses, topics, when, rows=_STEADY_ROWS, every_s=every_s, catches_up=True)
+
+
+def messages(topic: str, count: int, first_ms: int, last_ms: int) -> list[Message]:
+    """Due evenly over that time, each with its number as the value."""
+    return [
+        Message(
+            topic, b"%d" % n, b"key-%d" % (n % 50), due=first_ms + (last_ms - first_ms) * n // count
+        )
+        for n in range(count)
+    ]
