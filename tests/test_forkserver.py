@@ -48,6 +48,7 @@ def test_a_fork_is_paused_and_killed_by_its_own_id(tmp_path: Path) -> None:
         first.kill()
         assert first.running.returncode == -signal.SIGKILL
         first.running.kill()  # it is gone, and nobody else is meant
+        assert first.running.wait() == -signal.SIGKILL, "it is not waited for again"
         assert second.get("/healthz")[0] == 200
         second.signal()
         assert second.running.returncode == 0

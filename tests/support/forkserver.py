@@ -74,10 +74,11 @@ class Forked:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        waiting = select.poll()
         with self._lock:
-            if self.returncode is None:
-                waiting.register(self._status, select.POLLIN)
+            if self.returncode is not None:
+                return self.returncode
+            waiting = select.poll()
+            waiting.register(self._status, select.POLLIN)
         waiting.poll(None if timeout is None else timeout * 1000)
         if (code := self.poll()) is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
@@ -169,7 +170,9 @@ def _ask(key: tuple[int, str], request: bytes, files: Sequence[Any]) -> Forked:
             if key not in _servers:
                 _servers[key] = _Server(key[1])
             socket.send_fds(_servers[key].control, [request], numbers)
-    return Forked(int(here.recv(16)), here)
+    pid = here.recv(16)
+    assert pid, "the server of forks has ended; its error is in the output"
+    return Forked(int(pid), here)
 
 
 def _serve(control: socket.socket) -> list[str] | None:
