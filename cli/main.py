@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Always ends with ``SystemExit``."""
     os.umask(0o077)  # what a command writes has messages in it, and is nobody else's
     found = sys.argv[1:] if arguments is None else arguments
-    if found[:1] != ["replay"]:
+    if found[:1] != ["replay"]:  # PySpark looks for it
         hide_pandas()
     if found[:1] in (
         ["search"],

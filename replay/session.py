@@ -3,8 +3,8 @@
 Rules
 - Settings of the user's cluster or ``spark-defaults.conf`` stay: only what the proof needs is set.
   Where ``spark-submit`` has started Spark, nothing is set.
-- On this machine alone (``local[…]``) tasks run with this interpreter, and Spark listens on
-  loopback.
+- On this machine alone (``local[…]``) tasks run with this interpreter, in processes of
+  ``daemon.py``, and Spark listens on loopback.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import shown_text
+from . import daemon
 from .facts.kafka_topics import PACKAGES, not_fetched
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ SUBMITTED = ""
 BRIEF = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Settings for a proof: Java without its second compiler, which takes as much processor time as the
 rest of Java, and pays back where Java makes rows. A proof moves packed facts through it."""
+DAEMON = {"spark.python.daemon.module": daemon.__name__}
+"""Settings of a session in which only slotwheel runs tasks, on this machine."""
 _ENDS_S = 5.0
 """How long an interrupted proof may take to notice that Spark is gone."""
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
@@ -137,6 +140,7 @@ def _start(
             "spark.local.dir": str(folder),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.shuffle.partitions": "8",
+            **DAEMON,
         }
     try:
         if PACKAGES in settings:

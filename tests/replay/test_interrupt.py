@@ -19,7 +19,7 @@ ENDS_S = 15.0
 
 STARTING = "pyspark-shell"
 """Spark's Java process is there."""
-WORKING = "pyspark.daemon"
+WORKING = "slotwheel.replay.daemon"
 """It has started Python, to run tasks."""
 
 

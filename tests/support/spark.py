@@ -37,11 +37,14 @@ def spark_session(directory: Path, **more: str) -> Iterator[Any]:
     further settings, with ``_`` in place of the points."""
     from pyspark.sql import SparkSession
 
+    from slotwheel.replay.session import DAEMON
+
     logging = directory / "log4j2.properties"
     logging.write_text(LOGGING)
     builder = SparkSession.builder.master("local[2]").appName("slotwheel tests")
     settings = {
         **CONFIGURATION,
+        **DAEMON,
         "spark.local.dir": str(directory / "spark"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
