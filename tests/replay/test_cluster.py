@@ -1,4 +1,4 @@
-"""The built package, submitted to a standalone Spark cluster of two workers.
+"""The built package, submitted to a standalone Spark cluster.
 
 The executors have an interpreter that finds no slotwheel but the one that is submitted, and besides
 Spark only the libraries that tasks need; the driver finds those of this environment, and not its
@@ -26,8 +26,10 @@ LIBRARIES = ("numpy", "pyarrow", "crc32c")
 WITHIN_S = 300
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.soak)])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkCluster]:
     directory = tmp_path_factory.mktemp("cluster")
     libraries = directory / "libraries"
     libraries.mkdir()
@@ -35,11 +37,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         for part in (PLATLIB / name, *PLATLIB.glob(f"{name}.libs"), *PLATLIB.glob(f"{name}-*")):
             (libraries / part.name).symlink_to(part)
     python = interpreter(directory / "executor-python", libraries)
-    with SparkCluster(directory / "spark", 2, python) as started:
+    with SparkCluster(directory / "spark", request.param, python) as started:
         yield started
 
 
-def test_the_built_package_is_submitted_to_two_workers(
+def test_the_built_package_is_submitted(
     cluster: SparkCluster, tmp_path: Path
 ) -> None:
     package = tmp_path / "slotwheel.zip"
@@ -71,7 +73,7 @@ def test_the_built_package_is_submitted_to_two_workers(
     assert (tmp_path / "report" / "report.html").exists()
 
     tasks = tasks_by_executor(events)
-    assert len(tasks) == 2, tasks
+    assert len(tasks) == cluster.workers, tasks
     # Each worker keeps what its executor was given below its own directory.
     for worker in cluster.directory.glob("work-*"):
         (executor,) = worker.glob("app-*/*")

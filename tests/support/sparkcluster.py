@@ -33,7 +33,7 @@ class SparkCluster:
 
     def __init__(self, directory: Path, workers: int, python: Path) -> None:
         self.directory = directory
-        self._workers = workers
+        self.workers = workers
         self._python = python
         self._stack = ExitStack()
         self._page = ""
@@ -89,14 +89,14 @@ class SparkCluster:
         places = ("--port", address.rpartition(":")[2], "--webui-port", page.rpartition(":")[2])
         self._run("master", "org.apache.spark.deploy.master.Master", *places)
         self._wait(0)
-        for number in range(self._workers):
+        for number in range(self.workers):
             self._run(
                 f"worker-{number}",
                 "org.apache.spark.deploy.worker.Worker",
                 *("--webui-port", "0", "--cores", "1", "--memory", "600m"),
                 *("--work-dir", str(self.directory / f"work-{number}"), self.master),
             )
-        self._wait(self._workers)
+        self._wait(self.workers)
 
     def _run(self, name: str, main: str, *arguments: str) -> None:
         """Start a process that ends with the cluster."""
