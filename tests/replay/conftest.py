@@ -13,13 +13,16 @@ from slotwheel.cli import main
 from slotwheel.reading import layout
 from slotwheel.reading.state import load_here
 from slotwheel.wheel.state import STATE_DIRECTORY, StoredState
+from support.connector import fetched
 from support.spark import Replay, spark_session
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One Spark session for all tests of this process; starting one takes seconds."""
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+    """One Spark session for all tests of this process, with the connector to Kafka where that was
+    fetched; starting one takes seconds."""
+    jars = ",".join(str(path) for folder in fetched() for path in sorted(folder.glob("*.jar")))
+    with spark_session(tmp_path_factory.mktemp("spark"), spark_jars=jars) as session:
         yield session
 
 

@@ -41,9 +41,7 @@ def cluster(
         yield started
 
 
-def test_the_built_package_is_submitted(
-    cluster: SparkCluster, tmp_path: Path
-) -> None:
+def test_the_built_package_is_submitted(cluster: SparkCluster, tmp_path: Path) -> None:
     package = tmp_path / "slotwheel.zip"
     shutil.copy(build_wheel(tmp_path), package)
     with zipfile.ZipFile(package) as archive:

@@ -14,12 +14,12 @@ from support.nodeprocess import run_cli, run_process
 from support.spark import Replay
 
 
-def test_a_proven_run(tmp_path: Path) -> None:
+def test_a_proven_run(replay: Replay, tmp_path: Path) -> None:
+    """With a Spark of its own: test_real_kafka.py."""
     directories = replayrun.made().write(tmp_path)
-    arguments = (*directories, "--master", "local[2]", "--report", str(tmp_path / "out"))
-    done = run_process("replay", *arguments, "--json", timeout_s=200)
-    assert done.returncode == 0, done.stderr
-    verdict = json.loads(done.stdout)
+    code, out, err = replay(*directories, "--report", tmp_path / "out", "--json")
+    assert code == 0, err
+    verdict = json.loads(out)
     assert (verdict["outcome"], verdict["proven"]) == ("proven", True)
     assert verdict["counts"]["accepted"] == 5995
     assert verdict["problems"] == []

@@ -30,7 +30,6 @@ from slotwheel.replay.stream import find_group
 from slotwheel.wheel.errors import InvalidConfiguration
 from support import replayrun
 from support.broker import Cluster
-from support.connector import connector_jars
 from support.killing import SMALL
 from support.load import steady
 from support.lossynode import LOST, LossyNode
@@ -122,28 +121,31 @@ def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: in
     print(f"flagged {at_ms - due_ms} ms after it was due, {at_ms - settled_ms} ms after its window")
 
 
-def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
+def test_a_loss_in_kafka(spark: Any, tmp_path: Path, broker: Cluster) -> None:
     topic = broker.create_topic(f"followed-{time.time_ns()}", 2)
     kafka = ("--sink", "confluent", "--bootstrap", broker.bootstrap)
-    seen = ("--kafka", broker.bootstrap, "--kafka-jars", str(connector_jars()), "--topic", topic)
+    told = Told()
     with LossyNode(tmp_path / "data", *kafka) as node:
         stream = steady(node.address, (topic,), STREAM_MS)
-        follower = Follower(node.data, tmp_path / "audit.log", *seen)
         try:
+            audit = told.audit(
+                tmp_path / "audit",
+                node.data,
+                window_ms=WINDOW_MS,
+                grace_ms=GRACE_MS,
+                kafka=broker.bootstrap,
+                topics=(topic,),
+            )
             with Client(node.address) as client:
                 planted = client.send(topic, LOST, due=now_ms() + 2_000).result(10)
-            eventually(lambda: follower.said and len(follower.windows()) > 3, START_S)
-            follower.process.send_signal(signal.SIGINT)
-            assert follower.end(60) == 130, follower.log.read_text()
+            flagged = until(lambda: told.flags and len(told.windows) > 3)
+            follow(spark, audit, every_s=EVERY_S, goes_on=flagged)
         finally:
-            if follower.process.poll() is None:
-                follower.process.kill()
-                follower.process.wait(15)
             stream.stop()
     broker.delete_topic(topic)
-    ((_, flag),) = follower.said
+    (flag,) = told.flags
     assert (flag["flag"], flag["id"], flag["topic"]) == ("lost", planted, topic)
-    assert follower.log.read_text().endswith("something is wrong\n")
+    assert audit.summary()["failed"]
 
 
 @pytest.mark.parametrize(
@@ -240,8 +242,8 @@ class Told:
     def of(self, kind: str) -> Counter[str]:
         return Counter(flag["id"] for flag in self.flags if flag["flag"] == kind)
 
-    def audit(self, folder: Path, data: Path) -> Audit:
-        settings = Settings((str(data),), 1_000, 1_000)
+    def audit(self, folder: Path, data: Path, **more: Any) -> Audit:
+        settings = Settings((str(data),), **{"window_ms": 1_000, "grace_ms": 1_000, **more})
         group = find_group(settings.directories)
         return Audit(folder, settings, group, report=self.flags.append, note=self.windows.append)
 

@@ -7,7 +7,6 @@ The faults are judged without Spark, by the same steps (``prove_here``), a few b
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
@@ -23,16 +22,15 @@ from slotwheel.reading import layout
 from slotwheel.reading.layout import find
 from slotwheel.reading.problems import Problem
 from slotwheel.reading.state import read_state
+from slotwheel.replay.facts.kafka_topics import KafkaTopics
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import CLASSES, Verdict
 from slotwheel.wheel.mark import Mark
 from support import replayrun
 from support.broker import Cluster
-from support.connector import connector_jars
 from support.faulttable import BY_SPARK, FAULTS, TOGETHER
 from support.kafkaplanting import KAFKA_FAULTS, KafkaFault, KafkaRun, plant_in_kafka
-from support.nodeprocess import run_process
 from support.plainproof import prove_here
 from support.planting import RUNS, Fault, Lab, Labs, blamed_in, matches, shown
 from support.replayrun import LATER_MS, NOW_MS
@@ -72,7 +70,6 @@ def check(lab: Lab, verdict: Verdict, *faults: Fault) -> None:
 
 
 KAFKA_PART = "Kafka's topics, read with `--kafka --exactly-once`"
-PROOF_S = 400
 
 
 class InKafka(NamedTuple):
@@ -118,22 +115,20 @@ def test_a_fault(
 
 
 @pytest.fixture(scope="module")
-def in_kafka(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> InKafka:
-    """One proof of all faults that are planted in Kafka, by the command."""
+def in_kafka(spark: Any, broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> InKafka:
+    """One proof of all faults that are planted in Kafka."""
     root, name = tmp_path_factory.mktemp("kafka"), f"planted-{time.time_ns()}"
     # The messages were due some time ago, and their topics say when they got there.
     times = {"message_timestamp_type": "CreateTime", "retention_ms": -1}
     topic = broker.create_topic(name, 2, **times)
     dead = broker.create_topic(f"{name}-dead", 2, **times)
     lab, planted = plant_in_kafka(broker, topic, dead, root / "lab")
-    kafka = ("--kafka", broker.bootstrap, "--kafka-jars", connector_jars())
-    more = ("--dead-letter-topic", dead, "--receipts", *lab.receipts, "--exactly-once")
-    spark = ("--master", "local[2]", "--driver-memory", "1g", "--json")
-    done = run_process("replay", *lab.directories, *kafka, *more, *spark, timeout_s=PROOF_S)
+    found = replace(find(lab.directories, receipts=lab.receipts), dead_letter_topic=dead)
+    kafka = KafkaTopics(broker.bootstrap, dead_letters=dead)
+    verdict = prove(spark, found, Options(exactly_once=True), kafka=kafka)
     for one in (topic, dead):
         broker.delete_topic(one)
-    assert done.returncode == 1, done.stdout + done.stderr
-    return InKafka(planted, json.loads(done.stdout))
+    return InKafka(planted, verdict.to_dict())
 
 
 def test_all_faults_in_kafka_are_told_apart(in_kafka: InKafka) -> None:

@@ -8,7 +8,6 @@ Some messages are cancelled, some are for a topic that does not exist.
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,6 +20,7 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from slotwheel import Client
+from slotwheel.replay.facts import kafka_topics
 from slotwheel.replay.facts.kafka_topics import KafkaTopics
 from slotwheel.wheel.errors import InvalidConfiguration
 from support import kafkaload
@@ -31,6 +31,7 @@ from support.kafkaread import Reader, held, read_all
 from support.killing import SMALL
 from support.nodeprocess import NodeProcess, run_cli, run_process
 from support.ports import free_address
+from support.spark import Replay
 from support.waiting import now_ms
 
 COUNT, DEAD, CANCELLED = 20_000, 7, 30
@@ -51,11 +52,10 @@ class Run:
     nowhere: str
     """A topic that does not exist."""
 
-    def replay(self, *options: str | Path) -> subprocess.CompletedProcess[str]:
+    def arguments(self, *options: str | Path) -> tuple[str | Path, ...]:
+        """Those of ``slotwheel replay``."""
         kafka = ("--kafka", self.bootstrap, "--kafka-jars", connector_jars())
-        spark = ("--master", "local[2]", "--driver-memory", "1g", "--json")
-        dead = ("--dead-letter-topic", self.dead_letters)
-        return run_process("replay", self.data, *kafka, *dead, *spark, *options, timeout_s=PROOF_S)
+        return (self.data, *kafka, "--dead-letter-topic", self.dead_letters, "--json", *options)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,10 @@ def _deliver(run: Run) -> None:
 
 
 def test_a_run_with_a_kill_is_proven(run: Run, tmp_path: Path) -> None:
-    done = run.replay("--report", tmp_path)
+    """By the command in a process of its own, with a Spark that finds the connector's jars."""
+    spark = ("--master", "local[2]", "--driver-memory", "1g")
+    arguments = run.arguments("--report", tmp_path, *spark)
+    done = run_process("replay", *arguments, timeout_s=PROOF_S)
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads(done.stdout)
     assert verdict["proven"]
@@ -120,7 +123,7 @@ def test_a_run_with_a_kill_is_proven(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["proven"]
 
 
-def test_a_message_whose_record_is_gone_is_lost(run: Run) -> None:
+def test_a_message_whose_record_is_gone_is_lost(run: Run, replay: Replay) -> None:
     """The first record of a partition is deleted, in which nobody repeated anything so early."""
     part = TopicPartition(run.topics[1], 0)
     arrived = read_all(run.bootstrap, [part.topic], 1)
@@ -128,9 +131,10 @@ def test_a_message_whose_record_is_gone_is_lost(run: Run) -> None:
     assert sum(one.id == first.id for one in arrived) == 1
     with KafkaAdminClient(bootstrap_servers=run.bootstrap) as admin:
         admin.delete_records({part: 1})
-    done = run.replay("--topic", run.topics[0], "--topic", run.topics[1])
-    assert done.returncode == 1, done.stdout + done.stderr
-    verdict = json.loads(done.stdout)
+    topics = ("--topic", run.topics[0], "--topic", run.topics[1])
+    code, out, err = replay(*run.arguments(*topics))
+    assert code == 1, out + err
+    verdict = json.loads(out)
     assert verdict["reasons"] == ["lost: 1"]
     assert [one["id"] for one in _problems(verdict, "lost")] == [first.id]
     assert f"Kafka has deleted the records of {part.topic}-0 before 1:" in str(verdict["notes"])
@@ -142,7 +146,7 @@ def _problems(verdict: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 def test_a_topic_that_does_not_exist(run: Run) -> None:
     started = time.monotonic()
-    done = run.replay("--topic", run.nowhere)
+    done = run_cli("replay", *run.arguments("--topic", run.nowhere))
     assert done.returncode == 1
     assert run.nowhere in json.loads(done.stderr)["error"]["message"]
     assert time.monotonic() - started < 20
@@ -172,7 +176,11 @@ def test_usage(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     assert said in done.stderr
 
 
-def test_a_spark_without_the_connector(run: Run, spark: Any) -> None:
+def test_a_spark_without_the_connector(
+    run: Run, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests' Spark has it. Of its other connectors, it misses Avro's in the same way."""
+    monkeypatch.setattr(kafka_topics, "FORMAT", "avro")
     topics = KafkaTopics(run.bootstrap, run.topics)
     with pytest.raises(InvalidConfiguration, match="has no Kafka connector"):
         topics.records(spark, None)
