@@ -3,10 +3,9 @@ the state.
 
 Theory: LMDB maps its file and believes what stands in its pages. One that is beyond the end of a
 shortened file, or that somebody forged, ends the process by a signal, and no check beforehand can
-exclude that. So a process of its own reads the store first; if it is killed, or turns in a circle,
-that is damage, and not the end of a proof. A proof gets what that process has loaded. Where the
-state is asked for once (``load_state``), that process walks over all pages with LMDB alone, which
-takes a tenth of the time to start, and what it survived is then read here.
+exclude that. So a process of its own reads the store; if it is killed, or turns in a circle, that
+is damage, and not the end of a proof. It loads LMDB alone, which takes a tenth of the time to
+start, and writes all records, which are decoded here.
 
 A running node may use pages again while they are read: what is found then is no damage. So a fault
 counts only if there was no commit meanwhile; otherwise the store is read again.
@@ -15,6 +14,7 @@ counts only if there was no commit meanwhile; otherwise the store is read again.
 from __future__ import annotations
 
 import pickle
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,33 +31,35 @@ from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_config
 from ..wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
 from ..wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, index_of
-from ..wheel.state import STATE_DIRECTORY, LmdbState, StoredState
+from ..wheel.state import STATE_DIRECTORY, LmdbState, StoredState, check_version, decode_state
 from .journal import entries
 from .listing import opened
 
 _LOOKS = 10
 _TIME_MAX_S = 120.0
-_LOAD = """
-from slotwheel.reading.state import child
-child(sys.argv[1])
-"""
-_WALK = """
-import lmdb
+_COPY = f"""
+import itertools, lmdb, os, pickle
 with lmdb.open(sys.argv[1] + "/state", readonly=True, lock=False, create=False, max_dbs=64) as env:
-    names = [None]
-    with env.begin() as txn:
-        names += [name for name, _ in txn.cursor()][:64]
-    for name in names:
-        try:
-            database = env.open_db(name, create=False)
-        except lmdb.Error:
-            continue
-        with env.begin(db=database) as txn:
-            left = 4 * env.info()["map_size"]
-            for key, value in txn.cursor():
-                left -= len(key) + len(value) + 1
-                if left < 0:
-                    sys.exit("pages that refer to each other in a circle")
+    for _ in range({_LOOKS}):
+        commit, found = env.info()["last_txnid"], {{}}
+        with env.begin() as txn:
+            names = [name for name, _ in itertools.islice(txn.cursor(), 64)]
+        for name in names:
+            try:
+                database = env.open_db(name, create=False)
+            except lmdb.Error:
+                continue
+            records = found[name] = []
+            with env.begin(db=database) as txn:
+                left = 4 * os.path.getsize(sys.argv[1] + "/state/data.mdb")
+                for key, value in txn.cursor():
+                    left -= len(key) + len(value) + 1
+                    if left < 0:
+                        sys.exit("pages that refer to each other in a circle")
+                    records.append((key, value))
+        if env.info()["last_txnid"] == commit:
+            break
+sys.stdout.buffer.write(pickle.dumps(found))
 """
 _CONFIG_WITHIN = 10_000
 """The first configuration is among so many first entries of a log."""
@@ -69,34 +71,38 @@ def read_state(root: str | Path) -> StoredState | None:
     data = Path(root) / STATE_DIRECTORY / "data.mdb"
     if not _is_there(data):
         return None
-    found = pickle.loads(_in_child(_LOAD, root, data))  # noqa: S301 - written by ourselves, just now
-    if isinstance(found, SlotwheelError):
-        raise found
-    assert isinstance(found, StoredState)
-    return found
-
-
-def load_state(root: str | Path) -> StoredState:
-    """Read the state in this process, once another one has read all of it. A directory without a
-    state is ``Damaged``, too."""
-    data = Path(root) / STATE_DIRECTORY / "data.mdb"
-    if not _is_there(data):
-        raise Damaged(str(data), 0, expected="a state store", found="no such file")
-    _in_child(_WALK, root, data)
+    found = pickle.loads(_in_child(root, data))  # noqa: S301 - written by ourselves, just now
+    path = str(data.parent)
+    for name in (b"meta", b"slots", b"producers"):
+        if name not in found:
+            raise Damaged(path, 0, expected=f"database {name.decode()}", found="none")
+    meta = dict(found[b"meta"])
+    check_version(path, meta.get(b"version"))
+    rest = found[b"producers"], found.get(b"cancelled", ()), found[b"slots"]
     try:
-        return load_here(root)
-    except (lmdb.Error, ValueError) as error:
+        return decode_state(path, meta.get, *rest)
+    except (ValueError, TypeError, KeyError, struct.error) as error:
         raise Damaged(str(data), 0, expected="a state store", found=str(error)) from None
 
 
-def _in_child(code: str, root: str | Path, data: Path) -> bytes:
-    """What a process of its own writes that reads the store. Errors: ``Damaged`` when it fails, is
-    ended by a signal, or comes to no end."""
+def load_state(root: str | Path) -> StoredState:
+    """Read the state as ``read_state``; a directory without one is ``Damaged``, too."""
+    found = read_state(root)
+    if found is None:
+        data = Path(root) / STATE_DIRECTORY / "data.mdb"
+        raise Damaged(str(data), 0, expected="a state store", found="no such file")
+    return found
+
+
+def _in_child(root: str | Path, data: Path) -> bytes:
+    """The records of all databases, pickled, as a process of its own has read them. Errors:
+    ``Damaged`` when it fails, is ended by a signal, or comes to no end."""
+    code = f"import sys; sys.path[:0] = {sys.path!r}{_COPY}"
     for _ in range(_LOOKS):
         commit = _last_commit(data)
         try:
             done = subprocess.run(
-                [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}{code}", str(root)],
+                [sys.executable, "-c", code, str(root)],
                 capture_output=True,
                 timeout=_TIME_MAX_S,
                 check=False,
@@ -130,16 +136,6 @@ def _is_there(data: Path) -> bool:
     except OSError as error:
         found = error.strerror or error
         raise Damaged(str(data), 0, expected="a state store", found=found) from None
-
-
-def child(root: str) -> None:
-    """Run in the process of its own: write the state, or the error, to standard output."""
-    found: StoredState | SlotwheelError
-    try:
-        found = load_here(root)
-    except SlotwheelError as error:
-        found = error
-    sys.stdout.buffer.write(pickle.dumps(found))
 
 
 def load_here(root: str | Path) -> StoredState:

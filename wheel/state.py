@@ -20,7 +20,7 @@ import errno
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -188,6 +188,11 @@ class StoredState:
     """What the node has noted of its clock (``node/clock.py``)."""
 
 
+_RecordOf = Callable[[bytes], bytes | None]
+"""The record of a key; None: there is none."""
+_Pairs = Iterable[tuple[bytes, bytes]]
+
+
 class StateStore(Protocol):
     """Loads the state once, then commits updates; each commit is durable when it returns."""
 
@@ -270,6 +275,57 @@ def unseal(key: bytes, record: bytes, where: str) -> bytes:
     return value
 
 
+def check_version(path: str, raw: bytes | None) -> None:
+    """``raw``: the record of the format's version. Errors: ``Damaged``: there is none;
+    ``UnsupportedVersion``."""
+    if raw is None:
+        raise Damaged(path, 0, expected="a format version", found="none")
+    if bytes(raw) not in _VERSIONS:
+        raise UnsupportedVersion(
+            f"{path}: the data directory has a format this version does not know",
+            got=bytes(raw)[:20].decode("ascii", "replace"),
+            limit=STATE_VERSION,
+            remedy="Use the slotwheel version that wrote it, or a newer one",
+        )
+
+
+def decode_state(
+    path: str, meta: _RecordOf, producers: _Pairs, cancelled: _Pairs, slots: _Pairs = ()
+) -> StoredState:
+    """The state that records say, each as LMDB has it. Errors: ``Damaged`` when one is not what was
+    written."""
+    stored = StoredState()
+    stored.store_id = _unsealed(path, meta, b"store_id")
+    stored.epoch = int(_unsealed(path, meta, b"epoch", b"0"))
+    stored.vote = _unsealed(path, meta, b"vote").decode()
+    stored.voter = _unsealed(path, meta, b"voter", b"0") == b"1"
+    stored.group_key = _unsealed(path, meta, b"group_key")
+    stored.incoming = _unsealed(path, meta, b"incoming", b"0") == b"1"
+    stored.losses = decode_losses(_unsealed(path, meta, b"losses", b"[]"), path)
+    raw = _unsealed(path, meta, b"checkpoint")
+    if raw:
+        stored.checkpoint = decode_checkpoint(raw, path)
+    stored.cancelled_floor = _floor(_unsealed(path, meta, b"cancelled_floor"))
+    stored.clock = _unsealed(path, meta, b"clock").decode()
+    for key, record in producers:
+        value = unseal(bytes(key), bytes(record), path)
+        stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(value)
+    for key, record in cancelled:
+        stored.cancelled[_SECOND.unpack(key)[0]] = unseal(bytes(key), bytes(record), path)
+    for key, record in slots:
+        stored.slots[_SECOND.unpack(key)[0]] = decode_slot(unseal(key, record, path))
+    return stored
+
+
+def _unsealed(path: str, meta: _RecordOf, key: bytes, default: bytes = b"") -> bytes:
+    record = meta(key)
+    return default if record is None else unseal(key, bytes(record), path)
+
+
+def _floor(value: bytes) -> int | None:
+    return int(value) if value else None
+
+
 class LmdbState:
     """``StateStore`` in one LMDB environment at ``<root>/state``.
 
@@ -321,18 +377,11 @@ class LmdbState:
     def _check_version(self) -> None:
         with self._env.begin(db=self._meta) as txn:
             raw = txn.get(b"version")
-        if raw is None:
-            if self._readonly:
-                raise Damaged(self.path, 0, expected="a format version", found="none")
+        if raw is None and not self._readonly:
             with self._env.begin(write=True, db=self._meta) as txn:
                 txn.put(b"version", _VERSIONS[0])
-        elif bytes(raw) not in _VERSIONS:
-            raise UnsupportedVersion(
-                f"{self.path}: the data directory has a format this version does not know",
-                got=bytes(raw)[:20].decode("ascii", "replace"),
-                limit=STATE_VERSION,
-                remedy="Use the slotwheel version that wrote it, or a newer one",
-            )
+        else:
+            check_version(self.path, raw)
 
     def generation(self) -> int:
         """The number of the last commit. As long as it stays, so does everything stored; what was
@@ -342,27 +391,15 @@ class LmdbState:
     def load(self, *, whole: bool = True) -> StoredState:
         """``whole`` False: without producers and records of cancels. Errors: ``Damaged`` when a
         record is not what was written."""
-        stored, cancelled = StoredState(), self._open_cancelled() if whole else None
+        cancelled = self._open_cancelled() if whole else None
         with self._env.begin() as txn:
-            stored.store_id = self._get(txn, b"store_id", b"")
-            stored.epoch = int(self._get(txn, b"epoch", b"0"))
-            stored.vote = self._get(txn, b"vote", b"").decode()
-            stored.voter = self._get(txn, b"voter", b"0") == b"1"
-            stored.group_key = self._get(txn, b"group_key", b"")
-            stored.incoming = self._get(txn, b"incoming", b"0") == b"1"
-            stored.losses = decode_losses(self._get(txn, b"losses", b"[]"), self.path)
-            raw = self._get(txn, b"checkpoint", b"")
-            if raw:
-                stored.checkpoint = decode_checkpoint(raw, self.path)
+            stored = decode_state(
+                self.path,
+                lambda key: txn.get(key, db=self._meta),
+                txn.cursor(db=self._producers) if whole else (),
+                txn.cursor(db=cancelled) if cancelled is not None else (),
+            )
             self._load_slots(txn, stored.slots)
-            stored.cancelled_floor = self._floor(txn)
-            stored.clock = self._get(txn, b"clock", b"").decode()
-            for key, record in txn.cursor(db=self._producers) if whole else ():
-                value = unseal(bytes(key), bytes(record), self.path)
-                stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(value)
-            for key, record in txn.cursor(db=cancelled) if cancelled is not None else ():
-                value = unseal(bytes(key), bytes(record), self.path)
-                stored.cancelled[_SECOND.unpack(key)[0]] = value
         return stored
 
     def cancelled(self, second: int) -> bytes | None:
@@ -387,18 +424,10 @@ class LmdbState:
         if self._readonly:  # a node loads it once
             self._known_slots = known
 
-    def _get(self, txn: Any, key: bytes, default: bytes) -> bytes:
-        record = txn.get(key, db=self._meta)
-        return default if record is None else unseal(key, bytes(record), self.path)
-
     def cancelled_floor(self) -> int | None:
         """As in ``StoredState``, by now. Errors: ``Damaged``."""
-        with self._env.begin() as txn:
-            return self._floor(txn)
-
-    def _floor(self, txn: Any) -> int | None:
-        floor = self._get(txn, b"cancelled_floor", b"")
-        return int(floor) if floor else None
+        with self._env.begin(db=self._meta) as txn:
+            return _floor(_unsealed(self.path, txn.get, b"cancelled_floor"))
 
     def commit(self, update: StateUpdate) -> None:
         """Errors: ``OSError`` (no room): nothing was committed. ``SyncFailed``: end the process."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -28,7 +27,7 @@ import pyarrow as pa
 
 from slotwheel.audit.watch.watching import AuditSettings, AuditWatch
 from slotwheel.cli.main import run
-from slotwheel.reading import state
+from slotwheel.reading import layout, state
 from slotwheel.reading.growing.journal import look_at_journal
 from slotwheel.reading.growing.parts import JournalPart, TopicPart, read_part
 from slotwheel.reading.growing.topics import look_at_topic
@@ -41,6 +40,7 @@ from slotwheel.replay.judging.context import Options
 from slotwheel.replay.source import Reader, TraceSourceReader
 from slotwheel.wheel.departurefile import How, encode, file_header, path_of
 from slotwheel.wheel.errors import SlotwheelError
+from slotwheel.wheel.state import STATE_DIRECTORY, StoredState
 from support import replayrun
 from support.damage import cut, flip, forge_page
 from support.plainproof import prove_here
@@ -291,20 +291,20 @@ def tried(root: Path, wanted: Collection[str]) -> Iterator[dict[str, object]]:
         shutil.rmtree(lab)
 
 
-def _quick(sound: Collection[bytes]) -> Callable[[str, str | Path, Path], bytes]:
+def _quick(sound: Collection[bytes]) -> Callable[[str | Path], StoredState | None]:
     """Reads state stores that are as they were written in this process: a process for each takes
     most of the time."""
-    whole = state._in_child
+    whole = state.read_state
 
-    def in_child(code: str, root: str | Path, data: Path) -> bytes:
+    def read_state(root: str | Path) -> StoredState | None:
         try:
-            if data.read_bytes() in sound:
-                return pickle.dumps(state.load_here(root))
+            if (Path(root) / STATE_DIRECTORY / "data.mdb").read_bytes() in sound:
+                return state.load_here(root)
         except OSError:
             pass
-        return whole(code, root, data)
+        return whole(root)
 
-    return in_child
+    return read_state
 
 
 def without_power() -> None:
@@ -321,7 +321,11 @@ def main() -> None:
     root = Path(sys.argv[1])
     write(root / "whole")
     sound = {path.read_bytes() for path in root.rglob("data.mdb")}
-    with mock.patch.object(state, "_in_child", _quick(sound)):
+    quick = _quick(sound)
+    with (
+        mock.patch.object(state, "read_state", quick),
+        mock.patch.object(layout, "read_state", quick),
+    ):
         for found in tried(root, sys.argv[2:]):
             print(json.dumps(found), flush=True)
 
