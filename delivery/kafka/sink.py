@@ -30,7 +30,7 @@ from .clocks import ClockAlarms
 from .plan import NO_PARTITION, KafkaSettings, SendFailure, SendPlan
 from .produceerrors import INVALID_TIMESTAMP
 from .records import to_records
-from .topicbook import TOPICS_REMEMBERED, Asked, Found, NotYet, TopicBook, TopicInfo, Unreachable
+from .topicbook import TOPICS_REMEMBERED, Awaited, Found, NotYet, TopicBook, TopicInfo, Unreachable
 from .transactions import Transactions
 
 _RECORD_OVERHEAD = 200
@@ -167,7 +167,7 @@ class KafkaSink(Sink):
             if isinstance(info, TopicInfo) and int(partitions[part].max()) >= info.count:
                 info = self.book.ask(topic)  # it may have more partitions now
             if isinstance(info, NotYet) or topic in blocked:
-                if isinstance(info, Asked):
+                if isinstance(info, Awaited):
                     asked.add(topic)
                 why = blocked.setdefault(topic, str(info))
                 not_sent(part, Answer.NOT_NOW, why)

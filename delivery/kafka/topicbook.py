@@ -6,7 +6,7 @@ ahead of their time, on a thread of its own (``turn``). One request a topic woul
 2 000 topics wait for 2 000 answers.
 
 A row must not wait for what is asked for a crowd, either. So if a chunk has many unknown topics,
-these get no answer in that turn (``Asked``): it is on its way, and the other rows leave meanwhile.
+these get no answer in that turn (``Awaited``): it is on its way, and other rows leave meanwhile.
 
 A message must not be refused for good because its topic was created only a moment ago. So a topic
 counts as missing only when the broker has said so for ``unknown_after_s``; until then it is held
@@ -61,7 +61,7 @@ class NotYet(Exception):
     """The broker answered, but the topic cannot be used now (no leader, or not sure it exists)."""
 
 
-class Asked(NotYet):
+class Awaited(NotYet):
     """Nothing is known against the topic; its answer is on its way."""
 
 
@@ -176,7 +176,7 @@ class TopicBook:
                     self._ahead |= dict.fromkeys(unknown)
                     self._wanted.notify()
                     return found | {
-                        topic: Asked(f"topic {topic} is asked for") for topic in unknown
+                        topic: Awaited(f"topic {topic} is asked for") for topic in unknown
                     }
         return found | self._ask(unknown) if unknown else found
 
@@ -343,5 +343,5 @@ class TopicBook:
 
     def _not_sure(self, topic: str) -> NotYet:
         """In a crowd it is sure within moments, and there is no room to hold back each topic."""
-        kind = Asked if self._is_crowded else NotYet
+        kind = Awaited if self._is_crowded else NotYet
         return kind(f"topic {topic} does not exist (asking again to be sure)")

@@ -18,7 +18,7 @@ from slotwheel.delivery.kafka.topicbook import (
     ASKED_MAX_S,
     DOOR_WAIT_S,
     SETTLED_S,
-    Asked,
+    Awaited,
     Found,
     NotYet,
     TopicBook,
@@ -180,7 +180,7 @@ def test_a_crowd_that_nobody_knows_is_asked_for_ahead_and_then_sure() -> None:
         before = len(kafka.asked)
         found = book.lookup_all(["there", *crowd], now=False)
         assert len(kafka.asked) == before, "nobody waits for an answer"
-        assert {type(found[topic]) for topic in crowd} == {Asked}
+        assert {type(found[topic]) for topic in crowd} == {Awaited}
         assert found["there"] == TopicInfo(1) or not clock.now
         book.turn()
     assert set(book.lookup_all(crowd, now=False).values()) == {None}
@@ -193,7 +193,7 @@ def test_what_nobody_asks_for_ahead_is_asked_for_in_the_end() -> None:
     crowd, clock = [f"t{n}" for n in range(100)], Time()
     book = TopicBook(Kafka(*crowd).fetch, 1.0, clock)
     for clock.now in (0.0, ASKED_MAX_S - 0.01):
-        assert isinstance(book.lookup_all(crowd, now=False)["t1"], Asked)
+        assert isinstance(book.lookup_all(crowd, now=False)["t1"], Awaited)
     clock.now = ASKED_MAX_S
     assert book.lookup_all(crowd, now=False)["t1"] == TopicInfo(1)
 
