@@ -230,9 +230,7 @@ class Hand:
         holds = self._settle(chunk, outcome)
         if outcome.down:
             return False
-        if outcome.stop and not outcome.begin_again:  # something is asked for meanwhile
-            self._pause(PACE_S)
-        elif holds or outcome.answered.any():
+        if holds or outcome.answered.any():
             self._stuck.worked()
         else:
             self._pause(self._stuck.failed())
@@ -278,7 +276,7 @@ class Hand:
             self._events.dead(count, reason)
         others = outcome.dead.total() - sum(n for _, n in outcome.dead.most_common(_REASONS_MAX))
         if others:
-            self._events.dead(others, "others; each letter has its own")
+            self._events.dead(others, "other reasons; each dead letter names its own")
         if outcome.expired:
             self._events.expired(outcome.expired)
         held = [topic for topic in self._wheel.held_topics() if topic not in held_before]

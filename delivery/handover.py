@@ -9,7 +9,6 @@ its topic back, and ``held.py`` tries it again.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Self
@@ -25,11 +24,6 @@ from .ask import ask
 from .deadletters import DeadLetters
 from .ports import DuePort
 from .sink import Answer, Sink, deliver_rest
-
-LETTERS_S = 0.05
-"""So long, s, a delivery makes dead letters. Further refused rows wait for the next one, so that
-what becomes due meanwhile does not wait for all of them."""
-_LETTERS_FIRST = 250
 
 
 @dataclass(slots=True)
@@ -94,12 +88,9 @@ def hand_over(
     now_ms: int,
     *,
     trial: bool = False,
-    paced: bool = False,
 ) -> BatchOutcome:
     """Deliver those of ``rows`` that have not expired at ``now_ms``; returns within the limits of
-    the sinks. ``paced``: of very many refused rows some are left for the next call.
-
-    Errors: ``SyncFailed``."""
+    the sinks. Errors: ``SyncFailed``."""
     if int(times(rows, "due").max()) > now_ms:
         outcome = BatchOutcome.nothing(rows.num_rows, "the clock was set back")
         outcome.down = True
@@ -125,15 +116,9 @@ def hand_over(
     outcome.accepted, outcome.unknown = accepted, unknown
     outcome.down, outcome.errors = answers.down, errors
     reasons_by_row = dict(answers.reasons)
-    refused = np.flatnonzero(answers.which(Answer.REFUSED))
-    began_s, some = time.monotonic(), _LETTERS_FIRST
-    while len(refused) and not outcome.down:
-        if not paced:
-            some = len(refused)
-        elif time.monotonic() - began_s > LETTERS_S:
-            break
-        at, refused = refused[:some], refused[some:]
-        some *= 2
+    refused = answers.which(Answer.REFUSED)
+    if refused.any():
+        at = np.flatnonzero(refused)
         reasons = [answers.reasons.get(row, "refused") for row in at.tolist()]
         buried = dead_letters.bury(rows.take(pa.array(at)), reasons, errors, trial=trial)
         stored = buried.which(Answer.ACCEPTED)
@@ -145,8 +130,6 @@ def hand_over(
         outcome.down |= buried.down
         reasons_by_row |= {int(at[row]): why for row, why in buried.reasons.items()}
     left = np.flatnonzero(~outcome.answered)
-    wait = len(refused) + (answers.which(Answer.NOT_NOW).sum() if answers.again else 0)
-    outcome.stop = 0 < len(left) == wait
     if len(left) and not outcome.down:  # else no topic is at fault
         names = rows.column("topic").take(pa.array(left)).to_pylist()
         for topic, row in zip(names, left.tolist(), strict=True):

@@ -66,8 +66,7 @@ class AtLeastOnce:
 
         Errors: ``SyncFailed``."""
         del wheel
-        now_ms, paced = clock(), not trial
-        return hand_over(self.sink, self.dead_letters, chunk.rows, now_ms, trial=trial, paced=paced)
+        return hand_over(self.sink, self.dead_letters, chunk.rows, clock(), trial=trial)
 
     def idle(self, wheel: DuePort, now_ms: int) -> None:
         """Called when nothing is handed out now. Errors: ``NotReady``: it has to begin again."""
@@ -130,8 +129,7 @@ class AtMostOnce(AtLeastOnce):
                 break
             if found.down:  # no topic is at fault
                 bury_at_s = time.monotonic() + _NOT_NOW_S
-            if not found.stop:
-                time.sleep(_AGAIN_S)
+            time.sleep(_AGAIN_S)
         return left
 
     def _bury(self, rows: pa.RecordBatch, outcome: BatchOutcome) -> None:

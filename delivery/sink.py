@@ -48,14 +48,12 @@ class Answers:
 
     ``codes``: an ``Answer`` a row, shape (rows,). ``reasons``: text for rows that were not
     accepted, if there is more to say than the code. ``down``: the sink as a whole can accept
-    nothing now, so that no single topic is at fault. ``again``: all that are NOT_NOW only wait for
-    another turn, so that the others do not wait for them: no topic is to be held back.
+    nothing now, so that no single topic is at fault.
     """
 
     codes: Int8s
     reasons: dict[int, str] = field(default_factory=dict)
     down: bool = False
-    again: bool = False
 
     @classmethod
     def same(cls, rows: int, answer: Answer, reason: str = "", *, down: bool = False) -> Answers:
@@ -138,7 +136,7 @@ def deliver_rest(
     if len(rest):
         found = deliver(rows.take(pa.array(rest)))
         answers.fill(rest, found)
-        answers.down, answers.again = found.down, found.again
+        answers.down = found.down
     return answers
 
 

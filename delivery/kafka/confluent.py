@@ -165,6 +165,8 @@ class ConfluentSink(KafkaSink):
     def _fetch(self, topics: Sequence[str]) -> Mapping[str, Found]:
         deadline = time.monotonic() + self.settings.metadata_timeout_s
         try:
+            if self.transactions is None:
+                self._producer(_MAIN)  # ready after a second: no message has to wait
             admin = self._admin_client()
             asked = admin.describe_topics(
                 ck.TopicCollection(list(topics)), request_timeout=self.settings.metadata_timeout_s
@@ -177,8 +179,6 @@ class ConfluentSink(KafkaSink):
                 self._drop_configs_admin()  # it would try to connect, and log each time
             why = why_not(self.settings.bootstrap, self.settings.extra, error)
             raise Unreachable(f"Kafka at {self.settings.bootstrap}: {why}") from error
-        if self.transactions is None:
-            self._producer(_MAIN)  # it takes a second to be ready, which no message has to wait for
         there = [topic for topic, answer in answers.items() if isinstance(answer, list)]
         configs = self._configs(there) if there else {}
         compressed = named(self.settings.extra).get("compression.type", "none") != "none"

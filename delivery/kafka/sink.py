@@ -30,7 +30,7 @@ from .clocks import ClockAlarms
 from .plan import NO_PARTITION, KafkaSettings, SendFailure, SendPlan
 from .produceerrors import INVALID_TIMESTAMP
 from .records import to_records
-from .topicbook import TOPICS_REMEMBERED, Awaited, Found, NotYet, TopicBook, TopicInfo, Unreachable
+from .topicbook import TOPICS_REMEMBERED, Found, NotYet, TopicBook, TopicInfo, Unreachable
 from .transactions import Transactions
 
 _RECORD_OVERHEAD = 200
@@ -90,19 +90,17 @@ class KafkaSink(Sink):
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
         answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
         blocked: dict[str, str] = {}
-        asked: set[str] = set()
         lengths = sizes(rows)
         for start, stop in self._parts(lengths):
             part = rows.slice(start, stop - start)
             try:
-                self._deliver_part(part, lengths[start:stop], start, answers, blocked, asked, trial)
+                self._deliver_part(part, lengths[start:stop], start, answers, blocked, trial)
             except Unreachable as error:
                 answers.codes[start:] = Answer.NOT_NOW
                 answers.reasons[start] = str(error)
                 answers.down = True
                 return answers
-        answers.again = bool(asked) and asked.issuperset(blocked)
-        if blocked and not answers.again:
+        if blocked:
             answers.down = not self.healthy()
         return answers
 
@@ -143,12 +141,11 @@ class KafkaSink(Sink):
         start: int,
         answers: Answers,
         blocked: dict[str, str],
-        asked: set[str],
         trial: bool,
     ) -> None:
         """Deliver one part. ``lengths``: bytes of each row. ``start``: its first row in
         ``answers``. ``blocked``: topics with an unanswered row, and why; their later rows are not
-        sent, to keep the order. ``asked``: those of them that only wait for the book."""
+        sent, to keep the order."""
         partitions = _partitions(rows.column("partition"))
         infos: dict[str, TopicInfo] = {}
         send = np.ones(rows.num_rows, np.bool_)
@@ -159,16 +156,12 @@ class KafkaSink(Sink):
                 answers.set(start + row, answer, why)
 
         topics, parts = split_by_topic(rows)
-        at_once = trial or self.transactions is not None
-        usable = [topic for topic in topics if topic not in blocked]
-        found = self.book.lookup_all(usable, now=at_once)
+        found = self.book.lookup_all(topic for topic in topics if topic not in blocked)
         for topic, part in zip(topics, parts, strict=True):
             info = found.get(topic)
             if isinstance(info, TopicInfo) and int(partitions[part].max()) >= info.count:
                 info = self.book.ask(topic)  # it may have more partitions now
             if isinstance(info, NotYet) or topic in blocked:
-                if isinstance(info, Awaited):
-                    asked.add(topic)
                 why = blocked.setdefault(topic, str(info))
                 not_sent(part, Answer.NOT_NOW, why)
                 continue

@@ -5,9 +5,6 @@ everything queued behind it waits too. So a sink asks first: for many topics in 
 ahead of their time, on a thread of its own (``turn``). One request a topic would make a chunk of
 2 000 topics wait for 2 000 answers.
 
-A row must not wait for what is asked for a crowd, either. So if a chunk has many unknown topics,
-these get no answer in that turn (``Awaited``): it is on its way, and other rows leave meanwhile.
-
 A message must not be refused for good because its topic was created only a moment ago. So a topic
 counts as missing only when the broker has said so for ``unknown_after_s``; until then it is held
 back. But the wheel can hold back only a few dozen topics: while more than ``UNSURE_MAX`` are
@@ -36,13 +33,11 @@ KEPT_S = 600.0
 FRESH_S = 30.0
 """After this time, s, a topic in use is asked for again: it may have more partitions."""
 ASK_AGAIN_S = 1.0
-"""A missing topic is asked for at most this often, s."""
+"""Each of many missing topics is asked for at most this often, s."""
 LOOK_AGAIN_S = 0.05
-"""So often, s, while it is not sure that it is missing."""
+"""So often, s, while they are few, or it is not sure that they are missing."""
 UNSURE_MAX = 16
 CROWDED_AFTER_S = 0.1
-ASKED_MAX_S = 0.3
-"""A topic that has waited so long, s, for what ``turn`` asks is asked for at once."""
 TOPICS_A_REQUEST = 1_000
 DOOR_WAIT_S = 2.0
 """How long, s, a batch waits for Kafka's answer about its topics; then it is accepted."""
@@ -59,10 +54,6 @@ class Unreachable(Exception):
 
 class NotYet(Exception):
     """The broker answered, but the topic cannot be used now (no leader, or not sure it exists)."""
-
-
-class Awaited(NotYet):
-    """Nothing is known against the topic; its answer is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +121,6 @@ class TopicBook:
         """Topics that were looked up since those in use were last asked for."""
         self._ahead: dict[str, None] = {}
         """Topics that are to be asked for by ``turn``."""
-        self._awaited: dict[str, float] = {}
-        """Since when there has been no answer, of topics that were looked up."""
         self._refresh_at_s = clock() + FRESH_S
         self._away = False
         """Whether the last request had no answer."""
@@ -146,15 +135,13 @@ class TopicBook:
             raise found
         return found
 
-    def lookup_all(self, topics: Iterable[str], *, now: bool = True) -> dict[str, Found]:
-        """What is known of each topic. The others are asked for at once, in one request; unless
-        ``now``, they are asked for ahead if they are many.
-
-        Errors: ``Unreachable``."""
+    def lookup_all(self, topics: Iterable[str]) -> dict[str, Found]:
+        """What is known of each topic; the broker is asked for all others at once. Errors:
+        ``Unreachable``."""
         found: dict[str, Found] = {}
-        unknown: list[str] = []
+        unknown, gone = list[str](), list[str]()
         with self._lock:
-            clock_s = self._clock()
+            now = self._clock()
             for topic in topics:
                 known = self._known.get(topic)
                 if known is not None:
@@ -163,21 +150,16 @@ class TopicBook:
                     continue
                 missing = self._missing.get(topic)
                 if missing is not None and self._is_sure(topic, missing):
-                    if clock_s - missing.asked < ASK_AGAIN_S:
-                        found[topic] = None
+                    if now - missing.asked < ASK_AGAIN_S:
+                        gone.append(topic)
                         continue
-                elif missing is not None and clock_s - missing.asked < self._look_again_s:
-                    found[topic] = self._not_sure(topic)
+                elif missing is not None and now - missing.asked < LOOK_AGAIN_S:
+                    found[topic] = _not_sure(topic)
                     continue
                 unknown.append(topic)
-            if not now and len(unknown) > UNSURE_MAX:
-                awaited_s = [self._awaited.setdefault(topic, clock_s) for topic in unknown]
-                if clock_s - min(awaited_s, default=clock_s) < ASKED_MAX_S:
-                    self._ahead |= dict.fromkeys(unknown)
-                    self._wanted.notify()
-                    return found | {
-                        topic: Awaited(f"topic {topic} is asked for") for topic in unknown
-                    }
+            found |= dict.fromkeys(gone)
+            if len(gone) <= UNSURE_MAX:  # one of them may have been created a moment ago
+                unknown += [one for one in gone if now - self._missing[one].asked >= LOOK_AGAIN_S]
         return found | self._ask(unknown) if unknown else found
 
     def ask(self, topic: str) -> Found:
@@ -249,7 +231,7 @@ class TopicBook:
             topics, self._ahead = list(self._ahead), {}
             now = self._clock()
             unsure = self._unsure.items()
-            topics += [name for name, one in unsure if now - one.asked >= self._look_again_s]
+            topics += [name for name, one in unsure if now - one.asked >= LOOK_AGAIN_S]
             if now >= self._refresh_at_s:
                 self._refresh_at_s = now + FRESH_S
                 used, self._used = self._used, set()
@@ -267,14 +249,6 @@ class TopicBook:
 
     # Inside
 
-    @property
-    def _is_crowded(self) -> bool:
-        return len(self._unsure) > UNSURE_MAX
-
-    @property
-    def _look_again_s(self) -> float:
-        return CROWDED_AFTER_S if self._is_crowded else LOOK_AGAIN_S
-
     def _ask(self, topics: Sequence[str]) -> dict[str, Found]:
         asked = self._clock()
         try:
@@ -286,7 +260,6 @@ class TopicBook:
         with self._lock:
             self._away = False
             for topic in topics:
-                self._awaited.pop(topic, None)
                 found[topic] = answer = self._usable(topic, answers[topic])
                 if answer is None:
                     self._note_missing(topic, asked)
@@ -300,7 +273,7 @@ class TopicBook:
                     self._known.pop(topic, None)
             for topic in [name for name, answer in found.items() if answer is None]:
                 if not self._is_sure(topic, self._missing[topic]):
-                    found[topic] = self._not_sure(topic)
+                    found[topic] = _not_sure(topic)
         return found
 
     def _drop(self, topic: str) -> None:
@@ -336,12 +309,11 @@ class TopicBook:
         return missing.asked - missing.since >= SETTLED_S
 
     def _is_sure(self, topic: str, missing: _Missing) -> bool:
-        crowded = self._is_crowded and not missing.existed
+        crowded = len(self._unsure) > UNSURE_MAX and not missing.existed
         return topic not in self._unsure or (
             crowded and missing.asked - missing.since >= CROWDED_AFTER_S
         )
 
-    def _not_sure(self, topic: str) -> NotYet:
-        """In a crowd it is sure within moments, and there is no room to hold back each topic."""
-        kind = Awaited if self._is_crowded else NotYet
-        return kind(f"topic {topic} does not exist (asking again to be sure)")
+
+def _not_sure(topic: str) -> NotYet:
+    return NotYet(f"topic {topic} does not exist (asking again to be sure)")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from slotwheel.delivery import handover
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.handover import hand_over
@@ -218,31 +217,3 @@ def test_a_row_that_has_expired_and_one_that_is_refused_are_told_apart(
     assert outcome.dead == {"REFUSED by script": 1}
     assert outcome.expired == 1
     assert scripted.values(DEAD_LETTER_TOPIC) == [b"1", b"2"]
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_what_becomes_due_does_not_wait_for_all_letters_of_a_chunk(
-    scripted: ScriptedSink, local: EmbeddedSink, monkeypatch: pytest.MonkeyPatch, slow: bool
-) -> None:
-    """The first of them are made, and the others come again; no topic is held back for that."""
-    monkeypatch.setattr(handover, "LETTERS_S", 0.0 if slow else 3600.0)
-    scripted.script = lambda topic, _: Answer.REFUSED if topic == "bad" else Answer.ACCEPTED
-    rows = rows_of([*[Sent("bad", b"%d" % n) for n in range(1000)], Sent("good", b"g")])
-    found = hand_over(scripted, DeadLetters(scripted, local), rows, NOW_MS, paced=True)
-    made = found.dead.total()
-    assert found.accepted.tolist() == [False] * 1000 + [True]
-    assert found.answered.tolist() == [n < made for n in range(1000)] + [True]
-    assert found.stop is slow
-    assert made == len(scripted.values(DEAD_LETTER_TOPIC)) == (250 if slow else 1000)
-
-
-def test_a_topic_at_fault_is_held_back_although_letters_wait(
-    scripted: ScriptedSink, local: EmbeddedSink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handover, "LETTERS_S", 0.0)
-    answers = {"bad": Answer.REFUSED, "down": Answer.NOT_NOW}
-    scripted.script = lambda topic, _: answers.get(topic, Answer.ACCEPTED)
-    rows = rows_of([*[Sent("bad", b"%d" % n) for n in range(1000)], Sent("down", b"d")])
-    found = hand_over(scripted, DeadLetters(scripted, local), rows, NOW_MS, paced=True)
-    assert not found.stop
-    assert found.why("down") == "NOT_NOW by script"

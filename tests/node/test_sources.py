@@ -86,14 +86,36 @@ class Delays:
 
     def _produce(self, producer: Producer, each: int) -> int:
         topic, delay = ("slotwheel-topic", self.target.encode()), ("slotwheel-delay-ms", b"0")
-        count = 0
-        for name, size in self.sizes.items():
-            for partition in range(size):
-                for _ in range(each):
-                    producer.produce(name, b"x" * 100, headers=[topic, delay], partition=partition)
-                    count += 1
-        assert producer.flush(30) == 0
-        return count
+        wanted = [
+            (name, partition)
+            for name, size in self.sizes.items()
+            for partition in range(size)
+            for _ in range(each)
+        ]
+        left = wanted
+
+        def all_are_stored() -> bool:
+            """A broker that is busy knows partitions a moment after they were made."""
+            nonlocal left
+            failed = []
+
+            def note(error: object, message: Any) -> None:
+                if error is not None:
+                    failed.append((message.topic(), message.partition()))
+
+            for name, partition in left:
+                producer.produce(
+                    *(name, b"x" * 100),
+                    headers=[topic, delay],
+                    partition=partition,
+                    on_delivery=note,
+                )
+            assert producer.flush(30) == 0
+            left = failed
+            return not left
+
+        eventually(all_are_stored, 30)
+        return len(wanted)
 
     def add_partitions(self) -> None:
         with KafkaAdminClient(bootstrap_servers=self.broker.bootstrap) as admin:

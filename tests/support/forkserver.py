@@ -251,6 +251,7 @@ def _import(command: str) -> None:
 
 
 def _main() -> None:
+    importlib.import_module("slotwheel.wheel.withoutpandas").hide_pandas()
     with socket.socket(fileno=os.dup(0)) as control:
         arguments = _serve(control)
         if arguments is None:
