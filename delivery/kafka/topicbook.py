@@ -230,8 +230,11 @@ class TopicBook:
                 self._wanted.wait(LOOK_AGAIN_S if self._unsure else ASK_AGAIN_S / 4)
             topics, self._ahead = list(self._ahead), {}
             now = self._clock()
-            unsure = self._unsure.items()
-            topics += [name for name, one in unsure if now - one.asked >= LOOK_AGAIN_S]
+            topics += [
+                name
+                for name, one in self._unsure.items()
+                if now - one.asked >= LOOK_AGAIN_S and not self._is_sure(name, one)
+            ]
             if now >= self._refresh_at_s:
                 self._refresh_at_s = now + FRESH_S
                 used, self._used = self._used, set()
