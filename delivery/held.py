@@ -5,8 +5,9 @@ until one is not answered as a whole or the topic has caught up. Everything that
 sink or the disk - the probe, the delivery, reading - runs in a few worker threads, at most one job
 a topic; everything that moves a mark runs in the hand's thread, in ``turn``. So a topic that hangs
 costs the others nothing, and turns are fair: each held-back topic gets one chunk between two chunks
-of the main mark. ``in_turn``: a delivery runs in the hand's thread as well, and is settled before
-the next one; then one topic after the other gets a chunk between two of the main mark.
+of the main mark, or, where that takes longer than ``_TURN_S``, comes first in the next turn.
+``in_turn``: a delivery runs in the hand's thread as well, and is settled before the next one; then
+one topic after the other gets a chunk between two of the main mark.
 
 A topic that has too many bytes in one slot is held back as well, so that the others need not wait
 for them. Nothing has failed, so it is not probed.
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 WORKERS = 4
 REMEMBERED_S = 60.0
 _TRY_SOON_S = 0.005
+_TURN_S = 0.02
 
 
 @dataclass(slots=True)
@@ -80,14 +82,17 @@ class HeldTopics:
         ``may_start``: whether a topic may be tried; asked for each."""
         moved = False
         self._look()
+        ends_s = time.monotonic() + _TURN_S
         for topic, state in list(self._topics.items()):
+            self._topics[topic] = self._topics.pop(topic)  # the others come first in the next turn
             if state.job is not None:
                 moved |= self._finish(state)
             if state.job is None and may_start() and self._start(topic, state):
                 moved = True
                 if self.in_turn:  # the main line has waited for this one; the next waits for it
-                    self._topics[topic] = self._topics.pop(topic)
                     break
+            if time.monotonic() > ends_s:  # the main line waits
+                break
         return moved
 
     def wait_s(self) -> float | None:
