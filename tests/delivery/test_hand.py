@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -345,6 +346,36 @@ def test_seventy_topics_held_back_one_after_the_other(rig: Rig) -> None:
     rig.wait(lambda: len(rig.scripted.taken) == 210, 20)
     assert all(rig.scripted.values(topic) == [b"1", b"2"] for topic in bad)
     assert len(rig.scripted.values("good")) == 70
+
+
+def test_held_back_topics_leave_turns_to_the_others(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their chunks are taken in the hand's thread, however many topics there are."""
+    bad = [f"bad-{n}" for n in range(30)]
+    rig.scripted.script = refuse(*bad)
+    rig.start()
+    rig.send([(topic, b"1") for topic in bad])
+    wheel = master_of(rig.wheel)
+    rig.wait(lambda: len(wheel.held_topics()) == len(bad))
+    taken: list[str] = []
+    next_topic_chunk, next_chunk = wheel.next_topic_chunk, wheel.next_chunk
+
+    def of_topic(topic: str, now_ms: int) -> Chunk | None:
+        taken.append(topic)
+        time.sleep(0.03)
+        return next_topic_chunk(topic, now_ms)
+
+    def of_others(now_ms: int) -> Chunk | None:
+        taken.append("")
+        return next_chunk(now_ms)
+
+    monkeypatch.setattr(wheel, "next_topic_chunk", of_topic)
+    monkeypatch.setattr(wheel, "next_chunk", of_others)
+    rig.scripted.script = refuse()
+    rig.wait(lambda: len(rig.scripted.taken) == len(bad), 20)
+    in_a_row = [len(list(group)) for held, group in itertools.groupby(taken, bool) if held]
+    assert max(in_a_row) <= 3
 
 
 def test_a_sink_that_is_down_loses_nothing(rig: Rig) -> None:

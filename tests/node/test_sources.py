@@ -353,10 +353,10 @@ def reading(
 class Restricted:
     """A user of ``broker`` with the least rights, who reads delay topics by SASL_SSL."""
 
-    def __init__(self, broker: SecuredBroker, client: str) -> None:
+    def __init__(self, broker: SecuredBroker, client: str, sizes: tuple[int, ...]) -> None:
         self._broker, self._client = broker, client
         self._prefix = f"rights{next(_numbers)}-{client}-"
-        self.delays, self._wheel = Delays(broker, SIZES[:2], self._prefix), FakeWheel()
+        self.delays, self._wheel = Delays(broker, sizes, self._prefix), FakeWheel()
         self._rights = [topic(self._prefix, "DESCRIBE", "READ"), group(self.delays.target)]
         self._settings = broker.user(*self._rights)
 
@@ -377,9 +377,10 @@ class Restricted:
         take(self._broker, self._settings["sasl.username"], self._prefix, operation)
 
 
-def test_rights_and_brokers_come_and_go(secured: SecuredBroker) -> None:
+@pytest.mark.parametrize("sizes", [SIZES[:2], pytest.param(SIZES, marks=pytest.mark.soak)])
+def test_rights_and_brokers_come_and_go(secured: SecuredBroker, sizes: tuple[int, ...]) -> None:
     """While it is read, by each client, and before."""
-    users = [Restricted(secured, client) for client in CLIENTS]
+    users = [Restricted(secured, client, sizes) for client in CLIENTS]
 
     def each(intakes: list[DelayTopicIntake], is_so: Callable[[Restricted, str], bool]) -> bool:
         told = (str(intake.unready()) for intake in intakes)

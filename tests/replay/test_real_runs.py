@@ -73,6 +73,7 @@ def same_account(verdict: Verdict, account: dict[str, Any], kept: int) -> None:
     assert counts["lost"] == counts["undecided"] == counts.get("unaccounted", 0) == 0
 
 
+@pytest.mark.soak
 def test_the_demo(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "demo"
     options = ("--messages", "6000", "--kept", "400", "--seconds", "5")
