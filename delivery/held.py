@@ -40,6 +40,7 @@ WORKERS = 4
 REMEMBERED_S = 60.0
 _TRY_SOON_S = 0.005
 _TURN_S = 0.02
+"""So long, s, a turn takes for held-back topics while the main line waits."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """pyarrow without pandas, for processes that are ours alone.
 
 pyarrow imports pandas, where that is installed, when it first converts a list: half a second of
-processor time and 40 MB, which only ``replay`` has any use for. An application that uses slotwheel
+processor time and 40 MB, which only Spark's driver needs. An application that uses slotwheel
 as a library may use pandas itself, so nothing is hidden there.
 
 Such a process hides it before its first conversion. So no module converts a list while it is
