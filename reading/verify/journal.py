@@ -43,43 +43,45 @@ class _Log:
 
 def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iterator[CheckedFile]:
     """Check every segment in order. ``load``: reads the state; None if that is not possible."""
-    for attempt in range(3):
-        stored = load()
-        names = files.list(DIRECTORY)
-        segments = [f"{DIRECTORY}/{name}" for name in names if is_segment_name(name)]
-        if stored is not None and stored.incoming:
-            # An uncompleted switch to a snapshot replaces them.
-            found = "the old one, or a new one not in use yet: it is replaced"
-            yield from (noted("journal", path, "a new journal", found) for path in segments)
-            return
-        log = _Log(stored)
-        if stored is not None:
-            log.durable = stored.checkpoint.index
-        missing = list(_gaps(log, segments))
-        # A running node may have dropped segments since the state was read: try again.
-        if not any(item.faults for item in missing) or attempt == 2:
-            break
-    yield from missing
+    # A running node drops segments that its state does not need any more. So what is there is
+    # looked at before the state is read: a later state needs no more than that.
+    before = _segments_among(files.list(DIRECTORY))
+    stored = load()
+    names = files.list(DIRECTORY)
+    segments = _segments_among(names)
+    if stored is not None and stored.incoming:
+        # An uncompleted switch to a snapshot replaces them.
+        found = "the old one, or a new one not in use yet: it is replaced"
+        yield from (noted("journal", path, "a new journal", found) for path in segments)
+        return
+    log = _Log(stored)
+    if stored is not None:
+        log.durable = stored.checkpoint.index
+    yield from _gaps(log, before)
     for name in names:
         if not is_segment_name(name) and not is_spare_name(name):
             yield noted("journal", f"{DIRECTORY}/{name}", "<first index>.journal")
     for path in segments:
         is_last = path == segments[-1]
-        before = replace(log)
+        so_far = replace(log)
         try:
             item = _segment(files, path, log, is_last=is_last)
             if item.faults:
                 files.open(path).close()
         except FileNotFoundError:  # dropped by a running node, which may use the file again
-            log = replace(before, next_index=-1, next_offset=-1)
+            log = replace(so_far, next_index=-1, next_offset=-1)
             continue
         except OSError as error:
-            log = replace(before, next_index=-1, next_offset=-1, broken=True)
+            log = replace(so_far, next_index=-1, next_offset=-1, broken=True)
             item = CheckedFile("journal", path)
             item.error(error)
         if is_last:
             _check_end(item, log)
         yield item
+
+
+def _segments_among(names: list[str]) -> list[str]:
+    return [f"{DIRECTORY}/{name}" for name in names if is_segment_name(name)]
 
 
 def _gaps(log: _Log, segments: list[str]) -> Iterator[CheckedFile]:

@@ -94,7 +94,15 @@ def test_a_master_that_is_cut_off_stops_in_time_and_obeys_when_it_is_back(
         healed = Stopwatch()
         group.agree()
         assert healed.seconds < 4.0
-        assert group.master().deliver(now_ms() + 100_000) == [b"one", b"two"]
+        delivered: list[bytes] = []
+
+        def both() -> bool:
+            """Whoever is master by now: on a busy machine that may change once more."""
+            delivered.extend(group.master().deliver(now_ms() + 100_000))
+            return len(delivered) >= 2
+
+        eventually(both)
+        assert delivered == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("count", [15, pytest.param(60, marks=pytest.mark.soak)])
