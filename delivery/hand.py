@@ -272,9 +272,10 @@ class Hand:
             self._events.delivered(late)
         for text in outcome.errors:
             self._events.alarm("delivery-error", reason=text)
+        others = outcome.dead.total()
         for reason, count in outcome.dead.most_common(_REASONS_MAX):
             self._events.dead(count, reason)
-        others = outcome.dead.total() - sum(n for _, n in outcome.dead.most_common(_REASONS_MAX))
+            others -= count
         if others:
             self._events.dead(others, "other reasons; each dead letter names its own")
         if outcome.expired:

@@ -47,15 +47,21 @@ with lmdb.open(sys.argv[1] + "/state", readonly=True, lock=False, create=False, 
     with env.begin() as txn:
         names = [name for name in {_DATABASES!r} if txn.get(name) is not None]
     databases = {{name: env.open_db(name, create=False) for name in names}}
-    left = os.path.getsize(sys.argv[1] + "/state/data.mdb")
-    with env.begin() as txn:
-        for name, database in databases.items():
-            records = found[name] = []
-            for key, value in txn.cursor(db=database):
-                left -= len(key) + len(value) + 1
-                if left < 0:
-                    sys.exit("pages that refer to each other in a circle")
-                records.append((key, value))
+    for _ in range({_LOOKS}):
+        commit = env.info()["last_txnid"]
+        left = os.path.getsize(sys.argv[1] + "/state/data.mdb")
+        with env.begin() as txn:
+            for name, database in databases.items():
+                records = found[name] = []
+                for key, value in txn.cursor(db=database):
+                    left -= len(key) + len(value) + 1
+                    if left < 0:
+                        sys.exit("pages that refer to each other in a circle")
+                    records.append((key, value))
+        if env.info()["last_txnid"] == commit:
+            break
+    else:
+        sys.exit("another commit each time")
 sys.stdout.buffer.write(pickle.dumps(found))
 """
 _CONFIG_WITHIN = 10_000
