@@ -47,6 +47,8 @@ class Pump:
         """When somebody had taken the transactional id."""
         self._every_s = COMMIT_EVERY_S if parts.transactor is None else TRANSACTION_EVERY_S
         self._error: Exception | None = None
+        self._uncommitted = False
+        """A transaction failed while it stops: nothing begins again, and nothing more is tried."""
         self._stopping = threading.Event()
         self._asked = threading.Condition()
         self._requests, self._answered = 0, 0
@@ -158,8 +160,10 @@ class Pump:
                 self._transactor.commit(batch)
             except TransactionFailed as error:
                 if self._stopping.is_set():
-                    raise
-                self._start_again(error, batch)
+                    _log.warning("slotwheel consumer: not committed at the end: %s", error)
+                    self._uncommitted = True
+                else:
+                    self._start_again(error, batch)
                 return False
             self._source.stored(batch.positions)
         self._inflight.committed(batch.positions)
@@ -226,14 +230,14 @@ class Pump:
         deadline = time.monotonic() + _SETTLE_S
         self._tell_held(math.inf)
         try:
-            if self._error is None:
+            if self._error is None and not self._uncommitted:
                 while self._outbox.settle() and time.monotonic() < deadline:
                     time.sleep(0.005)
                 with self._asked:
                     asked = self._requests
-                self._commit()
-                self._answer(asked)
-        except (SourceAway, ConsumerFailed, TransactionFailed) as error:
+                if self._commit():
+                    self._answer(asked)
+        except (SourceAway, ConsumerFailed) as error:
             _log.warning("slotwheel consumer: not committed at the end: %s", error)
         except Exception:
             _log.exception("slotwheel consumer: a defect of slotwheel")

@@ -141,6 +141,44 @@ def test_what_a_failed_transaction_held_is_not_committed(running: Any) -> None:
     assert again.committed
 
 
+def test_a_transaction_that_fails_while_it_closes_is_no_defect(running: Any) -> None:
+    """What it covered comes again at the next start; who waited for it is told so."""
+    under_way, closing = threading.Event(), threading.Event()
+
+    class Fails(FailsOnce):
+        def commit(self, batch: CommitBatch) -> None:
+            self.batches.append(batch)
+            under_way.set()
+            assert closing.wait(20)
+            raise TransactionFailed("the member was rebalanced away")
+
+    transactor = Fails()
+    one = running(10, transactor)
+    [first] = one.take(1)
+    one.inflight.done([first])
+    answers: list[str] = []
+
+    def ask() -> None:
+        try:
+            one.pump.commit(20)
+        except TimeoutError as error:
+            answers.append(str(error))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert under_way.wait(20)
+    close = threading.Thread(target=one.pump.close)
+    close.start()
+    eventually(lambda: one.pump.closed)
+    closing.set()
+    close.join(20)
+    asking.join(20)
+    one.pump.check()
+    assert answers == ["not committed: the consumer is closed"]
+    assert len(transactor.batches) == 1
+    assert not first.committed
+
+
 def test_a_commit_while_it_closes_is_part_of_the_last_one(running: Any) -> None:
     one = running(10)
     (message,) = one.take(1)
