@@ -15,13 +15,15 @@ import pytest
 from hypothesis import settings
 
 from support import java, nodeprocess
-from support.broker import Broker, Cluster, TopicFactory
+from support.broker import ACLS, Broker, Cluster, TopicFactory
 from support.commonbroker import CommonBroker, bootstrap_from
+from support.kafkafaults import KafkaFaults
+from support.ports import free_address
 from support.warden import Warden
 
 HERE = Path(__file__).parent
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
-KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
+KAFKA_FIXTURES = {"broker", "kept_broker", "topic"}
 COMMON_BROKER = pytest.StashKey[CommonBroker]()
 """Of the process that hands the tests out to others."""
 WARDEN = pytest.StashKey[Warden]()
@@ -244,11 +246,29 @@ def broker(pytestconfig: pytest.Config) -> Iterator[Cluster]:
             yield started
 
 
-@pytest.fixture
-def own_broker() -> Iterator[Broker]:
-    """A broker for one test alone, which may do to it what it likes."""
-    with Broker() as started:
+@pytest.fixture(scope="session")
+def kept_broker() -> Iterator[Broker]:
+    """What `own_broker` gives to one test after the other: a start costs seconds."""
+    with Broker(settings=ACLS, behind=free_address()) as started:
         yield started
+
+
+@pytest.fixture
+def own_broker(kept_broker: Broker) -> Broker:
+    """A broker for one test alone, which may do to it what it likes, also deny everybody a topic;
+    it begins without topics and groups."""
+    kept_broker.renew()
+    return kept_broker
+
+
+@pytest.fixture
+def faults(own_broker: Broker) -> Iterator[KafkaFaults]:
+    """A proxy in front of `own_broker` that its clients do not get around."""
+    assert own_broker.behind is not None
+    assert own_broker.port_behind is not None
+    host, port = own_broker.behind.split(":")
+    with KafkaFaults(own_broker.port_behind, (host, int(port)), seed=1) as proxy:
+        yield proxy
 
 
 @pytest.fixture

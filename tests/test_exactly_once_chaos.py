@@ -9,7 +9,7 @@ The long run: ``python -m pytest -m soak tests/test_exactly_once_chaos.py``
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,9 @@ from slotwheel.delivery.kafka.topicbook import TopicInfo, Unreachable
 from slotwheel.delivery.kafka.transactions import Fenced, StoredMark, Transactions, Unclear
 from support.broker import Broker
 from support.deliveries import MINT, Sent, rows_of
-from support.kafkafaults import Api, KafkaFaults, Rates, faulty_broker
+from support.kafkafaults import Api, KafkaFaults, Rates
 from support.kafkaread import read_all
-from support.oncechaos import ACLS, OnceChaos, OnceReport
+from support.oncechaos import OnceChaos, OnceReport
 from support.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -36,12 +36,6 @@ Figure = Callable[[str], None]
 RATES = dict.fromkeys(Api, Rates(close=0.02, delay=0.05, repeat=0.02, delay_ms=50))
 RATES[Api.PRODUCE] = Rates(close=0.002, delay=0.01, repeat=0.01, delay_ms=50)
 """There are many more of these."""
-
-
-@pytest.fixture(scope="module")
-def faulty() -> Iterator[tuple[Broker, KafkaFaults]]:
-    with faulty_broker(seed=3, **ACLS) as both:
-        yield both
 
 
 def check(report: OnceReport, sink: str, figure: Figure, node_log: str) -> None:
@@ -52,9 +46,9 @@ def check(report: OnceReport, sink: str, figure: Figure, node_log: str) -> None:
 
 @pytest.mark.parametrize("sink", ["confluent", "kafka-python"])
 def test_trouble(
-    faulty: tuple[Broker, KafkaFaults], tmp_path: Path, figure: Figure, sink: str
+    own_broker: Broker, faults: KafkaFaults, tmp_path: Path, figure: Figure, sink: str
 ) -> None:
-    chaos = OnceChaos(tmp_path, *faulty, sink, seed=5)
+    chaos = OnceChaos(tmp_path, own_broker, faults, sink, seed=5)
     steps = [chaos.kill_node, chaos.close_topic, chaos.kill_node]
     if sink == "confluent":
         steps += [chaos.kill_broker, chaos.pause_node]
@@ -66,12 +60,17 @@ def test_trouble(
 @pytest.mark.soak
 @pytest.mark.parametrize(("sink", "kills"), [("confluent", 50), ("kafka-python", 15)])
 def test_much_trouble(
-    faulty: tuple[Broker, KafkaFaults], tmp_path: Path, figure: Figure, sink: str, kills: int
+    own_broker: Broker,
+    faults: KafkaFaults,
+    tmp_path: Path,
+    figure: Figure,
+    sink: str,
+    kills: int,
 ) -> None:
     """The kills are of the node and of the broker; besides, the node is paused."""
     seed = time.time_ns() % 1_000_000
     figure(f"seed {seed}")
-    chaos = OnceChaos(tmp_path, *faulty, sink, seed=seed)
+    chaos = OnceChaos(tmp_path, own_broker, faults, sink, seed=seed)
     steps: list[Callable[[], None]] = []
     for number in range(kills):
         steps.append(chaos.rng.choice([chaos.kill_node, chaos.kill_node, chaos.kill_broker]))

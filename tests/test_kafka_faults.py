@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -13,19 +13,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from support.broker import Broker
-from support.kafkafaults import Api, KafkaFaults, Rates, faulty_broker
+from support.kafkafaults import Api, KafkaFaults, Rates
 
 pytestmark = pytest.mark.kafka
 RECORDS = 5
 WITHIN_S = 15.0
 BY_COORDINATOR = [Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN]
 OFTEN = [api for api in Api if api is not Api.INIT_PRODUCER_ID]
-
-
-@pytest.fixture(scope="module")
-def faulty() -> Iterator[tuple[Broker, KafkaFaults]]:
-    with faulty_broker(seed=1) as both:
-        yield both
 
 
 class Transactions:
@@ -142,18 +136,18 @@ def _retried(call: Callable[[float], Any]) -> None:
     ids=["close", "close-produce", "delay", "repeat", "close-begin", "silence"],
 )
 def test_committed_records_arrive_once(
-    faulty: tuple[Broker, KafkaFaults],
+    own_broker: Broker,
+    faults: KafkaFaults,
     request: pytest.FixtureRequest,
     rates: Rates,
     apis: list[Api],
     count: int,
 ) -> None:
-    broker, faults = faulty
     topic = request.node.callspec.id
     what, marks = topic.partition("-")[0], topic != "close-produce"
     faults.set(Api, Rates())
     faults.set(apis, rates)
-    with closing(Transactions(broker, faults, topic, marks=marks)) as made:
+    with closing(Transactions(own_broker, faults, topic, marks=marks)) as made:
         with faults.happening():
             made.begin()
             for number in range(1, count + 1):
@@ -163,11 +157,10 @@ def test_committed_records_arrive_once(
     assert {api for name, api in faults.counts if name == what} >= set(apis)
 
 
-def test_nothing_happens_outside(faulty: tuple[Broker, KafkaFaults]) -> None:
-    broker, faults = faulty
+def test_nothing_happens_outside(own_broker: Broker, faults: KafkaFaults) -> None:
     faults.set(Api, Rates(close=1.0, repeat=1.0))
     before = faults.counts.copy()
-    with closing(Transactions(broker, faults, "outside", marks=True)) as made:
+    with closing(Transactions(own_broker, faults, "outside", marks=True)) as made:
         made.begin()
         made.run(1)
         assert made.arrived() == Counter(made.committed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -25,7 +25,6 @@ from kafka.admin import (
     ResourcePattern,
     ResourceType,
 )
-from kafka.errors import KafkaError
 
 from slotwheel import Client, Message
 from slotwheel.delivery.kafka.confluent import ConfluentSink
@@ -42,10 +41,6 @@ from support.nodeprocess import GIVES_UP_SOON, NodeProcess
 from support.waiting import eventually, now_ms
 
 pytestmark = pytest.mark.kafka
-ACLS = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-}
 SINKS = ["confluent", "kafka-python"]
 OUTAGES = [
     ("confluent", "paused", 4),
@@ -63,32 +58,16 @@ REFUSALS = [
 Figure = Callable[[str], None]
 
 
-@pytest.fixture(scope="module")
-def one_broker() -> Iterator[Broker]:
-    with Broker(settings=ACLS) as started:
-        yield started
-
-
-@pytest.fixture
-def weak_broker(one_broker: Broker) -> Broker:
-    """One for all tests of this module that stop or pause it; it runs when a test begins."""
-    try:
-        KafkaAdminClient(bootstrap_servers=one_broker.bootstrap, bootstrap_timeout_ms=3000).close()
-    except (KafkaError, OSError):
-        one_broker.restart()
-    return one_broker
-
-
 def node_for(broker: Cluster, data: Path, sink: str, *options: str) -> NodeProcess:
     return NodeProcess(data, "--sink", sink, "--bootstrap", broker.bootstrap, *options)
 
 
 @pytest.mark.parametrize(("sink", "how", "seconds"), OUTAGES)
 def test_a_broker_that_is_away_across_the_due_time(
-    weak_broker: Broker, tmp_path: Path, figure: Figure, sink: str, how: str, seconds: int
+    own_broker: Broker, tmp_path: Path, figure: Figure, sink: str, how: str, seconds: int
 ) -> None:
     """Due before, while and after the broker is away: delivered = accepted."""
-    broker, count = weak_broker, 3000
+    broker, count = own_broker, 3000
     topic = broker.create_topic(f"away-{sink}-{how}-{seconds}", 3)
     stop, start = (broker.pause, broker.resume) if how == "paused" else (broker.kill, broker.start)
     # The long run has the patience that a node has by itself.
@@ -129,10 +108,10 @@ def test_a_broker_that_is_away_across_the_due_time(
 
 @pytest.mark.parametrize(("sink", "seconds"), REFUSALS)
 def test_a_topic_that_refuses_everything_across_the_due_time(
-    weak_broker: Broker, tmp_path: Path, figure: Figure, sink: str, seconds: int
+    own_broker: Broker, tmp_path: Path, figure: Figure, sink: str, seconds: int
 ) -> None:
     """It says *not now* to every record; all others go on in time, and it gets its own later."""
-    broker, count = weak_broker, 2000
+    broker, count = own_broker, 2000
     refusing = broker.create_topic(f"refusing-{sink}-{seconds}", 3)
     other = broker.create_topic(f"other-{sink}-{seconds}", 3)
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
@@ -173,10 +152,10 @@ def exactly_once(broker: Broker, tmp_path: Path, name: str, sink: str) -> NodePr
     "sink", ["confluent", pytest.param("kafka-python", marks=pytest.mark.soak)]
 )
 def test_64_held_back_topics_with_the_longest_names_survive_a_restart(
-    weak_broker: Broker, tmp_path: Path, sink: str
+    own_broker: Broker, tmp_path: Path, sink: str
 ) -> None:
     """Under exactly-once Kafka's mark has room for them, and the names are found again."""
-    broker, each = weak_broker, 5
+    broker, each = own_broker, 5
     denied = f"denied-{sink}-"
     names = [f"{denied}{n:02d}-".ljust(249, "x") for n in range(64)]
     broker.create_topics(names)
@@ -205,9 +184,9 @@ def test_64_held_back_topics_with_the_longest_names_survive_a_restart(
 
 @pytest.mark.parametrize("sink", SINKS)
 def test_exactly_once_without_its_rights_says_which_and_begins_once_it_has_them(
-    weak_broker: Broker, tmp_path: Path, sink: str
+    own_broker: Broker, tmp_path: Path, sink: str
 ) -> None:
-    broker, name = weak_broker, f"rights-{sink}"
+    broker, name = own_broker, f"rights-{sink}"
     topic = broker.create_topic(f"allowed-{sink}")
     denied = ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"slotwheel-{name}-mark-0")
     rule = ACL("User:*", "*", ACLOperation.WRITE, ACLPermissionType.DENY, denied)
@@ -246,10 +225,10 @@ def _kind(*, prefix: bool) -> ACLResourcePatternType:
 
 @pytest.mark.parametrize("kind", [ConfluentSink, KafkaPythonSink])
 def test_a_refusal_does_not_repeat_the_neighbours_under_way(
-    weak_broker: Broker, kind: type[KafkaSink]
+    own_broker: Broker, kind: type[KafkaSink]
 ) -> None:
     """A client may give everything up when one batch is refused, also what the broker has."""
-    broker, rounds, count = weak_broker, 10, 600
+    broker, rounds, count = own_broker, 10, 600
     refusing = broker.create_topic(f"denied-{kind.__name__}", 3)
     other = broker.create_topic(f"open-{kind.__name__}", 6)
     sink = kind(MINT, KafkaSettings(broker.bootstrap))
@@ -270,9 +249,9 @@ def test_a_refusal_does_not_repeat_the_neighbours_under_way(
 
 
 @pytest.mark.parametrize("kind", [ConfluentSink, KafkaPythonSink])
-def test_held_topics_do_not_disturb_each_other(weak_broker: Broker, kind: type[KafkaSink]) -> None:
+def test_held_topics_do_not_disturb_each_other(own_broker: Broker, kind: type[KafkaSink]) -> None:
     """One goes on refusing while another one drains on the side, at the same time."""
-    broker, rounds, count = weak_broker, 15, 300
+    broker, rounds, count = own_broker, 15, 300
     refusing = broker.create_topic(f"side-denied-{kind.__name__}", 3)
     other = broker.create_topic(f"side-open-{kind.__name__}", 3)
     sink = kind(MINT, KafkaSettings(broker.bootstrap))
@@ -298,11 +277,11 @@ def test_held_topics_do_not_disturb_each_other(weak_broker: Broker, kind: type[K
 
 
 def test_kafka_cannot_be_reached_at_start(
-    weak_broker: Broker, tmp_path: Path, figure: Figure
+    own_broker: Broker, tmp_path: Path, figure: Figure
 ) -> None:
     """A node stores, says so, and delivers when Kafka comes; the delay topic is read then. It ends
     at once, also with a message in hand for a Kafka that is away again."""
-    broker, targets = weak_broker, {}
+    broker, targets = own_broker, {}
     with ExitStack() as stack:
         for sink in SINKS:
             target = broker.create_topic(f"target-{sink}")

@@ -16,8 +16,11 @@ def options(program: str) -> tuple[str, ...]:
     kept = classes_of(program)
     if not kept.exists():
         return SHORT_LIVED
-    # Java goes without classes of another version; the notice would be in standard output.
-    return (*SHORT_LIVED, f"-XX:SharedArchiveFile={kept}", "-Xlog:disable")
+    # At the address that they were kept for, or Java changes all that refers to others at each
+    # start: a tenth of a broker's. It goes without classes of another version; the notice would be
+    # in standard output.
+    at = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
+    return (*SHORT_LIVED, f"-XX:SharedArchiveFile={kept}", *at, "-Xlog:disable")
 
 
 def classes_of(program: str) -> Path:

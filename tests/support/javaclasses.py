@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kafka import KafkaConsumer, KafkaProducer
 
-from .broker import Broker
+from .broker import ACLS, Broker
 from .java import SHORT_LIVED, classes_of
 
 _END_S = 120.0
@@ -25,13 +25,18 @@ _END_S = 120.0
 
 
 def of_kafka(_directory: Path, keep: str) -> None:
-    with Broker() as broker:
+    with Broker(settings=ACLS) as broker:
         broker.stop()
         os.environ["JAVA_TOOL_OPTIONS"] = keep
         broker.start()
         topic = broker.create_topic("topic")
-        with KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+        with KafkaProducer(
+            bootstrap_servers=broker.bootstrap, transactional_id="producer"
+        ) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
             producer.send(topic, b"value")
+            producer.commit_transaction()
         with KafkaConsumer(
             topic,
             bootstrap_servers=broker.bootstrap,

@@ -1,10 +1,10 @@
 """A proxy in front of a broker that plays the accidents a transaction has to survive: an answer is
 lost, or late, or a request reaches the broker twice.
 
-    with faulty_broker(seed=1) as (broker, faults):
+    def test_this(own_broker, faults):
         faults.set([Api.END_TXN], Rates(close=0.1, repeat=0.1))
         with faults.happening():
-            ...  # clients of faults.address are under test, those of broker.bootstrap are not
+            ...  # clients of faults.address are under test, those of own_broker.bootstrap are not
 
 Theory: Kafka's frames are a length of four bytes, then, in a request, the key of its kind, a
 version, and a number that its answer begins with. So the proxy knows of each answer what it is the
@@ -35,8 +35,6 @@ from enum import IntEnum
 from random import Random
 from typing import NamedTuple
 
-from .broker import Broker
-from .ports import free_port
 from .proxy import Proxy
 
 _LENGTH = struct.Struct(">i")
@@ -187,15 +185,3 @@ def _end(*ends: socket.socket) -> None:
     for end in ends:
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def faulty_broker(seed: int, **more: str) -> Iterator[tuple[Broker, KafkaFaults]]:
-    """A broker of one's own, and a proxy in front of it that its clients do not get around.
-    ``more``: settings of the broker, with ``_`` for ``.``."""
-    at = ("127.0.0.1", free_port())
-    settings = {name.replace("_", "."): value for name, value in more.items()}
-    with Broker(behind="{}:{}".format(*at), settings=settings) as broker:
-        assert broker.port_behind is not None
-        with KafkaFaults(broker.port_behind, at, seed) as faults:
-            yield broker, faults

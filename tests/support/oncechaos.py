@@ -41,11 +41,6 @@ LARGE = 2_000
 """The most bytes that a message of the topic ``small`` may have."""
 LARGE_EVERY = 300
 """Of so many messages of the topic ``small`` one is too large."""
-ACLS = {
-    "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow_everyone_if_no_acl_found": "true",
-}
-"""For the broker: so that a topic can be closed."""
 DUE_AHEAD_MS = 3_000
 _ROWS = 50
 _SMALL = ("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms")
