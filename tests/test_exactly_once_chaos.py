@@ -53,7 +53,7 @@ def test_trouble(
     if sink == "confluent":
         steps += [chaos.kill_broker, chaos.pause_node]
     steps += [chaos.open_topic, chaos.refuse]
-    report = chaos.run(steps, rate=800, rates=RATES)
+    report = chaos.run(steps, rate=400, rates=RATES)
     check(report, sink, figure, chaos.node.log_text())
 
 

@@ -228,7 +228,7 @@ def test_a_refusal_does_not_repeat_the_neighbours_under_way(
     own_broker: Broker, kind: type[KafkaSink]
 ) -> None:
     """A client may give everything up when one batch is refused, also what the broker has."""
-    broker, rounds, count = own_broker, 10, 600
+    broker, rounds, count = own_broker, 5, 600
     refusing = broker.create_topic(f"denied-{kind.__name__}", 3)
     other = broker.create_topic(f"open-{kind.__name__}", 6)
     sink = kind(MINT, KafkaSettings(broker.bootstrap))
@@ -251,7 +251,7 @@ def test_a_refusal_does_not_repeat_the_neighbours_under_way(
 @pytest.mark.parametrize("kind", [ConfluentSink, KafkaPythonSink])
 def test_held_topics_do_not_disturb_each_other(own_broker: Broker, kind: type[KafkaSink]) -> None:
     """One goes on refusing while another one drains on the side, at the same time."""
-    broker, rounds, count = own_broker, 15, 300
+    broker, rounds, count = own_broker, 6, 300
     refusing = broker.create_topic(f"side-denied-{kind.__name__}", 3)
     other = broker.create_topic(f"side-open-{kind.__name__}", 3)
     sink = kind(MINT, KafkaSettings(broker.bootstrap))

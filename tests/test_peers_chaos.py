@@ -104,7 +104,7 @@ class Chaos:
                 load = ChaosLoad(
                     peers.addresses, topics, self.rng, rate=self.rate, ahead_ms=self.ahead_ms
                 )
-                peers.wait("delivering", lambda: len(arrived.look()) > 500, 30)
+                peers.wait("delivering", lambda: len(arrived.look()) > 250, 30)
                 faults.run(steps(faults))
                 promised = load.stop()
                 found = self._drain(promised, arrived, faults, peers)
@@ -142,7 +142,7 @@ def check(found: Account, faults: Faults, lab: str, figure: Callable[[str], None
 
 
 def test_each_fault_once(tmp_path: Path, figure: Callable[[str], None]) -> None:
-    Chaos(tmp_path, Random(31), figure, rate=500, ahead_ms=5_000).run(rounds)
+    Chaos(tmp_path, Random(31), figure, rate=250, ahead_ms=5_000).run(rounds)
 
 
 @pytest.mark.soak
