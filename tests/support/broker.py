@@ -241,11 +241,6 @@ class Broker(Cluster):
         """Let a paused broker go on (SIGCONT)."""
         self._running().send_signal(signal.SIGCONT)
 
-    def restart(self) -> None:
-        """Stop it if it runs, and start it again on the same port and data."""
-        self.stop()
-        self.start()
-
     def renew(self) -> None:
         """Make it like a new one, for a tenth of what that costs: it runs, and has no topics, no
         groups, and, if it takes rules (``ACLS``), none of those."""
