@@ -59,6 +59,8 @@ def test_the_suite_writes_what_it_measured(
     found = load(tmp_path / "results.json")[STAGES]
     assert found.failure == ""
     assert found.figures["all, batches of 10, us"].runs == 1
+    assert "spill, batches of 1000 over two hours, us" in found.figures
+    assert "records for Kafka besides, 10,000 a second, us" in found.figures
     assert found.machine["python"]
     assert found.at
     page = (tmp_path / "RESULTS.md").read_text()
