@@ -9,9 +9,23 @@ from pathlib import Path
 import pytest
 
 from slotwheel.cli import main
+from slotwheel.reading.files import Layout
+from slotwheel.replay.judging.context import Options
+from slotwheel.replay.report.verdict import Verdict
 from support import replayrun
 from support.nodeprocess import run_cli, run_process
+from support.plainproof import prove_here
 from support.spark import Replay
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command says of a verdict does not depend on who has come to it."""
+
+    def prove(layout: Layout, options: Options, *_: object) -> Verdict:
+        return prove_here(layout, options)
+
+    monkeypatch.setattr("slotwheel.cli.replay._prove", prove)
 
 
 def test_a_proven_run(replay: Replay, tmp_path: Path) -> None:
@@ -27,23 +41,25 @@ def test_a_proven_run(replay: Replay, tmp_path: Path) -> None:
     assert "Proven" in (tmp_path / "out/report.html").read_text("utf-8")
 
 
-def test_a_lost_message(replay: Replay, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_spark")
+def test_a_lost_message(tmp_path: Path) -> None:
     run = replayrun.made()
     offset = replayrun.remove_delivered(run)
-    code, out, _ = replay(*run.write(tmp_path))
-    assert code == 1
-    assert out.startswith("NOT PROVEN\n  lost: 1\n")
-    assert f"lost: {run.id_of(offset)}: accepted for orders, and did not arrive" in out
+    done = run_cli("replay", *run.write(tmp_path))
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("NOT PROVEN\n  lost: 1\n")
+    assert f"lost: {run.id_of(offset)}: accepted for orders, and did not arrive" in done.stdout
 
 
-def test_a_run_of_which_a_part_was_not_kept(replay: Replay, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_spark")
+def test_a_run_of_which_a_part_was_not_kept(tmp_path: Path) -> None:
     directories = replayrun.made().write(tmp_path)
     for directory in directories:
         shutil.rmtree(Path(directory) / "archive")
-    code, out, err = replay(*directories)
-    assert code == 4, err
-    assert out.startswith("PROVEN IN PART\n  not decided: ")
-    assert "--retain" in out
+    done = run_cli("replay", *directories)
+    assert done.returncode == 4, done.stderr
+    assert done.stdout.startswith("PROVEN IN PART\n  not decided: ")
+    assert "--retain" in done.stdout
 
 
 def test_a_variable_for_the_nodes_kafka_client_is_not_for_the_replay(

@@ -9,13 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from slotwheel import Client, Message
+from slotwheel.reading.files import Layout
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.report.verdict import Verdict
 from support.broker import Cluster, TopicFactory
 from support.kafkaread import held
 from support.nodeprocess import NodeProcess, run_cli
+from support.plainproof import prove_here
 from support.waiting import eventually
 
 ROWS = 3_000
@@ -56,17 +57,17 @@ def test_a_node_with_kafka(
         dump(broker, dead_letters, tmp_path / "dead"),
     ]
 
-    def proof(*dumps: str) -> Verdict:
-        layout = find([str(data)], dumps=dumps, receipts=[str(receipts)])
-        layout = replace(layout, dead_letter_topic=dead_letters)
-        return prove(spark, layout, Options(exactly_once=True))
+    def layout(*dumps: str) -> Layout:
+        found = find([str(data)], dumps=dumps, receipts=[str(receipts)])
+        return replace(found, dead_letter_topic=dead_letters)
 
-    verdict = proof(*dumps)
+    options = Options(exactly_once=True)
+    verdict = prove(spark, layout(*dumps), options)
     assert verdict.proven, (verdict.reasons, verdict.problems)
     counts = verdict.counts
     assert (counts["accepted"], counts["delivered"], counts["dead"]) == (ROWS + 1, ROWS, 1)
     # Without the dead letters nobody can say what became of that one.
-    verdict = proof(dumps[0])
+    verdict = prove_here(layout(dumps[0]), options)
     assert verdict.problems == []
     assert [point.subject for point in verdict.open_points] == ["topic no-such-topic"]
     assert verdict.counts["undecided"] == 1
@@ -78,10 +79,8 @@ def test_a_node_with_kafka(
     rows[2000]["value"] = b"another"
     with pa.OSFile(str(tmp_path / "changed"), "wb") as sink, pa.ipc.new_stream(sink, schema) as out:
         out.write_table(pa.Table.from_pylist(rows, schema))
-    found = {
-        problem.kind: problem.id for problem in proof(str(tmp_path / "changed"), dumps[1]).problems
-    }
-    assert found == {
+    verdict = prove_here(layout(str(tmp_path / "changed"), dumps[1]), options)
+    assert {problem.kind: problem.id for problem in verdict.problems} == {
         "lost": gone["headers"][-3]["value"].decode(),
         "altered": rows[2000]["headers"][-3]["value"].decode(),
     }
