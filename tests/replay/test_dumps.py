@@ -61,13 +61,13 @@ def test_a_node_with_kafka(
         found = find([str(data)], dumps=dumps, receipts=[str(receipts)])
         return replace(found, dead_letter_topic=dead_letters)
 
-    options = Options(exactly_once=True)
-    verdict = prove(spark, layout(*dumps), options)
+    once = Options(exactly_once=True)
+    verdict = prove(spark, layout(*dumps), once)
     assert verdict.proven, (verdict.reasons, verdict.problems)
     counts = verdict.counts
     assert (counts["accepted"], counts["delivered"], counts["dead"]) == (ROWS + 1, ROWS, 1)
     # Without the dead letters nobody can say what became of that one.
-    verdict = prove_here(layout(dumps[0]), options)
+    verdict = prove_here(layout(dumps[0]), once)
     assert verdict.problems == []
     assert [point.subject for point in verdict.open_points] == ["topic no-such-topic"]
     assert verdict.counts["undecided"] == 1
@@ -79,7 +79,7 @@ def test_a_node_with_kafka(
     rows[2000]["value"] = b"another"
     with pa.OSFile(str(tmp_path / "changed"), "wb") as sink, pa.ipc.new_stream(sink, schema) as out:
         out.write_table(pa.Table.from_pylist(rows, schema))
-    verdict = prove_here(layout(str(tmp_path / "changed"), dumps[1]), options)
+    verdict = prove_here(layout(str(tmp_path / "changed"), dumps[1]), once)
     assert {problem.kind: problem.id for problem in verdict.problems} == {
         "lost": gone["headers"][-3]["value"].decode(),
         "altered": rows[2000]["headers"][-3]["value"].decode(),
