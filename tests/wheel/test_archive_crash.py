@@ -60,7 +60,7 @@ def one_life(stop_at: int | None, mode: Mode, again: int, rng: Random) -> Keepin
     return world
 
 
-@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [19, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_crash_at_many_steps(every: int, capsys: pytest.CaptureFixture[str]) -> None:
     """`test_crash_sweep` takes each of the steps that a wheel without an archive has, too."""
     world = KeepingWorld(Steps())

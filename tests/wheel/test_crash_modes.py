@@ -66,7 +66,7 @@ def sweep(kind: str, every: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_a_crash_at_many_steps(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    points, lost = sweep(kind, {"at-most-once": 23, "exactly-once, embedded": 89}.get(kind, 59))
+    points, lost = sweep(kind, {"at-most-once": 31, "exactly-once, embedded": 127}.get(kind, 83))
     with capsys.disabled():
         print(f"\ncrash sweep, {kind}: {points} points, {lost} rows lost", end=" ")
     assert (lost > 0) == (kind == "at-most-once")
@@ -75,7 +75,7 @@ def test_a_crash_at_many_steps(kind: str, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("kind", WORLDS)
 def test_a_crash_in_the_first_start(kind: str) -> None:
     """Kafka's mark is made with the group's key, which has to be on disk by then."""
-    for stop_at in range(1, 30, 4):
+    for stop_at in range(1, 30, 6):
         live_on(WORLDS[kind](Steps(stop_at)), "durable", Random(stop_at))
 
 

@@ -73,12 +73,12 @@ def report(capsys: pytest.CaptureFixture[str], what: str, chosen: list[Point], s
 
 
 def share(point: Point) -> bool:
-    """Every ninth step with nothing unsynced left; every fourteenth killed, or with random
+    """Every fourteenth step with nothing unsynced left; every 21st killed, or with random
     survivors. ``test_crash_modes.py`` stops at others, the soak at all."""
     others: tuple[tuple[Mode, int], ...] = (("live", 0), ("random", 0), ("random", 1))
-    turn = point.stop_at // 14 % 3
-    also = point.stop_at % 14 == 0 and (point.mode, point.seed) == others[turn]
-    return (point.mode == "durable" and point.stop_at % 9 == 1) or also
+    turn = point.stop_at // 21 % 3
+    also = point.stop_at % 21 == 0 and (point.mode, point.seed) == others[turn]
+    return (point.mode == "durable" and point.stop_at % 14 == 1) or also
 
 
 def test_a_crash_at_many_steps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,7 @@ def test_a_crash_at_many_steps(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_crash_at_many_steps_with_embedded_topics(capsys: pytest.CaptureFixture[str]) -> None:
     """A share, evenly spread over steps and modes."""
     steps = length(World(Steps(), embedded=True))
-    chosen = list(points(steps, 3))[::251]
+    chosen = list(points(steps, 3))[::373]
     report(capsys, "embedded topics", chosen, steps)
     assert {point.mode for point in chosen} == {"durable", "live", "random"}
     sweep(chosen, embedded=True)

@@ -465,4 +465,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=60, stateful_step_count=30)
+TestJournal.settings = settings(max_examples=40, stateful_step_count=30)
