@@ -128,16 +128,16 @@ def test_what_many_threads_note_is_all_summed(kept: KeptSums) -> None:
     auditor = _auditor(kept)
 
     def note(first: int) -> None:
-        for offset in range(first, first + 5_000):
+        for offset in range(first, first + 2_000):
             auditor.processed("billing", [_received(offset, None)], None)
 
-    threads = [threading.Thread(target=note, args=(5_000 * one,)) for one in range(4)]
+    threads = [threading.Thread(target=note, args=(2_000 * one,)) for one in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     auditor.close()
-    rows = [("orders", 1_500, offset) for offset in range(20_000)]
+    rows = [("orders", 1_500, offset) for offset in range(8_000)]
     found = pairs(kept.sums)
     assert found == plain_sums(rows, (AuditTier.CONSUMED, "default", "billing"), 1_000)
     assert auditor.missing == 0

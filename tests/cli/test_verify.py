@@ -96,7 +96,7 @@ def test_a_sound_directory_is_ok_and_stays_as_it_is(root: Path) -> None:
 
 def test_every_flipped_byte_of_a_slot_file_is_found(root: Path) -> None:
     whole = (root / SLOT).read_bytes()
-    for at in range(0, len(whole), 97):
+    for at in range(0, len(whole), 211):
         (root / SLOT).write_bytes(flipped(whole, at * 8 + at % 8))
         fault = only_fault(root, SLOT)
         assert "CRC-32C" in fault["expected"]
@@ -106,7 +106,7 @@ def test_every_flipped_byte_of_a_journal_segment_is_found(root: Path) -> None:
     path = segments(root)[2]
     whole = (root / path).read_bytes()
     entries = verify(root)["kinds"]["journal"]["rows"]
-    for at in range(0, len(whole), 131):
+    for at in range(0, len(whole), 263):
         change(root, path, partial(flip_in, whole, at))
         report = verify(root)
         faults = [one for one in report["faults"] if one["path"] == path]
@@ -288,7 +288,7 @@ def test_offsets_that_do_not_continue_are_found(tmp_path: Path) -> None:
 def test_damage_in_a_topic_is_found(root: Path, suffix: str) -> None:
     whole = (root / (TOPIC + suffix)).read_bytes()
     end = len(whole) if suffix == ".arrows" else HEADER_BYTES
-    for at in range(0, end, 73 if suffix == ".arrows" else 1):
+    for at in range(0, end, 149 if suffix == ".arrows" else 3):
         (root / (TOPIC + suffix)).write_bytes(flipped(whole, at * 8 + at % 8))
         report = verify(root)
         assert report["invalid"] == 1, at

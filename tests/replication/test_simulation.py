@@ -13,7 +13,7 @@ from support.simulation import play
 
 Figure = Callable[[str], None]
 
-FEW = 600
+FEW = 400
 """In the normal run: about 4 s on one core."""
 MANY = 120_000
 """In the soak run, on all cores."""

@@ -160,7 +160,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(STEPS)
 def test_the_store_has_what_a_plain_list_has(steps: list[tuple[Any, ...]]) -> None:
     """The topic is a list; whatever was not flushed when the writer ends is read from it again."""
@@ -397,7 +397,7 @@ def test_a_writer_that_is_killed_again_and_again_stores_everything_once(tmp_path
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
-        enough = killed >= 4 and flushed_beside > 0
+        enough = killed >= 3 and flushed_beside > 0
         end = float("inf") if enough else time.monotonic() + numbers.uniform(0.0, 0.6)
         while process.poll() is None and time.monotonic() < end:
             page = reader.page(ALL, limit=1_000_000)
@@ -419,7 +419,7 @@ def test_a_writer_that_is_killed_again_and_again_stores_everything_once(tmp_path
             continue
         assert process.returncode == 0
         break
-    assert killed >= 4
+    assert killed >= 3
     assert in_a_merge > 0
     assert flushed_beside > 0
     wanted = {
