@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from support import java, nodeprocess
 from support.broker import ACLS, Broker, BrokerError, Cluster, TopicFactory
+from support.builtwheel import build_wheel
 from support.commonbroker import CommonBroker, bootstrap_from
 from support.kafkafaults import KafkaFaults
 from support.ports import free_address
@@ -31,15 +32,15 @@ WARDEN = pytest.StashKey[Warden]()
 """Of the process that the user started."""
 
 TOGETHER = (
-    (  # these use Kafka, too
+    (
         "replay/test_follow",
         "replay/test_planted",
-        "replay/test_real_kafka",
         "replay/test_routed_runs",
         "replay/test_dumps",
         "replay/test_kafka_topics",
     ),
     (
+        "replay/test_real_kafka",
         "replay/test_real_runs",
         "replay/test_source",
         "replay/test_redeliver",
@@ -54,10 +55,11 @@ TOGETHER = (
         "replay/test_running",
         "replay/test_scan",
     ),
+    ("replay/test_cluster", "test_packaging"),
 )
-"""Files that use a Spark session. Those of a group run in the same worker, so that two sessions are
-started in a run and not one for each worker; and what Java has compiled for one test is there for
-the next one."""
+"""Files that run in the same worker. Two groups use a Spark session, so that two are started in a
+run and not one for each worker; and what Java has compiled for one test is there for the next one.
+The third one uses the built wheel."""
 
 LONG = (
     *itertools.chain(*TOGETHER),
@@ -83,7 +85,6 @@ LONG = (
     "cli/test_demo",
     "test_kafka_refusals",
     "node/test_damage",
-    "replay/test_cluster",
     "trace/test_whole_way",
     "gateway/console/test_audit_page",
     "gateway/test_messages",
@@ -131,7 +132,6 @@ LONG = (
     "test_peers_paused_master",
     "cli/test_policies_command",
     "wheel/test_archive_crash",
-    "test_packaging",
     "delivery/test_embedded_crash",
     "wheel/test_wheel_machine",
     "cli/test_repair",
@@ -245,6 +245,12 @@ def broker(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     else:
         with Broker() as started:
             yield started
+
+
+@pytest.fixture(scope="session")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as it is built."""
+    return build_wheel(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,9 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
-
 import slotwheel
 from support.broker import ROOT
-from support.builtwheel import build_wheel, run
+from support.builtwheel import run
 
 NOT_PACKAGES = {"tests", "benchmarks", "docs", "build", "dist"}
 
@@ -29,11 +27,6 @@ def setup_cfg() -> configparser.ConfigParser:
 
 def listed_packages() -> list[str]:
     return setup_cfg()["options"]["packages"].split()
-
-
-@pytest.fixture(scope="module")
-def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("built"))
 
 
 def test_the_listed_packages_are_the_folders() -> None:

@@ -18,12 +18,11 @@ from pathlib import Path
 import pytest
 
 from support import replayrun
-from support.builtwheel import build_wheel
 from support.sparkcluster import SparkCluster, interpreter
 
 PLATLIB = Path(sysconfig.get_path("platlib"))
 LIBRARIES = ("numpy", "pyarrow", "crc32c")
-WITHIN_S = 300
+WITHIN_S = 480
 
 
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.soak)])
@@ -41,9 +40,11 @@ def cluster(
         yield started
 
 
-def test_the_built_package_is_submitted(cluster: SparkCluster, tmp_path: Path) -> None:
+def test_the_built_package_is_submitted(
+    cluster: SparkCluster, wheel_file: Path, tmp_path: Path
+) -> None:
     package = tmp_path / "slotwheel.zip"
-    shutil.copy(build_wheel(tmp_path), package)
+    shutil.copy(wheel_file, package)
     with zipfile.ZipFile(package) as archive:
         job = Path(archive.extract("slotwheel/replay/job.py", tmp_path))
     run = replayrun.made()

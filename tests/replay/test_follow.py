@@ -138,7 +138,7 @@ def test_a_loss_in_kafka(spark: Any, tmp_path: Path, broker: Cluster) -> None:
             )
             with Client(node.address) as client:
                 planted = client.send(topic, LOST, due=now_ms() + 2_000).result(10)
-            flagged = until(lambda: told.flags and len(told.windows) > 3)
+            flagged = until(lambda: told.flags and len(told.windows) > 1)
             follow(spark, audit, every_s=EVERY_S, goes_on=flagged)
         finally:
             stream.stop()
