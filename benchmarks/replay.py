@@ -257,7 +257,7 @@ def _bare_journal(path: str) -> int:
             located = reader.entry(position)
             position = located.end
             if located.entry.kind is EntryKind.ROWS:
-                data = pa.py_buffer(located.entry.payload)
+                data = pa.py_buffer(located.entry.batch)
                 rows += _touch(pa.ipc.read_record_batch(data, PAYLOAD))
         return rows
     finally:

@@ -16,7 +16,7 @@ from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ..reading.messagefields import Fields, message_fields
 from ..reading.topicreader import ids
 from ..wheel.checks import is_time
-from ..wheel.journal.entry import EntryKind
+from ..wheel.journal.entry import PARTS_VERSION, EntryKind
 from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import LocatedEntry
 from ..wheel.mark import Marks
@@ -149,6 +149,8 @@ def entry_fields(path: str, located: LocatedEntry) -> Fields:
         fields |= {"count": entry.count}
         if entry.producer:
             fields |= {"producer": entry.producer, "sequence": entry.sequence}
+        if entry.version == PARTS_VERSION:
+            fields |= {"parts": [one._asdict() for one in entry.parts]}
         if len(due):
             fields |= {"due_from_ms": int(due.min()), "due_to_ms": int(due.max())}
     elif entry.kind is EntryKind.MARK:

@@ -4,13 +4,15 @@ Theory: an id must lead to its slot without an index, and must not be guessable,
 cancel anyone's message. ``due`` names the slot, ``offset`` the row, and ``check`` is a keyed 32-bit
 hash of both: SipHash-1-3 under the group's 128-bit key, folded to 32 bits. It is computed for a
 whole batch at once in NumPy, which releases the interpreter lock and costs about 0.1 us a row; an
-HMAC a row would cost 1.3 us.
+HMAC a row would cost 1.3 us. A few rows are hashed one by one: by ``siphash24`` in 0.7 us each, or
+in plain integers in 6, where it is not installed.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF".
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +24,13 @@ from .errors import UnknownId
 from .rows import from_numpy
 from .schema import CHECK, FEW_ROWS, Int64s, Mask, UInt32s, UInt64s, times
 
+try:
+    import siphash24
+except ImportError:
+    siphash24 = None
+
 KEY_BYTES = 16
+_PAIR = struct.Struct("<qq")
 _INT64_END = 1 << 63
 _FORM = (
     r"^[\x00-\-/-\x7f]*\.(0|-?[1-9][0-9]{0,17})"  # the group: ASCII, but for a dot
@@ -41,8 +49,8 @@ _FIRST_BITS = _bits(13, 16)
 _SECOND_BITS = _bits(17, 21)
 _HALF = _bits(32)
 
-_PLAIN_ROWS = 8
-"""Up to so many rows plain integers are faster: NumPy's calls cost 70 us whatever they work on."""
+_ONE_BY_ONE_ROWS = 8 if siphash24 is None else 64
+"""Up to so many rows that is faster: NumPy's calls cost 70 us whatever they work on."""
 _BLOCK_ROWS = 8192
 """More rows at once do not fit into the processor's cache, and cost twice as much each."""
 _MASK = (1 << 64) - 1
@@ -94,15 +102,15 @@ class IdMint:
     def set_key(self, key: bytes) -> None:
         """Set the group's key, 16 bytes; before that nothing can be made or checked."""
         assert len(key) == KEY_BYTES
+        self._key = key
         self._k0 = int.from_bytes(key[:8], "little")
         self._k1 = int.from_bytes(key[8:], "little")
 
     def checks(self, due: Int64s, offset: Int64s) -> UInt32s:
         """Checks of many rows; ``due`` in ms and ``offset``, both shape (rows,)."""
-        if len(due) <= _PLAIN_ROWS:
-            pairs = zip(due.tolist(), offset.tolist(), strict=True)
-            few = [_check_of_one(self._k0, self._k1, d, o) for d, o in pairs]
-            return np.array(few, np.uint32)
+        if len(due) <= _ONE_BY_ONE_ROWS:
+            few = map(self._check, due.tolist(), offset.tolist())
+            return np.fromiter(few, np.uint32, len(due))
         found = np.empty(len(due), np.uint32)
         for start in range(0, len(due), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
@@ -110,6 +118,20 @@ class IdMint:
             digest = siphash13(self._k0, self._k1, words)
             found[block] = digest ^ (digest >> np.uint64(32))
         return found
+
+    def checks_from(self, due: Sequence[int], base_offset: int) -> list[int]:
+        """Checks of rows of consecutive offsets. ``due``: of each, in ms."""
+        if len(due) <= _ONE_BY_ONE_ROWS:
+            return [self._check(one, offset) for offset, one in enumerate(due, base_offset)]
+        offsets = np.arange(base_offset, base_offset + len(due), dtype=np.int64)
+        found: list[int] = self.checks(np.array(due, np.int64), offsets).tolist()
+        return found
+
+    def _check(self, due: int, offset: int) -> int:
+        if siphash24 is None:
+            return _check_of_one(self._k0, self._k1, due, offset)
+        digest: int = siphash24.siphash13(_PAIR.pack(due, offset), key=self._key).intdigest()
+        return (digest ^ (digest >> 32)) & 0xFFFFFFFF
 
     def checks_of(self, rows: pa.RecordBatch) -> UInt32s:
         """Checks of rows (schema ``ROW``), shape (rows,): those they came with (``with_checks``),

@@ -81,9 +81,9 @@ def recover(
     def add(entry: Entry) -> None:
         queued = arrived(entry)
         entries.append(queued)
-        if queued.sent is not None:
-            upto = entry.index if committed_index is None else committed_index
-            producers.record(entry.producer, queued.sent, upto)
+        upto = entry.index if committed_index is None else committed_index
+        for producer, one in queued.sent:
+            producers.record(producer, one, upto)
 
     journal, report = Journal.open(
         files,

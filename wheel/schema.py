@@ -10,6 +10,8 @@ apart into Python objects again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -82,8 +84,10 @@ def valid(column: pa.Array) -> Mask:
     return np.asarray(column.is_valid())
 
 
-def bounds(values: Int64s) -> tuple[int, int]:
+def bounds(values: Int64s | Sequence[int]) -> tuple[int, int]:
     """The lowest and the highest of at least one value."""
+    if not isinstance(values, np.ndarray):
+        return min(values), max(values)
     if len(values) <= FEW_ROWS:
         few = values.tolist()
         return min(few), max(few)

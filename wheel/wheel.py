@@ -21,7 +21,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,12 +45,27 @@ from .errors import (
 )
 from .files import Files
 from .ids import IdMint, MessageId
-from .journal.entry import EntryKind
+from .journal.entry import EntryKind, EntryPart
 from .journal.log import Log
-from .journal.payloads import EncodedBatch, encode_input, encode_own, encode_together
+from .journal.payloads import (
+    EncodedBatch,
+    encode_input,
+    encode_own,
+    encode_plain,
+    encode_together,
+)
 from .journal.producers import SOURCE_PRODUCER
-from .journal.queued import AppendWaiter, QueuedEntry, answer_again, pieces_of
+from .journal.queued import AppendWaiter, QueuedEntry, receipt_again
 from .mark import Marks
+from .plain import (
+    CheckedBatch,
+    PlainAnswer,
+    PlainBatch,
+    PlainDone,
+    PlainReceipt,
+    check_plain,
+    in_groups,
+)
 from .recovery import RecoveredState, configuration, recover
 from .schema import Int64s, bounds
 from .slots.scrub import Scrubber
@@ -57,6 +73,8 @@ from .slots.spill import Ahead, in_turn
 from .slots.storage import SpillPlan, SpillReport, Storage
 from .state import Checkpoint, StateStore, StateUpdate
 from .tail.tail import Piece, Tail
+
+_Checked = TypeVar("_Checked")
 
 
 class Wheel:
@@ -305,20 +323,111 @@ class Wheel:
     def _append_one(
         self, one: InputBatch, now_ms: int, *, wake: bool
     ) -> Future[AppendReceipt] | SlotwheelError:
+        def check(at_ms: int) -> pa.RecordBatch:
+            return check_input(one.rows, self.config, at_ms)
+
         try:
-            try:
-                checked = check_input(one.rows, self.config, now_ms)
-            except InvalidMessage:
-                # What was accepted once is not refused when it is repeated after the clock was set
-                # back. Looked up only now, for the lock has many that wait for it.
-                created_ms = self._created(one.producer, one.sequence)
-                if created_ms is None:
-                    self.check_clock(now_ms)  # by the right time it may be good
-                    raise
-                checked = check_input(one.rows, self.config, created_ms)
+            checked = self._checked(check, one, now_ms)
         except SlotwheelError as error:
             return copy(error)
         return self._queue_input(encode_input(checked, now_ms), now_ms, one, wake=wake)
+
+    def _checked(
+        self, check: Callable[[int], _Checked], one: InputBatch | PlainBatch, now_ms: int
+    ) -> _Checked:
+        """What ``check`` makes of a batch at a time. Errors: those of ``check``."""
+        try:
+            return check(now_ms)
+        except InvalidMessage:
+            # What was accepted once is not refused when it is repeated after the clock was set
+            # back. Looked up only now, for the lock has many that wait for it.
+            created_ms = self._created(one.producer, one.sequence)
+            if created_ms is None:
+                self.check_clock(now_ms)  # by the right time it may be good
+                raise
+            return check(created_ms)
+
+    def append_plain(
+        self, batches: Sequence[PlainBatch], now_ms: int, done: PlainDone, *, wake: bool = True
+    ) -> None:
+        """Append plain rows of many callers, each batch stored or refused by itself, as ``append``
+        would. What comes in one call becomes one entry, or a few that are bounded.
+
+        ``done`` is called with each batch once: with some batches and how they are stored, when
+        they are committed (early ones: durable here), by whatever thread; or with some and the
+        error of all. It must neither wait nor raise: others wait behind it. What is refused or was
+        stored before is answered at once, before older batches of its caller that still wait.
+        ``wake``: as of ``append_all``.
+        """
+        checked: list[CheckedBatch] = []
+        for batch in batches:
+            check = partial(check_plain, batch.rows, batch.nbytes, self.config)
+            try:
+                checked.append((batch, self._checked(check, batch, now_ms)))
+            except SlotwheelError as error:
+                done([batch], copy(error))
+        for group in in_groups(checked, self.config.batch_rows_max):
+            left: Sequence[CheckedBatch] = group
+            while left:
+                left = self._queue_together(left, now_ms, done, wake=wake)
+
+    def _queue_together(
+        self, group: Sequence[CheckedBatch], now_ms: int, done: PlainDone, *, wake: bool
+    ) -> Sequence[CheckedBatch]:
+        """Queue batches of different callers as one entry, unless some were appended before. Those
+        are answered then, and the others returned."""
+        batches = [batch for batch, _ in group]
+        rows = [row for _, its in group for row in its]
+        encoded = encode_plain(rows, now_ms)
+        answers: list[tuple[Sequence[PlainBatch], PlainAnswer]] = []
+        fresh: list[CheckedBatch] = []
+        with self._lock:
+            try:
+                _ = self._serving_dispatcher  # what a standby knows of producers may be cut off
+                fresh = [one for one in group if not self._is_repeat(one[0], answers, done)]
+                if len(fresh) == len(group):
+                    fresh = []
+                    self.check_clock(now_ms)
+                    parts = [
+                        EntryPart(one.producer, one.sequence, len(one.rows)) for one in batches
+                    ]
+                    queued = self._queue(encoded, now_ms, parts, wake=wake)
+                    due = [row[0] for row in rows]
+                    receipt = PlainReceipt(queued.entry.base_offset, now_ms, due)
+                    queued.call(_told(done, batches, receipt), early=batches[0].early)
+            except SlotwheelError as error:
+                answers.append((batches, copy(error)))
+        for answered, answer in answers:
+            done(answered, answer)
+        return fresh
+
+    def _is_repeat(
+        self,
+        batch: PlainBatch,
+        answers: list[tuple[Sequence[PlainBatch], PlainAnswer]],
+        done: PlainDone,
+    ) -> bool:
+        """Under the lock: whether a batch is not to be queued, because it was before, or nobody
+        knows. Its answer is added to ``answers``, unless it waits for the commit."""
+        producer, sequence = batch.producer, batch.sequence
+        try:
+            known = self._log.producers.find(producer, sequence) if producer else None
+            if known is None:
+                return False
+            due = np.array([row[0] for row in batch.rows], np.int64)
+            again = receipt_again(known, due, producer, sequence)
+        except SlotwheelError as error:
+            answers.append(([batch], copy(error)))
+            return True
+        receipt = PlainReceipt(
+            again.base_offset, again.created_ms, again.due.tolist(), again.sequence
+        )
+        waiting = self._log.awaited(known.index, early=batch.early)
+        if waiting is None:
+            answers.append(([batch], receipt))
+        else:
+            waiting.call(_told(done, [batch], receipt), early=batch.early)
+        return True
 
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, source: int, first: int, last: int
@@ -416,11 +525,12 @@ class Wheel:
                 # Raises on a standby: what it knows of a producer may be cut off again.
                 _ = self._serving_dispatcher
                 if producer and (known := self._log.producers.find(producer, sequence)):
-                    again = self._log.in_queue(known.index)
-                    due = due_column(one.rows)
-                    return answer_again(known, again, due, producer, sequence, early=early)
+                    receipt = receipt_again(known, due_column(one.rows), producer, sequence)
+                    waiting = self._log.awaited(known.index, early=early)
+                    return _answered_again(receipt, waiting, early=early)
                 self.check_clock(now_ms)
-                return self._queue(batch, now_ms, producer, sequence, early=early, wake=wake).future
+                part = EntryPart(producer, sequence, len(batch.due))
+                return self._queue_waiting(batch, now_ms, part, early=early, wake=wake).future
         except SlotwheelError as error:
             return copy(error)
 
@@ -433,39 +543,42 @@ class Wheel:
             with self._lock:
                 if self._dispatcher is not dispatcher:
                     raise self._not_master()
-                return self._queue(batch, now_ms)
+                return self._queue_waiting(batch, now_ms, EntryPart(0, -1, len(batch.due)))
 
         return append
 
-    def _queue(
+    def _queue_waiting(
         self,
         batch: EncodedBatch,
         now_ms: int,
-        producer: int = 0,
-        sequence: int = -1,
+        part: EntryPart,
         *,
         early: bool = False,
         wake: bool = True,
     ) -> AppendWaiter:
-        """Under the lock. Errors: ``NotMaster``, ``Overloaded``."""
-        _ = self._serving_dispatcher
+        """Under the lock: queue rows of one caller, who waits for them. Errors: as ``_queue``."""
+        queued = self._queue(batch, now_ms, [part], wake=wake)
+        entry = queued.entry
+        due = np.asarray(batch.due)
+        receipt = AppendReceipt(entry.base_offset, entry.count, now_ms, due, entry.sequence)
+        waiter = queued.wait_for(receipt, early)
+        if queued.cancels is not None:
+            self._cancels.add(queued.cancels, waiter.future)
+        return waiter
+
+    def _queue(
+        self, batch: EncodedBatch, now_ms: int, parts: Sequence[EntryPart], *, wake: bool
+    ) -> QueuedEntry:
+        """Under the lock: queue rows of some callers. Errors: ``NotMaster``, ``Overloaded``."""
+        dispatcher = self._serving_dispatcher
         self._check_room(now_ms)
         self._queue_config_once()
         queued = self._log.queue(
-            EntryKind.ROWS,
-            batch.payload,
-            count=len(batch.due),
-            producer=producer,
-            sequence=sequence,
-            created_ms=now_ms,
-            wake=wake,
+            EntryKind.ROWS, batch.payload, parts=parts, created_ms=now_ms, wake=wake
         )
-        queued.carry(batch, now_ms, early=early)
-        waiter = queued.callers[0]
-        if queued.cancels is not None:
-            self._cancels.add(queued.cancels, waiter.future)
-        self._serving_dispatcher.appended(bounds(batch.due)[0], now_ms)
-        return waiter
+        queued.carry(batch, now_ms)
+        dispatcher.appended(bounds(batch.due)[0], now_ms)
+        return queued
 
     @property
     def _held(self) -> int:
@@ -501,7 +614,7 @@ class Wheel:
             done = self._log.committed(index)
             if not done:
                 return
-            self._publish(done, list(pieces_of(done)))
+            self._publish(done, [queued.piece for queued in done if queued.piece is not None])
         for queued in done:
             for caller in queued.callers:
                 caller.answer()
@@ -716,6 +829,24 @@ class Wheel:
         self._log.journal.close()
         self._storage.close()
         self._state.close()
+
+
+def _told(
+    done: PlainDone, batches: Sequence[PlainBatch], receipt: PlainReceipt
+) -> Callable[[SlotwheelError | None], None]:
+    """Calls ``done`` with the receipt, or with the error that comes instead."""
+    return lambda error: done(batches, receipt if error is None else error)
+
+
+def _answered_again(
+    receipt: AppendReceipt, waiting: QueuedEntry | None, *, early: bool
+) -> Future[AppendReceipt]:
+    """The future of a batch that was appended before. ``waiting``: the entry it waits for."""
+    if waiting is not None:
+        return waiting.wait_for(receipt, early).future
+    future: Future[AppendReceipt] = Future()
+    future.set_result(receipt)
+    return future
 
 
 def _accepted(outcome: Future[AppendReceipt] | SlotwheelError) -> Future[AppendReceipt]:

@@ -276,7 +276,7 @@ def _compare(one: _Pass, other: _Pass, found: Agreement) -> None:
 
 
 def _difference(mine: Entry, theirs: Entry) -> str:
-    for name in ("kind", "flags", "count", "base_offset", "producer", "sequence"):
+    for name in ("version", "kind", "flags", "count", "base_offset", "producer", "sequence"):
         a, b = getattr(mine, name), getattr(theirs, name)
         if a != b:
             return f"{name.replace('_', ' ')} {int(a)} and {int(b)}"

@@ -15,7 +15,7 @@ from slotwheel.reading.agreement import compare as agree
 from slotwheel.reading.agreement import journals
 from slotwheel.reading.agreement.compare import Agreement, PeerDirectory, compare
 from slotwheel.wheel.config import TICK_MS
-from slotwheel.wheel.journal.entry import Entry, EntryKind
+from slotwheel.wheel.journal.entry import PARTS_VERSION, Entry, EntryKind, EntryPart, with_parts
 from slotwheel.wheel.journal.payloads import decode_rows
 from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
@@ -350,6 +350,22 @@ def test_a_flipped_byte_under_a_crc_that_is_right() -> None:
 def test_a_differing_header(fields: dict[str, int], says: str) -> None:
     right = changed_entry(6, **fields).peer(spilled=2)
     assert says in only_problem(history().peer(spilled=2), right)
+
+
+def test_a_differing_table_of_parts() -> None:
+    """The rows are the same, and not whose they are."""
+    batch = bytes(history().entries[3].payload)
+
+    def of_producer(number: int) -> Replica:
+        parts = [EntryPart(number, 0, 1), EntryPart(9, 0, 2)]
+        made = changed_entry(4, version=PARTS_VERSION, payload=with_parts(batch, parts))
+        return made.peer(spilled=0)
+
+    left, right = map(of_producer, (7, 8))
+    assert left.faults() == right.faults() == []
+    assert both_ways(left, of_producer(7)).problems == []
+    assert f"rows payload, from byte {len(batch)} on" in only_problem(left, right)
+    assert "version 1 and 2" in only_problem(history().peer(spilled=0), right)
 
 
 def test_a_differing_mark() -> None:

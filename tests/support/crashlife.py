@@ -36,6 +36,7 @@ from support.crashbook import Book, Key, Order, Stored, covers
 from support.crashfs import CrashFiles, Mode
 from support.fakekafka import POISON
 from support.memstate import MemoryState
+from support.plainrows import append_together, plain_batch
 from support.steps import PowerCut, Steps
 from support.wheels import batch, keys_of, master_of, next_chunk
 
@@ -49,6 +50,7 @@ CONFIG = WheelConfig(
     open_handles_max=2,
     chunk_rows_max=4,
     window_bytes_max=600,
+    batch_rows_max=6,
 )
 
 
@@ -227,14 +229,7 @@ class World:
         value: bytes = b"",
     ) -> None:
         """Queue a batch of (topic, due relative to the start). The same name is the same batch."""
-        orders = self.names.get(name)
-        if orders is None:
-            orders = [
-                Order(topic, value + f"{name}-{row}".encode(), START_MS + due)
-                for row, (topic, due) in enumerate(rows)
-            ]
-            self.names[name] = orders
-        self.book.sent.update(orders)
+        orders = self._orders(name, rows, value)
         rows_sent = batch(
             [(order.due, order.topic, order.value) for order in orders],
             [order.due + TTL_MS if value == EXPIRING else None for order in orders],
@@ -245,6 +240,41 @@ class World:
             assert name in self.bases, "a batch without an answer is called too old"
             return
         self._open_futures.append((name, future))
+
+    def append_together(
+        self, turn: Sequence[tuple[str, Sequence[tuple[str, int]], int, int]]
+    ) -> None:
+        """Queue batches of plain rows, each with its name, rows, producer and sequence, that come
+        in one turn."""
+        batches = [
+            plain_batch(
+                [(order.due, order.topic, order.value) for order in self._orders(name, rows)],
+                *sent_by,
+            )
+            for name, rows, *sent_by in turn
+        ]
+        outcomes = append_together(self.wheel, batches, self.now_ms)
+        for (name, *_), outcome in zip(turn, outcomes, strict=True):
+            if isinstance(outcome, SequenceTooOld):
+                assert name in self.bases, "a batch without an answer is called too old"
+                continue
+            assert isinstance(outcome, Future), outcome
+            self._open_futures.append((name, outcome))
+        for queued in self.wheel._log.uncommitted():
+            assert queued.entry.count <= CONFIG.batch_rows_max, "a turn without bound"
+
+    def _orders(
+        self, name: str, rows: Sequence[tuple[str, int]], value: bytes = b""
+    ) -> list[Order]:
+        orders = self.names.get(name)
+        if orders is None:
+            orders = [
+                Order(topic, value + f"{name}-{row}".encode(), START_MS + due)
+                for row, (topic, due) in enumerate(rows)
+            ]
+            self.names[name] = orders
+        self.book.sent.update(orders)
+        return orders
 
     def commit(self) -> None:
         while self.wheel.write_pending(0):

@@ -41,9 +41,13 @@ def _second_batch(w: World) -> None:
 
 
 def _third_batch(w: World) -> None:
-    w.append("p1", [("y", 1100), ("y", 1100)], producer=7, sequence=1)
-    w.append("q0", [("z", 1200)], producer=8, sequence=5)
-    w.append("r0", [("z", 1300)], producer=_REQUEST.producer, sequence=_REQUEST.sequence)
+    """Plain rows of callers in one turn, more than one entry takes, and of two of them twice."""
+    p1 = "p1", [("y", 1100), ("y", 1100)], 7, 1
+    q0 = "q0", [("z", 1200)], 8, 5
+    r0 = "r0", [("z", 1300)], _REQUEST.producer, _REQUEST.sequence
+    s0 = "s0", [("x", 1250), ("z", 1350), ("z", 1350)], 9, 0
+    t0 = "t0", [("x", 1400), ("x", 1400), ("y", 1450)], 10, 0
+    w.append_together([p1, q0, q0, r0, s0, t0, p1])
     w.commit()
 
 

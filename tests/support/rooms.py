@@ -34,7 +34,7 @@ VALUES = {
                 "jumps",
                 "mark",
             ),
-            *("checks", "delay", "expiry", "packets", "protocol"),
+            *("arrowbytes", "checks", "delay", "expiry", "packets", "plain", "protocol"),
             *("request", "rows", "schema", "state", "texts", "withoutpandas"),
         }
     ),

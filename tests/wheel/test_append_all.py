@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,8 +144,8 @@ def test_an_entry_has_the_bytes_that_it_would_have_alone(shapes: list[Any]) -> N
     for one, encoded in zip(parts, together, strict=True):
         alone = encode_input(pa.concat_batches([one]), NOW)
         assert bytes(encoded.payload) == bytes(alone.payload)
-        assert encoded.due.tolist() == alone.due.tolist()
-        assert encoded.due.base is None  # a receipt keeps those of no other
+        assert list(encoded.due) == list(alone.due)
+        assert np.asarray(encoded.due).base is None  # a receipt keeps those of no other
 
 
 def test_a_large_one_among_those_that_are_joined_keeps_its_own_memory(tmp_path: Path) -> None:
@@ -155,4 +156,4 @@ def test_a_large_one_among_those_that_are_joined_keeps_its_own_memory(tmp_path: 
         node.wheel.append_all([InputBatch(one) for one in (small, large, small, small)], NOW)
         node.sync()
         pieces = node.wheel._storage.tail.pieces
-        assert [(piece.base_offset, piece.count) for piece in pieces] == [(0, 1), (1, 1), (2, 2)]
+        assert [piece.nbytes > 100_000 for piece in pieces] == [False, True, False, False]

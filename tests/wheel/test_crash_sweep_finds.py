@@ -16,18 +16,23 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.delivery import handover
+from slotwheel.wheel import plain
+from slotwheel.wheel import wheel as wheel_module
 from slotwheel.wheel.dispatcher import Dispatcher
 from slotwheel.wheel.due import canceller
 from slotwheel.wheel.due.canceller import Canceller
 from slotwheel.wheel.due.lines import Lines
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.expiry import expires_ms
+from slotwheel.wheel.journal import queued
 from slotwheel.wheel.journal import recovery as journal_recovery
+from slotwheel.wheel.journal.entry import Entry, EntryPart
 from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.journal.log import Log
 from slotwheel.wheel.journal.producers import Producers
 from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
+from slotwheel.wheel.plain import CheckedBatch
 from slotwheel.wheel.schema import Int64s
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import Block
@@ -275,6 +280,27 @@ def expired_a_millisecond_late(patch: Patch) -> None:
     patch.setattr(handover, "expires_ms", late)
 
 
+def parts_ignored_at_recovery(patch: Patch) -> None:
+    """Rows of several callers come back, and whose they are does not."""
+
+    def of_one(entry: Entry, parts: Sequence[EntryPart], created_ms: int) -> Any:
+        return sent_of(entry, parts if len(parts) == 1 else (), created_ms)
+
+    sent_of = queued.sent_of
+    patch.setattr(queued, "sent_of", of_one)
+
+
+def repeats_in_one_turn_not_seen(patch: Patch) -> None:
+    def in_groups(checked: Sequence[CheckedBatch], rows_max: int) -> list[Sequence[CheckedBatch]]:
+        return [checked] if checked else []
+
+    patch.setattr(wheel_module, "in_groups", in_groups)
+
+
+def turn_without_bound(patch: Patch) -> None:
+    patch.setattr(wheel_module, "in_groups", lambda checked, _: plain.in_groups(checked, 1 << 32))
+
+
 BREAKAGES: Sequence[Callable[[Patch], None]] = (
     receipt_before_sync,
     slot_files_not_synced,
@@ -291,6 +317,9 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
     journal_dropped_before_the_commit,
     catalog_and_checkpoint_in_two_commits,
     producers_not_in_the_checkpoint,
+    parts_ignored_at_recovery,
+    repeats_in_one_turn_not_seen,
+    turn_without_bound,
     cancel_answered_before_its_commit,
     early_by_a_second,
     uncommitted_rows_delivered,
@@ -307,14 +336,14 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
 
 SEEDS: dict[Callable[[Patch], None], int] = {
     catalog_before_the_slot_files_sync: 19,
-    file_deleted_before_the_commit: 0,
+    file_deleted_before_the_commit: 3,
     junk_of_slot_files_not_cut: 4,
     unknown_slot_files_kept: 0,
     slot_files_appended_at_their_end: 4,
     journal_dropped_before_the_commit: 4,
     catalog_and_checkpoint_in_two_commits: 33,
     cancel_answered_before_its_commit: 13,
-    spare_renamed_before_its_header_is_synced: 11,
+    spare_renamed_before_its_header_is_synced: 27,
     spare_overwritten_before_its_name_is_durable: 17,
 }
 """Of what shows at few points: orders in which one of them is among the first four, as long as the

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import siphash24
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slotwheel.wheel import ids
 from slotwheel.wheel.errors import UnknownId
 from slotwheel.wheel.ids import _BLOCK_ROWS, KEY_BYTES, IdMint, MessageId, siphash13
 from slotwheel.wheel.schema import FEW_ROWS
@@ -83,6 +86,32 @@ def test_the_plain_one_is_what_cpython_hashes_with() -> None:
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16))
 def test_ours_is_the_plain_one(key: bytes, message: bytes) -> None:
     assert ours(key, message) == siphash(key, message, 1, 3)
+
+
+@pytest.fixture(params=["siphash24", "plain integers"], autouse=True, scope="module")
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How few rows are hashed: every id is the same where siphash24 is not installed."""
+    assert siphash24.siphash13
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "plain integers":
+            patch.setattr(ids, "siphash24", None)
+        yield
+
+
+@settings(max_examples=200)
+@given(
+    st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES),
+    st.lists(int64s, max_size=2 * ids._ONE_BY_ONE_ROWS),
+    st.integers(0, 1 << 62),
+)
+def test_few_and_many_are_hashed_alike(key: bytes, due: list[int], base: int) -> None:
+    mint = IdMint("g", key)
+    offset = np.arange(base, base + len(due), dtype=np.int64)
+    found = mint.checks_from(due, base)
+    assert found == mint.checks(np.array(due, np.int64), offset).tolist()
+    words = np.array(due, np.int64).view(np.uint64), offset.view(np.uint64)
+    digest = siphash13(mint._k0, mint._k1, words)
+    assert found == (digest ^ (digest >> np.uint64(32))).astype(np.uint32).tolist()
 
 
 def test_golden_ids() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 from hypothesis import given
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.journal.payloads import encode_input, read_together
+from slotwheel.wheel.journal.payloads import encode_input
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import INPUT, PAYLOAD, times
+from slotwheel.wheel.tail import tail
+from slotwheel.wheel.tail.tail import read_together
 from support.wheels import NOW, opened
 
 CONFIG = WheelConfig(disk_reserve_bytes=0)
@@ -55,7 +58,7 @@ def test_the_same_rows_whatever_their_buffers_hold_besides(rows: list[Any], data
         assert found.select(INPUT.names).equals(checked)
         assert times(found, "created").tolist() == [7] * part.num_rows
         assert found.column("cancels").null_count == part.num_rows
-        assert encoded.due.tolist() == times(part, "due").tolist()
+        assert list(encoded.due) == times(part, "due").tolist()
 
 
 @given(st.lists(st.lists(row, min_size=1, max_size=5), min_size=1, max_size=40))
@@ -70,26 +73,37 @@ def test_many_are_read_as_one(batches: list[list[Any]]) -> None:
     assert found.column("cancels").null_count == found.num_rows
 
 
-def test_small_entries_of_one_commit_are_one_piece(tmp_path: Path) -> None:
-    """A large one between them stays what it is."""
-    counts, sizes = (2, 1, 3, 1, 4), (10, 20, 100_000, 30, 40)
+def test_small_entries_are_read_when_somebody_looks_and_many_as_one(tmp_path: Path) -> None:
+    """A large one was read before: it lies in memory as it lies in the journal."""
+    sizes = (10, 20, 100_000, 30)
     with opened(tmp_path, CONFIG, NOW) as node:
-        node.send([(NOW, "t", b"first")], NOW)  # the configuration goes with it
-        for count, size in zip(counts, sizes, strict=True):
+        for count, size in enumerate(sizes, 1):
             node.wheel.append(plain(count, size), NOW)
         node.sync()
-        before, *pieces = node.wheel._storage.tail.pieces
-        assert [(piece.base_offset, piece.count) for piece in pieces] == [(1, 3), (4, 3), (7, 5)]
-        assert [piece.index - before.index for piece in pieces] == [2, 3, 5]
+        pieces = node.wheel._storage.tail.pieces
+        assert [piece._rows is None for piece in pieces] == [True, True, False, True]
+        assert [(piece.base_offset, piece.count) for piece in pieces] == [
+            *((0, 1), (1, 2)),
+            *((3, 3), (6, 4)),
+        ]
         assert [(piece.earliest, piece.latest) for piece in pieces] == [
-            (NOW, NOW + 1),
-            (NOW, NOW + 2),
-            (NOW, NOW + 3),
+            *((NOW, NOW), (NOW, NOW + 1)),
+            *((NOW, NOW + 2), (NOW, NOW + 3)),
         ]
-        lengths = [len(v) for piece in pieces for v in piece.rows.column("value").to_pylist()]
-        assert lengths == [
-            size for count, size in zip(counts, sizes, strict=True) for _ in range(count)
-        ]
+        for piece, size in zip(pieces, sizes, strict=True):
+            values = piece.rows.column("value").to_pylist()
+            assert [len(value) for value in values] == [size] * piece.count
+            assert piece.due.tolist() == times(piece.rows, "due").tolist()
+        more = range(tail._FAN - len(sizes))
+        for number in more:
+            node.wheel.append(plain(1, number), NOW)
+        with mock.patch.object(tail, "read_together", side_effect=tail.read_together) as read:
+            node.sync()
+        assert [len(call.args[0]) for call in read.call_args_list] == [2, 1 + len(more)]
+        [piece] = node.wheel._storage.tail.pieces
+        values = piece.rows.column("value").to_pylist()
+        lengths = [size for count, size in enumerate(sizes, 1) for _ in range(count)]
+        assert [len(value) for value in values] == [*lengths, *more]
 
 
 def test_the_transports_memory_is_not_kept(tmp_path: Path) -> None:

@@ -35,12 +35,19 @@ from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.checks import InputBatch
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
-from slotwheel.wheel.errors import ClockBehind, InvalidMessage, Overloaded, SequenceTooOld
+from slotwheel.wheel.errors import (
+    ClockBehind,
+    InvalidMessage,
+    Overloaded,
+    SequenceTooOld,
+    SlotwheelError,
+)
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.request import RequestKey
 from slotwheel.wheel.schema import Mask
+from support.plainrows import append_together, plain_batch
 from support.wheelmodel import Model, NewRow, Row
 from support.wheels import Node, batch, master_of, next_chunk
 
@@ -143,6 +150,7 @@ class WheelMachine(RuleBasedStateMachine):
         self.now = self.latest = START_MS
         self.values = 0
         self.outbox: list[Outbox] = []
+        self.again: list[tuple[Future[AppendReceipt], Future[AppendReceipt]]] = []
         self.sequences = {1: 0, 2: 0}
         self.recorded: dict[int, dict[int, Outbox]] = {1: {}, 2: {}}
         self.requests: dict[int, tuple[RequestKey, Outbox]] = {}
@@ -171,16 +179,17 @@ class WheelMachine(RuleBasedStateMachine):
         producer=st.sampled_from([NOBODY, 1, 2]),
         sync=st.booleans(),
         same_ms=st.booleans(),
+        plain=st.booleans(),
     )
     def append(
-        self, shape: list[tuple[int, str]], producer: int, sync: bool, same_ms: bool
+        self, shape: list[tuple[int, str]], producer: int, sync: bool, same_ms: bool, plain: bool
     ) -> None:
         rows = self._rows([(shape[0][0], topic) for _, topic in shape] if same_ms else shape)
         sequence = -1
         if producer:
             self.sequences[producer] += 1
             sequence = self.sequences[producer]
-        self._send(rows, producer, sequence)
+        self._send(rows, producer, sequence, plain=plain)
         if sync:
             self._sync()
 
@@ -191,54 +200,58 @@ class WheelMachine(RuleBasedStateMachine):
         self._send([(due, TOPICS[n % 3], b"%d" % n) for n in range(first, first + count)])
         self._sync()
 
-    @rule(shapes=st.lists(batches, min_size=2, max_size=4), again=st.booleans())
-    def append_several_at_once(self, shapes: list[list[tuple[int, str]]], again: bool) -> None:
-        """The last one is that of a producer, which may send it twice."""
-        self.sequences[1] += 1
+    @rule(
+        shapes=st.lists(batches, min_size=2, max_size=4),
+        again=st.booleans(),
+        plain=st.booleans(),
+        sync=st.booleans(),
+    )
+    def append_several_at_once(
+        self, shapes: list[list[tuple[int, str]]], again: bool, plain: bool, sync: bool
+    ) -> None:
+        """Two are those of producers, one of which may send it twice."""
         sent = [(self._rows(shape), NOBODY, -1) for shape in shapes]
-        sent.append((self._rows(shapes[0]), 1, self.sequences[1]))
-        self._send_all(sent + sent[-1:] * again)
-        self._sync()
+        for producer in (1, 2):
+            self.sequences[producer] += 1
+            sent.append((self._rows(shapes[-producer]), producer, self.sequences[producer]))
+        self._send_all(sent + sent[-1:] * again, plain=plain)
+        if sync:
+            self._sync()
 
     @precondition(lambda self: any(self.recorded.values()))
-    @rule(data=st.data())
-    def append_again(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), plain=st.booleans())
+    def append_again(self, data: st.DataObject, plain: bool) -> None:
         """A producer that got no answer sends the same entry again."""
         producer = data.draw(st.sampled_from([p for p, sent in self.recorded.items() if sent]))
         known = self.recorded[producer]
         sequence = data.draw(st.sampled_from(sorted(known)))
         first = known[sequence]
+        [again] = self._append([(first.rows, producer, sequence)], plain=plain)
         if sequence not in sorted(known)[-IN_FLIGHT_MAX:]:
-            with pytest.raises(SequenceTooOld):
-                self.node.wheel.append(
-                    batch(first.rows), self.now, producer=producer, sequence=sequence
-                )
+            assert isinstance(again, SequenceTooOld)
             return
-        again = self.node.wheel.append(
-            batch(first.rows), self.now, producer=producer, sequence=sequence
-        )
+        assert isinstance(again, Future)
         self._sync()
         receipt, original = again.result(0), first.future.result(0)
         assert receipt.base_offset == original.base_offset
         assert receipt.count == original.count
         assert receipt.due.tolist() == original.due.tolist()
 
-    @rule(shape=batches, number=st.integers(0, 2), sync=st.booleans())
-    def request(self, shape: list[tuple[int, str]], number: int, sync: bool) -> None:
+    @rule(shape=batches, number=st.integers(0, 2), sync=st.booleans(), plain=st.booleans())
+    def request(self, shape: list[tuple[int, str]], number: int, sync: bool, plain: bool) -> None:
         """A caller sends under its key, or again under it, with delays counted from now."""
         known = self.requests.get(number)
         asked = RequestKey.of(str(number), b"", self.now)
         if known is None:
-            self._send(self._rows(shape), asked.producer, asked.sequence)
+            self._send(self._rows(shape), asked.producer, asked.sequence, plain=plain)
             if self.outbox and self.outbox[-1].producer == asked.producer:
                 self.requests[number] = asked, self.outbox[-1]
         else:
             first, sent = known
             later = self.now - first.base_ms
             rows = [(due + later, topic, value) for due, topic, value in sent.rows]
-            again = self.node.wheel.append(
-                batch(rows), self.now, producer=asked.producer, sequence=asked.sequence
-            )
+            [again] = self._append([(rows, asked.producer, asked.sequence)], plain=plain)
+            assert isinstance(again, Future)
             self._sync()
             receipt, original = again.result(0), sent.future.result(0)
             assert receipt.base_offset == original.base_offset
@@ -530,14 +543,29 @@ class WheelMachine(RuleBasedStateMachine):
         self._sync()
         return self.node.wheel._log.next_offset
 
-    def _send(self, rows: list[NewRow], producer: int = NOBODY, sequence: int = -1) -> None:
-        self._send_all([(rows, producer, sequence)])
-
-    def _send_all(self, asked: list[tuple[list[NewRow], int, int]]) -> None:
+    def _append(
+        self, asked: list[tuple[list[NewRow], int, int]], *, plain: bool
+    ) -> list[Future[AppendReceipt] | SlotwheelError]:
+        """``plain``: as plain rows, which share an entry."""
+        if plain:
+            return append_together(self.node.wheel, [plain_batch(*one) for one in asked], self.now)
         batches = [InputBatch(batch(rows), who, number) for rows, who, number in asked]
+        return self.node.wheel.append_all(batches, self.now)
+
+    def _send(
+        self,
+        rows: list[NewRow],
+        producer: int = NOBODY,
+        sequence: int = -1,
+        *,
+        plain: bool = False,
+    ) -> None:
+        self._send_all([(rows, producer, sequence)], plain=plain)
+
+    def _send_all(self, asked: list[tuple[list[NewRow], int, int]], *, plain: bool = False) -> None:
         before = self.node.wheel._log.next_offset
-        outcomes = self.node.wheel.append_all(batches, self.now)
-        futures: set[int] = set()
+        outcomes = self._append(asked, plain=plain)
+        repeated: dict[tuple[int, int], Future[AppendReceipt]] = {}
         for (rows, producer, sequence), outcome in zip(asked, outcomes, strict=True):
             if isinstance(outcome, Overloaded):
                 status = self.node.wheel.status()
@@ -545,9 +573,10 @@ class WheelMachine(RuleBasedStateMachine):
                 assert held >= self.node.config.tail_bytes_refuse
                 continue
             assert isinstance(outcome, Future)
-            if id(outcome) in futures:  # the same entry again
+            if producer and (producer, sequence) in repeated:  # the same batch again
+                self.again.append((repeated[producer, sequence], outcome))
                 continue
-            futures.add(id(outcome))
+            repeated[producer, sequence] = outcome
             before += len(rows)
             sent = Outbox(producer, sequence, rows, outcome)
             self.outbox.append(sent)
@@ -563,6 +592,9 @@ class WheelMachine(RuleBasedStateMachine):
             assert receipt.due.tolist() == [row[0] for row in sent.rows]
             self.model.commit(receipt.base_offset, sent.rows)
         self.outbox.clear()
+        for first, second in self.again:
+            assert first.result(0).base_offset == second.result(0).base_offset
+        self.again.clear()
         for target, own in self.late_cancels:
             self.model.commit_cancel(target, own)
         self.late_cancels.clear()
@@ -670,6 +702,7 @@ class WheelMachine(RuleBasedStateMachine):
         for one in lost:
             del self.requests[one]
         self.outbox.clear()
+        self.again.clear()
         self.late_cancels.clear()
 
     def _opened(self) -> None:

@@ -5,6 +5,10 @@ One CRC-32C covers all that follows it, so an entry vouches for itself wherever 
 journal, on the wire, in a peer's journal. What a peer knows locally stands in a frame around it
 (``segment.py``), never inside.
 
+Most entries hold the rows of one caller. Rows of several, which came in one turn, share an entry of
+version 2: its payload ends with a table of its *parts*, which says whose rows are whose. Without
+it, the rows of a caller who sends them again after a crash would be stored twice.
+
 Rules
 - Every bit is covered by the CRC or compared by value; there is no bit whose change goes unseen.
 - Zero is no kind, so a run of zeros is never an entry.
@@ -16,8 +20,10 @@ Rules
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -26,6 +32,8 @@ from ..files import Bytes
 
 MAGIC = b"SWEN"
 ENTRY_VERSION = 1
+PARTS_VERSION = 2
+"""Of an entry with a table of parts; a reader of version 1 alone refuses it by its name."""
 
 
 class EntryKind(IntEnum):
@@ -52,7 +60,7 @@ class EntryKind(IntEnum):
 HEADER = struct.Struct(
     "<"
     "4s"  # magic: "SWEN"
-    "H"  # version of this layout
+    "H"  # version: 1, or 2: the payload ends with a table of parts
     "H"  # reserved, zero
     "I"  # CRC-32C of everything after this field: bytes 12..64, then the payload
     "B"  # kind: 1 rows, 2 mark, 3 configuration; 0 is invalid
@@ -72,10 +80,28 @@ _LEAD = struct.Struct("<4sHHI")
 _RELEASE_FROM_BYTES = 1 << 20
 HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 64
+#  0          8          16     20     24
+#  +----------+----------+------+------+-----+-------+-------+
+#  | producer | sequence | rows | zero | ... | count | magic |
+#  | u64      | i64      | u32  | u32  |     | u32   | SWPT  |
+#  +----------+----------+------+------+-----+-------+-------+
+_PART = struct.Struct("<QqII")
+_TABLE_END = struct.Struct("<I4s")
+_TABLE_MAGIC = b"SWPT"
+assert _PART.size == 24
+assert _TABLE_END.size == 8
 assert _LEAD.size == 12
 assert _LEAD.size + _CHECKED.size == HEADER_BYTES
 
 _KINDS = {int(kind): kind for kind in EntryKind}
+
+
+class EntryPart(NamedTuple):
+    """The rows of one caller in an entry; those of the next follow. ``producer`` 0: nobody's."""
+
+    producer: int
+    sequence: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +117,21 @@ class Entry:
     sequence: int
     payload: Bytes
     flags: int = 0
+    version: int = ENTRY_VERSION
     # Not an argument, so that ``replace`` makes an entry without it.
     _header: bytes | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def parts(self) -> Sequence[EntryPart]:
+        """Whose rows it holds, one caller's behind the other's."""
+        if self.version == PARTS_VERSION:
+            return _split(self.payload)[1]
+        return (EntryPart(self.producer, self.sequence, self.count),) if self.count else ()
+
+    @property
+    def batch(self) -> Bytes:
+        """The payload without the table of parts."""
+        return self.payload if self.version == ENTRY_VERSION else _split(self.payload)[0]
 
     def encode(self) -> list[Bytes]:
         """The shipped part: ``[header of 64 bytes, payload]``, the payload not copied.
@@ -122,7 +161,7 @@ class Entry:
         # A usual batch takes 10 us: less than winning the interpreter back in a busy node.
         release = int(len(payload) > _RELEASE_FROM_BYTES)
         crc = crc32c(payload, crc32c(checked), gil_release_mode=release)
-        return _LEAD.pack(MAGIC, ENTRY_VERSION, 0, crc) + checked
+        return _LEAD.pack(MAGIC, self.version, 0, crc) + checked
 
 
 def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
@@ -160,11 +199,11 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
         raise Damaged(where, position, expected=f"entry magic {MAGIC!r}", found=repr(magic))
     if version == 0:  # of a write that went no further, into zeros
         raise Damaged(where, position + 4, expected="an entry version", found=0)
-    if version != ENTRY_VERSION:
+    if version > PARTS_VERSION:
         raise UnsupportedVersion(
             f"{where}: unknown version of the entry at byte {position}",
             got=version,
-            limit=ENTRY_VERSION,
+            limit=PARTS_VERSION,
             remedy="Use the slotwheel version that wrote it, or a newer one",
         )
     if reserved or reserved_too:
@@ -195,9 +234,49 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
         sequence,
         view[HEADER_BYTES:],
         flags,
+        version,
     )
+    if version == PARTS_VERSION:
+        _check_parts(entry, where, position)
     object.__setattr__(entry, "_header", bytes(view[:HEADER_BYTES]))
     return entry
+
+
+def with_parts(batch: Bytes, parts: Sequence[EntryPart]) -> bytes:
+    """The payload of an entry of several callers: the batch of all rows, and the table."""
+    table = [_PART.pack(producer, sequence, rows, 0) for producer, sequence, rows in parts]
+    return b"".join([batch, *table, _TABLE_END.pack(len(parts), _TABLE_MAGIC)])
+
+
+def _split(payload: Bytes) -> tuple[memoryview, list[EntryPart]]:
+    """A payload's batch and parts. Errors: ``ValueError`` when there is no table."""
+    view = memoryview(payload)
+    end = len(view) - _TABLE_END.size
+    if end < 0:
+        raise ValueError(f"{len(view)} bytes")
+    count, magic = _TABLE_END.unpack_from(view, end)
+    begin = end - count * _PART.size
+    if magic != _TABLE_MAGIC or begin < 0:
+        raise ValueError(f"{count} parts, {magic!r}")
+    rows = _PART.iter_unpack(view[begin:end])
+    parts = [EntryPart(producer, sequence, count) for producer, sequence, count, _ in rows]
+    return view[:begin], parts
+
+
+def _check_parts(entry: Entry, where: str, position: int) -> None:
+    """Errors: ``Damaged`` unless the entry is as the maker of one with parts makes it."""
+    try:
+        batch, parts = _split(entry.payload)
+        rows = [part.rows for part in parts]
+        if len(parts) < 2 or min(rows) < 1 or sum(rows) != entry.count:
+            raise ValueError(f"{len(parts)} parts of {sum(rows)} rows")
+        if with_parts(b"", parts) != memoryview(entry.payload)[len(batch) :]:
+            raise ValueError("reserved bytes that are not zero")
+        if entry.kind is not EntryKind.ROWS or (entry.producer, entry.sequence) != (0, -1):
+            raise ValueError(f"{entry.kind.name} of producer {entry.producer:x}")
+    except ValueError as error:
+        expected = f"{entry.count} rows of several callers, and a table of their parts"
+        raise Damaged(where, position, expected=expected, found=str(error)) from None
 
 
 def _flat(payload: Bytes) -> Bytes:

@@ -37,14 +37,14 @@ from ..errors import (
     remedy_for,
 )
 from ..files import Bytes
-from ..state import ProducerEntry
-from .entry import Entry, EntryKind
+from .entry import ENTRY_VERSION, PARTS_VERSION, Entry, EntryKind, EntryPart, with_parts
 from .journal import Journal
 from .producers import Producers
-from .queued import QueuedEntry
+from .queued import QueuedEntry, sent_of
 from .recent import RecentEntries
 
 _GROUP_BYTES_MAX = 8 << 20
+_NOBODY = EntryPart(0, -1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,27 +110,27 @@ class Log:
         kind: EntryKind,
         payload: Bytes,
         *,
-        count: int = 0,
-        producer: int = 0,
-        sequence: int = -1,
+        parts: Sequence[EntryPart] = (),
         created_ms: int = 0,
         wake: bool = True,
     ) -> QueuedEntry:
-        """Give an entry its place and queue it. The caller fills in the other fields. ``wake``:
-        whoever waits for entries; False: the caller will call ``write``."""
+        """Give an entry its place and queue it. The caller fills in the other fields. ``parts``:
+        whose rows they are. ``wake``: whoever waits for entries; False: the caller will call
+        ``write``."""
+        several = len(parts) > 1
+        producer, sequence, count = parts[0] if len(parts) == 1 else _NOBODY
         entry = Entry(
             kind=kind,
             epoch=self.epoch,
             index=self.next_index,
             base_offset=self.next_offset,
-            count=count,
+            count=sum([part.rows for part in parts]) if several else count,
             producer=producer,
             sequence=sequence,
-            payload=payload,
+            payload=with_parts(payload, parts) if several else payload,
+            version=PARTS_VERSION if several else ENTRY_VERSION,
         )
-        queued = QueuedEntry(entry, own=True)
-        if producer:
-            queued.sent = ProducerEntry(sequence, entry.base_offset, created_ms, entry.index, count)
+        queued = QueuedEntry(entry, own=True, sent=sent_of(entry, parts, created_ms))
         self._place(queued, wake=wake)
         return queued
 
@@ -149,8 +149,8 @@ class Log:
     def _place(self, queued: QueuedEntry, *, wake: bool = True) -> None:
         if self._closed:
             raise NotRunning("the wheel is closed", remedy="Send it to a running node")
-        if queued.sent is not None:
-            self.producers.record(queued.entry.producer, queued.sent, self.commit_index)
+        for producer, one in queued.sent:
+            self.producers.record(producer, one, self.commit_index)
         self.next_index = queued.entry.index + 1
         self.next_offset = _end(queued.entry)
         self.queued_bytes += queued.nbytes
@@ -159,8 +159,10 @@ class Log:
             self._woken = True
             self._work.notify()
 
-    def in_queue(self, index: int) -> QueuedEntry | None:
-        """The entry with that index while it is not committed."""
+    def awaited(self, index: int, *, early: bool) -> QueuedEntry | None:
+        """The entry with that index until it is committed; ``early``: until it is durable here."""
+        if early and index <= self.journal.durable_index:
+            return None
         for queued in (*self._waiting, *self._writing, *self._queue):
             if queued.entry.index == index:
                 return queued
@@ -348,6 +350,8 @@ class Log:
             self._closed = True
             left = list(self._queue)
             self._queue.clear()
+            if left:
+                self._go_back_to(left)  # else a repeat would get the answer of what is not stored
             self._work.notify_all()
             return left
 

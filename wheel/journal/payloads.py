@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..arrowbytes import PlainRow, encode_rows
 from ..arrowclaims import plain_rows
 from ..errors import Damaged
 from ..files import Bytes
@@ -19,9 +20,10 @@ from ..schema import PAYLOAD, TIME, Int64s, times
 from .entry import Entry
 from .segment import STORE_ID_BYTES
 
+_FEW_PLAIN_ROWS = 8
+"""Of more, Arrow's calls cost less than a Python object of each row takes memory."""
 _SMALL_BYTES = 64 << 10
 """Up to so many bytes, a payload costs less to copy than to read by a call of its own."""
-_SCHEMA_MESSAGE = bytes(PAYLOAD.serialize())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,14 @@ class CancelRows:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """Rows that become an entry. ``due``: of each, shape (rows,)."""
+    """Rows that become an entry. ``due``: of each, ms."""
 
     payload: Bytes
-    due: Int64s
+    due: Int64s | Sequence[int]
     rows: pa.RecordBatch | None
-    """As they lie in the payload, PAYLOAD schema; None for a small one: ``read_together``."""
+    """As they lie in the payload, PAYLOAD schema; None for a small one: ``unread_piece``."""
+    plain: Sequence[PlainRow] = ()
+    """A few plain rows that it was made of; none: there are many, or it was not."""
 
 
 def encode_input(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
@@ -86,6 +90,12 @@ def _encoded(rows: pa.RecordBatch) -> EncodedBatch:
     return EncodedBatch(memoryview(payload), times(rows, "due").copy(), None)
 
 
+def encode_plain(rows: Sequence[PlainRow], created_ms: int) -> EncodedBatch:
+    """Checked plain rows."""
+    few = rows if len(rows) <= _FEW_PLAIN_ROWS else ()
+    return EncodedBatch(encode_rows(rows, created_ms), [row[0] for row in rows], None, few)
+
+
 def encode_own(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
     """Rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in)."""
     created = _created(rows.num_rows, created_ms)
@@ -101,16 +111,6 @@ def _read_back(data: pa.Buffer) -> EncodedBatch:
     return EncodedBatch(memoryview(data), times(rows, "due"), rows)
 
 
-def read_together(payloads: Sequence[Bytes]) -> pa.RecordBatch:
-    """The rows of at least one payload of our own, PAYLOAD schema; of several: copied into one
-    batch."""
-    if len(payloads) == 1:  # of one waiting caller: a third of what a stream of one costs
-        return pa.ipc.read_record_batch(pa.py_buffer(payloads[0]), PAYLOAD)
-    stream = pa.py_buffer(b"".join([_SCHEMA_MESSAGE, *payloads]))
-    [rows] = pa.ipc.open_stream(stream).read_all().combine_chunks().to_batches()
-    return rows
-
-
 def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatch:
     """The rows of an entry (PAYLOAD schema). Errors: ``Damaged``.
 
@@ -118,7 +118,7 @@ def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatc
     each batch in full before it made an entry of it, and does not check its own again.
     """
     try:
-        payload = pa.py_buffer(entry.payload)
+        payload = pa.py_buffer(entry.batch)
         if full:
             rows = plain_rows(payload, PAYLOAD)
             rows.validate(full=True)

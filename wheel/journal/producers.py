@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from ..errors import SequenceTooOld
 from ..protocol import IN_FLIGHT_MAX
@@ -25,6 +26,7 @@ from .requests import Requests
 SOURCE_PRODUCER = 1 << 63
 """Bit that marks a producer id as a source of messages (or, with the next one, as a request)."""
 _ALL = (1 << 64) - 1
+_sequence_of = attrgetter("sequence")
 
 
 class Producers:
@@ -53,10 +55,11 @@ class Producers:
         sent = self._sent.get(producer)
         if not sent:
             return None
+        newest = -1
         for one in sent:
             if one.sequence == sequence:
                 return one
-        newest = max(one.sequence for one in sent)
+            newest = max(newest, one.sequence)
         if sequence <= newest - IN_FLIGHT_MAX:
             raise SequenceTooOld(
                 "sequence too old to say whether it was stored",
@@ -79,8 +82,10 @@ class Producers:
             self.requests.record(producer, one)
             return
         sent = self._sent.setdefault(producer, [])
-        # At recovery the checkpoint may have recorded this very entry already.
-        sent[:] = [each for each in sent if each.sequence != one.sequence]
+        for each in sent:
+            if each.sequence == one.sequence:  # at recovery: the checkpoint has it already
+                sent.remove(each)
+                break
         sent.append(one)
         if len(sent) > IN_FLIGHT_MAX:
             _trim(sent, committed_index)
@@ -135,8 +140,10 @@ class Producers:
 
 def _trim(sent: list[ProducerEntry], committed_index: int) -> None:
     """Of the committed entries keep the five with the highest sequences; keep all others."""
+    if len(sent) <= IN_FLIGHT_MAX or sent[IN_FLIGHT_MAX].index > committed_index:
+        return  # they are in the order of the log, so five at most are committed
     committed = [one for one in sent if one.index <= committed_index]
-    if len(committed) > IN_FLIGHT_MAX:
-        committed.sort(key=lambda one: one.sequence)
-        for one in committed[:-IN_FLIGHT_MAX]:
-            sent.remove(one)
+    for _ in range(len(committed) - IN_FLIGHT_MAX):
+        lowest = min(committed, key=_sequence_of)
+        committed.remove(lowest)
+        sent.remove(lowest)

@@ -1,6 +1,6 @@
 """An entry on its way through the log, with what the wheel keeps of it once it is committed.
 
-On the master a batch becomes an entry, and its caller waits for it (``carry``); ``arrived`` is the
+On the master a batch becomes an entry, and its callers wait for it (``carry``); ``arrived`` is the
 way back, for an entry that a peer has sent or a journal holds: rows for the tail, marks, cancels, a
 configuration.
 """
@@ -8,10 +8,9 @@ configuration.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -23,9 +22,9 @@ from ..mark import Marks
 from ..request import RequestKey
 from ..schema import Int64s
 from ..state import ProducerEntry
-from ..tail.tail import Piece, piece_of
-from .entry import Entry, EntryKind
-from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows, read_together
+from ..tail.tail import Piece, piece_of, unread_piece
+from .entry import Entry, EntryKind, EntryPart
+from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +44,45 @@ class AppendWaiter:
             self.future.set_exception(error)
 
 
+class PlainWaiter:
+    """As ``AppendWaiter``, for callers who are called: ``done`` gets None or the error, once. A
+    future for each of them would cost more than all else."""
+
+    __slots__ = ("_done", "early")
+
+    def __init__(self, done: Callable[[SlotwheelError | None], None], early: bool) -> None:
+        self.early = early
+        self._done = [done]
+
+    def answer(self, error: SlotwheelError | None = None) -> None:
+        try:
+            done = self._done.pop()  # by one thread alone: who writes and who commits may both come
+        except IndexError:
+            return
+        done(error)
+
+    def fail(self, error: SlotwheelError) -> None:
+        self.answer(error)
+
+
+Waiter = AppendWaiter | PlainWaiter
+
+
 @dataclass(slots=True)
 class QueuedEntry:
     """An entry on its way, and what its commit will change."""
 
     entry: Entry
     piece: Piece | None = None
-    """Its rows, for the tail; None if it has none, or they are not read yet (``pieces_of``)."""
+    """Its rows, for the tail; None if it has none."""
     marks: Marks | None = None
     config: Mapping[str, Any] | None = None
     cancels: CancelRows | None = None
     """Those in it, if any."""
-    sent: ProducerEntry | None = None
-    """The record of it for its producer."""
-    callers: list[AppendWaiter] = field(default_factory=list)
-    """Who waits for it: the one that sent it, and some that sent it again."""
+    sent: Sequence[tuple[int, ProducerEntry]] = ()
+    """The record of it for each of its producers."""
+    callers: list[Waiter] = field(default_factory=list)
+    """Who waits for it: those that sent it, and some that sent it again."""
     own: bool = False
     """Made here, by this master; others were received, or found in the journal."""
 
@@ -67,15 +90,16 @@ class QueuedEntry:
     def nbytes(self) -> int:
         return len(self.entry.payload)
 
-    def carry(self, batch: EncodedBatch, created_ms: int, *, early: bool) -> None:
-        """Rows of a caller of this node, which is the first in ``callers``."""
+    def carry(self, batch: EncodedBatch, created_ms: int) -> None:
+        """Rows of callers of this node."""
         entry = self.entry
         if batch.rows is not None:
             self.hold(batch.rows)
-        receipt = AppendReceipt(
-            entry.base_offset, entry.count, created_ms, batch.due, entry.sequence
-        )
-        self.wait_for(receipt, early)
+        else:
+            self.piece = unread_piece(
+                *(entry.base_offset, batch.due, batch.payload, entry.index, created_ms),
+                plain=batch.plain,
+            )
 
     def hold(self, rows: pa.RecordBatch) -> Piece:
         """Its rows (PAYLOAD schema)."""
@@ -91,24 +115,19 @@ class QueuedEntry:
         self.callers.append(waiter)
         return waiter
 
+    def call(self, done: Callable[[SlotwheelError | None], None], *, early: bool) -> None:
+        """Callers wait for it who are called."""
+        self.callers.append(PlainWaiter(done, early))
+
     def fail(self, error: SlotwheelError) -> None:
         for caller in self.callers:
             caller.fail(error)
 
 
-def answer_again(
-    known: ProducerEntry,
-    waiting: QueuedEntry | None,
-    due: Int64s,
-    producer: int,
-    sequence: int,
-    *,
-    early: bool,
-) -> Future[AppendReceipt]:
-    """The answer to a batch that was appended before: that of the first time, once committed.
-    ``waiting``: its entry until then. ``due``: due times, and delays, which begin when the first
-    one was created. Errors: ``InvalidBatch`` when it is another batch; ``InvalidMessage`` when it
-    is another request."""
+def receipt_again(known: ProducerEntry, due: Int64s, producer: int, sequence: int) -> AppendReceipt:
+    """The answer to a batch that was appended before: that of the first time. ``due``: due times,
+    and delays, which begin when the first one was created. Errors: ``InvalidBatch`` when it is
+    another batch; ``InvalidMessage`` when it is another request."""
     start_ms = known.created
     if known.sequence != sequence:  # only of a request, whose first sender has counted the delays
         due = due + RequestKey.from_sequence(producer, sequence).shift_ms(known.sequence)
@@ -121,13 +140,20 @@ def answer_again(
             limit=f"{known.count} rows",
             remedy="Give every batch a sequence of its own",
         )
-    if waiting is not None and waiting.callers:
-        # Of one kind: a receipt that was given early is none for who waits for a majority.
-        same = [caller for caller in waiting.callers if caller.early is early]
-        return (same or [waiting.wait_for(waiting.callers[0].receipt, early)])[0].future
-    future: Future[AppendReceipt] = Future()
-    future.set_result(AppendReceipt(known.base_offset, known.count, start_ms, due, known.sequence))
-    return future
+    return AppendReceipt(known.base_offset, known.count, start_ms, due, known.sequence)
+
+
+def sent_of(
+    entry: Entry, parts: Sequence[EntryPart], created_ms: int
+) -> list[tuple[int, ProducerEntry]]:
+    """What is recorded of an entry for each of its producers."""
+    sent = []
+    offset, index = entry.base_offset, entry.index
+    for producer, sequence, rows in parts:
+        if producer:
+            sent.append((producer, ProducerEntry(sequence, offset, created_ms, index, rows)))
+        offset += rows
+    return sent
 
 
 def arrived(entry: Entry) -> QueuedEntry:
@@ -140,21 +166,5 @@ def arrived(entry: Entry) -> QueuedEntry:
         queued.config = decode_config(entry, where)
     else:
         piece = queued.hold(decode_rows(entry, where, full=False))
-        if entry.producer:
-            queued.sent = ProducerEntry(
-                entry.sequence, entry.base_offset, piece.oldest_ms, entry.index, entry.count
-            )
+        queued.sent = sent_of(entry, entry.parts, piece.oldest_ms)
     return queued
-
-
-def pieces_of(done: Sequence[QueuedEntry]) -> Iterator[Piece]:
-    """What consecutive entries add to the tail. Small ones become one piece, read by one call into
-    Arrow: with many threads, a call for each would cost most of what an entry of one row costs."""
-    with_rows = (queued for queued in done if queued.entry.kind is EntryKind.ROWS)
-    for unread, run in groupby(with_rows, lambda queued: queued.piece is None):
-        if unread:
-            entries = [queued.entry for queued in run]
-            rows = read_together([entry.payload for entry in entries])
-            yield piece_of(entries[0].base_offset, rows, entries[-1].index)
-        else:
-            yield from (queued.piece for queued in run if queued.piece is not None)

@@ -6,8 +6,8 @@ bookkeeping, so entries are coalesced into *pieces*, level by level (a piece of 
 number of pieces stays small however small the entries are.
 
 Rules
-- A piece is immutable. ``pieces`` is a tuple that is replaced, never changed: a reader that holds
-  one sees a consistent tail for as long as it likes.
+- A piece is immutable, whether its rows were read or not. ``pieces`` is a tuple that is replaced,
+  never changed: a reader that holds one sees a consistent tail for as long as it likes.
 - Offsets are consecutive inside a piece; pieces are in offset order.
 - ``publish`` is called under the owner's lock; readers need no lock.
 """
@@ -15,14 +15,17 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
+from ..arrowbytes import PlainRow, encode_rows
+from ..files import Bytes
 from ..rows import from_numpy, take_rows
-from ..schema import ROW, Int64s, bounds, times
+from ..schema import PAYLOAD, ROW, Int64s, bounds, times
 
+_SCHEMA_MESSAGE = bytes(PAYLOAD.serialize())
 _FAN = 32
 _PIECE_BYTES = 4 << 20
 _FAR_MS = 1 << 62
@@ -30,55 +33,89 @@ _SPAN_MS = 2_000
 """Pieces are not merged across more time than this, so that a spill can leave the newest rows."""
 
 
-@dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive rows of the log."""
+    """Consecutive rows of the log. ``index``: of the last entry in it. ``oldest_ms`` and
+    ``newest_ms``: when its rows came. ``earliest``, ``latest``: the lowest and the highest due time
+    in it, in ms. ``nbytes``: of the buffers that its rows lie in.
 
-    base_offset: int
-    rows: pa.RecordBatch
-    """PAYLOAD schema."""
-    due: Int64s
-    index: int
-    """Index of the last entry in it."""
-    oldest_ms: int
-    newest_ms: int
-    nbytes: int
-    """Of the buffers that ``rows`` lie in."""
-    earliest: int
-    """The lowest due time in it, in ms; ``latest`` the highest."""
-    latest: int
-    level: int = 0
-    _sorted: list[Int64s] = field(default_factory=list, repr=False, compare=False)
-    """Its due times, sorted, once somebody has asked for one in their midst."""
+    The rows of a small entry stay a payload until somebody looks at them (``unread_piece``): for a
+    single row, Arrow's calls cost as much as all else that is done for it, and mostly nobody looks
+    before many such pieces are read as one. Of a few plain rows the piece keeps these, too, so that
+    they can be joined without Arrow.
+    """
+
+    __slots__ = (
+        *("_due", "_payload", "_plain", "_rows", "_sorted", "base_offset", "count", "earliest"),
+        *("index", "latest", "level", "nbytes", "newest_ms", "next_offset", "oldest_ms"),
+    )
+
+    def __init__(
+        self,
+        base_offset: int,
+        due: Int64s | Sequence[int],
+        rows: pa.RecordBatch | None,
+        payload: Bytes,
+        *,
+        index: int,
+        oldest_ms: int,
+        newest_ms: int,
+        nbytes: int,
+        level: int = 0,
+        plain: Sequence[PlainRow] = (),
+    ) -> None:
+        """``rows``: PAYLOAD schema; None: they are what ``payload`` holds, and ``plain``, if it has
+        any."""
+        self.base_offset = base_offset
+        self.count = len(due)
+        self.next_offset = base_offset + self.count
+        self._due = due
+        self._rows = rows
+        self._payload = payload
+        self._plain = plain
+        self._sorted: Int64s | None = None
+        self.index = index
+        self.oldest_ms = oldest_ms
+        self.newest_ms = newest_ms
+        self.nbytes = nbytes
+        self.level = level
+        self.earliest, self.latest = bounds(due) if self.count else (_FAR_MS, -_FAR_MS)
 
     @property
-    def next_offset(self) -> int:
-        return self.base_offset + len(self.due)
+    def rows(self) -> pa.RecordBatch:
+        """PAYLOAD schema."""
+        if self._rows is None:
+            self._rows = read_together([self._payload])
+        return self._rows
 
     @property
-    def count(self) -> int:
-        return len(self.due)
+    def due(self) -> Int64s:
+        """Due times, ms, shape (count,)."""
+        if not isinstance(self._due, np.ndarray):
+            self._due = np.array(self._due, np.int64)
+        return self._due
 
     @property
     def cancels(self) -> int:
         """How many of the rows are cancel rows."""
-        return len(self.due) - int(self.rows.column("cancels").null_count)
+        if self._payload:
+            return 0
+        return self.count - int(self.rows.column("cancels").null_count)
 
     def behind(self, offset: int) -> Piece:
         """The rows from ``offset`` on, of which there is at least one."""
         skip = offset - self.base_offset
         if skip <= 0:
             return self
-        due = self.due[skip:]
-        earliest, latest = bounds(due)
-        return replace(
-            self,
-            base_offset=offset,
-            rows=self.rows.slice(skip),
-            due=due,
-            earliest=earliest,
-            latest=latest,
-            _sorted=[],
+        return Piece(
+            offset,
+            self.due[skip:],
+            self.rows.slice(skip),
+            b"",
+            index=self.index,
+            oldest_ms=self.oldest_ms,
+            newest_ms=self.newest_ms,
+            nbytes=self.nbytes,
+            level=self.level,
         )
 
     def due_after(self, after_ms: int) -> int | None:
@@ -87,30 +124,88 @@ class Piece:
             return None
         if self.earliest > after_ms:
             return self.earliest
-        if not self._sorted:
-            self._sorted.append(np.unique(self.due))
-        times_of = self._sorted[0]
-        return int(times_of[np.searchsorted(times_of, after_ms, side="right")])
+        if self._sorted is None:
+            self._sorted = np.unique(self.due)
+        return int(self._sorted[np.searchsorted(self._sorted, after_ms, side="right")])
 
     def take(self, indices: Int64s) -> pa.RecordBatch:
         """Some rows, in the given order, with the ROW schema."""
         return with_offsets(take_rows(self.rows, indices), indices + self.base_offset)
 
 
-def piece_of(base_offset: int, rows: pa.RecordBatch, index: int) -> Piece:
+def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, level: int = 0) -> Piece:
     """Rows of consecutive entries (PAYLOAD schema), up to entry ``index``."""
-    due, created = times(rows, "due"), times(rows, "created")
-    earliest, latest = bounds(due) if len(due) else (_FAR_MS, -_FAR_MS)
+    created = times(rows, "created")
     oldest, newest = (int(created[0]), int(created[-1])) if len(created) else (0, 0)
-    nbytes = rows.get_total_buffer_size()
-    return Piece(base_offset, rows, due, index, oldest, newest, nbytes, earliest, latest)
+    return Piece(
+        base_offset,
+        times(rows, "due"),
+        rows,
+        b"",
+        index=index,
+        oldest_ms=oldest,
+        newest_ms=newest,
+        nbytes=rows.get_total_buffer_size(),
+        level=level,
+    )
+
+
+def unread_piece(
+    base_offset: int,
+    due: Int64s | Sequence[int],
+    payload: Bytes,
+    index: int,
+    created_ms: int,
+    plain: Sequence[PlainRow] = (),
+) -> Piece:
+    """Rows of an entry without cancel rows, which are read when somebody looks. ``due``: of each,
+    at least one; ``payload``: their batch; ``plain``: what it was made of, if they are few."""
+    return Piece(
+        base_offset,
+        due,
+        None,
+        payload,
+        index=index,
+        oldest_ms=created_ms,
+        newest_ms=created_ms,
+        nbytes=len(payload),
+        plain=plain,
+    )
+
+
+def read_together(payloads: Sequence[Bytes]) -> pa.RecordBatch:
+    """The rows of at least one payload of our own, PAYLOAD schema; of several: copied into one
+    batch."""
+    if len(payloads) == 1:  # of one waiting caller: a third of what a stream of one costs
+        return pa.ipc.read_record_batch(pa.py_buffer(payloads[0]), PAYLOAD)
+    stream = pa.py_buffer(b"".join([_SCHEMA_MESSAGE, *payloads]))
+    [rows] = pa.ipc.open_stream(stream).read_all().combine_chunks().to_batches()
+    return rows
 
 
 def _merge(pieces: Sequence[Piece]) -> Piece:
     """One piece of the next level."""
-    rows = pa.concat_batches([piece.rows for piece in pieces])
-    merged = piece_of(pieces[0].base_offset, rows, pieces[-1].index)
-    return replace(merged, level=max(piece.level for piece in pieces) + 1)
+    parts: list[pa.RecordBatch] = []
+    for (plain, unread), run in groupby(pieces, _kind):
+        if plain:
+            parts.append(read_together([_joined(list(run))]))
+        elif unread:
+            parts.append(read_together([piece._payload for piece in run]))
+        else:
+            parts += [piece.rows for piece in run]
+    rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+    level = max([piece.level for piece in pieces]) + 1
+    return piece_of(pieces[0].base_offset, rows, pieces[-1].index, level)
+
+
+def _kind(piece: Piece) -> tuple[bool, bool]:
+    return bool(piece._plain), bool(piece._payload)
+
+
+def _joined(pieces: Sequence[Piece]) -> bytes:
+    """The payload of pieces of plain rows: for a few rows a thirtieth of what Arrow takes."""
+    rows = [row for piece in pieces for row in piece._plain]
+    return encode_rows(rows, [piece.oldest_ms for piece in pieces for _ in piece._plain])
 
 
 class Tail:
@@ -133,6 +228,10 @@ class Tail:
     def _coalesce(pieces: list[Piece]) -> None:
         while True:
             level = pieces[-1].level
+            if pieces[-1].nbytes * _FAN < _PIECE_BYTES and (
+                len(pieces) < _FAN or pieces[-_FAN].level != level
+            ):
+                return  # mostly: too few, and none that makes many
             size = 0
             start = len(pieces)
             # The run of newest pieces of one level that can become one piece of the next.
@@ -162,7 +261,7 @@ class Tail:
     def publish(self, pieces: list[Piece]) -> None:
         """Make ``pieces`` the tail (owner's lock)."""
         self.pieces = tuple(pieces)
-        self.nbytes = sum(piece.nbytes for piece in pieces)
+        self.nbytes = sum([piece.nbytes for piece in pieces])
 
 
 def with_offsets(rows: pa.RecordBatch, offsets: Int64s) -> pa.RecordBatch:
