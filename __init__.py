@@ -18,11 +18,13 @@ from slotwheel.wheel.errors import (
 )
 
 if TYPE_CHECKING:
+    from slotwheel.client.asyncclient import AsyncClient
     from slotwheel.consumer import Consumer, Received
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncClient",
     "Client",
     "Consumer",
     "InvalidBatch",
@@ -47,4 +49,6 @@ def __getattr__(name: str) -> object:
     """Loaded when it is first used: who only sends, and a node, needs nothing of it."""
     if name in ("Consumer", "Received"):
         return getattr(import_module("slotwheel.consumer"), name)
+    if name == "AsyncClient":
+        return getattr(import_module("slotwheel.client.asyncclient"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,5 @@
-"""A Flight server that answers each batch at once, and clients that wait for each answer: what the
-transport alone allows, without a wheel, without a disk."""
+"""A server of the wire that answers each frame at once, and clients that wait for each answer: what
+the transport alone allows, without a wheel, without a disk."""
 
 from __future__ import annotations
 
@@ -8,47 +8,80 @@ import threading
 import time
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import flight
+from slotwheel.wire.channel import Channel
+from slotwheel.wire.frames import Frame, FrameLimits, Kind, encode_frame
+from slotwheel.wire.server import Connection, Server
 
 _ANSWER = bytes(36)
 """As long as a receipt of one message."""
+_ENVELOPE_BYTES = 600
+"""Of a batch of one row, besides its value."""
 
 
-class _Echo(flight.FlightServerBase):  # type: ignore[misc]
-    def do_exchange(self, _context: Any, _descriptor: Any, reader: Any, writer: Any) -> None:
-        for _ in reader:
-            writer.write_metadata(pa.py_buffer(_ANSWER))
+class _Echo:
+    """A session."""
+
+    welcome = b""
+    reads = True
+    quiet_s = -1.0
+
+    def __init__(self, connection: Connection, _hello: Frame) -> None:
+        self.limits: FrameLimits = {Kind.BATCH: (24, 1 << 20)}
+        self._connection = connection
+        self._taken = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self._taken
+
+    def take(self, _frame: Frame) -> None:
+        self._taken += 1
+        self._connection.resolved()
+
+    def answers(self) -> list[bytes]:
+        taken, self._taken = self._taken, 0
+        return [encode_frame(Kind.ANSWER, b"", len(_ANSWER)) + _ANSWER] * taken
+
+    def gone(self) -> None: ...
+
+
+class _NoWork:
+    wait_s = 0.25
+
+    def work(self) -> None: ...
 
 
 def _serve(port: Any, over: Any) -> None:
-    server = _Echo("grpc://127.0.0.1:0")
+    server = Server(
+        "127.0.0.1",
+        0,
+        _Echo,
+        _NoWork(),
+        lambda *_: None,
+        lambda error: print(repr(error)),
+        connections_max=10_000,
+        quiet_s=60.0,
+    )
     port.put(server.port)
-    threading.Thread(target=server.serve, daemon=True).start()
-    over.wait()
+    while not over.is_set():
+        server.turn()
 
 
 def _clients(
     port: int, streams: int, seconds: float, value_bytes: int, ready: Any, found: Any
 ) -> None:
-    row = pa.record_batch([pa.array([bytes(value_bytes)])], names=["value"])
+    body = bytes(_ENVELOPE_BYTES + value_bytes)
     counts = [-1] * streams  # until it went well
 
     def one(number: int) -> None:
-        client = flight.FlightClient(f"grpc://127.0.0.1:{port}")
-        descriptor = flight.FlightDescriptor.for_command(b"")
-        writer, reader = client.do_exchange(descriptor)
-        writer.begin(row.schema)
-        writer.write_batch(row)
-        reader.read_chunk()
+        channel = Channel.open(f"127.0.0.1:{port}", b"", {Kind.ANSWER: (0, 100)}, 60.0)
         ready.wait(60)
         count, end = 0, time.perf_counter() + seconds
         while time.perf_counter() < end:
-            writer.write_batch(row)
-            reader.read_chunk()
+            channel.send(Kind.BATCH, bytes(8), body)
+            channel.receive()
             count += 1
-        writer.close()
-        client.close()
+        channel.close()
         counts[number] = count
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(streams)]
@@ -66,7 +99,8 @@ def shares(count: int, processes: int) -> list[int]:
 
 
 def exchanges(streams: int, seconds: float, value_bytes: int, processes: int = 2) -> float:
-    """Batches of one row sent and answered a second, one at a time on each of ``streams``.
+    """Batches of one row sent and answered a second, one at a time on each of ``streams``
+    connections.
 
     Errors: ``RuntimeError`` when a stream failed, ``queue.Empty`` when a process did.
     """

@@ -2,7 +2,7 @@
 
 Each request waits until its message is durable. Beside it, in the same run on the same cores: Redis
 (``appendfsync always``, one ZADD a message from as many connections), by its own load generator;
-and the same single messages by Flight, each caller with a connection of its own.
+and the same single messages by the client, each caller with a connection of its own.
 
     python -m benchmarks.gateway [--seconds 8] [--connections 64,1000] [--idle 5000]
 
@@ -87,8 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
             report.figure(f"messages/s, {_MANY} a request", rate, f"{rate:,.0f}", ">= 120,000")
             report.figure(f"{_MANY} a request, errors", found["errors"], f"{found['errors']}")
             waits = single._measure(gateway.node.address, 64, seconds, _VALUE_BYTES)
-            flight = len(waits) / seconds
-            report.figure("messages/s, 64 Flight clients", flight, f"{flight:,.0f}")
+            rate = len(waits) / seconds
+            report.figure("messages/s, 64 clients", rate, f"{rate:,.0f}")
         report.end(chosen.json)
     return 0
 

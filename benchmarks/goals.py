@@ -38,8 +38,8 @@ _CPU = "node CPU, us/message"
 
 _OF_ONE_CALLER = (
     "The node takes some 450 us of processor time for a message and the client 280, most of it for"
-    " code that is no longer in the processor's cache after a sync. Tried and kept: the append"
-    " edge, 1.5 times as fast as Flight; a single payload read by itself. Tried without a"
+    " code that is no longer in the processor's cache after a sync. Tried and kept: one thread"
+    " for all connections; a single payload read by itself. Tried without a"
     " difference: a sync and an answer by the thread that takes the batch in."
 )
 _OF_64_CALLERS = (

@@ -41,7 +41,7 @@ from .harness import Report, data_directory, options, raw_write_rate, warm_memor
 _ESTIMATE = (
     "a message of 100 B is 150 B in the journal and 165 B in a slot file. At 1 M messages/s that"
     " is 150 MB/s through fdatasync and 165 MB/s written behind it. Processor time, in us a"
-    " message: client 0.5; Flight, checks and copy 0.4; journal 0.1; receipts 0.1; gathering for"
+    " message: client 0.5; wire, checks and copy 0.4; journal 0.1; receipts 0.1; gathering for"
     " the spill 0.3, writing it 0.3: 1.7, so 1.1 M/s on two cores that also run the clients."
     " Spilling costs most: 7200 files have to be opened for each 128 MiB."
 )

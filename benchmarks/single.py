@@ -1,12 +1,11 @@
 """What does one message at a time cost: synchronous sends, one client and many?
 
 Each client sends a message, waits for its receipt, and sends the next; many of them, each with a
-connection of its own, and then as many callers that share one client a process. They send by the
-node's append edge; ``--flight``: by Flight. The raw limits are one write + fdatasync of a journal
-entry of that size, and bare exchanges: as many streams to a Flight server that answers each batch
-at once, without a wheel and without a disk.
+connection of its own, and then as many callers that share one client a process. The raw limits are
+one write + fdatasync of a journal entry of that size, and bare exchanges: as many connections to a
+server of the wire that answers each batch at once, without a wheel and without a disk.
 
-    python -m benchmarks.single [--clients 1,64] [--seconds 10] [--flight]
+    python -m benchmarks.single [--clients 1,64] [--seconds 10]
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--clients", default="1,64", help="how many at once, one figure each")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each figure")
     parser.add_argument("--value-bytes", type=int, default=100)
-    parser.add_argument("--flight", action="store_true", help="no append edge")
     chosen = parser.parse_args(arguments)
     seconds = min(chosen.seconds, 2.0) if chosen.quick else chosen.seconds
     with data_directory(chosen.dir) as directory:
@@ -52,11 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
         warm_memory(1.0 if chosen.warm_gib is None else chosen.warm_gib)
         raw = raw_write_rate(directory, _ENTRY_BYTES, min(2.0, seconds)) / _ENTRY_BYTES
         report.figure("raw write + fdatasync, 1/s", raw, f"{raw:,.0f}")
-        edge = () if chosen.flight else ("--append", "127.0.0.1:0")
-        with BenchNode(directory / "data", *edge) as node:
+        with BenchNode(directory / "data") as node:
             for count in (int(text) for text in chosen.clients.split(",")):
                 bare = exchanges(count, min(3.0, seconds), chosen.value_bytes)
-                report.figure(f"bare exchanges, {count} streams, 1/s", bare, f"{bare:,.0f}")
+                report.figure(f"bare exchanges, {count} connections, 1/s", bare, f"{bare:,.0f}")
                 waits = _measure(node.address, count, seconds, chosen.value_bytes)
                 rate = _tell(report, f"{count} clients", waits, seconds)
                 report.ratio(f"{count} clients to bare exchanges", rate, bare)

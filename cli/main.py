@@ -18,7 +18,7 @@ import click
 
 from ..wheel.errors import SlotwheelError
 from ..wheel.withoutpandas import hide_pandas
-from .shared import Exit, Session, long_name, note_json
+from .shared import Exit, Invocation, long_name, note_json
 from .terminal import echo
 
 PREFIX = "SLOTWHEEL"
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code."""
-    session = Session()
+    session = Invocation()
     try:
         code = cli.main(list(arguments), "slotwheel", standalone_mode=False, obj=session)
     except click.UsageError as error:
@@ -152,7 +152,7 @@ def run(arguments: Sequence[str]) -> int:
     return code or Exit.DONE
 
 
-def _fail(session: Session, fields: dict[str, object], text: str = "") -> None:
+def _fail(session: Invocation, fields: dict[str, object], text: str = "") -> None:
     if session.json:
         _print_error(fields)
     else:
@@ -163,7 +163,7 @@ def _print_error(fields: dict[str, object]) -> None:
     echo(json.dumps({"error": fields}), err=True)
 
 
-def _defect(session: Session, error: Exception) -> int:
+def _defect(session: Invocation, error: Exception) -> int:
     message = f"{type(error).__name__}: {error}"
     if session.json:
         _print_error({"code": "defect", "message": message, "remedy": REPORT})

@@ -112,13 +112,6 @@ def _limits(function: F) -> F:
     " address among them. It has no authentication: keep it on a trusted network.",
 )
 @click.option(
-    "--append",
-    metavar="HOST:PORT",
-    help="Take clients' batches on plain TCP connections, too, which costs less for single"
-    " messages; port 0 takes a free one. Clients ask for it at --listen, under whose host they"
-    " connect. It has no authentication: keep it on a trusted network.",
-)
-@click.option(
     "--metrics",
     metavar="HOST:PORT|off",
     default=DEFAULT_METRICS_ADDRESS,
@@ -266,7 +259,6 @@ def command(
     data: Path,
     data_mode: str,
     listen: str,
-    append: str | None,
     metrics: str,
     http: str | None,
     http_names: tuple[str, ...],
@@ -323,7 +315,6 @@ def command(
         peers={} if among is None else dict(among.peers),
         election_ms=span_ms(election),
         listen=listen,
-        append=append,
         metrics=None if metrics == OFF else metrics,
         http=http,
         http_names=http_names,

@@ -61,7 +61,7 @@ class Exit(IntEnum):
 
 
 @dataclass(slots=True)
-class Session:
+class Invocation:
     """State for the error handler after a command has failed; click's ``ctx.obj``."""
 
     json: bool = False
@@ -263,7 +263,7 @@ def node_addresses(value: str) -> str:
 def note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     """Callback of every ``--json``: the error handler must know it, whatever fails later."""
     if value:
-        ctx.ensure_object(Session).json = True
+        ctx.ensure_object(Invocation).json = True
         # What a client logs is no JSON; the error object comes besides.
         logging.getLogger("slotwheel.client").addHandler(logging.NullHandler())
     return value

@@ -25,6 +25,7 @@ from ..wheel.delay import delay_of, due_times
 from ..wheel.digest import digests
 from ..wheel.errors import SlotwheelError
 from ..wheel.ids import MessageId, id_texts
+from ..wheel.plain import encode_records
 from ..wheel.protocol import StoredBatch
 from ..wheel.request import RequestKey
 from ..wheel.rows import from_columns
@@ -223,7 +224,9 @@ class Batch:
     sequence: int
     shipments: Sequence[Shipment]
     rows: pa.RecordBatch | None = None
-    """Made when it is first sent."""
+    """Made when it is first sent, unless that is by plain rows."""
+    records: bytes = b""
+    """Plain rows, made when it is first sent, of a few single messages."""
     sent_at: float = 0.0
     uncertain: bool = False
     """Whether the node may have stored it without an answer."""
@@ -242,6 +245,16 @@ class Batch:
     @property
     def request(self) -> RequestKey | None:
         return self.shipments[0].request
+
+    @property
+    def count(self) -> int:
+        """How many rows it has."""
+        return self.starts[-1]
+
+    @property
+    def was_made(self) -> bool:
+        """Whether it was made to be sent."""
+        return self.rows is not None or bool(self.records)
 
     def note_content(self, now_ms: int) -> None:
         """Compute the receipts' content digests, before ``rows`` may be dropped."""
@@ -277,6 +290,25 @@ def nbytes_of(messages: Any) -> int:
     if isinstance(messages, pa.RecordBatch):
         return int(messages.nbytes)
     return sum([flat.nbytes for flat in messages])
+
+
+PLAIN_ROWS_MAX, PLAIN_BYTES_MAX = 256, 48 << 10
+"""A batch of more is cheaper as an Arrow batch."""
+
+
+def plain_records(contents: Sequence[Columns | pa.RecordBatch]) -> bytes:
+    """The content of several shipments as plain rows; empty where an Arrow batch is better."""
+    columns = [one for one in contents if isinstance(one, tuple)]
+    if len(columns) < len(contents) or sum(len(one[0]) for one in columns) > PLAIN_ROWS_MAX:
+        return b""
+    try:
+        return encode_records(
+            (due, topic.encode(), partition, key, value, [(k.encode(), v) for k, v in headers])
+            for one in columns
+            for due, topic, partition, key, value, headers in zip(*one, strict=True)
+        )
+    except OverflowError:
+        return b""
 
 
 def gathered(contents: Sequence[Columns | pa.RecordBatch]) -> pa.RecordBatch:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..wheel.errors import NotMaster
+from ..wheel.errors import NotMaster, SlotwheelError
+from ..wheel.protocol import JSON_BYTES_MAX, decode_json
+from ..wire.frames import FrameLimits, Kind
 from .columns import Limits
+from .message import clock_ms
+
+OF_APPENDS: FrameLimits = {Kind.ANSWER: (0, 64 + 8 * JSON_BYTES_MAX)}
+"""What a node sends to who appends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +24,32 @@ class Hello:
     serving: bool
     epoch: int
     master: str
-    append_port: int = 0
-    """Where its append edge listens; 0: it has none."""
-    append_token: str = ""
-    """What tells this edge from others, to which that port may lead from here."""
 
     def check_master(self) -> None:
         """Errors: ``NotMaster``."""
         if not self.serving:
             raise NotMaster(master=self.master)
+
+
+def hello_of(welcome: bytes) -> Hello:
+    """What a node says of itself in its welcome. Errors: ``SlotwheelError``."""
+    fields = decode_json(welcome)
+    alone = "role" not in fields
+    try:
+        limits = fields["limits"]
+        return Hello(
+            str(fields["group"]),
+            Limits(
+                message_bytes=int(limits["message_bytes"]),
+                batch_rows=int(limits["batch_rows"]),
+                batch_bytes=int(limits["batch_bytes"]),
+                horizon_ms=int(limits["horizon_ms"]),
+                clock_ahead_ms=int(fields["now_ms"]) - clock_ms(),
+                requests=int(limits.get("requests", 0)),
+            ),
+            alone or bool(fields["serving"]),
+            0 if alone else int(fields["epoch"]),
+            "" if alone else str(fields["master_address"] or ""),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SlotwheelError("the node's hello is not readable", got=repr(error)) from None

@@ -55,6 +55,7 @@ class HttpLink(LinkPort):
     """A link over HTTP; see ``transport.LinkPort``."""
 
     epoch = 0
+    takes_records = False
 
     def __init__(
         self,

@@ -1,125 +1,84 @@
-"""One connection to a node: the hello, the append exchange, and the thread that reads answers.
+"""A link to a node: one connection of the wire, over which batches go.
 
 A link connects only to a node that accepts appends: with peers, to the master.
 
-Theory: a link lives until its first error and is never repaired; the sender makes a new one and
-sends unanswered batches again. So nothing here retries.
+Theory: waking a thread costs more than sending a small batch. So whoever waits for a receipt may
+read the answers by itself (``read_while``). The reader's thread reads when nobody waits: it is
+woken by a batch that was written for it, and by whoever stops reading while something is
+unanswered; else it looks once a second whether the node has ended the link, or has anything to say.
 
-When a stream ends, Flight finishes both directions of it in the reading thread. To finish writing
-in another thread at that moment aborts the whole process. So a link whose batches are answered, or
-given up, ends by ``cut``, which may be called at any time; only one without answers (``acks="0"``)
-finishes its writing, for its last batches may still be in flight.
+Rules: one thread reads at a time, and one writes. A link lives until its first error, also when a
+reader or writer is interrupted half-way, and is never repaired; the reader's thread reports it.
+The sender makes a new one and sends unanswered batches again, so nothing here retries.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import flight
 
 from ..wheel.errors import NodeUnreachable, NotMaster, SlotwheelError
 from ..wheel.protocol import (
-    HELLO,
+    JSON_BYTES_MAX,
+    NO_BATCH,
     AppendCommand,
     RefusedBatch,
-    channel_options,
-    close_all,
     decode_answer,
     decode_json,
     encode_json,
+    encode_request,
     encode_sequence,
-    split_address,
-    translate,
-    translated,
 )
 from ..wheel.request import RequestKey
-from ..wheel.schema import INPUT
-from .columns import Limits
-from .edgelink import EdgeLink
-from .hello import Hello
-from .message import clock_ms
+from ..wire.channel import Channel, unreachable
+from ..wire.frames import FrameLimits, Kind, decode_action, encode_action, error_of
+from .hello import OF_APPENDS, Hello, hello_of
 from .transport import LinkPort, OnAnswer, OnLost, OpenLink, ReadInThread
 
-# gRPC gives up connecting after the shortest pause between two attempts. It is longer than the time
-# limit of a link's first call, so that this one decides how slow a node may be.
-_OPTIONS = channel_options(reconnect_ms_min=5000, reconnect_ms_max=5000)
-_log = logging.getLogger("slotwheel.client")
-
-_AVOID_S = 60.0
-"""How long, s, an append edge is not tried again that could not be used."""
-_avoided: dict[str, float] = {}
-"""Until when, monotonic, by token: so one of a node that was started again is tried at once."""
-
-_GOODBYE_S = 0.2
+_LOOK_S = 0.1
+"""Who waits for bytes looks so often whether it still has to."""
+_IDLE_LOOK_S = 1.0
 _CLOSE_S = 1.0
+_OF_ACTIONS: FrameLimits = {Kind.RESULT: (8, 16 * JSON_BYTES_MAX)}
 
 
-def connect(address: str) -> Any:
-    """A Flight client for ``host:port``; connects on its first call."""
-    try:
-        return flight.FlightClient(f"grpc://{address}", generic_options=_OPTIONS)
-    except (pa.ArrowException, OSError) as error:
-        raise NodeUnreachable(
-            "not an address", got=repr(address), limit="host:port", remedy=str(error)[:200]
-        ) from None
+class Link(LinkPort):
+    """One connection, open on construction. Errors: those of ``Channel.open``, ``NotMaster``: it is
+    not open, and no batch was sent by it."""
 
-
-def call(client: Any, action: str, fields: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """Call one action. Errors: those that the node answers, ``NodeUnreachable``."""
-    body = flight.Action(action, encode_json(fields))
-    options = flight.FlightCallOptions(timeout=timeout_s)
-    with translated():
-        results = list(client.do_action(body, options))
-        return decode_json(results[0].body.to_pybytes() if results else b"")
-
-
-class FlightLink(LinkPort):
-    """One append exchange over ``client``, open on construction. ``read_in_thread``: runs a
-    function in another thread; this one calls ``on_answer``, and ``on_lost`` once, with the reason,
-    unless ``close`` was called first.
-
-    ``error``: that reason, once it is known. ``epoch``: the master's, 0 without peers.
-
-    ``client`` belongs to it then. Errors: ``NodeUnreachable``.
-    """
+    takes_records = True
 
     def __init__(
         self,
-        client: Any,
-        hello: Hello,
+        address: str,
         command: AppendCommand,
+        timeout_s: float,
         on_answer: OnAnswer,
         on_lost: OnLost,
         read_in_thread: ReadInThread,
     ) -> None:
         self._on_answer = on_answer
         self._on_lost = on_lost
-        self._closed = False
-        self._writing = threading.Lock()
-        self._ending = threading.Lock()
-        self._cut = False
         self._answers = command.acks != "0"
-        self._read_to_the_end = threading.Event()
-        self._reads_in: threading.Thread | None = None
         self.error: SlotwheelError | None = None
-        self._writer: Any = None
-        self._client = client
-        self.group, self.limits, self.epoch = hello.group, hello.limits, hello.epoch
+        self._closed = False
+        self._reading = threading.Lock()
+        self._wanted = threading.Event()  # the reader's thread is needed
+        self._reported = threading.Event()
+        self._reader: threading.Thread | None = None
+        self._written = self._answered = 0
+        self._channel = Channel.open(address, command.encode(), OF_APPENDS, timeout_s)
         try:
-            with translated():
-                descriptor = flight.FlightDescriptor.for_command(command.encode())
-                self._writer, self._reader = self._client.do_exchange(descriptor)
-                self._writer.begin(INPUT)
+            hello = hello_of(self._channel.welcome)
+            hello.check_master()
         except BaseException:
-            if self._writer is not None:
-                self._reader.cancel()
-            close_all(self._writer)
+            self._channel.close()
             raise
+        self.group, self.limits, self.epoch = hello.group, hello.limits, hello.epoch
         read_in_thread(self._read)
 
     def write(
@@ -128,177 +87,226 @@ class FlightLink(LinkPort):
         sequence: int,
         request: RequestKey | None = None,
         *,
-        read: bool = True,  # noqa: ARG002
+        read: bool = True,
     ) -> None:
-        """Send a batch; blocks while the node reads nothing. Errors: ``SlotwheelError``."""
-        metadata = pa.py_buffer(encode_sequence(sequence, request))
+        """Send a batch; blocks while the node reads nothing. ``read``: the answer is to be read,
+        without anybody who waits for it. Errors: ``SlotwheelError``."""
+        body = memoryview(rows.serialize())
+        self._send(Kind.BATCH, encode_sequence(sequence, request), body, read=read)
+
+    def write_records(
+        self, records: bytes, count: int, sequence: int, request: RequestKey | None, *, read: bool
+    ) -> None:
+        self._send(Kind.ROWS, encode_request(sequence, request, count), records, read=read)
+
+    def _send(self, kind: Kind, metadata: bytes, body: bytes | memoryview, *, read: bool) -> None:
+        if self.error is not None:
+            raise self.error
+        self._written += 1
         try:
-            with self._writing:
-                self._writer.write_with_metadata(rows, metadata)
-        except (pa.ArrowException, OSError) as error:
-            # The reading side gets the reason why the stream ended.
-            self._read_to_the_end.wait(0.5)
-            raise self.error or translate(error) from None
+            self._channel.send(kind, metadata, body)
+        except SlotwheelError as error:
+            self._wanted.set()
+            self._reported.wait(0.5)  # the reading side gets the reason
+            raise self._lose(error) from None
+        except BaseException:
+            self._lose(NodeUnreachable("sending was interrupted"))
+            raise
+        if read:
+            self._wanted.set()
+
+    def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:
+        """Read answers in the caller's thread while ``waiting()``, for ``timeout_s`` at most.
+        Returns earlier if another thread reads, or the link is lost."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            end = None if timeout_s is None else time.monotonic() + timeout_s
+            while waiting() and self.error is None and not self._closed:
+                left_s = _LOOK_S if end is None else min(_LOOK_S, end - time.monotonic())
+                if left_s <= 0:
+                    break
+                self._receive(left_s)
+        finally:
+            self._reading.release()
+            if self._unanswered or self.error is not None:
+                self._wanted.set()
 
     def cut(self) -> None:
         """End the link at once; a blocked ``write`` returns with an error."""
-        locked = self._ending.acquire(timeout=_GOODBYE_S)
-        self._cut = True
-        if locked:
-            self._ending.release()
-        self._reader.cancel()
+        self._channel.shut()
+        self._wanted.set()
 
     def close(self) -> None:
         """End the link, wait a moment for the reading thread, and free everything."""
         self._closed = True
         if self._answers:
             self.cut()
-        else:
-            self._send_done()
-        we_read = threading.current_thread() is self._reads_in
-        if not we_read and not self._read_to_the_end.wait(_CLOSE_S):
+        else:  # its last batches may still be on their way
+            self._channel.end_sending()
+            self._wanted.set()
+        if threading.current_thread() is not self._reader and not self._reported.wait(_CLOSE_S):
             self.cut()
-            self._read_to_the_end.wait(_CLOSE_S)
-        close_all(self._writer, self._client)
+            self._reported.wait(_CLOSE_S)
+        self._channel.close()
 
-    def _send_done(self) -> None:
-        with contextlib.suppress(pa.ArrowException, OSError), self._writing, self._ending:
-            if not self._cut and not self._read_to_the_end.is_set():
-                self._writer.done_writing()
+    @property
+    def _unanswered(self) -> bool:
+        return self._answers and self._answered < self._written
+
+    def _lose(self, error: SlotwheelError) -> SlotwheelError:
+        """The reason why the link is lost: the first one."""
+        if self.error is None:
+            self.error = error
+        self.cut()
+        return self.error
 
     def _read(self) -> None:
-        error: SlotwheelError
-        self._reads_in = threading.current_thread()
-        try:
-            while True:
-                chunk = self._reader.read_chunk()
-                metadata = chunk.app_metadata
-                if metadata is None:
-                    continue
-                answer = decode_answer(metadata.to_pybytes())
-                if isinstance(answer, RefusedBatch) and isinstance(answer.error, NotMaster):
-                    self.cut()  # all of it is sent again, to another node
-                    raise answer.error
-                self._on_answer(answer)
-        except StopIteration:
-            error = NodeUnreachable("the node ended the stream")
-        except SlotwheelError as ours:
-            error = ours
-        except (pa.ArrowException, OSError) as theirs:
-            error = translate(theirs)
-        self.error = error
-        self._read_to_the_end.set()
-        if not self._closed:
-            self._on_lost(self, error)
-
-
-def say_hello(client: Any, timeout_s: float) -> Hello:
-    """Errors: those that the node answers, ``NodeUnreachable``."""
-    fields = call(client, HELLO, {}, timeout_s)
-    alone = "role" not in fields
-    try:
-        limits = fields["limits"]
-        return Hello(
-            str(fields["group"]),
-            Limits(
-                message_bytes=int(limits["message_bytes"]),
-                batch_rows=int(limits["batch_rows"]),
-                batch_bytes=int(limits["batch_bytes"]),
-                horizon_ms=int(limits["horizon_ms"]),
-                clock_ahead_ms=int(fields["now_ms"]) - clock_ms(),
-                requests=int(limits.get("requests", 0)),
-            ),
-            alone or bool(fields["serving"]),
-            0 if alone else int(fields["epoch"]),
-            "" if alone else str(fields["master_address"] or ""),
-            int(fields.get("append_port", 0)),
-            str(fields.get("append_token", "")),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise SlotwheelError("the node's hello is not readable", got=repr(error)) from None
-
-
-def open_link(
-    address: str,
-    command: AppendCommand,
-    timeout_s: float,
-    on_answer: OnAnswer,
-    on_lost: OnLost,
-    read_in_thread: ReadInThread,
-) -> LinkPort:
-    """Connect to a node that accepts appends: to its append edge, if it has one that answers, else
-    by Flight. Errors: ``NodeUnreachable``, ``NotMaster``, ``UnsupportedVersion``, and
-    others that a node answers."""
-    client = connect(address)
-    ours = (command, on_answer, on_lost, read_in_thread)
-    try:
-        hello = say_hello(client, timeout_s)
-        hello.check_master()
-        if hello.append_port and time.monotonic() >= _avoided.get(hello.append_token, 0.0):
+        """The reader's thread."""
+        self._reader = threading.current_thread()
+        while self.error is None:
+            self._wanted.wait(_LOOK_S if self._closed else _IDLE_LOOK_S)
+            self._wanted.clear()
+            if not self._reading.acquire(blocking=self._closed):
+                continue  # whoever waits reads
             try:
-                link = EdgeLink(split_address(address)[0], hello, timeout_s, *ours)
-            except NotMaster:
-                raise
-            except (OSError, SlotwheelError) as error:
-                _avoid(address, hello, error)
-            else:
-                close_all(client)
-                return link
-        return FlightLink(client, hello, *ours)
-    except BaseException:
-        close_all(client)
-        raise
+                while self._receive(self._patience_s):
+                    pass
+            finally:
+                self._reading.release()
+            if self._unanswered:  # whoever waits for it may have found this thread reading
+                self._wanted.set()
+        self._reported.set()
+        if not self._closed:
+            self._on_lost(self, self.error)
+
+    @property
+    def _patience_s(self) -> float:
+        return _LOOK_S if self._unanswered or self._closed else 0.0
+
+    def _receive(self, wait_s: float) -> bool:
+        """Handle what comes within ``wait_s``; whether there may be more soon. One thread at a
+        time."""
+        try:
+            frame = self._channel.receive(wait_s)
+            if frame is None:
+                return self._unanswered
+            while frame is not None:
+                self._handle(bytes(frame.body))
+                frame = self._channel.receive_more()
+            return True
+        except SlotwheelError as error:
+            self._lose(error)
+        except BaseException:  # interrupted: what was received may be lost
+            self._lose(NodeUnreachable("reading was interrupted"))
+            raise
+        return False
+
+    def _handle(self, body: bytes) -> None:
+        answer = decode_answer(body)
+        if isinstance(answer, RefusedBatch) and (
+            answer.sequence == NO_BATCH or isinstance(answer.error, NotMaster)
+        ):
+            raise answer.error  # all of it is sent again, perhaps to another node
+        self._answered += 1
+        self._on_answer(answer)
 
 
-def _avoid(address: str, hello: Hello, error: Exception) -> None:
-    now_s = time.monotonic()
-    for token in [token for token, until_s in [*_avoided.items()] if until_s < now_s]:
-        _avoided.pop(token, None)  # several clients may do so at once
-    _avoided[hello.append_token] = now_s + _AVOID_S
-    _log.warning(
-        "slotwheel client: the append edge of the node at %s, port %d, cannot be used (%s): sending"
-        " by Flight, which is slower for single messages",
-        address,
-        hello.append_port,
-        error,
-    )
+class Caller:
+    """Calls of one node, by any number of threads: each has a channel to itself meanwhile, and one
+    that is not needed is kept for the next call."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._idle: list[Channel] = []
+        self._closed = False
+
+    def greet(self, timeout_s: float) -> Hello:
+        """The node's hello, of now. Errors: ``SlotwheelError``."""
+        channel = self._open(timeout_s)
+        hello = hello_of(channel.welcome)
+        self._keep(channel)
+        return hello
+
+    def call(self, action: str, fields: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Errors: those that the node answers, ``NodeUnreachable``."""
+        end = time.monotonic() + timeout_s
+        channel = self._take() or self._open(timeout_s)
+        try:
+            channel.send(Kind.ACTION, encode_action(1, action), encode_json(fields))
+            frame = channel.receive(max(0.0, end - time.monotonic()))
+            if frame is None:
+                raise unreachable(TimeoutError(), self._address)
+            answers_this = decode_action(frame.metadata)[0] == 1
+            if frame.kind not in (Kind.RESULT, Kind.ERROR) or not answers_this:
+                raise NodeUnreachable("an answer to something else", got=str(frame.metadata))
+        except BaseException:
+            channel.close()
+            raise
+        self._keep(channel)
+        if frame.kind == Kind.ERROR:
+            raise error_of(frame)
+        return decode_json(bytes(frame.body))
+
+    def _open(self, timeout_s: float) -> Channel:
+        return Channel.open(self._address, AppendCommand().encode(), _OF_ACTIONS, timeout_s)
+
+    def _take(self) -> Channel | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                channel = self._idle.pop()
+            if not channel.is_stale:
+                return channel
+            channel.close()
+
+    def _keep(self, channel: Channel) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(channel)
+                return
+        channel.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for channel in idle:
+            channel.close()
 
 
-class FlightTransport:
-    """Links and calls to nodes, by Flight."""
+class WireTransport:
+    """Links and calls to nodes."""
 
     @property
     def open_link(self) -> OpenLink:
-        return open_link
+        return Link
 
-    def connect(self, address: str) -> Any:
-        return connect(address)
+    def connect(self, address: str) -> Caller:
+        return Caller(address)
 
-    def greet(self, connection: Any, timeout_s: float, *, of_master: bool) -> None:
-        hello = say_hello(connection, timeout_s)
+    def greet(self, connection: Caller, timeout_s: float, *, of_master: bool) -> None:
+        hello = connection.greet(timeout_s)
         if of_master:
             hello.check_master()
 
     def call(
-        self, connection: Any, action: str, fields: dict[str, Any], timeout_s: float
+        self, connection: Caller, action: str, fields: dict[str, Any], timeout_s: float
     ) -> dict[str, Any]:
-        return call(connection, action, fields, timeout_s)
+        return connection.call(action, fields, timeout_s)
 
     def epoch_of_master(self, address: str, timeout_s: float) -> int:
-        return epoch_of_master(address, timeout_s)
+        """The epoch of the master that a node knows; 0: it knows none, or does not answer."""
+        caller = Caller(address)
+        try:
+            hello = caller.greet(timeout_s)
+        except SlotwheelError:
+            return 0
+        finally:
+            caller.close()
+        return hello.epoch if hello.serving or hello.master else 0
 
-    def end(self, connection: Any) -> None:
-        close_all(connection)
-
-
-def epoch_of_master(address: str, timeout_s: float) -> int:
-    """The epoch of the master that a node knows; 0: it knows none, or does not answer."""
-    client: Any = None
-    try:
-        client = connect(address)
-        hello = say_hello(client, timeout_s)
-    except SlotwheelError:
-        return 0
-    finally:
-        close_all(client)
-    return hello.epoch if hello.serving or hello.master else 0
+    def end(self, connection: Caller) -> None:
+        connection.close()

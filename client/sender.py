@@ -34,7 +34,14 @@ from ..wheel.protocol import AppendCommand, RefusedBatch, StoredBatch
 from ..wheel.schema import times
 from .addresses import Addresses
 from .asking import EpochOfMaster, Suspicion
-from .batch import Batch, ClientObserver, Shipment, gathered
+from .batch import (
+    PLAIN_BYTES_MAX,
+    Batch,
+    ClientObserver,
+    Shipment,
+    gathered,
+    plain_records,
+)
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import Errors
 from .failures import CountedShipment, UnreadFailures
@@ -324,8 +331,9 @@ class Sender:
             with self._changed:
                 self._give_up(batch.shipments[0], _without_requests())
             return
-        rows = self._rows_of(batch)
-        if rows is None:  # given up just now
+        if not batch.was_made:
+            self._make(batch, plain=link.takes_records and self._receipts is None)
+        if not batch.was_made:  # given up just now
             return
         if self._receipts is not None:
             # Now, as an answer is handled under the lock, and drops the rows.
@@ -334,7 +342,11 @@ class Sender:
             if not self._buffer.awaits(batch):
                 return  # given up meanwhile, and reported as never sent
             batch.sent_at = time.monotonic()
-        link.write(rows, batch.sequence, batch.request, read=read)
+        if batch.rows is None:
+            how = batch.sequence, batch.request
+            link.write_records(batch.records, batch.count, *how, read=read)
+        else:
+            link.write(batch.rows, batch.sequence, batch.request, read=read)
         if self._command.acks == "0":
             with self._changed:
                 for shipment in batch.shipments:
@@ -345,19 +357,27 @@ class Sender:
                         shipment.finish(None, self._group)
                 self._notify_of_end()
 
-    def _rows_of(self, batch: Batch) -> pa.RecordBatch | None:
-        """The rows of a batch, joined when it is first sent; None if it was given up."""
-        if batch.rows is None:
-            with self._changed:
-                if not self._buffer.awaits(batch):
-                    return None
-                contents = [shipment.content for shipment in batch.shipments]
+    def _make(self, batch: Batch, *, plain: bool) -> None:
+        """Join the rows of a batch, unless it was given up. ``plain``: by plain rows where that is
+        cheaper."""
+        with self._changed:
+            if not self._buffer.awaits(batch):
+                return
+            contents = [shipment.content for shipment in batch.shipments]
+            nbytes = sum(shipment.nbytes for shipment in batch.shipments)
+        if plain and nbytes <= PLAIN_BYTES_MAX:
+            batch.records = plain_records(contents)
+        if not batch.records:
             rows = gathered(contents)
             with self._changed:
-                batch.rows = rows
-                for shipment in batch.shipments:
-                    shipment.rows = shipment.columns = None
-        return batch.rows
+                self._has_rows(batch, rows)
+
+    def _has_rows(self, batch: Batch, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Under the lock: the rows are the batch's, and no more those of its shipments."""
+        batch.rows = rows
+        for shipment in batch.shipments:
+            shipment.rows = shipment.columns = None
+        return rows
 
     # The reader's thread
 
@@ -368,35 +388,38 @@ class Sender:
     def _answered(self, answer: StoredBatch | RefusedBatch) -> None:
         with self._changed:
             batch = self._buffer.unanswered.get(answer.sequence)
-            if batch is None or batch.rows is None:  # given up earlier
+            if batch is None or not batch.was_made:  # given up earlier
                 return
             if isinstance(answer, StoredBatch):
-                self._stored(batch, batch.rows, answer)
+                self._stored(batch, answer)
             else:
-                self._refused(batch, batch.rows, answer.error)
+                self._refused(batch, answer.error)
             self._notify_of_end()
 
-    def _stored(self, batch: Batch, rows: pa.RecordBatch, answer: StoredBatch) -> None:
+    def _stored(self, batch: Batch, answer: StoredBatch) -> None:
         self._backoff.worked()
         self._addresses.served()
         if self._link is not None:
             self._group = self._link.group
-        if answer.count == rows.num_rows:
-            self._keep_receipts(batch, rows, answer)
+        if answer.count == batch.count and batch.rows is not None:
+            self._keep_receipts(batch, batch.rows, answer)
         for shipment, mine in batch.spans():
             self._buffer.end(shipment)
-            if answer.count == rows.num_rows:
+            if answer.count == batch.count:
                 shipment.finish(answer.part(mine.start, len(mine)), self._group)
             else:
                 shipment.fail(SlotwheelError("a receipt for another batch", got=answer.count))
 
-    def _refused(self, batch: Batch, rows: pa.RecordBatch, error: SlotwheelError) -> None:
+    def _refused(self, batch: Batch, error: SlotwheelError) -> None:
         if error.retryable:
             batch.last_error = self._last_error = error
             batch.uncertain |= isinstance(error, NotRunning) or error.uncertain
             self._buffer.send_again(batch)
             self._back_off()
             return
+        rows = batch.rows
+        if rows is None:
+            rows = self._has_rows(batch, gathered([one.content for one in batch.shipments]))
         bad = {} if batch.shipments[0].whole else self._rows_to_drop(rows, error)
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
         if not bad and (len(batch.shipments) == 1 or not sure):

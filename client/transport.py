@@ -1,8 +1,8 @@
 """How a client reaches a group: what a link and a call are, whatever they are made of.
 
-Flight to a node (``link.py``) and HTTP to a gateway (``http.py``) are used in the same way: batches
-go over a link, which lives until its first error; other requests are calls. All that is decided
-about retries, batches and receipts is decided above.
+The wire to a node (``link.py``) and HTTP to a gateway (``http.py``) are used in the same way:
+batches go over a link, which lives until its first error; other requests are calls. All that is
+decided about retries, batches and receipts is decided above.
 """
 
 from __future__ import annotations
@@ -41,6 +41,14 @@ class LinkPort(Protocol):
     ) -> None:
         """Send a batch. ``read``: False if the caller will wait for the answer in ``read_while``.
         Errors: ``SlotwheelError``: the link is lost."""
+
+    takes_records: bool
+    """Whether it takes plain rows."""
+
+    def write_records(
+        self, records: bytes, count: int, sequence: int, request: RequestKey | None, *, read: bool
+    ) -> None:
+        """As ``write``, of plain rows (``wheel/plain.py``)."""
 
     def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:  # noqa: ARG002
         """Handle answers in this thread while ``waiting()``, if no other thread does. Nothing is

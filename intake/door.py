@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from ..wheel.checks import InputBatch, is_topic
 from ..wheel.errors import Overloaded, UnknownTopic
+from ..wheel.plain import PlainBatch
 from ..wheel.schema import distinct
 
 _NAMED_MAX = 100
@@ -58,10 +59,17 @@ class Door:
         absent = self.absent(one.rows, waited_s)
         if absent == [] or wheel.stored_before(one.producer, one.sequence):
             return
-        if absent is None:
-            raise Overloaded("Kafka is asked whether it has these topics", remedy="Try again")
-        named = absent[:_NAMED_MAX]
+        named = _sure(absent)
         raise UnknownTopic.of(named, pc.index(one.rows.column("topic"), named[0]).as_py())
+
+    def check_plain(self, one: PlainBatch, wheel: StoredPort, waited_s: float) -> None:
+        """The same of plain rows."""
+        topics = [row[1].decode(errors="replace") for row in one.rows]
+        absent = self._absent(list(dict.fromkeys(topics)), waited_s)
+        if absent == [] or wheel.stored_before(one.producer, one.sequence):
+            return
+        named = _sure(absent)
+        raise UnknownTopic.of(named, topics.index(named[0]))
 
     def absent(
         self, rows: pa.RecordBatch, waited_s: float, *, settled: bool = False
@@ -72,12 +80,23 @@ class Door:
         column = _topics_of(rows)
         if column is None:  # the wheel says what is wrong with it
             return []
-        topics = distinct(column)
+        return self._absent(distinct(column), waited_s, settled=settled)
+
+    def _absent(
+        self, topics: list[str], waited_s: float, *, settled: bool = False
+    ) -> list[str] | None:
         if self._topics.knows(topics):
             return []
         # Of a name that no topic has the wheel says what is wrong; Kafka's client would raise.
         asked = [one for one in topics if one not in self._own and is_topic(one)]
         return self._topics.absent(asked, waited_s, settled=settled)
+
+
+def _sure(absent: list[str] | None) -> list[str]:
+    """The absent topics that an error names. Errors: ``Overloaded``: they are not known yet."""
+    if absent is None:
+        raise Overloaded("Kafka is asked whether it has these topics", remedy="Try again")
+    return absent[:_NAMED_MAX]
 
 
 def _topics_of(rows: pa.RecordBatch) -> pa.Array | None:

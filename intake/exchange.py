@@ -3,8 +3,7 @@
 Theory: a client sends batches, and gets an answer to each, in their order. An exchange appends what
 arrived to the wheel, which checks, copies and queues it for the next group commit, and keeps the
 future in line with those before it. How bytes come and go is not known here, and nothing waits:
-whoever moves them asks what may be read, and what can be answered (``append_stream.py``: two
-threads of Flight; ``edge.py``: one thread for all connections).
+whoever moves them (``wire.py``) asks what may be read, and what can be answered.
 
     read -> append -> (line: sequence, future) -> answer
 
@@ -130,15 +129,18 @@ class AppendExchange:
 
     # Reading
 
-    def read(self, batch: pa.RecordBatch | None, metadata: bytes | None) -> None:
-        """A batch arrived, and waits to be appended (``append_waiting``).
+    def read(
+        self, batch: pa.RecordBatch | None, metadata: bytes | None, thrown_away: int = 0
+    ) -> None:
+        """A batch arrived, and waits to be appended (``append_waiting``). ``thrown_away``: bytes of
+        one that was too large to be read.
 
         Errors: ``InvalidBatch``: there is nothing to answer to.
         """
         received_s = time.perf_counter()
         sequence, request = decode_sequence(metadata)
         rows = 0 if batch is None else batch.num_rows
-        nbytes = 0 if batch is None else batch.get_total_buffer_size()
+        nbytes = thrown_away if batch is None else batch.get_total_buffer_size()
         item = _InLine(sequence, request, batch, rows, nbytes, received_s)
         self._read += 1
         self._count(1, item)
@@ -166,9 +168,9 @@ class AppendExchange:
         assert item is not None
         if self._closing.is_set():
             raise NotRunning("the node is shutting down", remedy="Try again in a moment")
-        if item.batch is None:
-            raise InvalidBatch("metadata without a batch", remedy="Send both in one message")
         check_size(item.nbytes, self._wheel.config.batch_bytes_max)
+        if item.batch is None:
+            raise InvalidBatch("metadata without a batch", remedy="Send both in one frame")
         if item.request is not None:
             producer, sequence = item.request.producer, item.request.sequence
         else:

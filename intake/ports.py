@@ -18,6 +18,8 @@ from ..wheel.checks import InputBatch
 from ..wheel.config import WheelConfig
 from ..wheel.errors import SlotwheelError
 from ..wheel.ids import IdMint, MessageId
+from ..wheel.plain import PlainBatch, PlainDone
+from ..wire.channel import Channel
 
 Clock = Callable[[], int]
 """Wall clock, ms since the epoch."""
@@ -51,6 +53,12 @@ class WheelPort(Protocol):
 
         ``NotMaster`` comes at once or by the future, on a standby and when deposed.
         """
+
+    def append_plain(
+        self, batches: Sequence[PlainBatch], now_ms: int, done: PlainDone, *, wake: bool = True
+    ) -> None:
+        """Append plain rows of many callers, each batch stored or refused by itself. ``done`` is
+        called with each batch once, by any thread. ``wake``: as of ``append_all``."""
 
     def stored_before(self, producer: int, sequence: int) -> bool:
         """Whether that entry was appended before."""
@@ -109,18 +117,12 @@ class ClockPort(Protocol):
 
 
 class PeerPort(Protocol):
-    """The part of replication that the Flight server uses: calls that begin with ``PEER_COMMAND``
-    are passed to it unread. ``cut``: ends the caller's connection at once, from any thread. Its
-    ``SlotwheelError``s are sent to the caller."""
+    """The part of replication that the server uses: a connection whose hello begins with
+    ``PEER_COMMAND`` is passed to it."""
 
-    def greet(self, body: bytes) -> bytes:
-        """Answer the action ``PEER_ACTION``."""
-
-    def exchange(self, command: bytes, reader: Any, writer: Any, cut: Callable[[], object]) -> None:
-        """Serve an exchange until it ends."""
-
-    def stream(self, ticket: bytes, cut: Callable[[], object]) -> Any:
-        """Flight's data stream for a ticket."""
+    def serve(self, hello: bytes, channel: Channel) -> None:
+        """Answer the hello and serve the channel until it ends, in a thread of its own. Errors:
+        ``SlotwheelError``: it is sent to the peer."""
 
 
 class IntakeEvents:

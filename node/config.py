@@ -41,8 +41,6 @@ class NodeConfig:
     data: Path
     """The data directory; created if it does not exist."""
     listen: str = DEFAULT_ADDRESS
-    append: str | None = None
-    """Address of the append edge; None: there is none."""
     metrics: str | None = DEFAULT_METRICS_ADDRESS
     """Address of metrics and health; None: they are not served there."""
     http: str | None = None
@@ -94,8 +92,6 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         check_address(self.listen, "--listen")
-        if self.append is not None:
-            check_address(self.append, "--append")
         if self.metrics is not None:
             check_address(self.metrics, "--metrics")
         if self.http is not None:

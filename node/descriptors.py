@@ -11,17 +11,15 @@ import contextlib
 import resource
 
 from ..delivery.embedded.sink import OPEN_FILES_MAX
-from ..intake.connections import CONNECTIONS_MAX
-from ..intake.flight import STREAMS_MAX
+from ..intake.wire import CONNECTIONS_MAX
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
+from ..wire.server import NEWCOMERS_MAX
 
 OTHERS = 100
 """Descriptors besides slot files and topics: segments, state, directories, listeners, Kafka."""
 METRICS_MAX = 64
 """Connections to the port for metrics and health."""
-EDGE_MAX = STREAMS_MAX
-"""Connections to the append edge."""
 CONNECTIONS_MIN = 16
 
 
@@ -36,10 +34,9 @@ def limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def for_connections(config: WheelConfig, limit: int, *, edge: bool = False) -> int:
-    """How many connections clients may have, not counting those to an append edge (``edge``: there
-    is one). Errors: ``InvalidConfiguration``."""
-    files = config.open_handles_max + OPEN_FILES_MAX + OTHERS + METRICS_MAX + edge * EDGE_MAX
+def for_connections(config: WheelConfig, limit: int) -> int:
+    """How many connections clients may have. Errors: ``InvalidConfiguration``."""
+    files = config.open_handles_max + OPEN_FILES_MAX + OTHERS + METRICS_MAX + NEWCOMERS_MAX
     if limit < files + CONNECTIONS_MIN:
         raise InvalidConfiguration(
             "too few files may be open at a time",

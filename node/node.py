@@ -1,6 +1,6 @@
 """One running node: the rooms put together, and the threads that turn them.
 
-    ways in: Flight's own threads, delay topic        seen from outside: metrics and health
+    ways in: wire, delay topic                        seen from outside: metrics and health
                     |                                              |
                   wheel  <-- syncer, slot-files                    +-- Loop, events, status
                     |
@@ -31,8 +31,8 @@ from typing import Any
 
 from ..intake.agreeing import acknowledge_unread
 from ..intake.delay_topic import DelayTopicIntake
-from ..intake.flight import FlightIntake, check_free
 from ..intake.sources import SourceTable
+from ..intake.wire import WireIntake, check_free
 from ..replication.status import missing_votes
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import AddressInUse
@@ -65,7 +65,7 @@ _GATEWAY_GONE_S = 5.0
 _SUCCESSOR_S = 0.2
 SWITCH_INTERVAL_S = 0.002
 """How long a thread keeps the interpreter, s: short, so that the hand is punctual. Not shorter, for
-each thread that waits for the interpreter wakes that often, and each connection has two."""
+each thread that waits for the interpreter wakes that often."""
 EXIT_FATAL = 3
 _SET_BACK = (
     ". Delivery goes on when it has caught up; if it was ahead before, and is right now,"
@@ -128,7 +128,7 @@ class Node:
             if self.config.http is not None:
                 _wait_until_free(self.config.http)
             self._connections_max = descriptors.for_connections(
-                self.config.wheel, descriptors.limit(), edge=self.config.append is not None
+                self.config.wheel, descriptors.limit()
             )
             if self.config.metrics is not None:
                 self._health = HealthServer(
@@ -154,12 +154,11 @@ class Node:
             self.metrics.watch(self._scrape)
             undo.callback(self._stop_threads)
             self._start_threads()
-            self._flight = self._listen()
-            if self._flight.edge is not None:
-                self._threads.loop("append-edge", self._flight.edge.turn)
+            self._wire = self._listen()
+            self._threads.loop("wire", self._wire.turn)
             if self._peers is not None:
                 self._peers.driver.start()
-            self.listening = with_port(self.config.listen, self._flight.port)
+            self.listening = with_port(self.config.listen, self._wire.port)
             if self.config.http is not None:
                 self._gateway = GatewayProcess(self.config, self.listening)
                 self._threads.loop("gateway", self._gateway.turn)
@@ -246,9 +245,9 @@ class Node:
             allowed=(lambda: True) if self._peers is None else self._peers.allowed,
         )
 
-    def _listen(self) -> FlightIntake:
+    def _listen(self) -> WireIntake:
         make = partial(
-            FlightIntake,
+            WireIntake,
             self.wheel,
             self.config.listen,
             self._clock,
@@ -266,27 +265,26 @@ class Node:
             operated_clock=OperatedClock(self._clock, self.wheel, self.events),
             acknowledge=lambda: acknowledge_unread(self.wheel),
             pages=self._pages,
-            edge=self.config.append,
             door=self._out.door,
             commit=self._commit,
         )
         peers = self._peers
         if peers is None:
             return make()
-        flight = make(
+        wire = make(
             group=peers.status,
             step_down=peers.step_down,
             peers=peers.driver.port,
         )
-        peers.on_deposed = flight.depose
-        return flight
+        peers.on_deposed = wire.depose
+        return wire
 
     def _sync(self) -> float:
         work.sync(self.wheel, self.metrics)
         return 0.0
 
     def _commit(self) -> bool:
-        """Commit a group of what is queued, in the edge's thread. Returns whether there was one."""
+        """Commit a group of what is queued, in the wire's thread. Returns whether there was one."""
         try:
             return work.sync(self.wheel, self.metrics, 0.0)
         except Exception as error:  # it may have left entries half-way
@@ -381,7 +379,7 @@ class Node:
             self._hand_over(self._peers)
         if self._master_threads is not None:
             self._master_threads.request_stop()
-        self._flight.close(grace_s=within_s / 4)
+        self._wire.close(grace_s=within_s / 4)
         # The syncer ends last: others may wait for a commit.
         left = self._stop_threads(deadline - _LAST_MARK_S)
         if "syncer" not in left and self._peers is None:

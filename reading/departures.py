@@ -28,7 +28,7 @@ from ..wheel.departurefile import (
     DEPARTURES,
     DEPARTURES_DIRECTORY,
     HEADER_BYTES,
-    Frame,
+    DepartureFrame,
     check_file_header,
     first_ms_of,
     frames,
@@ -168,7 +168,7 @@ class DepartureReader:
 
     def _holding(
         self, path: Path, table: FrameTable, dues: Int64s
-    ) -> Iterator[tuple[Frame, pa.RecordBatch]]:
+    ) -> Iterator[tuple[DepartureFrame, pa.RecordBatch]]:
         """The frames that may have rows of one of these due times (sorted), with their rows."""
         first = np.searchsorted(dues, table["due_from_ms"])
         low = np.append(dues, _AFTER)[first]
@@ -178,14 +178,14 @@ class DepartureReader:
         try:
             with opened(path) as handle:
                 for fields in table[holding].tolist():
-                    frame = Frame(*fields)
+                    frame = DepartureFrame(*fields)
                     yield frame, self._rows(path, handle, frame)
         except FileNotFoundError:
             return
         except OSError as error:
             self._problem(_shown(path), error)
 
-    def _frames(self, path: Path) -> Iterator[tuple[OsHandle, Frame]]:
+    def _frames(self, path: Path) -> Iterator[tuple[OsHandle, DepartureFrame]]:
         shown = _shown(path)
         try:
             with opened(path) as handle:
@@ -199,7 +199,7 @@ class DepartureReader:
         except (Damaged, UnsupportedVersion, OSError) as error:
             self._problem(shown, error)
 
-    def _rows(self, path: Path, handle: OsHandle, frame: Frame) -> pa.RecordBatch:
+    def _rows(self, path: Path, handle: OsHandle, frame: DepartureFrame) -> pa.RecordBatch:
         """The rows of a frame; none where they are damaged."""
         try:
             return frame.decode(handle.pread(frame.nbytes, frame.position), _shown(path))

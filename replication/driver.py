@@ -37,8 +37,8 @@ from .rules.messages import EntryMeta, HardState, PeerMessage
 from .rules.states import Role
 from .rules.timing import NEVER
 from .snapshots.fetching import Fetching
-from .snapshots.pull import SnapshotFetch, SnapshotServer
-from .snapshots.slots import fetch_slot, slot_stream
+from .snapshots.pull import SnapshotFetch, send_snapshot
+from .snapshots.slots import fetch_slot, send_slot
 from .status import status_of
 from .transport.handshake import SLOT, fingerprint
 from .transport.incoming import Incoming
@@ -92,15 +92,14 @@ class Driver:
         self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._backlog = Backlog()
         self._look_asked = False
-        self._snapshots = SnapshotServer(wheel.snapshot, events.event, events.alarm, boottime)
         self.transport = Transport(
             group,
             wheel.config.group,
             wheel.store_id,
             self,
             wheel.entries,
-            self._snapshots.stream,
-            partial(slot_stream, wheel.slot_rows),
+            partial(send_snapshot, wheel.snapshot, events.event, events.alarm),
+            partial(send_slot, wheel.slot_rows),
             key=lambda: fingerprint(wheel.group_key),
             events=events,
             address_of=address_of,
@@ -142,11 +141,11 @@ class Driver:
 
     @property
     def port(self) -> Incoming:
-        """Handles the calls of peers that the Flight server receives."""
+        """Serves the connections of peers that the node's server passes on."""
         return self.transport.incoming
 
     def start(self) -> None:
-        """Start the thread. Call it when the Flight server listens, or just before."""
+        """Start the thread. Call it when the node's server listens, or just before."""
         wheel, now = self._wheel, boottime()
         epoch, vote, voter = wheel.hard()
         self._core = Core(
@@ -175,7 +174,6 @@ class Driver:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
         self._fetching.give_up("the node ends")
-        self._snapshots.stop()
         self.transport.stop(timeout_s)
 
     def leased(self) -> bool:
@@ -314,7 +312,6 @@ class Driver:
         core = self._core
         self._look(now)  # a spill drops old entries, and wakes no one
         self._fetching.watch()
-        self._snapshots.watch()
         if self._effects.publish_master(core):
             self._changed()
         failing = self._failing_since is not None and now - self._failing_since > JOURNAL_FAILS_S

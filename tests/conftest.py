@@ -62,7 +62,7 @@ run and not one for each worker; and what Java has compiled for one test is ther
 The third one uses the built wheel."""
 
 LONG = (
-    *itertools.chain(*TOGETHER),
+    *itertools.chain(*TOGETHER[:2]),
     "test_kafka_troubles",
     "node/test_sources",
     "replay/test_account_follow",
@@ -76,6 +76,7 @@ LONG = (
     "consumer/test_sources",
     "test_departures_after_kills",
     "cli/test_dead_redrive",
+    *TOGETHER[2],
     "test_kill",
     "test_peers_chaos",
     "test_cancel_truth",

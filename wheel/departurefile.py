@@ -121,7 +121,7 @@ _HEADER_TABLE = np.dtype(
 assert _HEADER_TABLE.itemsize == FRAME_BYTES - 4
 _HEADER_FIELDS = list(_HEADER_TABLE.names or ())
 FRAME_TABLE = np.dtype([("position", "<i8"), *_HEADER_TABLE.descr])
-"""The fields of ``Frame``, in their order."""
+"""The fields of ``DepartureFrame``, in their order."""
 
 
 def path_of(first_ms: int) -> str:
@@ -182,7 +182,7 @@ def encode(
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class DepartureFrame:
     """What the header of a frame says. ``position``: of its body in the file."""
 
     position: int
@@ -224,12 +224,12 @@ class Frame:
         return pa.RecordBatch.from_arrays(columns, schema=DEPARTURES)
 
 
-def frames(handle: Handle, path: str, start: int = HEADER_BYTES) -> Iterator[Frame]:
+def frames(handle: Handle, path: str, start: int = HEADER_BYTES) -> Iterator[DepartureFrame]:
     """The complete frames of a file from ``start`` on, in their order, bodies unread. Errors: as of
     ``frame_tables``."""
     for table in frame_tables(handle, path, start):
         for fields in table.tolist():
-            yield Frame(*fields)
+            yield DepartureFrame(*fields)
 
 
 def frame_tables(

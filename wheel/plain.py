@@ -185,7 +185,7 @@ def check_plain(
         begun = _begun(rows, now_ms)
         if _are_good(begun, latest_ms):
             return begun
-    return _rows_of(check_input(_batch_of(rows), config, now_ms))
+    return _rows_of(check_input(batch_of(rows), config, now_ms))
 
 
 def _begun(rows: Sequence[PlainRow], now_ms: int) -> Sequence[PlainRow]:
@@ -238,7 +238,7 @@ def _is_topic(name: bytes) -> bool:
     return name.isascii() and is_topic(name.decode())
 
 
-def _batch_of(rows: Sequence[PlainRow]) -> pa.RecordBatch:
+def batch_of(rows: Sequence[PlainRow]) -> pa.RecordBatch:
     """The rows with the INPUT schema, whatever is in them."""
     if not rows:
         return pa.RecordBatch.from_pylist([], INPUT)

@@ -1,10 +1,10 @@
-"""The Flight protocol, version 1: the messages of a client and a node, without any I/O.
+"""What a client and a node say to each other, version 1, without any I/O.
 
-Theory: Arrow Flight carries record batches; this module fixes the few bytes around them. A client
-opens one ``DoExchange`` whose command names the protocol version, the producer and the durability
-it waits for. Each batch it writes carries its sequence; each answer that comes back carries the
-same sequence and either a receipt (base offset and checks, from which every id follows) or the
-error as JSON. ``(producer, sequence)`` is what makes a repeated batch harmless.
+Theory: the frames of ``wire/`` carry record batches; this module fixes the few bytes around them. A
+client's hello names the protocol version, the producer and the durability it waits for. Each batch
+carries its sequence; each answer that comes back carries the same sequence and either a receipt
+(base offset and checks, from which every id follows) or the error as JSON. ``(producer, sequence)``
+is what makes a repeated batch harmless.
 
 Rules: every decoder checks lengths and versions before it uses a byte, and names both versions
 when they differ. Nothing here opens a socket, so both ends test against the same few functions.
@@ -12,27 +12,16 @@ when they differ. Nothing here opens a socket, so both ends test against the sam
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 
-from .errors import (
-    InvalidBatch,
-    NodeUnreachable,
-    SlotwheelError,
-    UnsupportedVersion,
-    from_wire,
-)
+from .errors import InvalidBatch, SlotwheelError, UnsupportedVersion, from_wire
 from .request import RequestKey, is_request
 from .schema import UInt32s
-from .texts import shown_text
 
 PROTOCOL_VERSION = 1
 VERSION_KEY = "slotwheel"
@@ -79,9 +68,8 @@ ACTIONS = {
 }
 
 PEER_COMMAND = b"SWPEER1"
-"""The first bytes of a command, a ticket or the action ``PEER_ACTION`` with which a peer comes, not
-a client. What follows is replication's own (``replication/transport/handshake.py``)."""
-PEER_ACTION = "peer"
+"""The first bytes of the hello of a peer, not a client. What follows is replication's own
+(``replication/transport/handshake.py``)."""
 
 STEP_DOWN_MAX_S = 60.0
 """The longest that a step-down may take."""
@@ -91,10 +79,9 @@ JSON_BYTES_MAX = 1 << 20
 STORED = 0
 REFUSED = 1
 NO_BATCH = (1 << 64) - 1
-"""The sequence in an answer that answers no batch: the node was deposed while nothing was sent, or
-the append edge answers a hello."""
+"""The sequence in an answer that answers no batch: the node was deposed while nothing was sent."""
 
-# Beside each batch (app_metadata), client to node; the last two only beside a request:
+# Metadata of each batch, client to node; the last two only of a request:
 # +----------+----------+---------+
 # | sequence | producer | request |
 # | u64      | u64      | u64     |
@@ -102,13 +89,16 @@ the append edge answers a hello."""
 _SEQUENCE = struct.Struct(
     "<Q"  # sequence of the batch within its producer; rises by one from batch to batch
 )
+_COUNT = struct.Struct(
+    "<I"  # of plain rows: how many they are; behind the others
+)
 _REQUEST = struct.Struct(
-    "<Q"  # a number that the answer has, too; of this exchange only
+    "<Q"  # a number that the answer has, too; of this connection only
     "Q"  # the request's own producer
     "Q"  # its sequence there: base and digest (request.py)
 )
 
-# Answer (app_metadata without a batch), node to client:
+# Answer, node to client:
 # +--------+----------+-------+----------+-------------+---------+----------------------+
 # | status | reserved | count | sequence | base offset | created | checks, u32 each; or |
 # | u8     | 3 bytes  | u32   | u64      | i64         | i64     | the error as JSON    |
@@ -161,36 +151,32 @@ class RefusedBatch:
 
 @dataclass(frozen=True, slots=True)
 class AppendCommand:
-    """The command of an append exchange. ``producer`` 0 means: no protection from repeats.
-    ``token``: of the append edge that it is for; empty: it goes by Flight."""
+    """A client's hello. ``producer`` 0 means: no protection from repeats."""
 
-    producer: int
+    producer: int = 0
     acks: str = "all"
-    token: str = ""
 
     def encode(self) -> bytes:
-        fields = {"do": "append", "producer": f"{self.producer:x}", "acks": self.acks}
-        return encode_json({**fields, "token": self.token} if self.token else fields)
+        fields = {"producer": f"{self.producer:x}", "acks": self.acks}
+        return encode_json(fields) + b"\n\n"  # so that a web server answers at once that it is one
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
         """Errors: ``UnsupportedVersion``, ``InvalidBatch``."""
         fields = decode_json(body)
         try:
-            if fields["do"] != "append":
-                raise ValueError("'do' is not 'append'")
             producer = int(str(fields["producer"]), 16)
             acks = str(fields.get("acks", "all"))
             if not 0 <= producer < PRODUCER_LIMIT or acks not in ACKS:
                 raise ValueError("producer or acks out of range")
         except (KeyError, ValueError) as error:
             raise InvalidBatch(
-                "not an append command",
+                "not a client's hello",
                 got=repr(body[:200]),
-                limit=f"do append, producer below {PRODUCER_LIMIT:x} (hex), acks {'|'.join(ACKS)}",
+                limit=f"producer below {PRODUCER_LIMIT:x} (hex), acks {'|'.join(ACKS)}",
                 remedy=f"See docs/formats.md ({type(error).__name__}: {error})",
             ) from None
-        return cls(producer, acks, str(fields.get("token", "")))
+        return cls(producer, acks)
 
 
 def split_address(address: str, *, to_listen: bool = False) -> tuple[str, int]:
@@ -229,8 +215,27 @@ def decode_sequence(metadata: bytes | None) -> tuple[int, RequestKey | None]:
         "a batch without a usable sequence",
         got=f"{found} bytes of metadata",
         limit=f"{_SEQUENCE.size} bytes, little-endian, below 2^63; {_REQUEST.size} of a request",
-        remedy="Send each batch with its sequence as app_metadata",
+        remedy="Send each batch with its sequence as metadata",
     )
+
+
+def encode_request(sequence: int, request: RequestKey | None, count: int) -> bytes:
+    """What stands beside plain rows: as beside a batch, and how many they are."""
+    return encode_sequence(sequence, request) + _COUNT.pack(count)
+
+
+def decode_request(metadata: bytes) -> tuple[int, RequestKey | None, int]:
+    """Errors: ``InvalidBatch``."""
+    if len(metadata) < _COUNT.size:
+        raise InvalidBatch(
+            "plain rows without their number",
+            got=f"{len(metadata)} bytes of metadata",
+            limit=f"{_SEQUENCE.size + _COUNT.size} bytes; {_REQUEST.size + _COUNT.size} of a"
+            " request",
+            remedy="See docs/formats.md",
+        )
+    [count] = _COUNT.unpack(metadata[-_COUNT.size :])
+    return *decode_sequence(metadata[: -_COUNT.size]), count
 
 
 def encode_stored(
@@ -272,73 +277,6 @@ def decode_error(body: bytes) -> SlotwheelError:
         return SlotwheelError("the node sent an unreadable error", got=repr(body[:200]))
 
 
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Turn the errors of a call of Flight into ours."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, StopIteration) as error:
-        raise translate(error) from None
-
-
-def translate(error: BaseException) -> SlotwheelError:
-    """The error that a node sent, if it sent one; else ``NodeUnreachable``."""
-    info = getattr(error, "extra_info", b"")
-    if info:
-        return decode_error(bytes(info))
-    text = shown_text(str(error).split(". gRPC client debug context")[0][:300], lines=False)
-    if isinstance(error, pa.ArrowNotImplementedError):
-        return SlotwheelError(f"no slotwheel node answers there: {text}", remedy="Check the port")
-    if "Failed parsing HTTP/2" in text:
-        # Another program is there, as a rule the node's own gateway.
-        return NodeUnreachable(
-            "something answers there that is no slotwheel node",
-            remedy="Check the port; a gateway's address is given as http://HOST:PORT",
-        )
-    reason = next((short for pattern, short in _REASONS if pattern in text), text)
-    where = _ADDRESS.search(text)
-    if where is not None and reason != text:
-        reason = f"{where[1]}: {reason}"
-    return NodeUnreachable(
-        f"node not reachable: {reason}", remedy="Check the address, and that the node runs"
-    )
-
-
-_ADDRESS = re.compile(r"(?:ipv[46]:|errors resolving )(\S+): ")
-_REASONS = (
-    ("Connection refused", "connection refused"),
-    ("Deadline Exceeded", "no answer in time"),
-    ("errors resolving", "its host's name is not known"),
-    ("Network is unreachable", "the network is not reachable"),
-    ("No route to host", "no route to the host"),
-    ("Socket closed", "the connection was closed"),
-    ("Connection reset", "the connection was closed"),
-)
-"""What gRPC's texts contain, and what that is in short."""
-
-
-def channel_options(*, reconnect_ms_min: int, reconnect_ms_max: int) -> list[tuple[str, int]]:
-    """Options of a Flight client. A new channel must really connect, now, and not share the backoff
-    of the one that just failed."""
-    return [
-        ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", reconnect_ms_min),
-        ("grpc.max_reconnect_backoff_ms", reconnect_ms_max),
-        ("grpc.enable_retries", 0),
-        ("grpc.enable_http_proxy", 0),
-    ]
-
-
-def close_all(*ends: Any) -> None:
-    """Close streams and clients of Flight, those that are not None, and ignore their errors.
-    Closing fetches a stream's last status, which a destructor would print on stderr."""
-    for end in ends:
-        with contextlib.suppress(pa.ArrowException, OSError):
-            if end is not None:
-                end.close()
-
-
 def encode_json(fields: dict[str, Any]) -> bytes:
     """A JSON body of this protocol: ``fields`` and the version."""
     return json.dumps({VERSION_KEY: PROTOCOL_VERSION, **fields}).encode()
@@ -362,7 +300,7 @@ def decode_json(body: bytes) -> dict[str, Any]:
     version = fields[VERSION_KEY]
     if type(version) is not int or version != PROTOCOL_VERSION:
         raise UnsupportedVersion(
-            "unknown version of the Flight protocol",
+            "unknown version of the protocol",
             got=f"version {version!r}"[:100],
             limit=f"version {PROTOCOL_VERSION}",
             remedy="Use a client and a node of matching versions",

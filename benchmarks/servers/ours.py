@@ -33,8 +33,7 @@ class Ours(Server):
 
     def command(self) -> list[str]:
         node = [sys.executable, "-m", "slotwheel.cli.main", "node", "--data", str(self._data)]
-        ports = ["--listen", f"127.0.0.1:{self.port}", "--append", "127.0.0.1:0"]
-        return [*node, *ports, "--metrics", "off"]
+        return [*node, "--listen", f"127.0.0.1:{self.port}", "--metrics", "off"]
 
     def environment(self) -> dict[str, str]:
         return {k: v for k, v in os.environ.items() if not k.startswith("SLOTWHEEL_")}

@@ -51,6 +51,10 @@ WINDOW = "window"
 _TURN_S = 0.1
 _UP_TO_DATE_S = 5.0
 """After so long, s, a broker that has restarted names the topics that there are."""
+_STARTS = 5
+"""So often a query is begun whose first Python process Spark does not wait for: it gives it 10 s,
+in which one on a busy machine may not have come up."""
+_NO_PROCESS = "Python worker failed to connect back"
 _END_S = 60.0
 """How long the end waits for a batch that is being processed."""
 
@@ -72,6 +76,23 @@ def follow(
         traced = spark.readStream.format(NAME).option("view", SCAN)
         traced = traced.option(TRACE, audit.settings.traces)
         frame = frame.union(traced.load(",".join(audit.settings.directories)))
+    for left in reversed(range(_STARTS)):
+        error = _run(spark, audit, frame, every_s=every_s, goes_on=goes_on)
+        if error is None:
+            return
+        if not left or _NO_PROCESS not in str(error) or not goes_on():
+            raise error
+
+
+def _run(
+    spark: SparkSession,
+    audit: Audit,
+    frame: DataFrame,
+    *,
+    every_s: float,
+    goes_on: Callable[[], bool],
+) -> Exception | None:
+    """Run a query to its end. Returns Spark's error, if that ended it. Errors: our own."""
     batches = _Batches(spark, audit)
     writer = frame.writeStream.foreachBatch(batches.append)
     writer = writer.option("checkpointLocation", str(audit.folder / CHECKPOINT_NAME))
@@ -86,9 +107,7 @@ def follow(
         query.stop()
     if batches.failure is not None:  # our own error, and not Java's description of it
         raise batches.failure
-    error = query.exception()
-    if error is not None and not batches.refused:
-        raise error
+    return None if batches.refused else query.exception()
 
 
 def _check_state(audit: Audit) -> None:

@@ -1,4 +1,5 @@
-"""The messages between peers, as values. No bytes, no sockets: ``transport/wire.py`` encodes them.
+"""The messages between peers, as values. No bytes, no sockets: they are encoded by
+``transport/encoding.py``.
 
 Theory: messages go one way and may be lost, late, repeated or overtaken; an answer is another
 message. Each names its sender, the sender's store and the sender's epoch. Entries are opaque here:

@@ -1,103 +1,62 @@
 """One open exchange to one peer: messages are written to it, and beats read from it report which
 arrived.
 
-Theory: a Flight exchange is a stream each way. Messages go one way only; the other way carries
+Theory: a channel of the wire goes both ways. Messages go one way only; the other way carries
 *beats*, the count of messages the receiver has read. Beats tell a slow link from a dead one: TCP
 accepts megabytes for a machine that lost its power, and reports nothing for minutes. Within a large
 message TCP is asked: whether the other machine acknowledges more of it, or is silent.
 
 Rules
 - An exchange lives until its first error and is never repaired.
-- Flight finishes a stream in the thread that reads, and finishing it there and elsewhere at once
-  aborts the process. So an exchange ends by ``cut``; the reading thread sees that, and only then
-  ``end`` frees what is left.
-- Nothing waits without a limit: the first call has a timeout, a blocked write ends by ``cut``.
-  Flight's own cancel does not end a write of which TCP has accepted a part; shutting the socket
-  does.
+- It ends by ``cut``, from any thread; the reading thread and the one that writes see that, and only
+  then ``end`` frees what is left.
+- Nothing waits without a limit: the greeting has a timeout, a blocked write ends by ``cut``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import pyarrow as pa
-from pyarrow import flight
+from ...wheel.errors import InvalidBatch, SlotwheelError
+from ...wheel.files import Bytes
+from ...wheel.journal.scan import ENTRY_BYTES_MAX
+from ...wire.channel import Channel, TcpProgress
+from ...wire.frames import Frame, FrameLimits, Kind
+from .encoding import HEADER_BYTES_MAX
+from .handshake import BULK, CONTROL, Greeting
 
-from ...wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
-from ...wheel.protocol import (
-    PEER_ACTION,
-    channel_options,
-    close_all,
-    encode_json,
-    translate,
-    translated,
+# The metadata of a beat that answers messages; one without it asks for an answer.
+# +-----------+
+# | taken u64 |
+# +-----------+
+_TAKEN = struct.Struct(
+    "<Q"  # messages and beats of this exchange that the receiver has read
 )
-from .handshake import Greeting
-from .sockets import Connection, TcpProgress, connecting
-from .wire import ENTRIES
 
-PING = b"SWPG"
-"""Sent in place of a message when there is none: a sign that the link is up."""
-#  0       4            12
-#  +-------+------------+
-#  | magic | taken, u64 |
-#  +-------+------------+
-_BEAT = struct.Struct(
-    "<"
-    "4s"  # magic: "SWPB"
-    "Q"  # messages and pings of this exchange that the receiver has read
-)
-_BEAT_MAGIC = b"SWPB"
-assert _BEAT.size == 12
+MESSAGES: dict[str, FrameLimits] = {
+    CONTROL: {Kind.MESSAGE: (HEADER_BYTES_MAX, 0), Kind.BEAT: (0, 0)},
+    BULK: {Kind.MESSAGE: (HEADER_BYTES_MAX, ENTRY_BYTES_MAX), Kind.BEAT: (0, 0)},
+}
+"""By lane, what the receiver takes."""
+_BEATS: FrameLimits = {Kind.BEAT: (_TAKEN.size, 0)}
+"""What the sender takes."""
 
 GREETING_TIMEOUT_S = 0.5
-_OPTIONS = channel_options(reconnect_ms_min=500, reconnect_ms_max=500)
 _GOODBYE_S = 1.0
 
 
-def encode_beat(acknowledged: int) -> bytes:
-    return _BEAT.pack(_BEAT_MAGIC, acknowledged)
+def encode_beat(taken: int) -> bytes:
+    return _TAKEN.pack(taken)
 
 
-def connect(address: str) -> Any:
-    """A Flight client for ``host:port``; connects on its first call."""
-    with translated():
-        return flight.FlightClient(f"grpc://{address}", generic_options=_OPTIONS)
-
-
-def greet(client: Any, greeting: Greeting) -> Greeting:
-    """Send our greeting; returns that of the node there. Errors: ``SlotwheelError``."""
-    action = flight.Action(PEER_ACTION, greeting.encode())
-    with translated():
-        options = flight.FlightCallOptions(timeout=GREETING_TIMEOUT_S)
-        results = list(client.do_action(action, options))
-        return Greeting.decode(results[0].body.to_pybytes() if results else b"")
-
-
-@contextlib.contextmanager
-def calling(address: str, greeting: Greeting) -> Iterator[tuple[Any, Connection]]:
-    """A Flight client after the greeting, and the connection under it. Both are used by the caller
-    alone, and closed at the end. Errors: ``SlotwheelError``."""
-    client, connection = connect(address), Connection()
-    try:
-        with connecting(address) as connection:
-            greet(client, greeting)
-        yield client, connection
-    finally:
-        close_all(client)
-        connection.close()
-
-
-def refusal(error: Exception) -> flight.FlightServerError:
-    """An error as it is sent to a peer: text for people and all fields, if it is one of ours."""
-    info = encode_json(error.to_wire()) if isinstance(error, SlotwheelError) else b""
-    return flight.FlightServerError(str(error), extra_info=info)
+def open_channel(address: str, greeting: Greeting, limits: FrameLimits) -> Channel:
+    """A channel to a peer that has answered the greeting. ``limits``: of what it may send. Errors:
+    ``SlotwheelError``: it is not reachable, or refuses."""
+    return Channel.open(address, greeting.encode(), limits, GREETING_TIMEOUT_S)
 
 
 class Exchange:
@@ -127,49 +86,48 @@ class Exchange:
         self._lock = threading.Lock()
         self._moved = self.received_at  # when TCP was last seen to move
         self._sent = TcpProgress()
-        with connecting(address) as self._connection:
-            self._open(address, greeting, check)
+        self._channel = open_channel(address, greeting, _BEATS)
+        try:
+            self.peer = Greeting.decode(self._channel.welcome)
+            check(self.peer)
+        except BaseException:
+            self._channel.close()
+            raise
         self._thread = threading.Thread(
             target=self._read, name=f"peer-beats-{greeting.to}", daemon=True
         )
         self._thread.start()
 
-    def _open(self, address: str, greeting: Greeting, check: Callable[[Greeting], None]) -> None:
-        self._client = connect(address)
-        try:
-            self.peer = greet(self._client, greeting)
-            check(self.peer)
-            with translated():
-                descriptor = flight.FlightDescriptor.for_command(greeting.encode())
-                self._writer, self._reader = self._client.do_exchange(descriptor)
-                self._writer.begin(ENTRIES)
-        except BaseException:
-            close_all(self._client)
-            raise
-
-    def write(self, header: bytes, batch: pa.RecordBatch | None = None, nbytes: int = 0) -> None:
-        """Send one message; blocks while the peer reads nothing. One thread at a time.
+    def write(self, header: bytes, entries: Sequence[Bytes]) -> int:
+        """Send one message; blocks while the peer reads nothing. One thread at a time. Returns the
+        bytes of its entries.
 
         Errors: ``SlotwheelError`` when the exchange has ended, for any reason.
         """
+        nbytes = sum(map(len, entries))
+        self._write(nbytes, Kind.MESSAGE, header, *entries)
+        return nbytes
+
+    def ask(self) -> None:
+        """Ask for a beat, where there is no message: whether the link is up. As ``write``."""
+        self._write(0, Kind.BEAT)
+
+    def _write(self, nbytes: int, kind: int, header: bytes = b"", *body: Bytes) -> None:
         with self._lock:
             self._unbeaten.append((nbytes, self._clock()))
             self.unbeaten_bytes += nbytes
         try:
-            if batch is None:
-                self._writer.write_metadata(pa.py_buffer(header))
-            else:
-                self._writer.write_with_metadata(batch, pa.py_buffer(header))
-        except (pa.ArrowException, OSError) as error:
-            # The reading side gets the reason why the stream ended.
+            self._channel.send(kind, header, *body)
+        except SlotwheelError as error:
+            # The reading side gets the reason why the channel ended.
             self._thread.join(_GOODBYE_S / 2)
-            raise self.error or translate(error) from None
+            raise self.error or error from None
 
     def silence(self) -> tuple[float, float]:
         """For how many seconds something has been in flight without a beat and without TCP moving a
         long queue (0.0 if nothing is in flight); and for how many the peer's machine is silent.
         Call it regularly, from one thread."""
-        before, self._sent = self._sent, self._connection.sending()
+        before, self._sent = self._sent, self._channel.progress()
         with self._lock:
             now = self._clock()
             if self._sent.queued and self._sent.acknowledged != before.acknowledged:
@@ -181,38 +139,35 @@ class Exchange:
 
     def cut(self) -> None:
         """End the exchange at once, from any thread; a blocked ``write`` returns with an error."""
-        self._reader.cancel()
-        self._connection.shut()
+        self._channel.shut()
 
     def end(self) -> None:
         """Wait a moment for the reading thread to end, and free all. In the thread that writes."""
-        self._reader.cancel()
+        self._channel.shut()
         self._thread.join(_GOODBYE_S)
-        close_all(self._writer, self._client)
-        self._connection.close()
+        self._channel.close()
 
     def _read(self) -> None:
         try:
-            while True:
-                metadata = self._reader.read_chunk().app_metadata
-                self._beat(b"" if metadata is None else metadata.to_pybytes())
+            while (frame := self._channel.receive()) is not None:
+                self._beat(frame)
                 self._on_change()
-        except StopIteration:
-            self.error = NodeUnreachable("the peer ended the exchange")
-        except SlotwheelError as ours:
-            self.error = ours
-        except (pa.ArrowException, OSError) as theirs:
-            self.error = translate(theirs)
+        except SlotwheelError as error:
+            self.error = error
         self.ended = True
         self._on_change()
 
-    def _beat(self, data: bytes) -> None:
-        magic, acknowledged = _BEAT.unpack(data) if len(data) == _BEAT.size else (b"", 0)
+    def _beat(self, frame: Frame) -> None:
+        size = len(frame.metadata)
+        acknowledged = _TAKEN.unpack(frame.metadata)[0] if size == _TAKEN.size else -1
         with self._lock:
-            if magic != _BEAT_MAGIC or not 0 <= acknowledged - self._acknowledged <= len(
-                self._unbeaten
-            ):
-                raise InvalidBatch("not a peer's answer", got=repr(data[:32]))
+            if not 0 <= acknowledged - self._acknowledged <= len(self._unbeaten):
+                raise InvalidBatch(
+                    "not a peer's answer",
+                    got=f"{size} bytes: {frame.metadata.hex()}",
+                    limit=f"from {self._acknowledged} to"
+                    f" {self._acknowledged + len(self._unbeaten)} messages",
+                )
             self.received_at = self._clock()
             for _ in range(acknowledged - self._acknowledged):
                 self.unbeaten_bytes -= self._unbeaten.popleft()[0]

@@ -23,7 +23,7 @@ from ...wheel.errors import InvalidConfiguration, SlotwheelError, UnsupportedVer
 from ...wheel.journal.segment import STORE_ID_BYTES
 from ...wheel.protocol import JSON_BYTES_MAX, PEER_COMMAND
 
-PEER_VERSION = 3
+PEER_VERSION = 4
 """Version of the handshake, and of how the exchanges between peers are used."""
 CONTROL, BULK, SNAPSHOT, SLOT = LANES = ("control", "bulk", "snapshot", "slot")
 LIVE_S = 2.0

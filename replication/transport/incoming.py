@@ -1,14 +1,16 @@
-"""Messages of peers: checked, decoded and verified in the thread that received them.
+"""Connections of peers: each greeting is checked, and its lane served, in a thread of its own.
 
-Theory: Flight gives each exchange a thread. It reads one message after the other, verifies the
-entries beside it (a CRC an entry, outside the interpreter lock where it matters), and passes it to
-the driver. Beats are sent now and then, and after each ping at once. Passing on never blocks; when
-more is received than the journal could write, the bulk exchange waits *after* the message, beating
-all the while, so that the sender can tell a slow disk from a dead link.
+Theory: on a lane for messages, that thread reads one after the other, verifies the entries behind
+it (a CRC an entry, outside the interpreter lock where it matters), and passes it to the driver.
+Beats are sent now and then, and at once to whoever asks. Passing on never blocks; when more is
+received than the journal could write, the bulk lane waits *after* the message, beating all the
+while, so that the sender can tell a slow disk from a dead link. On a lane for a snapshot or a slot,
+one request is read, and answered with chunks and an end.
 
 Rules: a caller without a valid greeting gets the reason and no further. A malformed message ends
-its exchange, never more. A newer exchange of the same peer ends the older one, which a machine that
-lost its power would otherwise leave open for ever.
+its channel, never more. A newer channel of the same peer and lane ends the older one, which a
+machine that lost its power would otherwise leave open for ever. A snapshot keeps the cleaner from
+deleting, so whoever reads nothing of it is cut off, too.
 """
 
 from __future__ import annotations
@@ -17,19 +19,21 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-import pyarrow as pa
-
-from ...wheel.errors import InvalidBatch, SlotwheelError
+from ...wheel.errors import InvalidBatch, NodeUnreachable, NotRunning, SlotwheelError
+from ...wheel.files import Bytes
 from ...wheel.journal.entry import Entry
+from ...wire.channel import Channel
+from ...wire.frames import Frame, Kind
 from ..rules.messages import PeerMessage
-from . import wire
-from .exchange import PING, encode_beat
-from .handshake import SLOT, SNAPSHOT, Greeting, PeerInstances, check_greeting
+from .encoding import decode, unpack_entries
+from .exchange import MESSAGES, encode_beat
+from .handshake import SNAPSHOT, Greeting, PeerInstances, check_greeting
+from .parts import REQUESTS, SendPart, send_part
 
 SILENT_S = 10.0
-"""An exchange without even a ping for so long, s, is cut."""
+"""A channel is cut on which nothing comes for so long, s, or of which nothing is read."""
 _ROOM_POLL_S = 0.01
 _BEAT_S = 0.2
 _BEAT_BYTES = 1 << 20
@@ -38,6 +42,9 @@ _BEAT_BYTES = 1 << 20
 MakeGreeting = Callable[[str, str], Greeting]
 """(to, lane) to this node's greeting."""
 Receive = Callable[[PeerMessage, Sequence[Entry]], None]
+SendSnapshot = Callable[[Greeting, bytes, SendPart], None]
+"""Sends the parts that a peer's request asks for; returns at the end of them."""
+SendSlot = Callable[[bytes, SendPart], None]
 
 
 class IncomingEvents(Protocol):
@@ -51,19 +58,23 @@ class IncomingEvents(Protocol):
 @dataclass(slots=True, eq=False)
 class _Open:
     greeting: Greeting
-    cut: Callable[[], object]
-    received_at: float
+    channel: Channel
+    waits_since: float | None = None
+    """Since when it waits for the peer to send something, or to read."""
     count: int = 0
     beat_at: float = float("-inf")
     beat_bytes: int = 0
     """Bytes received since the last beat."""
     over: threading.Event = field(default_factory=threading.Event)
 
+    def end(self) -> None:
+        self.over.set()
+        self.channel.shut()
+
 
 class Incoming:
-    """The exchanges that peers opened to this node; implements ``intake.ports.PeerPort``. ``room``:
-    whether more entries can be accepted now. ``snapshot`` and ``slot``: make Flight's data stream
-    for a peer's fetch, from the part of its ticket behind the greeting."""
+    """The channels that peers opened to this node; implements ``intake.ports.PeerPort``. ``room``:
+    whether more entries can be accepted now."""
 
     def __init__(
         self,
@@ -71,8 +82,8 @@ class Incoming:
         instances: PeerInstances,
         receive: Receive,
         room: Callable[[], bool],
-        snapshot: Callable[[Greeting, bytes, Callable[[], object]], Any],
-        slot: Callable[[bytes], Any],
+        snapshot: SendSnapshot,
+        slot: SendSlot,
         events: IncomingEvents,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,64 +99,50 @@ class Incoming:
         self._open: dict[tuple[str, str], _Open] = {}
         self._stopping = False
 
-    def greet(self, body: bytes) -> bytes:
-        """Answer a greeting. Errors: ``InvalidConfiguration``, ``UnsupportedVersion``."""
-        theirs = self._let_in(body)
-        return self._identity(theirs.node_id, theirs.lane).encode()
-
-    def stream(self, ticket: bytes, cut: Callable[[], object]) -> Any:
-        """Flight's data stream for a ticket. Errors: as of ``greet``, ``snapshot`` and ``slot``."""
-        greeting, _, request = ticket.partition(b"\n")
-        theirs = self._let_in(greeting)
-        if theirs.lane == SLOT:
-            return self._slot(request)
-        if theirs.lane != SNAPSHOT:
-            raise InvalidBatch("unknown ticket", got=theirs.lane, limit=f"{SNAPSHOT}, {SLOT}")
-        return self._snapshot(theirs, request, cut)
-
-    def exchange(self, command: bytes, reader: Any, writer: Any, cut: Callable[[], object]) -> None:
-        """Read an exchange to its end. Errors: those of ``greet``; ``InvalidBatch``,
-        ``Damaged``."""
-        greeting = self._let_in(command)
-        key = (greeting.node_id, greeting.lane)
-        mine = _Open(greeting, cut, self._clock())
+    def serve(self, hello: bytes, channel: Channel) -> None:
+        """Answer a greeting, and serve its lane to the end. Errors: ``InvalidConfiguration``,
+        ``UnsupportedVersion``: the peer is refused; ``InvalidBatch``, ``Damaged``: it sent what it
+        may not; those of a snapshot or a slot."""
+        theirs = self._let_in(hello)
+        channel.limits = MESSAGES.get(theirs.lane, REQUESTS)
+        channel.send(Kind.WELCOME, b"", self._identity(theirs.node_id, theirs.lane).encode())
+        mine = _Open(theirs, channel)
+        key = (theirs.node_id, theirs.lane)
         with self._lock:
+            if self._stopping:
+                return
             older = self._open.get(key)
             self._open[key] = mine
         if older is not None:
-            older.over.set()
-            older.cut()
+            older.end()
         try:
-            while not self._stopping and not mine.over.is_set():
-                if not self._receive_one(mine, reader, writer):
-                    break
-        except SlotwheelError as error:
-            self._events.broken(greeting.node_id, error)
-            raise
+            if theirs.lane in MESSAGES:
+                self._receive_all(mine)
+            else:
+                self._answer(mine)
         finally:
             with self._lock:
                 if self._open.get(key) is mine:
                     del self._open[key]
-                last = all(node_id != greeting.node_id for node_id, _ in self._open)
-            if last:
-                self._instances.gone(greeting.node_id, greeting.instance)
+                left = {lane for node_id, lane in self._open if node_id == theirs.node_id}
+            if theirs.lane in MESSAGES and not left & MESSAGES.keys():
+                self._instances.gone(theirs.node_id, theirs.instance)
 
     def watch(self) -> None:
-        """Cut exchanges whose peer is silent. Call it regularly."""
-        now = self._clock()
+        """Cut channels whose peer is silent, or reads nothing. Call it regularly."""
+        before = self._clock() - SILENT_S
         with self._lock:
-            silent = [one for one in self._open.values() if now - one.received_at > SILENT_S]
-        for one in silent:
-            one.over.set()
-            one.cut()
+            waiting = [(one, one.waits_since) for one in self._open.values()]
+        for one, since in waiting:
+            if since is not None and since < before:
+                one.end()
 
     def stop(self) -> None:
-        self._stopping = True
         with self._lock:
+            self._stopping = True
             left = list(self._open.values())
         for one in left:
-            one.over.set()
-            one.cut()
+            one.end()
 
     def _let_in(self, body: bytes) -> Greeting:
         node_id = ""
@@ -159,45 +156,48 @@ class Incoming:
             raise
         return theirs
 
-    def _receive_one(self, mine: _Open, reader: Any, writer: Any) -> bool:
-        """Read one message and pass it on. Returns whether another may follow."""
-        try:
-            chunk = reader.read_chunk()
-        except pa.ArrowInvalid as error:
-            raise InvalidBatch(
-                f"not an exchange of peers: {str(error)[:300]}",
-                remedy="Run the same version of slotwheel on every peer",
-            ) from None
-        except (StopIteration, pa.ArrowException, OSError):
-            return False  # it ended, was cut, or its connection is lost
-        mine.received_at = self._clock()
-        self._instances.touch(mine.greeting.node_id, mine.greeting.instance, mine.received_at)
-        metadata = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
-        is_ping = metadata == PING
-        if not is_ping:
-            self._hand_on(mine, metadata, chunk.data)
-        try:
-            if chunk.data is not None and not self._room():
-                self._wait_for_room(mine, writer)
-            mine.count += 1
-            due = mine.received_at - mine.beat_at >= _BEAT_S or mine.beat_bytes >= _BEAT_BYTES
-            if is_ping or due:
-                self._beat(mine, writer)
-        except (pa.ArrowException, OSError):
-            return False
-        return True
+    # -- a lane for messages ---------------------------------------------------------------------
 
-    def _beat(self, mine: _Open, writer: Any) -> None:
-        mine.beat_at = mine.received_at
+    def _receive_all(self, mine: _Open) -> None:
+        try:
+            while not mine.over.is_set():
+                self._receive_one(mine)
+        except NodeUnreachable:
+            raise  # it ended, was cut, or its connection is lost
+        except SlotwheelError as error:
+            self._events.broken(mine.greeting.node_id, error)
+            raise
+
+    def _receive_one(self, mine: _Open) -> None:
+        frame = self._next(mine)
+        now = self._clock()
+        self._instances.touch(mine.greeting.node_id, mine.greeting.instance, now)
+        asked = frame.kind == Kind.BEAT
+        if not asked:
+            self._hand_on(mine, frame)
+        if frame.body and not self._room():
+            self._wait_for_room(mine)
+        mine.count += 1
+        if asked or now - mine.beat_at >= _BEAT_S or mine.beat_bytes >= _BEAT_BYTES:
+            self._beat(mine, now)
+
+    def _next(self, mine: _Open) -> Frame:
+        mine.waits_since = self._clock()
+        frame = mine.channel.receive()
+        mine.waits_since = None
+        assert frame is not None, "nothing was to end the waiting"
+        return frame
+
+    def _beat(self, mine: _Open, now: float) -> None:
+        mine.beat_at = mine.waits_since = now
         mine.beat_bytes = 0
-        writer.write_metadata(pa.py_buffer(encode_beat(mine.count)))
+        mine.channel.send(Kind.BEAT, encode_beat(mine.count))
+        mine.waits_since = None
 
-    def _hand_on(self, mine: _Open, header: bytes, batch: pa.RecordBatch | None) -> None:
+    def _hand_on(self, mine: _Open, frame: Frame) -> None:
         greeting = mine.greeting
-        entries: Sequence[Entry] = ()
-        if batch is not None:
-            entries = wire.unpack_entries(batch, f"peer {greeting.node_id}")
-        message = wire.decode(header, entries)
+        entries = unpack_entries(frame.body, f"peer {greeting.node_id}")
+        message = decode(frame.metadata, entries)
         sender = (message.sender, message.to, message.store)
         if sender != (greeting.node_id, greeting.to, greeting.store):
             raise InvalidBatch(
@@ -206,13 +206,31 @@ class Incoming:
                 limit=f"{greeting.node_id} to {greeting.to}",
                 remedy="Run the same version of slotwheel on every peer",
             )
-        if batch is not None:
-            mine.beat_bytes += batch.nbytes
+        mine.beat_bytes += len(frame.body)
         self._receive(message, entries)
 
-    def _wait_for_room(self, mine: _Open, writer: Any) -> None:
-        while not self._room() and not mine.over.is_set() and not self._stopping:
-            mine.received_at = self._clock()
-            if mine.received_at - mine.beat_at >= _BEAT_S:
-                self._beat(mine, writer)
+    def _wait_for_room(self, mine: _Open) -> None:
+        while not self._room() and not mine.over.is_set():
+            now = self._clock()
+            if now - mine.beat_at >= _BEAT_S:
+                self._beat(mine, now)
             mine.over.wait(_ROOM_POLL_S)
+
+    # -- a lane for a snapshot or a slot ---------------------------------------------------------
+
+    def _answer(self, mine: _Open) -> None:
+        request = bytes(self._next(mine).body)
+
+        def send(second: int, position: int, data: Bytes) -> None:
+            mine.waits_since = self._clock()
+            send_part(mine.channel, second, position, data)
+            mine.waits_since = None
+
+        try:
+            if mine.greeting.lane == SNAPSHOT:
+                self._snapshot(mine.greeting, request, send)
+            else:
+                self._slot(request, send)
+        except (LookupError, OSError) as error:
+            raise NotRunning(str(error), remedy="It is asked again in a moment") from None
+        mine.channel.send(Kind.END)

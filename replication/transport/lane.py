@@ -24,11 +24,11 @@ from typing import Protocol
 
 from ...wheel.backoff import Backoff
 from ...wheel.errors import NodeUnreachable, SlotwheelError
-from .exchange import PING, Exchange
+from .exchange import Exchange
 from .handshake import is_refusal
 from .outbox import SendQueue
 
-PING_S = 0.5
+ASK_S = 0.5
 LINK_SILENT_S = 2.0
 """Without a beat, and without TCP moving, for so long, s, the link is dead. A peer whose machine
 still acknowledges gets more time, by the bytes it has received."""
@@ -177,21 +177,19 @@ class Lane:
     def _turn(self, exchange: Exchange) -> None:
         with self._changed:
             if not self._ready(exchange):
-                self._changed.wait(PING_S)
+                self._changed.wait(ASK_S)
             if self._stopping or exchange.ended:
                 return
             ready = self._ready(exchange)
         now = self._clock()
         parcel = self._box.pop(now) if ready else None
         if parcel is not None:
-            header, batch, nbytes = parcel
             self._written = now
-            exchange.write(header, batch, nbytes)
+            self.sent_bytes += exchange.write(*parcel)
             self.sent_messages += 1
-            self.sent_bytes += nbytes
-        elif now - self._written >= PING_S:
+        elif now - self._written >= ASK_S:
             self._written = now
-            exchange.write(PING)
+            exchange.ask()
 
     def _ready(self, exchange: Exchange) -> bool:
         self._wants_room = exchange.unbeaten_bytes >= WINDOW_BYTES

@@ -13,11 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import pyarrow as pa
-
+from ...wheel.files import Bytes
 from ...wheel.journal.entry import Entry
 from ..rules.messages import Append, Heartbeat, PeerMessage
-from . import wire
+from .encoding import encode, pack_entries
 
 MESSAGES_MAX = 256
 STALE_S = 1.0
@@ -29,8 +28,8 @@ SHIPMENT_BYTES = 4 << 20
 LoadEntries = Callable[[int, int, int], Sequence[Entry]]
 """(first, last, bytes_max) to entries: at least one from ``first`` on. ``LookupError``: it is not
 in the journal any more."""
-Parcel = tuple[bytes, pa.RecordBatch | None, int]
-"""Header, entries, bytes of the entries."""
+Parcel = tuple[bytes, Sequence[Bytes]]
+"""A message's header, and its entries, in parts."""
 
 
 class Outbox:
@@ -57,7 +56,7 @@ class Outbox:
             while self._waiting:
                 put_at, message = self._waiting.popleft()
                 if now - put_at <= STALE_S:
-                    return wire.encode(message), None, 0
+                    return encode(message), ()
         return None
 
     def clear(self) -> None:
@@ -117,7 +116,7 @@ class Shipments:
                 return None
             append = self._waiting.popleft()
         if not append.entries:
-            return wire.encode(append), None, 0
+            return encode(append), ()
         entries = self._loaded(append)
         if not entries:
             return None
@@ -132,8 +131,7 @@ class Shipments:
             append = replace(append, entries=append.entries[:count])
             with self._lock:
                 self._waiting.appendleft(rest)
-        batch = wire.pack_entries(entries)
-        return wire.encode(append), batch, batch.nbytes
+        return encode(append), pack_entries(entries)
 
     def _loaded(self, append: Append) -> Sequence[Entry]:
         """The entries an append begins with; none if they are not those it was made for."""

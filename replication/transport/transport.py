@@ -1,10 +1,10 @@
-"""Mailboxes between peers over Arrow Flight: send messages, and receive those of others.
+"""Mailboxes between peers over the wire: send messages, and receive those of others.
 
 Theory: each ordered pair of peers has links of its own: A's messages to B go over exchanges that A
 opened, B's answers over those that B opened. So no thread waits for an answer on a connection, a
 network that is cut one way only looks like what it is, and a message needs no number.
 
-    driver -- send --> Outbox ----> lane "control" --> exchange --> B's Flight server
+    driver -- send --> Outbox ----> lane "control" --> exchange --> B's server
                   \\-> Shipments -> lane "bulk" ----> exchange -->    |
                          ^ load(first, last, bytes)                  v
                         wheel                        B's Incoming -> receive -> B's driver
@@ -20,7 +20,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...wheel.errors import SlotwheelError
 from ...wheel.journal.entry import Entry
@@ -28,7 +28,7 @@ from ..rules.group import Group
 from ..rules.messages import Append, PeerMessage
 from .exchange import Exchange
 from .handshake import BULK, CONTROL, Greeting, PeerInstances, check_greeting, is_refusal
-from .incoming import Incoming
+from .incoming import Incoming, SendSlot, SendSnapshot
 from .lane import REFUSED_PAUSE_S, Lane
 from .outbox import LoadEntries, Outbox, Shipments
 
@@ -60,9 +60,8 @@ class Transport:
     """All links of one node. Thread-safe.
 
     ``store``: this node's store id. ``key``: the fingerprint of the group's key, empty while it is
-    not known. ``load``: see ``outbox.LoadEntries``. ``snapshot``, ``slot``: see
-    ``incoming.Incoming``. ``address_of``: where to connect to, when that is not what the group's
-    list says (tests).
+    not known. ``load``: see ``outbox.LoadEntries``. ``snapshot``, ``slot``: answer the request of a
+    peer. ``address_of``: where to connect to, when that is not what the group's list says (tests).
     """
 
     def __init__(
@@ -72,8 +71,8 @@ class Transport:
         store: bytes,
         receiver: Receiver,
         load: LoadEntries,
-        snapshot: Callable[[Greeting, bytes, Callable[[], object]], Any],
-        slot: Callable[[bytes], Any],
+        snapshot: SendSnapshot,
+        slot: SendSlot,
         *,
         key: Callable[[], str] = str,
         events: ReplicationEvents,

@@ -6,7 +6,6 @@ One table for the command line, one for the client; and the node is as well afte
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import struct
 import time
@@ -20,7 +19,6 @@ import lmdb
 import psutil
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from slotwheel import (
     Client,
@@ -38,12 +36,13 @@ from slotwheel.wheel.protocol import (
     AppendCommand,
     RefusedBatch,
     decode_answer,
-    encode_json,
     encode_sequence,
 )
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import HEADERS
+from slotwheel.wire.frames import Kind, encode_hello, error_of
 from support.damage import flip
+from support.exchange import RawClient, batch_frame
 from support.nodeprocess import NodeProcess, json_lines, run_cli, run_process
 
 MIB = 1 << 20
@@ -349,25 +348,18 @@ def test_a_due_time_beyond_the_horizon_is_told_as_a_time(node: NodeProcess) -> N
 # Hostile clients
 
 
-def answer_to(address: str, batch: pa.RecordBatch, command: bytes) -> SlotwheelError | None:
-    """The error a raw client gets for one batch; None if it was stored."""
-    with flight.FlightClient(f"grpc://{address}") as client:
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(command))
-        try:
-            writer.begin(batch.schema)
-            writer.write_with_metadata(batch, pa.py_buffer(encode_sequence(0)))
-            writer.done_writing()
-            answer = decode_answer(reader.read_chunk().app_metadata.to_pybytes())
-            return answer.error if isinstance(answer, RefusedBatch) else None
-        except flight.FlightError as failure:
-            fields = json.loads(failure.extra_info)
-            kinds = {kind.code: kind for kind in (InvalidBatch, UnsupportedVersion)}
-            return kinds[fields["code"]](
-                fields["message"], got=fields["got"], limit=fields["limit"]
-            )
-        finally:
-            with contextlib.suppress(pa.ArrowException):
-                writer.close()
+def answer_to(
+    address: str, batch: pa.RecordBatch, hello: bytes = AppendCommand(0).encode()
+) -> SlotwheelError | None:
+    """The error that a raw client gets for one batch; None if it was stored."""
+    with RawClient(address, encode_hello(hello), batch_frame(batch, encode_sequence(0))) as client:
+        frame = client.frame()
+        if frame.kind == Kind.WELCOME:
+            frame = client.frame()
+        if frame.kind == Kind.ERROR:
+            return error_of(frame)
+        answer = decode_answer(bytes(frame.body))
+        return answer.error if isinstance(answer, RefusedBatch) else None
 
 
 def rows(count: int, value: bytes = b"v") -> pa.RecordBatch:
@@ -386,21 +378,17 @@ def lying() -> pa.RecordBatch:
 
 
 def test_hostile_clients_cost_neither_the_node_nor_its_memory(node: NodeProcess) -> None:
-    append = AppendCommand(0).encode()
     process, rng = psutil.Process(node.running.pid), Random(5)
 
     def attack() -> None:
-        too_many = answer_to(node.address, rows(6001), append)
+        too_many = answer_to(node.address, rows(6001))
         assert isinstance(too_many, InvalidBatch)
         assert (too_many.got, too_many.limit) == ("6001", "6000")
-        too_large = answer_to(node.address, rows(64, b"x" * MIB), append)
+        too_large = answer_to(node.address, rows(64, b"x" * MIB))
         assert isinstance(too_large, InvalidBatch)
         assert "bytes" in str(too_large.limit)
-        assert isinstance(answer_to(node.address, lying(), append), InvalidBatch)
-        other = encode_json({"do": "append", "producer": "0"})
-        other = other.replace(b'"slotwheel": 1', b'"slotwheel": 99')
-        other = other.replace(b'"slotwheel":1', b'"slotwheel":99')
-        version = answer_to(node.address, rows(1), other)
+        assert isinstance(answer_to(node.address, lying()), InvalidBatch)
+        version = answer_to(node.address, rows(1), b'{"slotwheel": 99, "producer": "0"}')
         assert isinstance(version, UnsupportedVersion), version
         assert "99" in str(version)
         assert "1" in str(version.limit)
@@ -424,4 +412,4 @@ def test_hostile_clients_cost_neither_the_node_nor_its_memory(node: NodeProcess)
             break
     else:
         pytest.fail(f"memory of refused batches is kept: {[size // MIB for size in sizes]} MiB")
-    assert answer_to(node.address, rows(3), append) is None
+    assert answer_to(node.address, rows(3)) is None

@@ -25,7 +25,7 @@ from support.waiting import eventually
 def group() -> Iterator[FakeGroup]:
     with FakeGroup() as made:
         for number, server in enumerate(made.servers):
-            server._group = seen_by(made, number)
+            server.actions._group = seen_by(made, number)
         yield made
 
 
@@ -103,7 +103,7 @@ def test_step_down_prints_the_new_master(
     assert capsys.readouterr().out == f"{group.addresses[1]}\n"
     assert main.run(["step-down", "--node", group.addresses[0], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"master_address": group.addresses[2]}
-    group.servers[2]._hand_over = lambda _timeout_s: False
+    group.servers[2].actions._hand_over = lambda _timeout_s: False
     assert main.run(["step-down", "--node", everywhere, "--timeout", "1s"]) == 1
     assert "the master goes on" in capsys.readouterr().err
 
@@ -136,7 +136,8 @@ def test_without_a_master_the_error_names_every_peer(
 
 def test_a_node_without_peers_cannot_step_down(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeGroup(1) as alone:
-        alone.servers[0]._group = alone.servers[0]._hand_over = None
+        actions = alone.servers[0].actions
+        actions._group = actions._hand_over = None
         with Client(alone.addresses[0]) as client:
             assert "replication" not in client.status()
         assert main.run(["step-down", "--node", alone.addresses[0]]) == 1

@@ -18,13 +18,13 @@ import pytest
 
 from slotwheel import Client, Message
 from slotwheel.cli.main import run
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.checks import REDELIVERED_ID_HEADER
 from slotwheel.wheel.errors import NotRunning
 from support import replayrun
 from support.fakewheel import FakeWheel
 from support.nodeprocess import NodeProcess, command_line, environment, run_cli
 from support.replayrun import NOW_MS, START_MS, TOPIC
+from support.served import ServedIntake
 from support.waiting import eventually
 
 ROWS = 300
@@ -221,7 +221,7 @@ def test_it_ends_with_how_to_go_on(
             raise NotRunning("the node stops")
 
     wheel.before_append = stop_after_three
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+    server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
     address = f"127.0.0.1:{server.port}"
     try:
         assert run(to_fake(address, directories)) == 1
@@ -250,7 +250,7 @@ def test_ctrl_c_while_sending(directories: list[str], number: signal.Signals) ->
     """The node takes nothing at the moment, and whoever waits for it has had enough."""
     wheel = FakeWheel()
     wheel.has_room.clear()
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+    server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
     command = to_fake(f"127.0.0.1:{server.port}", directories, "--timeout", "60s")
     process = subprocess.Popen(
         command_line(*command),

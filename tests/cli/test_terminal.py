@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import flight
 
 import slotwheel.cli
 from slotwheel.cli import main
@@ -23,7 +21,7 @@ from slotwheel.client.client import Client
 from slotwheel.client.httpconnection import GatewayAnswer
 from slotwheel.node.logs import JsonLines, TextLines
 from slotwheel.wheel.errors import InvalidMessage, SlotwheelError, from_wire
-from slotwheel.wheel.protocol import translate
+from slotwheel.wheel.protocol import decode_error
 from slotwheel.wheel.texts import shown_text, visible_text
 
 ROOM = Path(slotwheel.cli.__file__).parent
@@ -136,9 +134,8 @@ def test_no_command_prints_but_by_the_function_that_does_so() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        translate(flight.FlightUnavailableError(HOSTILE)),
-        translate(pa.ArrowNotImplementedError(HOSTILE)),
-        translate(flight.FlightServerError("x", extra_info=json.dumps({"message": HOSTILE}))),
+        decode_error(HOSTILE.encode()),
+        decode_error(json.dumps({"message": HOSTILE}).encode()),
         GatewayAnswer(502, HOSTILE.encode()).error(),
         GatewayAnswer(400, json.dumps({"message": HOSTILE, "got": HOSTILE}).encode()).error(),
         GatewayAnswer(429, json.dumps({"code": "overloaded", "remedy": HOSTILE}).encode()).error(),

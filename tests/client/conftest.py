@@ -1,4 +1,4 @@
-"""Fixtures of the client's tests: a wheel made up, behind a real Flight server."""
+"""Fixtures of the client's tests: a wheel made up, behind a real server of the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client against a real Flight server on loopback, with a small wheel behind it."""
+"""The client against a real server on loopback, with a small wheel behind it."""
 
 from __future__ import annotations
 

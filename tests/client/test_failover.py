@@ -8,12 +8,12 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from pyarrow import flight
 
 from slotwheel import Client, Message, NodeUnreachable, NotRunning, UnknownId
-from slotwheel.wheel.errors import NotMaster
+from slotwheel.wheel.errors import NotMaster, UnsupportedVersion
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
+from support.echoserver import echoing, refuse
 from support.fakegroup import FakeGroup
 from support.fakewheel import FakeWheel
 from support.stopwatch import Stopwatch
@@ -101,9 +101,9 @@ def test_a_deposed_master_sends_the_client_on() -> None:
 def test_a_quiet_client_leaves_a_deposed_master() -> None:
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
         client.send("t", b"1", delay=60).result(10)
-        assert len(group.servers[0]._calls.streams) == 1
+        assert group.servers[0].server.open == 1
         group.elect(1)
-        eventually(lambda: not group.servers[0]._calls.streams, 10)
+        eventually(lambda: not group.servers[0].server.open, 10)
         client.send("t", b"2", delay=60).result(10)
         assert len(group.wheels[0].early) == 1  # it was not even asked
         assert group.wheel.values() == [b"1", b"2"]
@@ -223,40 +223,22 @@ def test_peers_that_point_at_each_other() -> None:
         receipt.result(5)
 
 
-def test_a_master_that_takes_streams_and_drops_them_is_not_hammered() -> None:
-    class Liar(FakeWheel):
-        """Serves by what it says, and not by what it does."""
-
-        def append(self, *args, **named):  # type: ignore[no-untyped-def]
-            raise NotMaster
-
-    with FakeGroup() as group:
-        group.servers[0]._wheel = liar = Liar(log=group.log)
-        with Client(group.addresses, timeout_s=20) as client:
-            receipt = client.send("t", b"x", delay=60)
-            time.sleep(1.0)
-            assert not receipt.done()
-            assert group.proxies[0].connections <= 30
-            group.elect(1)
-            liar.serving = False
-            receipt.result(5)
-
-
-def test_a_stream_that_is_refused_at_once_says_nothing_on_stderr(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_master_that_takes_batches_and_refuses_them_is_not_hammered(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Deposed between the hello and the stream: an end that nobody closed complains when freed."""
+    """It serves by what its welcome says, and not by what it does."""
 
-    def refuse() -> None:
+    def refuse_it(*_args: object, **_named: object) -> None:
         raise NotMaster
 
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
-        monkeypatch.setattr(group.servers[0], "_check_master", refuse)
+        monkeypatch.setattr(group.wheels[0], "append", refuse_it)
         receipt = client.send("t", b"x", delay=60)
-        eventually(lambda: group.proxies[0].connections > 5)
+        time.sleep(1.0)
+        assert not receipt.done()
+        assert 1 < group.proxies[0].connections <= 30
         group.elect(1)
-        receipt.result(10)
-    assert capfd.readouterr().err == ""
+        receipt.result(5)
 
 
 def test_a_master_that_stands_still_is_left_for_the_next() -> None:
@@ -314,7 +296,7 @@ def test_a_reschedule_is_not_asked_twice_when_it_may_have_been_heard() -> None:
 
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
         target = client.send("t", b"1", delay=60).result(10)
-        group.servers[0]._wheel = counting = Counting(log=group.log)
+        group.servers[0].actions._wheel = counting = Counting(log=group.log)
         with pytest.raises(NodeUnreachable):
             client.reschedule(target, delay=90)
         assert counting.moves == 1
@@ -337,7 +319,7 @@ def test_step_down() -> None:
             assert client.step_down(5) == group.addresses[1]
             assert client.step_down(5) == group.addresses[2]
         assert group.stepped_down == [0, 1]
-        group.servers[2]._hand_over = lambda timeout_s: False
+        group.servers[2].actions._hand_over = lambda timeout_s: False
         with (
             Client(group.addresses, timeout_s=20) as client,
             pytest.raises(NotRunning, match="the master goes on"),
@@ -346,11 +328,8 @@ def test_step_down() -> None:
 
 
 def test_a_peer_of_another_version_does_not_stop_the_others() -> None:
-    class OtherVersion(flight.FlightServerBase):  # type: ignore[misc]
-        def do_action(self, context, action):  # type: ignore[no-untyped-def]
-            return iter([b'{"slotwheel": 2}'])
-
-    with FakeGroup() as group, OtherVersion("grpc://127.0.0.1:0") as other:
+    other_version = refuse(UnsupportedVersion("unknown version of the wire"))
+    with FakeGroup() as group, echoing(other_version) as other:
         addresses = [f"127.0.0.1:{other.port}", group.addresses[1]]
         with Client(addresses, timeout_s=20) as client:
             target = client.send("t", b"x", delay=60)

@@ -13,13 +13,13 @@ import pytest
 
 from slotwheel.client import Client, Message, Receipt
 from slotwheel.client.receiptfile import RECEIPTS
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, NodeUnreachable, Overloaded
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.schema import INPUT
 from support.fakewheel import FakeWheel
 from support.proxy import Proxy
+from support.served import ServedIntake
 from support.waiting import eventually, now_ms
 
 
@@ -196,7 +196,7 @@ def test_overloaded_is_tried_again_as_it_was(gated: str, gate: Gate) -> None:
 
 def test_given_up_together_and_told_the_truth(gate: Gate) -> None:
     """What is told that it failed for certain is never stored later in somebody's company."""
-    server = FlightIntake(gate, "127.0.0.1:0", room_timeout_s=0.05)
+    server = ServedIntake(gate, "127.0.0.1:0", room_timeout_s=0.05)
     with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=2) as client:
         client.status()
         proxy.stall()
@@ -252,7 +252,7 @@ def test_what_may_be_stored_is_not_sent_again_under_another_sequence() -> None:
             return future
 
     wheel = Defect()
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+    server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
     with Client(f"127.0.0.1:{server.port}") as client:
         handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
         wheel.open.set()

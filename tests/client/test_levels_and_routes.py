@@ -13,7 +13,6 @@ import pytest
 
 from slotwheel import Client, InvalidMessage, Message, NodeUnreachable, Overloaded
 from slotwheel.client import levels
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.policy.policyset import PolicySet
 from slotwheel.policy.rule import Rule, parse_rule
 from slotwheel.wheel.config import WheelConfig
@@ -22,6 +21,7 @@ from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.schema import times
 from support.fakewheel import FakeWheel
 from support.proxy import Proxy
+from support.served import ServedIntake
 from support.waiting import eventually, now_ms
 
 TOML = """
@@ -66,14 +66,14 @@ def policies() -> Policies:
 
 
 @pytest.fixture
-def server(wheel: FakeWheel, policies: Policies) -> Iterator[FlightIntake]:
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05, policies=policies)
+def server(wheel: FakeWheel, policies: Policies) -> Iterator[ServedIntake]:
+    server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05, policies=policies)
     yield server
     server.close()
 
 
 @pytest.fixture
-def address(server: FlightIntake) -> str:
+def address(server: ServedIntake) -> str:
     return f"127.0.0.1:{server.port}"
 
 
@@ -246,7 +246,7 @@ def test_one_row_that_the_node_refuses_takes_the_others_with_it(
 
 def test_too_large_for_all_topics_together(policies: Policies, wheel: FakeWheel) -> None:
     wheel.config = WheelConfig(message_bytes_max=20_000, batch_bytes_max=40_000, batch_rows_max=2)
-    server = FlightIntake(wheel, "127.0.0.1:0", policies=policies)
+    server = ServedIntake(wheel, "127.0.0.1:0", policies=policies)
     try:
         with Client(f"127.0.0.1:{server.port}", timeout_s=20) as client:
             for number in range(2):  # before and after the node has told its limits
@@ -267,7 +267,7 @@ def test_too_large_for_all_topics_together(policies: Policies, wheel: FakeWheel)
     assert wheel.values() == [b"0", b"1", b"2", *[b"3"] * 3]
 
 
-def test_a_lost_connection_stores_nothing_twice(server: FlightIntake, wheel: FakeWheel) -> None:
+def test_a_lost_connection_stores_nothing_twice(server: ServedIntake, wheel: FakeWheel) -> None:
     with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=30) as client:
         client.send("t", b"warm", delay=60).result(10)
         wheel.before_append = lambda rows: proxy.stall()

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import Client, InvalidMessage, Message
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
@@ -22,12 +21,13 @@ from slotwheel.wheel.schema import times
 from slotwheel.wheel.wheel import Wheel
 from support.memstate import MemoryState
 from support.proxy import Proxy
+from support.served import ServedIntake
 from support.waiting import eventually, now_ms
 from support.wheels import master_of, next_chunk
 
 
 @contextmanager
-def served(directory: Path, state: MemoryState) -> Iterator[tuple[Wheel, FlightIntake]]:
+def served(directory: Path, state: MemoryState) -> Iterator[tuple[Wheel, ServedIntake]]:
     """A wheel with its syncer and its server; left without any goodbye, as by a crash."""
     wheel = Wheel.open(OsFiles(directory), state, WheelConfig(), now_ms())
     stop = threading.Event()
@@ -38,7 +38,7 @@ def served(directory: Path, state: MemoryState) -> Iterator[tuple[Wheel, FlightI
 
     syncer = threading.Thread(target=sync)
     syncer.start()
-    server = FlightIntake(wheel, "127.0.0.1:0")
+    server = ServedIntake(wheel, "127.0.0.1:0")
     try:
         yield wheel, server
     finally:

@@ -5,16 +5,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
-from slotwheel import Client, Message, NodeUnreachable, Overloaded, UnsupportedVersion
-from slotwheel.client.link import open_link
-from slotwheel.intake.connections import cut_connections
-from slotwheel.intake.flight import FlightIntake
+from slotwheel import Client, Message, NodeUnreachable, Overloaded
 from slotwheel.wheel.errors import (
     NOTHING_STORED,
     InvalidBatch,
@@ -22,9 +17,10 @@ from slotwheel.wheel.errors import (
     NotRunning,
     SlotwheelError,
 )
-from slotwheel.wheel.protocol import IN_FLIGHT_MAX, AppendCommand
+from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from support.fakewheel import FakeWheel
 from support.proxy import Proxy
+from support.served import ServedIntake
 from support.waiting import eventually
 
 
@@ -32,7 +28,7 @@ from support.waiting import eventually
 def test_cut_at_random_moments(seed: int) -> None:
     random.seed(seed)
     wheel = FakeWheel(commit_s=0.003)
-    server = FlightIntake(wheel, "127.0.0.1:0")
+    server = ServedIntake(wheel, "127.0.0.1:0")
     cuts = 0
     with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=60, batch_rows=20) as client:
         done = threading.Event()
@@ -72,7 +68,7 @@ def test_cut_at_random_moments(seed: int) -> None:
 
 def test_answer_lost_after_the_commit_is_recognised() -> None:
     wheel = FakeWheel()
-    server = FlightIntake(wheel, "127.0.0.1:0")
+    server = ServedIntake(wheel, "127.0.0.1:0")
     with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=30) as client:
         client.send("t", b"warm", delay=60).result(10)
         wheel.before_append = lambda rows: proxy.stall()  # the answer will not get through
@@ -91,7 +87,7 @@ def test_answer_lost_after_the_commit_is_recognised() -> None:
 def test_a_refused_repeat_of_what_may_be_stored_says_one_thing(kind: type[SlotwheelError]) -> None:
     """The node says that nothing was stored: of the repeat. Of the first time nobody knows."""
     wheel = FakeWheel()
-    server = FlightIntake(wheel, "127.0.0.1:0")
+    server = ServedIntake(wheel, "127.0.0.1:0")
 
     def refuse(rows: pa.RecordBatch) -> None:
         raise kind("no", remedy=f"{NOTHING_STORED} Send it again")
@@ -115,7 +111,7 @@ def test_a_refused_repeat_of_what_may_be_stored_says_one_thing(kind: type[Slotwh
 
 def test_node_away_for_a_while() -> None:
     wheel = FakeWheel()
-    server = FlightIntake(wheel, "127.0.0.1:0")
+    server = ServedIntake(wheel, "127.0.0.1:0")
     port = server.port
     with Client(f"127.0.0.1:{port}", timeout_s=30) as client:
         client.send("t", b"0", delay=60).result(10)
@@ -123,7 +119,7 @@ def test_node_away_for_a_while() -> None:
         receipts = [client.send("t", str(n), delay=60) for n in range(1, 100)]
         time.sleep(0.5)
         assert not any(receipt.done() for receipt in receipts)
-        server = FlightIntake(wheel, f"127.0.0.1:{port}")
+        server = ServedIntake(wheel, f"127.0.0.1:{port}")
         for receipt in receipts:
             receipt.result(20)
     server.close()
@@ -132,7 +128,7 @@ def test_node_away_for_a_while() -> None:
 
 def test_node_that_stops_answering_is_left() -> None:
     wheel = FakeWheel()
-    server = FlightIntake(wheel, "127.0.0.1:0")
+    server = ServedIntake(wheel, "127.0.0.1:0")
     with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=2) as client:
         client.send("t", b"0", delay=60).result(10)
         proxy.stall()
@@ -166,7 +162,7 @@ def test_sequences_stay_within_the_window() -> None:
         raise Overloaded("not now")
 
     wheel = Picky(commit_s=0.002)
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.0)
+    server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.0)
     with Client(f"127.0.0.1:{server.port}", batch_rows=1, timeout_s=60) as client:
         receipts = client.send_many(Message("t", b"%d" % n, delay=60) for n in range(300))
         assert receipts.errors(60) == {}
@@ -180,54 +176,6 @@ def test_sequences_stay_within_the_window() -> None:
         if ok:
             stored.add(sequence)
     assert sorted(wheel.values()) == sorted(b"%d" % n for n in range(300))
-
-
-class OtherVersion(flight.FlightServerBase):  # type: ignore[misc]
-    def do_action(self, context, action):  # type: ignore[no-untyped-def]
-        return iter([b'{"slotwheel": 2}'])
-
-
-class Other(flight.FlightServerBase):  # type: ignore[misc]
-    pass
-
-
-def test_node_of_another_version_fails_at_once() -> None:
-    with OtherVersion("grpc://127.0.0.1:0") as server:
-        client = Client(f"127.0.0.1:{server.port}", timeout_s=60)
-        with pytest.raises(UnsupportedVersion, match="version 2"):
-            client.send("t", b"", delay=1).result(10)
-        client.close()
-
-
-def test_something_else_on_the_port_fails_at_once() -> None:
-    with Other("grpc://127.0.0.1:0") as server:
-        client = Client(f"127.0.0.1:{server.port}", timeout_s=60)
-        error = client.send("t", b"", delay=1).error(10)
-        client.close()
-    assert "no slotwheel node answers there" in str(error)
-
-
-def test_links_that_are_lost_while_they_are_closed() -> None:
-    """Flight aborts the process when both say at once that writing is done."""
-    server = FlightIntake(FakeWheel(), "127.0.0.1:0", streams_max=10_000)
-
-    def in_thread(read: Callable[[], None]) -> None:
-        threading.Thread(target=read, daemon=True).start()
-
-    def ignore(*_args: object) -> None: ...
-
-    address, command = f"127.0.0.1:{server.port}", AppendCommand(5)
-    for number in range(300):
-        link = open_link(address, command, 10.0, ignore, ignore, in_thread)
-        if number % 2:
-            link.cut()
-        else:
-            cut_connections(server.port)
-        busy_until = time.perf_counter() + random.uniform(0, 0.0006)
-        while time.perf_counter() < busy_until:
-            pass
-        link.close()
-    server.close()
 
 
 def test_a_node_that_needs_half_a_second_to_answer_is_reached(address: str) -> None:

@@ -24,6 +24,7 @@ from support.waiting import eventually, now_ms
 
 
 class FakeLink:
+    takes_records = False
     """Remembers what was written: sequences, and the values of each."""
 
     group = "default"

@@ -20,10 +20,10 @@ from slotwheel import (
 )
 from slotwheel.client.message import FlatMessage, flatten
 from slotwheel.client.receipts import Receipts
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.request import RequestKey
 from support.fakewheel import FakeWheel
 from support.proxy import Proxy
+from support.served import ServedIntake
 from support.waiting import now_ms
 
 
@@ -171,7 +171,7 @@ def test_many_requests_are_under_way_at_once_beside_others(
 
 def test_cut_connections_store_no_request_twice() -> None:
     wheel = FakeWheel(commit_s=0.003)
-    server = FlightIntake(wheel, "127.0.0.1:0")
+    server = ServedIntake(wheel, "127.0.0.1:0")
     ids: list[list[str]] = []
     with Proxy(server.port) as proxy:
         for _ in range(2):  # once more, by another client
@@ -192,7 +192,7 @@ def test_cut_connections_store_no_request_twice() -> None:
 def test_a_node_that_knows_no_requests_is_an_error(
     address: str, wheel: FakeWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotwheel.intake.flight.REQUESTS_IN_FLIGHT_MAX", 0)
+    monkeypatch.setattr("slotwheel.intake.actions.REQUESTS_IN_FLIGHT_MAX", 0)
     with Client(address, timeout_s=20) as client:
         receipts = shipped(client, flats(1), request=RequestKey.of("k", b"", 1))
         assert isinstance(receipts[0].error(0), UnsupportedVersion)

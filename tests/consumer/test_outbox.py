@@ -14,10 +14,10 @@ from slotwheel.consumer.failing import Cause, Failing
 from slotwheel.consumer.inflight import InFlight
 from slotwheel.consumer.message import Received, SourcePartition
 from slotwheel.consumer.outbox import WheelOutbox
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.policy.retry import RetryPolicy
 from slotwheel.wheel.errors import Overloaded, UnknownTopic
 from support.fakewheel import FakeWheel
+from support.served import ServedIntake
 from support.stopwatch import Stopwatch
 from support.waiting import eventually
 
@@ -32,7 +32,7 @@ def wheel() -> FakeWheel:
 
 @pytest.fixture
 def client(wheel: FakeWheel) -> Iterator[Client]:
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+    server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
     with Client(f"127.0.0.1:{server.port}", timeout_s=3.0, buffer_bytes=4 << 20) as made:
         yield made
     server.close()

@@ -14,9 +14,9 @@ from slotwheel.client.failures import CountedShipment, UnreadFailures
 from slotwheel.client.message import FlatMessage, flatten
 from slotwheel.client.receipts import Receipts
 from slotwheel.gateway.gathering import Gatherer
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.config import WheelConfig
 from support.fakewheel import FakeWheel
+from support.served import ServedIntake
 
 ANSWER_S = 10.0
 
@@ -129,7 +129,7 @@ def test_of_a_batch_that_is_refused_as_a_whole_only_who_is_at_fault_fails() -> N
         assert gatherer.nbytes == 0
 
     with (
-        closing(FlightIntake(wheel, "127.0.0.1:0")) as server,
+        closing(ServedIntake(wheel, "127.0.0.1:0")) as server,
         Client(f"127.0.0.1:{server.port}", timeout_s=20) as client,
     ):
         run(test)

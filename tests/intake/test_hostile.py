@@ -5,28 +5,29 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import json
 import random
-import socket
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import flight
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import SlotwheelError
-from slotwheel.wheel.protocol import AppendCommand, decode_answer, encode_json, encode_sequence
+from slotwheel.wheel.protocol import AppendCommand, encode_json, encode_sequence
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.schema import HEADERS, INPUT, TIME
+from slotwheel.wheel.schema import INPUT, TIME
+from slotwheel.wire.frames import Kind, encode_frame, encode_hello
+from support.exchange import Exchange, RawClient, action_frame, batch_frame, rows
 from support.fakewheel import FakeWheel
+from support.served import ServedIntake
 from support.waiting import eventually, now_ms
 
 MIB = 1 << 20
+HELLO = encode_hello(AppendCommand(0).encode())
+SEQUENCE = encode_sequence(0)
 
 
 @pytest.fixture
@@ -35,13 +36,14 @@ def wheel() -> FakeWheel:
 
 
 @pytest.fixture
-def server(wheel: FakeWheel) -> Iterator[FlightIntake]:
-    made = FlightIntake(wheel, "127.0.0.1:0")
+def server(wheel: FakeWheel) -> Iterator[ServedIntake]:
+    made = ServedIntake(wheel, "127.0.0.1:0", commit=wheel.commit)
     yield made
     # Whatever a test did: the node still serves an honest client.
     wheel.batches.clear()
-    assert answer_to(made, good(3)) == "stored"
+    assert code_of(made, good(3)) == "stored"
     assert len(wheel.values()) == 3
+    eventually(lambda: made.server.open == 0)
     made.close()
 
 
@@ -51,190 +53,78 @@ def good(rows: int, value: bytes = b"v") -> pa.RecordBatch:
     return from_columns(due, ["t"] * rows, absent, absent, [value] * rows, [()] * rows)
 
 
-def answer_to(
-    server: FlightIntake,
-    batch: pa.RecordBatch | None,
-    *,
-    command: bytes = AppendCommand(0).encode(),
-    metadata: bytes | None = encode_sequence(0),
-) -> str:
-    """The code of the error a client gets for this batch, or "stored", or "ended"."""
-    with flight.FlightClient(f"grpc://127.0.0.1:{server.port}") as client:
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(command))
-        try:
-            if batch is not None:
-                writer.begin(batch.schema)
-                if metadata is None:
-                    writer.write_batch(batch)
-                else:
-                    writer.write_with_metadata(batch, pa.py_buffer(metadata))
-            writer.done_writing()
-            answer = decode_answer(reader.read_chunk().app_metadata.to_pybytes())
-            error = getattr(answer, "error", None)
-            return "stored" if error is None else str(error.code)
-        except StopIteration:
-            return "ended"
-        except flight.FlightError as failure:
-            return str(json.loads(failure.extra_info)["code"])
-        except pa.ArrowException as failure:
-            return f"refused by Arrow: {type(failure).__name__}"
-        finally:
-            with contextlib.suppress(pa.ArrowException):
-                writer.close()
+def code_of(server: ServedIntake, body: pa.RecordBatch | bytes, metadata: bytes = SEQUENCE) -> str:
+    """The code of the error that a client gets for this batch, or "stored"."""
+    with Exchange(server, AppendCommand(0)) as exchange:
+        exchange.send_bytes(batch_frame(body, metadata))
+        frame = exchange.frame()
+        if frame.kind == Kind.ERROR:
+            text = bytes(frame.body)
+            assert exchange.ended()
+        else:
+            text = bytes(frame.body)[32:]
+        return text.decode().split('"code": "')[1].split('"')[0] if b"code" in text else "stored"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        b"",
-        b"\x00" * 100,
-        b"append",
-        encode_json({"do": "append", "producer": "ffffffffffffffff"}),
-        encode_json({"do": "delete", "producer": "1"}),
-    ],
-)
-def test_wrong_command(server: FlightIntake, command: bytes) -> None:
-    assert answer_to(server, good(1), command=command) == "invalid-batch"
-
-
-def test_other_protocol_version(server: FlightIntake) -> None:
-    body = b'{"slotwheel": 99, "do": "append", "producer": "1"}'
-    assert answer_to(server, good(1), command=body) == "unsupported-version"
-
-
-@pytest.mark.parametrize("metadata", [None, b"", b"1234567", b"123456789", b"\xff" * 8, b"x" * MIB])
-def test_wrong_metadata(server: FlightIntake, metadata: bytes | None) -> None:
-    assert answer_to(server, good(1), metadata=metadata) == "invalid-batch"
-
-
-def test_stream_with_no_batches(server: FlightIntake, wheel: FakeWheel) -> None:
-    with flight.FlightClient(f"grpc://127.0.0.1:{server.port}") as client:
-        descriptor = flight.FlightDescriptor.for_command(AppendCommand(0).encode())
-        writer, reader = client.do_exchange(descriptor)
-        writer.begin(INPUT)
-        writer.done_writing()
-        with pytest.raises(StopIteration):
-            reader.read_chunk()
-        writer.close()
-    assert answer_to(server, None) != "stored"
+@pytest.mark.parametrize("metadata", [b"", b"1234567", b"123456789", b"\xff" * 8, b"x" * 25])
+def test_wrong_metadata(server: ServedIntake, wheel: FakeWheel, metadata: bytes) -> None:
+    assert code_of(server, good(1), metadata) == "invalid-batch"
     assert wheel.values() == []
 
 
-def test_zero_rows(server: FlightIntake) -> None:
-    assert answer_to(server, good(1).slice(0, 0)) == "invalid-batch"
+def test_zero_rows(server: ServedIntake) -> None:
+    assert code_of(server, good(1).slice(0, 0)) == "invalid-batch"
 
 
-def test_a_header_that_only_slotwheel_may_add(server: FlightIntake, wheel: FakeWheel) -> None:
+def test_a_header_that_only_slotwheel_may_add(server: ServedIntake, wheel: FakeWheel) -> None:
     headers: list[list[tuple[str, bytes | None]]] = [[("slotwheel-id", b"made up")]]
     batch = from_columns([now_ms()], ["t"], [None], [None], [b"v"], headers)
-    assert answer_to(server, batch) == "invalid-message"
+    assert code_of(server, batch) == "invalid-message"
     assert wheel.values() == []
 
 
-_GOOD = {"due": pa.array([1]), "topic": pa.array(["t"]), "value": pa.array([b""])}
-_RUN = pa.RunEndEncodedArray.from_arrays([1], pa.array([b""]))
-WRONG_SCHEMAS = [
-    {"a": pa.array([1])},
-    {"due": pa.array([1]), "topic": pa.array(["t"])},
-    {"due": pa.array([1]), "topic": pa.array(["t"]), "value": pa.array([b""]), "z": pa.array([1])},
-    {"due": pa.array([[1]]), "topic": pa.array(["t"]), "value": pa.array([b""])},
-    {"due": pa.array([1]), "topic": pa.array(["t"]).dictionary_encode(), "value": pa.array([b""])},
-    {"due": pa.array([1]), "topic": pa.array(["t"]), "value": pa.array([{"deep": [[[1]]]}])},
-    # Columns that become larger than their buffers when they are cast.
-    {"due": pa.array([1]), "topic": pa.array(["t"], pa.string_view()), "value": pa.array([b""])},
-    {"due": pa.array([1]), "topic": pa.array(["t"]), "value": pa.array([b""], pa.binary_view())},
-    {"due": pa.array([1]), "topic": pa.array(["t"]), "value": pa.array([b""]), "key": pa.nulls(1)},
-    {"due": pa.array([1]), "topic": pa.array(["t"]), "value": _RUN},
-    {**_GOOD, "headers": pa.array([[]], pa.list_view(HEADERS.value_type))},
-    {**_GOOD, "headers": pa.array([[]], pa.list_(pa.struct({"key": pa.string_view()})))},
-]
+def compressed() -> bytes:
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    sink, batch = pa.BufferOutputStream(), good(1, bytes(100_000))
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()
+    return bytes(reader.read_next_message().serialize().to_pybytes())
 
 
-@pytest.mark.parametrize("columns", WRONG_SCHEMAS, ids=range(len(WRONG_SCHEMAS)))
-def test_wrong_schema(server: FlightIntake, columns: dict[str, pa.Array]) -> None:
-    assert answer_to(server, pa.record_batch(columns)) == "invalid-batch"
+_ONE = good(1)
+NO_BATCHES = {
+    "no Arrow": b"no Arrow at all",
+    "zeros": bytes(64),
+    "a schema": INPUT.serialize().to_pybytes(),
+    "compressed": compressed(),
+    "one column": pa.record_batch({"a": [1]}).serialize().to_pybytes(),
+    "columns missing": _ONE.select(["due", "topic"]).serialize().to_pybytes(),
+    "a dictionary": pa.record_batch({"a": pa.array(["t"]).dictionary_encode()})
+    .serialize()
+    .to_pybytes(),
+    "a view": pa.record_batch({"a": pa.array(["t" * 20], pa.string_view())})
+    .serialize()
+    .to_pybytes(),
+    "half of one": _ONE.serialize().to_pybytes()[:-40],
+}
 
 
-def test_the_same_column_twice(server: FlightIntake) -> None:
-    one = good(1)
-    schema = pa.schema([*one.schema, one.schema.field("value")])
-    twice = pa.RecordBatch.from_arrays([*one.columns, one.column("value")], schema=schema)
-    assert answer_to(server, twice) == "invalid-batch"
-
-
-def raw_flight_messages(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
-    return batch.schema.serialize().to_pybytes(), batch.serialize().to_pybytes()
-
-
-def h2_frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
-    return (
-        struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
-    )
-
-
-def h2_literal(name: bytes, value: bytes) -> bytes:
-    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-def raw_exchange(port: int) -> socket.socket:
-    """A hand-made HTTP/2 connection with an open DoExchange, for whatever bytes one likes."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=5)
-    path = b"/arrow.flight.protocol.FlightService/DoExchange"
-    headers = b"".join(
-        h2_literal(name, value)
-        for name, value in [
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", path),
-            (b":authority", b"x"),
-            (b"content-type", b"application/grpc"),
-            (b"te", b"trailers"),
-        ]
-    )
-    connection.sendall(
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + h2_frame(4, 0, 0, b"") + h2_frame(1, 4, 1, headers)
-    )
-    return connection
-
-
-def grpc_message(body: bytes, claimed: int | None = None) -> bytes:
-    return b"\x00" + struct.pack(">I", len(body) if claimed is None else claimed) + body
-
-
-def protobuf(field: int, body: bytes) -> bytes:
-    size, length = len(body), b""
-    while size > 127:
-        length += bytes([size & 127 | 128])
-        size >>= 7
-    length += bytes([size])
-    key = field << 3 | 2
-    tag = bytes([key]) if key < 128 else bytes([key & 127 | 128, key >> 7])
-    return tag + length + body
-
-
-def flight_data(header: bytes, body: bytes = b"", *, first: bool = False) -> bytes:
-    descriptor = protobuf(1, b"\x08\x02" + protobuf(2, AppendCommand(0).encode())) if first else b""
-    metadata = b"" if first else protobuf(3, encode_sequence(0))
-    return descriptor + protobuf(2, header) + metadata + protobuf(1000, body)
-
-
-def split_ipc(message: bytes) -> tuple[bytes, bytes]:
-    """The flatbuffer and the body of an encapsulated IPC message."""
-    length = struct.unpack_from("<i", message, 4)[0]
-    return message[8 : 8 + length], message[8 + length :]
-
-
-def finish(connection: socket.socket) -> bytes:
-    """Read until the server has answered or closed."""
-    connection.settimeout(2)
-    received = b""
-    with contextlib.suppress(OSError):
-        while data := connection.recv(65536):
-            received += data
-            if b"grpc-status" in received:
-                break
-    connection.close()
-    return received
+@pytest.mark.parametrize("name", NO_BATCHES)
+def test_what_is_no_plain_batch_ends_its_connection_after_all_answers(
+    server: ServedIntake, wheel: FakeWheel, name: str
+) -> None:
+    wheel.commit_s = 0.05
+    with Exchange(server) as exchange, Exchange(server, AppendCommand(8)) as other:
+        exchange.send(rows(b"before"), 0)
+        exchange.send_bytes(batch_frame(NO_BATCHES[name], encode_sequence(1)))
+        exchange.stored()
+        assert exchange.error().code == "invalid-batch"
+        assert exchange.ended()
+        other.send(rows(b"other"), 0)
+        other.stored()
+    assert wheel.values() == [b"before", b"other"]
 
 
 # Offsets as they are in ``two_rows``, and what an attacker writes over them.
@@ -266,89 +156,102 @@ def two_rows() -> pa.RecordBatch:
     )
 
 
-def raw_answer(server: FlightIntake, *messages: tuple[bytes, bytes]) -> bytes:
-    """What the server sends for a schema and batches given as (flatbuffer, body)."""
-    connection = raw_exchange(server.port)
-    data = b""
-    for number, message in enumerate(messages):
-        data += grpc_message(flight_data(*message, first=number == 0))
-    connection.sendall(h2_frame(0, 1, 1, data))
-    return finish(connection)
-
-
 @pytest.mark.parametrize(("name", "offsets"), BROKEN)
 def test_wrong_offsets_inside(
-    server: FlightIntake, wheel: FakeWheel, name: str, offsets: tuple[int, ...]
+    server: ServedIntake, wheel: FakeWheel, name: str, offsets: tuple[int, ...]
 ) -> None:
-    schema, (header, body) = (split_ipc(part) for part in raw_flight_messages(two_rows()))
+    body = two_rows().serialize().to_pybytes()
     sound = struct.pack("<3i", *OFFSETS[name])
     assert body.count(sound) == 1
     broken = body.replace(sound, struct.pack("<3i", *offsets))
-    assert b"not valid Arrow data" in raw_answer(server, schema, (header, broken))
+    assert code_of(server, broken) == "invalid-batch"
     assert wheel.values() == []
-    raw_answer(server, schema, (header, body))
+    assert code_of(server, body) == "stored"
     assert wheel.values() == [b"v" * 77, b"v" * 99]
 
 
-def test_text_that_is_not_utf8(server: FlightIntake, wheel: FakeWheel) -> None:
-    schema, (header, body) = (split_ipc(part) for part in raw_flight_messages(two_rows()))
-    broken = body.replace(b"t" * 13, b"\xff" * 13)
-    assert b"not valid Arrow data" in raw_answer(server, schema, (header, broken))
+def test_text_that_is_not_utf8(server: ServedIntake, wheel: FakeWheel) -> None:
+    body = two_rows().serialize().to_pybytes()
+    assert code_of(server, body.replace(b"t" * 13, b"\xff" * 13)) == "invalid-batch"
     assert wheel.values() == []
 
 
-def test_random_bytes_on_the_port(server: FlightIntake) -> None:
+def test_random_bytes_on_the_port(server: ServedIntake, wheel: FakeWheel) -> None:
     source = random.Random(1)
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     for number in range(60):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-            noise = source.randbytes(source.randrange(1, 20_000))
+        noise = source.randbytes(source.randrange(1, 20_000))
+        with RawClient(server, HELLO + noise if number % 2 else noise) as client:
+            client.socket.shutdown(1)
+            client.rest()
+    assert wheel.values() == []
+
+
+STREAM = (
+    HELLO
+    + batch_frame(good(2), SEQUENCE)
+    + action_frame("status", encode_json({}), 5)
+    + batch_frame(good(1, bytes(70_000)), encode_sequence(1))
+)
+
+
+def survives(server: ServedIntake, wheel: FakeWheel, sent: bytes) -> None:
+    """Whatever is sent: the connection ends, others are served, and what is stored is valid."""
+    with RawClient(server, sent) as client, Exchange(server) as other:
+        with contextlib.suppress(OSError):  # ended already
+            client.socket.shutdown(1)
+        client.rest()
+        other.send(good(1), len(wheel.batches))
+        other.stored()
+
+
+def test_each_byte_may_be_wrong(server: ServedIntake, wheel: FakeWheel) -> None:
+    large = STREAM.index(bytes(70_000))
+    for place in (*range(large), *range(large + 70_000, len(STREAM))):
+        wrong = bytearray(STREAM)
+        wrong[place] ^= 0xFF
+        with RawClient(server, bytes(wrong)) as client:
             with contextlib.suppress(OSError):
-                connection.sendall(preface + noise if number % 2 else noise)
-
-
-def test_flipped_bits_in_the_messages(server: FlightIntake, wheel: FakeWheel) -> None:
-    """Every part of schema and batch, damaged on the way: an error, or what was sent."""
-    source = random.Random(2)
-    schema, batch = (split_ipc(part) for part in raw_flight_messages(good(20)))
-    for _ in range(300):
-        parts = [bytearray(schema[0]), bytearray(batch[0]), bytearray(batch[1])]
-        for _ in range(source.randrange(1, 4)):
-            part = source.choice(parts)
-            part[source.randrange(len(part))] ^= 1 << source.randrange(8)
-        raw_answer(server, (bytes(parts[0]), b""), (bytes(parts[1]), bytes(parts[2])))
+                client.socket.shutdown(1)
+            client.rest()
     for stored in wheel.batches:
         stored.validate(full=True)
 
 
-def test_random_messages_in_an_exchange(server: FlightIntake, wheel: FakeWheel) -> None:
-    source = random.Random(3)
-    for number in range(60):
-        connection = raw_exchange(server.port)
-        noise = source.randbytes(source.randrange(0, 5000))
-        message = flight_data(noise, noise, first=True) if number % 2 else noise
-        connection.sendall(h2_frame(0, 1, 1, grpc_message(message)))
-        finish(connection)
-    assert wheel.values() == []
+_FRAMES = st.builds(
+    lambda kind, reserved, metadata, body, lie: (
+        struct.pack("<BBHI", kind, reserved, len(metadata), body if lie is None else lie)
+        + metadata
+        + bytes(body)
+    ),
+    st.sampled_from([*range(15), 255]),
+    st.sampled_from([0, 0, 0, 1]),
+    st.sampled_from([b"", SEQUENCE, bytes(24), bytes(25), SEQUENCE + b"status"]),
+    st.sampled_from([0, 1, 2, 100, 65_536, 70_000]),
+    st.sampled_from([None, None, 0, 1, 1 << 20, 1 << 24, 1 << 31, (1 << 32) - 1]),
+)
 
 
-def test_half_a_message_and_gone(server: FlightIntake, wheel: FakeWheel) -> None:
-    schema, batch = (split_ipc(part) for part in raw_flight_messages(good(20)))
-    data = grpc_message(flight_data(schema[0], first=True))
-    data += grpc_message(flight_data(*batch))
-    for length in range(0, len(data), max(1, len(data) // 40)):
-        connection = raw_exchange(server.port)
-        connection.sendall(h2_frame(0, 0, 1, data[:length]))
-        connection.close()
-    eventually(lambda: not server._calls.streams)
-    assert all(value == b"v" for value in wheel.values())
+@settings(
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(
+    st.lists(st.one_of(_FRAMES, st.just(STREAM[len(HELLO) :]), st.binary(max_size=40)), max_size=4),
+    st.integers(0, 1 << 17),
+    st.booleans(),
+)
+def test_any_frames_end_no_connection_but_their_own(
+    server: ServedIntake, wheel: FakeWheel, frames: list[bytes], cut: int, hello: bool
+) -> None:
+    """Lengths that lie, halves, silence, kinds that nobody may send, before a hello and after."""
+    survives(server, wheel, ((HELLO if hello else HELLO[:8]) + b"".join(frames))[:cut])
 
 
-def test_an_honest_raw_client_is_served(server: FlightIntake, wheel: FakeWheel) -> None:
-    """The hand-made bytes above are right when nobody damages them."""
-    schema, batch = (split_ipc(part) for part in raw_flight_messages(good(20)))
-    raw_answer(server, schema, batch)
-    assert len(wheel.values()) == 20
+def test_half_a_batch_and_gone(server: ServedIntake, wheel: FakeWheel) -> None:
+    for length in range(0, len(STREAM), len(STREAM) // 40):
+        RawClient(server, STREAM[:length]).close()
+    eventually(lambda: server.server.open == 0)
+    for stored in wheel.batches:
+        stored.validate(full=True)
 
 
 class MallInfo2(ctypes.Structure):
@@ -376,69 +279,66 @@ def in_use() -> float:
     return float(info.uordblks + info.hblkhd + pa.total_allocated_bytes()) / MIB
 
 
-def test_memory_returns_after_refusals(server: FlightIntake, wheel: FakeWheel) -> None:
+def test_memory_returns_after_refusals(server: ServedIntake, wheel: FakeWheel) -> None:
     wheel.config = WheelConfig(batch_bytes_max=MIB, message_bytes_max=MIB // 2)
     too_large = good(64, b"x" * MIB)
+    a_bit_too_large = good(1, b"x" * (MIB + MIB // 16))
     too_many = good(70_000)
-    wrong = pa.record_batch({"due": [1], "topic": ["t"], "value": [1], "z": [b"x" * 64 * MIB]})
 
     def attack() -> None:
-        assert answer_to(server, too_large) == "invalid-batch"
-        assert answer_to(server, too_many) == "invalid-batch"
-        assert answer_to(server, wrong) == "invalid-batch"
-        assert answer_to(server, good(1), metadata=b"x" * 32 * MIB) == "invalid-batch"
-        connection = raw_exchange(server.port)
-        # Half of a message that claims two gigabytes.
-        connection.sendall(h2_frame(0, 0, 1, grpc_message(b"x" * 10_000, claimed=2_000_000_000)))
-        connection.close()
+        assert code_of(server, too_large) == "invalid-batch"
+        assert code_of(server, a_bit_too_large) == "invalid-batch"
+        assert code_of(server, too_many) == "invalid-batch"
+        with RawClient(server, HELLO, encode_frame(Kind.BATCH, SEQUENCE, 2_000_000_000)) as liar:
+            liar.frame()
+            assert liar.error().code == "invalid-batch"
+        halves = [
+            RawClient(server, HELLO, encode_frame(Kind.BATCH, SEQUENCE, MIB), bytes(100_000))
+            for _ in range(20)
+        ]
+        eventually(lambda: server.server._unfinished_bytes == 20 * MIB)
+        for half in halves:
+            half.close()
+        eventually(lambda: server.server.open == 0)
 
     for _ in range(2):  # what the allocators keep for themselves, they have after this
         attack()
     before = in_use()
     for _ in range(8):
         attack()
-    eventually(lambda: not server._calls.streams)
     eventually(lambda: in_use() < before + 8)
     assert pa.total_allocated_bytes() < 200 * MIB
 
 
-def test_client_that_reads_no_answers(server: FlightIntake, wheel: FakeWheel) -> None:
-    """It is stopped by the window and the transport's flow control, and costs nobody else."""
-    with flight.FlightClient(f"grpc://127.0.0.1:{server.port}") as client:
-        descriptor = flight.FlightDescriptor.for_command(AppendCommand(0).encode())
-        writer, reader = client.do_exchange(descriptor)
-        writer.begin(INPUT)
-        for sequence in range(200):
-            writer.write_with_metadata(good(50), pa.py_buffer(encode_sequence(sequence)))
-        assert answer_to(server, good(1)) == "stored"
-        reader.cancel()
-    eventually(lambda: not server._calls.streams)
+def test_a_client_that_reads_no_answers(server: ServedIntake, wheel: FakeWheel) -> None:
+    """It is stopped by the window and TCP's flow control, and costs nobody else."""
+    with Exchange(server) as deaf:
+        deaf.socket.setsockopt(1, 8, 4096)  # SO_RCVBUF
+        deaf.socket.settimeout(0.2)
+        frame = batch_frame(rows(*[b""] * 5000), SEQUENCE)
+        with pytest.raises(TimeoutError):
+            send_without_end(deaf, frame)
+        assert code_of(server, good(1)) == "stored"
 
 
-def test_errors_name_the_limit_and_the_remedy(server: FlightIntake, wheel: FakeWheel) -> None:
+def send_without_end(client: RawClient, frame: bytes) -> None:
+    while True:
+        client.socket.sendall(frame)
+
+
+def test_errors_name_the_limit_and_the_remedy(server: ServedIntake, wheel: FakeWheel) -> None:
     wheel.config = WheelConfig(batch_bytes_max=10_000)
-    with flight.FlightClient(f"grpc://127.0.0.1:{server.port}") as client:
-        descriptor = flight.FlightDescriptor.for_command(AppendCommand(0).encode())
-        writer, reader = client.do_exchange(descriptor)
-        writer.begin(INPUT)
-        writer.write_with_metadata(good(100, b"x" * 1000), pa.py_buffer(encode_sequence(5)))
-        answer: Any = decode_answer(reader.read_chunk().app_metadata.to_pybytes())
-        writer.close()
-    assert answer.sequence == 5
-    assert isinstance(answer.error, SlotwheelError)
-    assert "10000 bytes" in str(answer.error)
-    assert "smaller batches" in str(answer.error)
+    with Exchange(server) as exchange:
+        exchange.send(good(10, b"x" * 1000), 5)
+        refused = exchange.refused()
+    assert refused.sequence == 5
+    assert "10000 bytes" in str(refused.error)
+    assert "smaller batches" in str(refused.error)
 
 
-def test_due_that_is_null_or_absurd(server: FlightIntake) -> None:
+def test_due_that_is_absurd(server: ServedIntake) -> None:
     batch = good(2)
     for due in (np.array([1 << 62, 0]), np.array([-1, 0]), np.array([-(1 << 63), 0])):
         columns = [pa.array(due).view(TIME), *batch.columns[1:]]
         bad = pa.RecordBatch.from_arrays(columns, schema=INPUT)
-        assert answer_to(server, bad) == "invalid-message"
-    nullable = pa.schema([pa.field("due", TIME), *list(INPUT)[1:]])
-    columns = [pa.array([None, 1], TIME), *batch.columns[1:]]
-    assert answer_to(server, pa.RecordBatch.from_arrays(columns, schema=nullable)) in (
-        "invalid-batch",
-        "invalid-message",
-    )
+        assert code_of(server, bad) == "invalid-message"

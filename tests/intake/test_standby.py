@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyarrow import flight
 
-from slotwheel.intake.flight import FlightIntake
+from slotwheel.intake.wire import SMALL_BYTES
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.errors import NotMaster, from_wire
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.protocol import NO_BATCH, AppendCommand, RefusedBatch, StoredBatch, encode_json
+from slotwheel.wheel.protocol import NO_BATCH, AppendCommand, encode_json
 from support.exchange import Exchange, action, rows
 from support.fakewheel import FakeWheel
+from support.served import ServedIntake
 from support.waiting import eventually, now_ms
 
 MASTER = "10.0.0.1:7200"
@@ -56,31 +55,31 @@ def peers() -> Peers:
 
 
 @pytest.fixture
-def server(wheel: FakeWheel, peers: Peers) -> Iterator[FlightIntake]:
-    made = FlightIntake(wheel, "127.0.0.1:0", group=peers.group, step_down=peers.step_down)
+def server(wheel: FakeWheel, peers: Peers) -> Iterator[ServedIntake]:
+    made = ServedIntake(wheel, "127.0.0.1:0", group=peers.group, step_down=peers.step_down)
     yield made
     made.close()
 
 
-def reason(exchange: Exchange, *, begin: bool = False) -> NotMaster:
-    """Why the stream ended; it may end before it was begun."""
-    with pytest.raises(flight.FlightError) as caught:
-        (exchange.begin() if begin else exchange).answer()
-    with contextlib.suppress(flight.FlightError):  # or it says so on stderr later
-        exchange.writer.close()
-    error = from_wire(json.loads(caught.value.extra_info))
-    assert isinstance(error, NotMaster)
-    return error
-
-
-def test_a_standby_refuses_a_stream_at_once(server: FlightIntake, wheel: FakeWheel) -> None:
-    assert reason(Exchange(server), begin=True).master == MASTER
+def test_a_standby_refuses_a_batch_and_names_the_master(
+    server: ServedIntake, wheel: FakeWheel
+) -> None:
+    with Exchange(server) as exchange:
+        exchange.send(rows(b"x"), 0)
+        error = exchange.error()
+        assert isinstance(error, NotMaster)
+        assert error.master == MASTER
+        assert exchange.ended()
     assert wheel.early == []
 
 
-def test_without_a_master_there_is_no_hint(server: FlightIntake, peers: Peers) -> None:
+def test_without_a_master_there_is_no_hint(server: ServedIntake, peers: Peers) -> None:
     peers.seen |= {"master": None, "master_address": None}
-    assert reason(Exchange(server), begin=True).master == ""
+    with Exchange(server) as exchange:
+        exchange.send(rows(b"x"), 0)
+        error = exchange.error()
+        assert isinstance(error, NotMaster)
+        assert error.master == ""
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ def test_without_a_master_there_is_no_hint(server: FlightIntake, peers: Peers) -
     ],
 )
 def test_what_only_a_master_can_do(
-    server: FlightIntake, peers: Peers, name: str, fields: dict[str, Any]
+    server: ServedIntake, peers: Peers, name: str, fields: dict[str, Any]
 ) -> None:
     error = from_wire(action(server, name, encode_json(fields)))
     assert isinstance(error, NotMaster)
@@ -101,60 +100,76 @@ def test_what_only_a_master_can_do(
     assert peers.asked == []
 
 
-def test_hello_and_status_say_who_is_who(
-    server: FlightIntake, wheel: FakeWheel, peers: Peers
+def test_welcome_and_status_say_who_is_who(
+    server: ServedIntake, wheel: FakeWheel, peers: Peers
 ) -> None:
-    hello = action(server, "hello", encode_json({}))
-    assert (hello["role"], hello["epoch"], hello["master"]) == ("standby", 7, "a")
-    assert (hello["master_address"], hello["serving"]) == (MASTER, False)
+    with Exchange(server) as exchange:
+        seen = exchange.welcome
+        assert (seen["role"], seen["epoch"], seen["master"]) == ("standby", 7, "a")
+        assert (seen["master_address"], seen["serving"]) == (MASTER, False)
     wheel.serving = True
-    assert action(server, "hello", encode_json({}))["serving"] is True
-    assert action(server, "status", encode_json({}))["replication"] == peers.seen
+    with Exchange(server) as exchange:
+        assert exchange.welcome["serving"] is True
+        assert exchange.ask("status", encode_json({}))["replication"] == peers.seen
 
 
-def test_a_deposed_master_answers_and_ends(server: FlightIntake, wheel: FakeWheel) -> None:
+def test_a_deposed_master_answers_what_was_read_and_ends(
+    server: ServedIntake, wheel: FakeWheel
+) -> None:
     wheel.serving = True
-    exchange = Exchange(server).begin()
-    exchange.send(rows(b"kept"), 0)
-    assert isinstance(exchange.answer(), StoredBatch)
-    wheel.serving = False
-    exchange.send(rows(b"refused"), 1)
-    answer = exchange.answer()
-    assert isinstance(answer, RefusedBatch)
-    assert isinstance(answer.error, NotMaster)
-    assert (answer.sequence, answer.error.master) == (1, MASTER)
-    assert reason(exchange).master == MASTER
+    with Exchange(server) as exchange:
+        exchange.send(rows(b"kept"), 0)
+        exchange.stored()
+        wheel.serving = False
+        exchange.send(rows(b"refused"), 1)
+        answer = exchange.refused()
+        assert isinstance(answer.error, NotMaster)
+        assert (answer.sequence, answer.error.master) == (1, MASTER)
+        assert isinstance(exchange.error(), NotMaster)
+        assert exchange.ended()
     assert wheel.values() == [b"kept"]
 
 
-def test_a_quiet_client_is_told_that_the_master_was_deposed(
-    server: FlightIntake, wheel: FakeWheel
-) -> None:
+def test_deposing_tells_quiet_clients_and_ends_what_waits(wheel: FakeWheel, peers: Peers) -> None:
     wheel.serving = True
-    exchange = Exchange(server).begin()
-    eventually(lambda: len(server._calls.streams) == 1)
-    wheel.serving = False
-    server.depose()
-    answer = exchange.answer()
-    assert isinstance(answer, RefusedBatch)
-    assert isinstance(answer.error, NotMaster)
-    assert (answer.sequence, answer.error.master) == (NO_BATCH, MASTER)
-    exchange.close()
+    made = ServedIntake(wheel, "127.0.0.1:0", group=peers.group, room_timeout_s=3600)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(contextlib.closing(made))
+        quiet, small, large, new = (stack.enter_context(Exchange(server)) for _ in range(4))
+        for exchange in (quiet, small, large):
+            exchange.send(rows(b"x"), 0)
+            exchange.stored()
+        wheel.has_room.clear()
+        small.send(rows(b"no room"), 1)
+        large.send(rows(bytes(SMALL_BYTES)), 1)
+        eventually(lambda: len(server._blocked) == 2)
+        wheel.serving = False
+        server.depose()
+        answer = quiet.refused()
+        assert isinstance(answer.error, NotMaster)
+        assert (answer.sequence, answer.error.master) == (NO_BATCH, MASTER)
+        wheel.has_room.set()
+        for exchange in (small, large):
+            refused = {exchange.refused().sequence, exchange.refused().sequence}
+            assert refused == {1, NO_BATCH}
+            assert isinstance(exchange.error(), NotMaster)
+        assert isinstance(new.error(), NotMaster), "it comes again, to the new master"
+        assert new.ended()
+        assert not server._blocked
 
 
 @pytest.mark.parametrize(("acks", "early"), [("all", False), ("1", True)])
 def test_acks_1_does_not_wait_for_a_majority(
-    server: FlightIntake, wheel: FakeWheel, acks: str, early: bool
+    server: ServedIntake, wheel: FakeWheel, acks: str, early: bool
 ) -> None:
     wheel.serving = True
-    exchange = Exchange(server, AppendCommand(7, acks)).begin()
-    exchange.send(rows(b"x"), 0)
-    assert isinstance(exchange.answer(), StoredBatch)
+    with Exchange(server, AppendCommand(7, acks)) as exchange:
+        exchange.send(rows(b"x"), 0)
+        exchange.stored()
     assert wheel.early == [early]
-    exchange.close()
 
 
-def test_step_down(server: FlightIntake, wheel: FakeWheel, peers: Peers) -> None:
+def test_step_down(server: ServedIntake, wheel: FakeWheel, peers: Peers) -> None:
     wheel.serving = True
     answer = action(server, "step-down", encode_json({"timeout_s": 2.5}))
     assert (answer["done"], answer["master"], peers.asked) == (True, "a", [2.5])
@@ -167,10 +182,11 @@ def test_step_down(server: FlightIntake, wheel: FakeWheel, peers: Peers) -> None
 
 
 def test_a_node_without_peers_has_nobody_to_step_down_for() -> None:
-    with contextlib.closing(FlightIntake(FakeWheel(), "127.0.0.1:0")) as server:
+    with contextlib.closing(ServedIntake(FakeWheel(), "127.0.0.1:0")) as server:
         told = action(server, "step-down", encode_json({"timeout_s": 1}))
         assert "no peers" in told["message"]
-        assert "role" not in action(server, "hello", encode_json({}))
+        with Exchange(server) as exchange:
+            assert "role" not in exchange.welcome
         assert "replication" not in action(server, "status", encode_json({}))
 
 
@@ -185,7 +201,7 @@ def test_a_reschedule_that_was_on_its_way_is_not_called_refused(peers: Peers) ->
             raise NotMaster(master=MASTER)
 
     wheel = Deposed()
-    with contextlib.closing(FlightIntake(wheel, "127.0.0.1:0", group=peers.group)) as server:
+    with contextlib.closing(ServedIntake(wheel, "127.0.0.1:0", group=peers.group)) as server:
         one = {"id": str(wheel.mint.one(now_ms() + 60_000, 3)), "due_ms": now_ms() + 1}
         told = action(server, "reschedule", encode_json(one))
     assert begun.is_set()

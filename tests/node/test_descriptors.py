@@ -7,19 +7,24 @@ import re
 import resource
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slotwheel import Client, Message
+from slotwheel.wheel.protocol import AppendCommand, encode_json
+from slotwheel.wire.frames import Kind, encode_hello
+from support.exchange import Exchange, action_frame
 from support.nodeprocess import NodeProcess
 from support.waiting import eventually
 
 IDLE = 1300
 LIMIT = 1024
-_HELLO_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""With it gRPC takes a connection for one that may soon bring calls."""
+MANY = 5000
+MIB = 1 << 20
+_HELLO = encode_hello(AppendCommand().encode())
 
 
 class LimitedNode(NodeProcess):
@@ -52,7 +57,7 @@ def idle_connections(address: str, count: int, say: bytes) -> Iterator[list[sock
         yield found
 
 
-@pytest.mark.parametrize("say", [b"", _HELLO_HTTP2], ids=["silent", "http2"])
+@pytest.mark.parametrize("say", [b"", _HELLO], ids=["silent", "welcomed"])
 def test_idle_connections_take_nothing_from_sends_spills_and_deliveries(
     tmp_path: Path, say: bytes
 ) -> None:
@@ -72,6 +77,30 @@ def test_idle_connections_take_nothing_from_sends_spills_and_deliveries(
         eventually(lambda: node.metric("slotwheel_slot_rows") == 1800)
         assert "disk" not in node.log_text()
         eventually(lambda: descriptors_of(node) < LIMIT * 3 // 4)
+
+
+def test_five_thousand_idle_connections_cost_little_and_are_all_answered(
+    tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    many = min(MANY, hard // 2 - 1000)
+    status = action_frame("status", encode_json({}))
+    with NodeProcess(tmp_path / "data") as node, contextlib.ExitStack() as stack:
+        process = psutil.Process(node.running.pid)
+        with Client(node.address) as client:
+            client.send(Message("t", b"x", delay=600)).result(30)
+        before = process.memory_full_info().uss
+        threads = process.num_threads()
+        idle = [stack.enter_context(Exchange(node.address)) for _ in range(many)]
+        cost = (process.memory_full_info().uss - before) / MIB
+        figure(f"{many} idle connections: {cost:.1f} MiB of the node")
+        assert cost < 40
+        assert process.num_threads() < threads + 20
+        for one in idle[:: many // 50]:
+            one.send_bytes(status)
+            assert one.frame().kind == Kind.RESULT
+        with Client(node.address) as client:
+            client.send(Message("t", b"x", delay=600)).result(30)
 
 
 def test_idle_connections_for_metrics_are_bounded(tmp_path: Path) -> None:

@@ -21,15 +21,14 @@ if importlib.util.find_spec("confluent_kafka"):
     SINKS.append("confluent")
 
 
-@pytest.mark.parametrize(("sink", "edge"), [*zip(SINKS, (True, False), strict=False)])
+@pytest.mark.parametrize("sink", SINKS)
 def test_an_unknown_topic_is_refused_at_the_door_and_its_neighbours_are_taken(
-    tmp_path: Path, broker: Cluster, topic: TopicFactory, sink: str, edge: bool
+    tmp_path: Path, broker: Cluster, topic: TopicFactory, sink: str
 ) -> None:
     good, dead, delays = topic("good"), topic("dead"), topic("delays")
     missing = [f"{good}-missing-{number}" for number in range(250)]
     options = ["--sink", sink, "--bootstrap", broker.bootstrap, "--dead-letter-topic", dead]
     options += ["--delay-topic", delays]
-    options += ["--append", free_address()] if edge else []
     with NodeWithGateway(tmp_path / "data", *options) as node, Client(node.address) as client:
         with pytest.raises(UnknownTopic, match=f"{missing[0]}.*Create it"):
             client.send(Message(missing[0], "first", delay=0)).result(20)

@@ -7,17 +7,21 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
-import pyarrow as pa
 import pytest
 
 from slotwheel.replication.snapshots import pull
-from slotwheel.replication.snapshots.pull import CHUNKS, HEADER, SnapshotFetch, SnapshotServer
-from slotwheel.replication.transport import exchange
+from slotwheel.replication.snapshots.pull import SnapshotFetch, send_snapshot
+from slotwheel.replication.transport import incoming
+from slotwheel.replication.transport.exchange import open_channel
 from slotwheel.replication.transport.handshake import SNAPSHOT, Greeting
+from slotwheel.replication.transport.parts import PARTS, receive_part
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, SyncFailed
 from slotwheel.wheel.peers.snapshot_request import HeldSlot, SnapshotRequest
+from slotwheel.wire.channel import Channel
+from slotwheel.wire.frames import Kind
 from support.mailboxes import Events, Mailbox
 from support.ports import free_address
 from support.proxy import Proxy
@@ -100,11 +104,10 @@ class Rig:
 
     def __init__(self, peers: dict[str, str], source: Source) -> None:
         self.events = Events()
-        self.snapshots = SnapshotServer(
-            cast(Any, source), self.events.event, self.events.alarm, time.monotonic
-        )
         self.a = Mailbox("a", peers)
-        self.a.transport.incoming._snapshot = self.snapshots.stream
+        self.a.transport.incoming._snapshot = partial(
+            send_snapshot, cast(Any, source), self.events.event, self.events.alarm
+        )
         self.peers = peers
         self.ended = threading.Event()
         self.told = self.events.events
@@ -136,7 +139,6 @@ class Rig:
         return fetch
 
     def close(self) -> None:
-        self.snapshots.stop()
         self.a.close()
 
 
@@ -280,14 +282,15 @@ def test_what_is_given_up_touches_nothing_more(rig: Callable[[Source], Rig]) -> 
 def test_what_is_given_up_while_it_greets_asks_for_nothing(
     rig: Callable[[Source], Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    greeted, abandoned, really = threading.Event(), threading.Event(), exchange.greet
+    greeted, abandoned, really = threading.Event(), threading.Event(), open_channel
 
-    def greet(client: Any, greeting: Greeting) -> None:
-        really(client, greeting)
+    def greet(*arguments: Any) -> Channel:
+        channel = really(*arguments)
         greeted.set()
         abandoned.wait(30)
+        return channel
 
-    monkeypatch.setattr(exchange, "greet", greet)
+    monkeypatch.setattr(pull, "open_channel", greet)
     source = Source(1)
     made = rig(source)
     fetch = made.fetch(Sink())
@@ -336,16 +339,14 @@ def test_a_newer_request_ends_the_older_one(rig: Callable[[Source], Rig]) -> Non
 def test_a_reader_that_takes_nothing_is_cut_off(
     rig: Callable[[Source], Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "STALL_S", 0.5)
+    monkeypatch.setattr(incoming, "SILENT_S", 0.5)
     source = Source(3000)
     made, sink = rig(source), Sink(1e9)
     gate = threading.Event()
     sink.chunk = lambda *_: gate.wait(30)  # type: ignore[assignment, method-assign]
     made.fetch(sink)
-    eventually(lambda: source.read > 1)
-    time.sleep(1.0)
-    made.snapshots.watch()
-    assert source.closed.wait(10)
+    assert source.closed.wait(20)
+    assert 1 < source.read < 3000
     gate.set()
 
 
@@ -374,20 +375,22 @@ def test_a_stranger_gets_no_snapshot(rig: Callable[[Source], Rig]) -> None:
 
 
 @pytest.mark.parametrize(
-    "batch",
+    ("kind", "metadata", "body"),
     [
-        pa.RecordBatch.from_arrays([pa.array([1])], ["second"]),
-        pa.RecordBatch.from_arrays(
-            [pa.array([None], pa.int64()), pa.array([0]), pa.array([b""], pa.large_binary())],
-            schema=CHUNKS,
-        ),
-        pa.RecordBatch.from_arrays(
-            [pa.array([HEADER]), pa.array([0]), pa.array([None], pa.large_binary())],
-            schema=CHUNKS,
-        ),
-        None,
+        (Kind.CHUNK, b"", b"data"),
+        (Kind.CHUNK, bytes(15), b""),
+        (Kind.CHUNK, bytes(17), b""),
+        (Kind.END, b"", b"data"),
+        (Kind.MESSAGE, b"", b""),
     ],
 )
-def test_parts_that_are_none_are_refused(batch: Any) -> None:
-    with pytest.raises(InvalidBatch):
-        list(pull.chunk_rows(batch))
+def test_parts_that_are_none_are_refused(
+    rig: Callable[[Source], Rig], kind: int, metadata: bytes, body: bytes
+) -> None:
+    made = rig(Source(0))
+    made.a.transport.incoming._answer = (  # type: ignore[method-assign]
+        lambda mine: mine.channel.send(kind, metadata, body)
+    )
+    channel = open_channel(made.peers["a"], made.greeting(), PARTS)
+    with contextlib.closing(channel), pytest.raises(InvalidBatch):
+        receive_part(channel, 30)

@@ -1,34 +1,38 @@
-"""Links between peers over real Flight servers: what arrives, and what happens when it does not."""
+"""Links between peers over real servers: what arrives, and what happens when it does not."""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from slotwheel.node import threads
 from slotwheel.replication.rules.group import PEERS_MAX
 from slotwheel.replication.rules.messages import Ack, Append, EntryMeta, Heartbeat, TakeOver, Vote
 from slotwheel.replication.rules.timing import Timing
 from slotwheel.replication.snapshots import slots
-from slotwheel.replication.transport import exchange, sockets, wire
-from slotwheel.replication.transport.exchange import PING, Exchange
+from slotwheel.replication.transport import incoming
+from slotwheel.replication.transport.encoding import HEADER_BYTES_MAX, encode, pack_entries
+from slotwheel.replication.transport.exchange import Exchange
 from slotwheel.replication.transport.handshake import BULK, CONTROL, SLOT, SNAPSHOT, Greeting
 from slotwheel.replication.transport.lane import LINK_SILENT_S, WINDOW_BYTES, Lane
 from slotwheel.replication.transport.outbox import SHIPMENT_BYTES, Outbox
-from slotwheel.replication.transport.sockets import TcpProgress
-from slotwheel.wheel.errors import InvalidConfiguration
+from slotwheel.replication.transport.parts import REQUEST_BYTES_MAX
+from slotwheel.wheel.errors import InvalidConfiguration, NotRunning, SlotwheelError
 from slotwheel.wheel.journal.entry import Entry
+from slotwheel.wheel.journal.scan import ENTRY_BYTES_MAX
 from slotwheel.wheel.peers.heal import SlotRows
-from slotwheel.wheel.protocol import PEER_ACTION, PEER_COMMAND
+from slotwheel.wheel.protocol import PEER_COMMAND
+from slotwheel.wire.channel import Channel, TcpProgress
+from slotwheel.wire.frames import Kind, encode_frame
 from support.mailboxes import Mailbox, entries_from, store_of
 from support.ports import free_address
 from support.proxy import Proxy
@@ -317,16 +321,13 @@ def test_a_lane_fails_alone(make: Make, lane: str) -> None:
 
 
 class Tcp:
-    """In place of an exchange's connection."""
+    """What a channel says of TCP."""
 
     now = 100.0
     sent = TcpProgress()
 
-    def sending(self) -> TcpProgress:
+    def progress(self) -> TcpProgress:
         return self.sent
-
-    def shut(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def test_a_large_message_is_alive_as_long_as_tcp_takes_of_it(
@@ -337,8 +338,7 @@ def test_a_large_message_is_alive_as_long_as_tcp_takes_of_it(
     exchange = Exchange(peers["b"], said, lambda _: None, lambda: None, lambda: tcp.now)
     lane = Lane("b", BULK, Outbox(lambda: tcp.now), lambda _: exchange, None)  # type: ignore[arg-type]
     lane._exchange = exchange
-    exchange._connection.close()
-    exchange._connection = tcp  # type: ignore[assignment]
+    exchange._channel.progress = tcp.progress  # type: ignore[method-assign]
     exchange._unbeaten.append((4 << 20, tcp.now))
     exchange.unbeaten_bytes = 4 << 20
     try:
@@ -367,11 +367,11 @@ def test_tcp_is_asked_what_it_has_sent(make: Make) -> None:
     connected(a, b)
     exchange = a.transport._bulk["b"].exchange
     assert exchange is not None
-    before = exchange._connection.sending()
+    before = exchange._channel.progress()
     a.transport.send(append(1, 1000))
     eventually(lambda: len(b.entries) == 1000)
-    eventually(lambda: exchange._connection.sending().acknowledged > before.acknowledged + 100_000)
-    assert not exchange._connection.sending().queued
+    eventually(lambda: exchange._channel.progress().acknowledged > before.acknowledged + 100_000)
+    assert not exchange._channel.progress().queued
 
 
 def test_a_lane_that_is_made_again_lets_no_other_node_of_that_id_in(
@@ -468,7 +468,7 @@ def test_strangers_with_many_names_write_no_line_each(make: Make) -> None:
     for number in range(500):
         greeting = replace(b.transport.identity("b", "control"), node_id=f"x{number}", to="b")
         with pytest.raises(InvalidConfiguration):
-            b.transport.incoming.greet(greeting.encode())
+            b.transport.incoming.serve(greeting.encode(), None)  # type: ignore[arg-type]
     found = [one for one in b.events.alarms if one[0] == "peer-refused"]
     assert 1 <= len(found) < 50
 
@@ -491,12 +491,16 @@ def test_a_second_node_with_the_same_id_is_refused_while_the_first_lives(
     eventually(lambda: second.transport.is_up("b"))
 
 
+def refusal(peers: dict[str, str], hello: bytes) -> str:
+    with pytest.raises(SlotwheelError) as refused:
+        Channel.open(peers["b"], hello, {}, 30)
+    return str(refused.value)
+
+
 def test_a_node_that_calls_itself_like_the_one_it_calls(peers: dict[str, str], make: Make) -> None:
     b = make("b")
-    client = flight.FlightClient(f"grpc://{peers['b']}")
     said = greeting(peers, node_id="b", to="b").encode()
-    with pytest.raises(flight.FlightServerError, match="two running nodes have the same node id"):
-        list(client.do_action(flight.Action(PEER_ACTION, said)))
+    assert "two running nodes have the same node id" in refusal(peers, said)
     assert b.events.alarmed("peer-refused", "two running nodes")
 
 
@@ -505,25 +509,30 @@ def test_a_node_that_calls_itself_like_the_one_it_calls(peers: dict[str, str], m
     [
         PEER_COMMAND,
         PEER_COMMAND + b"{}",
-        PEER_COMMAND + b"[" * 100_000,
+        PEER_COMMAND + b"[" * 10_000,
+        PEER_COMMAND + b'{"slotwheel-peer": 5}',
         PEER_COMMAND + b'{"slotwheel-peer": 4}',
         PEER_COMMAND + b'{"slotwheel-peer": 3}',
-        PEER_COMMAND + b'{"slotwheel-peer": 2}',
         PEER_COMMAND + b'{"slotwheel-peer": true}',
         PEER_COMMAND + b"\xff\xfe",
-        b"",
-        b"hello",
     ],
 )
 def test_hostile_greetings_are_refused(make: Make, peers: dict[str, str], body: bytes) -> None:
     b = make("b")
-    client = flight.FlightClient(f"grpc://{peers['b']}")
-    with pytest.raises(flight.FlightServerError, match=r"greeting|another version"):
-        list(client.do_action(flight.Action(PEER_ACTION, body)))
-    if body.startswith(PEER_COMMAND):
-        with pytest.raises(flight.FlightServerError, match=r"greeting|another version"):
-            client.do_get(flight.Ticket(body))
+    text = refusal(peers, body)
+    assert "greeting" in text or "another version" in text
     assert b.events.alarms
+
+
+def test_a_peer_of_an_older_version_is_told_apart(make: Make, peers: dict[str, str]) -> None:
+    """It speaks HTTP/2, and answers whoever connects with its settings first (RFC 9113)."""
+    host, port = peers["b"].split(":")
+    with socket.create_server((host, int(port))) as older:
+        a = make("a")
+        with older.accept()[0] as caller:
+            caller.sendall(bytes(3) + b"\x04" + bytes(5))
+            eventually(lambda: a.events.alarmed("peer-refuses", "Arrow Flight"))
+        assert "expected version 1 of the wire" in str(a.transport.status("b")["error"])
 
 
 @pytest.mark.parametrize(
@@ -545,117 +554,171 @@ class Raw:
     """Speaks to a peer's server with bytes of the test's choice."""
 
     def __init__(self, peers: dict[str, str], lane: str = CONTROL) -> None:
-        self.client = flight.FlightClient(
-            f"grpc://{peers['b']}", generic_options=[("grpc.use_local_subchannel_pool", 1)]
-        )
         said = greeting(peers, lane=lane).encode()
-        descriptor = flight.FlightDescriptor.for_command(said)
-        self.writer, self.reader = self.client.do_exchange(descriptor)
+        self.channel = Channel.open(peers["b"], said, {Kind.BEAT: (8, 0)}, 30)
+
+    def ask(self) -> None:
+        self.channel.send(Kind.BEAT)
+        frame = self.channel.receive(30)
+        assert frame is not None
+        assert frame.kind == Kind.BEAT
 
     def error(self) -> str:
         try:
-            while True:
-                self.reader.read_chunk()
-        except (pa.ArrowException, StopIteration) as error:
+            while self.channel.receive(30):
+                pass
+        except SlotwheelError as error:
             return str(error)
+        raise AssertionError("it goes on")
 
 
-@pytest.mark.parametrize(
-    "data", [b"\0", b"x", PING + b"x", bytes(48), b"SWPM" + b"\xff" * 60, b"x" * 1_000_000]
-)
-def test_hostile_bytes_end_their_exchange_and_nothing_else(
-    make: Make, peers: dict[str, str], data: bytes
+@pytest.fixture
+def raw(peers: dict[str, str]) -> Iterator[Callable[..., Raw]]:
+    made: list[Raw] = []
+
+    def connect(lane: str = CONTROL) -> Raw:
+        made.append(Raw(peers, lane))
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.channel.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"x", bytes(48), b"SWPM" + b"\xff" * 60, b"x" * 2000])
+def test_hostile_bytes_end_their_channel_and_nothing_else(
+    make: Make, raw: Callable[..., Raw], data: bytes
 ) -> None:
     b, c = make("b"), make("c")
     connected(b, c)
-    raw = Raw(peers)
-    raw.writer.begin(wire.ENTRIES)
-    raw.writer.write_metadata(pa.py_buffer(data))
-    text = raw.error()
+    hostile = raw()
+    hostile.channel.send(Kind.MESSAGE, data)
+    text = hostile.error()
     assert "not a peer's message" in text or "unknown version" in text
-    assert b.events.alarms[0][0] == "peer-message-broken"
+    eventually(lambda: [name for name, _ in b.events.alarms] == ["peer-message-broken"])
     assert b.messages == []
     c.transport.send(ack(1, "c"))
     eventually(lambda: b.messages == [ack(1, "c")])
 
 
-def test_a_damaged_entry_ends_its_exchange(make: Make, peers: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("lane", "kind", "metadata_bytes", "body_bytes"),
+    [
+        (CONTROL, Kind.MESSAGE, HEADER_BYTES_MAX + 1, 0),
+        (CONTROL, Kind.MESSAGE, 48, 1),
+        (BULK, Kind.MESSAGE, 48, ENTRY_BYTES_MAX + 1),
+        (BULK, Kind.MESSAGE, 48, (1 << 32) - 1),
+        (CONTROL, Kind.BEAT, 8, 0),
+        (CONTROL, Kind.CHUNK, 16, 0),
+        (CONTROL, Kind.BATCH, 8, 100),
+        (CONTROL, 255, 0, 0),
+        (SNAPSHOT, Kind.REQUEST, 0, REQUEST_BYTES_MAX + 1),
+        (SNAPSHOT, Kind.MESSAGE, 48, 0),
+        (SLOT, Kind.REQUEST, 1, 16),
+    ],
+)
+def test_a_frame_beyond_its_limit_is_refused_before_it_is_there(
+    make: Make, raw: Callable[..., Raw], lane: str, kind: int, metadata_bytes: int, body_bytes: int
+) -> None:
     b = make("b")
-    raw = Raw(peers, BULK)
-    raw.writer.begin(wire.ENTRIES)
-    whole = bytearray(b"".join(map(bytes, entries_from(1, 1)[0].encode())))
-    whole[80] ^= 1
-    column = pa.array([bytes(whole)], pa.large_binary())
-    batch = pa.RecordBatch.from_arrays([column], schema=wire.ENTRIES)
-    raw.writer.write_with_metadata(batch, pa.py_buffer(wire.encode(append(1, 1))))
-    assert "expected entry CRC" in raw.error()
+    hostile = raw(lane)
+    # Only the head is sent: whoever waited for the rest would not answer.
+    head = encode_frame(kind, bytes(metadata_bytes), body_bytes)[:8]
+    hostile.channel._socket.sendall(head)
+    text = hostile.error()
+    assert "a frame is too large" in text or "a frame that nobody may send here" in text
     assert b.messages == []
 
 
-def test_a_message_in_another_peers_name_is_refused(make: Make, peers: dict[str, str]) -> None:
+def test_a_damaged_entry_ends_its_channel(make: Make, raw: Callable[..., Raw]) -> None:
+    b = make("b")
+    hostile = raw(BULK)
+    whole = bytearray(b"".join(pack_entries(entries_from(1, 1))))
+    whole[80] ^= 1
+    hostile.channel.send(Kind.MESSAGE, encode(append(1, 1)), whole)
+    assert "expected entry CRC" in hostile.error()
+    assert b.messages == []
+
+
+def test_a_message_in_another_peers_name_is_refused(make: Make, raw: Callable[..., Raw]) -> None:
     b = make("b")
     for message in (
         ack(1, "c"),
         ack(1, "a", "c"),
         TakeOver("a", "b", store_of("c"), 1),
     ):
-        raw = Raw(peers)
-        raw.writer.begin(wire.ENTRIES)
-        raw.writer.write_metadata(pa.py_buffer(wire.encode(message)))
-        assert "not from the peer that sent it" in raw.error()
+        hostile = raw()
+        hostile.channel.send(Kind.MESSAGE, encode(message))
+        assert "not from the peer that sent it" in hostile.error()
     assert b.messages == []
 
 
-def test_a_stream_of_another_schema_is_refused(make: Make, peers: dict[str, str]) -> None:
-    b = make("b")
-    raw = Raw(peers, BULK)
-    schema = pa.schema([("number", pa.int64())])
-    raw.writer.begin(schema)
-    batch = pa.RecordBatch.from_arrays([pa.array([1])], schema=schema)
-    raw.writer.write_with_metadata(batch, pa.py_buffer(wire.encode(append(1, 1))))
-    assert "not a batch of entries" in raw.error()
-    assert b.messages == []
-
-
-def test_a_newer_exchange_of_a_peer_ends_the_older_one(make: Make, peers: dict[str, str]) -> None:
+def test_the_reason_arrives_though_more_was_sent(make: Make, raw: Callable[..., Raw]) -> None:
+    """What is unread would have the kernel reset the connection."""
     make("b")
-    older = Raw(peers)
-    older.writer.begin(wire.ENTRIES)
-    older.writer.write_metadata(pa.py_buffer(PING))
-    older.reader.read_chunk()
-    newer = Raw(peers)
-    newer.writer.begin(wire.ENTRIES)
-    newer.writer.write_metadata(pa.py_buffer(PING))
-    newer.reader.read_chunk()
-    older.error()  # returns: the exchange is over
-    newer.writer.write_metadata(pa.py_buffer(PING))
-    newer.reader.read_chunk()
+    hostile = raw(BULK)
+    entries = b"".join(pack_entries(entries_from(1, 1, 100_000)))
+    hostile.channel._socket.sendall(
+        encode_frame(Kind.MESSAGE, b"x")
+        + encode_frame(Kind.MESSAGE, encode(append(1, 1)), len(entries))
+        + entries
+    )
+    assert "not a peer's message" in hostile.error()
 
 
-def test_a_ticket_that_is_for_no_snapshot_is_refused(make: Make, peers: dict[str, str]) -> None:
+@pytest.mark.parametrize("lane", [CONTROL, SNAPSHOT])
+def test_a_newer_channel_of_a_lane_ends_the_older_one(
+    make: Make, raw: Callable[..., Raw], lane: str
+) -> None:
     make("b")
-    client = flight.FlightClient(f"grpc://{peers['b']}")
-    with pytest.raises(flight.FlightServerError, match=f"expected {SNAPSHOT}"):
-        client.do_get(flight.Ticket(greeting(peers).encode()))
+    older = raw(lane)
+    if lane == CONTROL:
+        older.ask()
+    newer = raw(lane)
+    older.error()  # returns: it is over
+    if lane == CONTROL:
+        newer.ask()
 
 
-def test_a_slot_is_fetched_over_a_connection_that_only_it_may_shut(
-    make: Make, peers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_a_peer_that_says_nothing_is_cut(
+    make: Make, raw: Callable[..., Raw], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming, "SILENT_S", 0.3)
+    make("b")
+    for lane in (CONTROL, BULK, SNAPSHOT, SLOT):
+        assert "closed by the other side" in raw(lane).error()
+
+
+@pytest.mark.parametrize("request_bytes", [b"", b"x" * 15, b"x" * 17])
+def test_a_request_for_no_slot_is_refused(
+    make: Make, raw: Callable[..., Raw], request_bytes: bytes
 ) -> None:
     b = make("b")
-    alone: list[bool] = []
-    really = exchange.greet
+    b.transport.incoming._slot = partial(slots.send_slot, lambda *_: SlotRows(5, [], []))
+    hostile = raw(SLOT)
+    hostile.channel.send(Kind.REQUEST, b"", request_bytes)
+    assert "not a request for a slot" in hostile.error()
 
-    def greet(client: Any, mine: Greeting) -> None:
-        really(client, mine)
-        alone.append(sockets._connecting[peers["b"]].locked())
 
-    monkeypatch.setattr(exchange, "greet", greet)
-    b.transport.incoming._slot = lambda request: slots.slot_stream(
-        lambda second, _: SlotRows(second, [], []), request
+def test_a_slot_is_fetched(make: Make, peers: dict[str, str]) -> None:
+    b = make("b")
+    b.transport.incoming._slot = partial(
+        slots.send_slot, lambda second, _: SlotRows(second, [], [])
     )
     rows = slots.fetch_slot(peers["b"], greeting(peers, lane=SLOT), 5, 100)
-    assert (rows.second, alone) == (5, [True])
+    assert (rows.second, rows.blocks, rows.losses) == (5, [], [])
+
+
+@pytest.mark.parametrize("error", [LookupError("not committed"), OSError("the disk is gone")])
+def test_a_slot_that_is_not_there_now_is_asked_for_again(
+    make: Make, peers: dict[str, str], error: Exception
+) -> None:
+    def rows(*_: int) -> SlotRows:
+        raise error
+
+    make("b").transport.incoming._slot = partial(slots.send_slot, rows)
+    with pytest.raises(NotRunning, match=str(error)):
+        slots.fetch_slot(peers["b"], greeting(peers, lane=SLOT), 5, 100)
 
 
 def test_peers_that_all_hang_do_not_make_the_one_that_asks_them_seem_to() -> None:

@@ -1,4 +1,4 @@
-"""Peers of a group for tests of the client: fake wheels with one log behind real Flight servers.
+"""Peers of a group for tests of the client: fake wheels with one log behind real servers.
 
 Each stands behind a proxy, so that a peer can die, fall silent and come back at its address.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from slotwheel.intake.flight import FlightIntake
+from support.served import ServedIntake
 
 from .fakewheel import FakeWheel, Log
 from .proxy import Proxy
@@ -55,8 +55,8 @@ class FakeGroup:
     def come_back(self, number: int) -> None:
         self.proxies[number].refusing = False
 
-    def _serve(self, number: int) -> FlightIntake:
-        return FlightIntake(
+    def _serve(self, number: int) -> ServedIntake:
+        return ServedIntake(
             self.wheels[number],
             "127.0.0.1:0",
             group=lambda: self._seen_by(number),

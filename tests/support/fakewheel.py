@@ -16,15 +16,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.checks import InputBatch, check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import NotMaster, Overloaded, SequenceTooOld, SlotwheelError, UnknownId
 from slotwheel.wheel.ids import IdMint, MessageId
+from slotwheel.wheel.plain import PlainBatch, PlainDone, PlainReceipt, batch_of
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.request import RequestKey, is_request
 from slotwheel.wheel.schema import Int64s, times
+from support.served import ServedIntake
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,29 @@ class FakeWheel:
                 outcomes.append(copy(error))
         return outcomes
 
+    def append_plain(
+        self, batches: Sequence[PlainBatch], now_ms: int, done: PlainDone, *, wake: bool = True
+    ) -> None:
+        for one in batches:
+            _, _, producer, sequence, early, _ = one
+            how: Any = {"producer": producer, "sequence": sequence, "early": early, "wake": wake}
+            try:
+                future = self.append(batch_of(one.rows), now_ms, **how)
+            except SlotwheelError as error:
+                done([one], copy(error))
+                continue
+
+            def answer(future: Future[AppendReceipt], one: PlainBatch = one) -> None:
+                error = future.exception()
+                if isinstance(error, SlotwheelError):
+                    done([one], error)
+                    return
+                receipt = future.result()
+                stored = (receipt.base_offset, receipt.created_ms, receipt.due.tolist())
+                done([one], PlainReceipt(*stored, receipt.sequence))
+
+            future.add_done_callback(answer)
+
     def append(
         self,
         rows: pa.RecordBatch,
@@ -135,7 +159,7 @@ class FakeWheel:
     def _store(
         self, rows: pa.RecordBatch, now_ms: int, sequence: int = -1, *, wake: bool = True
     ) -> Future[AppendReceipt]:
-        # As the real one does: its own copy, so that Flight's buffers are free again.
+        # As the real one does: its own copy, so that what was received is free again.
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_batch(rows)
@@ -245,7 +269,7 @@ class FakeWheel:
 
 @contextmanager
 def served(wheel: FakeWheel) -> Iterator[str]:
-    """The wheel behind a real Flight server; its address."""
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+    """The wheel behind a real server; its address."""
+    server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
     yield f"127.0.0.1:{server.port}"
     server.close()

@@ -1,4 +1,4 @@
-"""Transports of several peers on loopback, each behind a real Flight server, without a wheel."""
+"""Transports of several peers on loopback, each behind a node's real server, without a wheel."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.replication.rules.group import Group
 from slotwheel.replication.rules.messages import PeerMessage
 from slotwheel.replication.rules.timing import Timing
 from slotwheel.replication.transport.handshake import Greeting
+from slotwheel.replication.transport.parts import SendPart
 from slotwheel.replication.transport.transport import Transport
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from support.fakewheel import FakeWheel
+from support.served import ServedIntake
 
 
 def store_of(name: str) -> bytes:
@@ -48,7 +49,7 @@ class Events:
 
 
 class Mailbox:
-    """One peer: a Flight server and a transport. It is its own receiver, and keeps what comes."""
+    """One peer: a node's server and a transport. It is its own receiver, and keeps what comes."""
 
     def __init__(
         self,
@@ -80,13 +81,13 @@ class Mailbox:
             self,
             self.load,
             self.snapshot,
-            lambda _: None,
+            lambda _request, _send: None,
             key=lambda: key,
             events=self.events,
             address_of=(dict(peers) | dict(dial or {})).__getitem__,
             refused_pause_s=0.2,
         )
-        self.server = FlightIntake(
+        self.server = ServedIntake(
             FakeWheel(), listen or peers[name], peers=self.transport.incoming
         )
         self.transport.start()
@@ -109,7 +110,7 @@ class Mailbox:
         self.loaded.append((first, last, nbytes))
         return self._load(first, last, nbytes)
 
-    def snapshot(self, greeting: Greeting, request: bytes, cut: Callable[[], object]) -> Any:
+    def snapshot(self, greeting: Greeting, request: bytes, send: SendPart) -> None:
         raise AssertionError("not here")
 
     def of(self, kind: type[PeerMessage]) -> list[Any]:

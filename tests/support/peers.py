@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from slotwheel.client.link import call, connect
+from slotwheel.client.link import Caller
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.protocol import HELLO, STATUS, STEP_DOWN
 from support.chaosaccount import Fault
@@ -88,11 +88,11 @@ class PeerProcess(NodeProcess):
         if not self.alive or self.paused:
             return None
         with contextlib.suppress(SlotwheelError):
-            client = connect(self.listen)
+            caller = Caller(self.listen)
             try:
-                return call(client, action, fields or {}, timeout_s)
+                return caller.call(action, fields or {}, timeout_s)
             finally:
-                client.close()
+                caller.close()
         return None
 
     def hello(self) -> dict[str, Any]:

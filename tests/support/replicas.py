@@ -1,4 +1,4 @@
-"""Peers in one process: real drivers, real wheels over real files, real Flight servers."""
+"""Peers in one process: real drivers, real wheels over real files, real servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.replication.driver import Driver
 from slotwheel.replication.rules.group import Group
 from slotwheel.replication.rules.timing import Timing
@@ -25,6 +24,7 @@ from slotwheel.wheel.peers.peer import PeerWheel
 from slotwheel.wheel.state import LmdbState
 from support.mailboxes import Events
 from support.ports import free_address
+from support.served import ServedIntake
 from support.waiting import eventually, now_ms
 from support.wheels import batch, next_chunk
 
@@ -72,7 +72,7 @@ class Replica:
             on_fatal=self.fatal.append,
             address_of=self.dial.__getitem__,
         )
-        self.flight = FlightIntake(
+        self.server = ServedIntake(
             self.wheel, self.listen, peers=self.driver.port, group=self.driver.status
         )
         self._ending = threading.Event()
@@ -101,7 +101,7 @@ class Replica:
             return
         self.running = False
         self.driver.stop()
-        self.flight.close(0.2)
+        self.server.close(0.2)
         self._ending.set()
         for thread in self._threads:
             thread.join(10)

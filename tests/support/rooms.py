@@ -21,6 +21,7 @@ VALUES = {
         {
             *(
                 "answers",
+                "arrowbytes",
                 "arrowclaims",
                 "backoff",
                 "cancelrecord",
@@ -34,7 +35,7 @@ VALUES = {
                 "jumps",
                 "mark",
             ),
-            *("arrowbytes", "checks", "delay", "expiry", "packets", "plain", "protocol"),
+            *("checks", "delay", "expiry", "plain", "protocol"),
             *("request", "rows", "schema", "state", "texts", "withoutpandas"),
         }
     ),
@@ -51,7 +52,8 @@ GATEWAY_VALUES = "gateway: values"
 # A room is a folder, for itself: who may import "wheel" may not, for that, import "wheel/due".
 MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
-    "client": frozenset({ENGINE_VALUES, "policy"}),
+    "wire": frozenset({ENGINE_VALUES}),
+    "client": frozenset({ENGINE_VALUES, "wire", "policy"}),
     GATEWAY_VALUES: frozenset(
         {
             *(ENGINE_VALUES, "client", "policy", "reading", "search", "trace", "trace/chains"),
@@ -80,7 +82,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             *("gateway/v1", "gateway/rest", "gateway/console"),
         }
     ),
-    "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
+    "intake": frozenset({ENGINE_VALUES, "wire", "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
     "policy": frozenset({ENGINE_VALUES}),
     "wheel/tail": frozenset({ENGINE_VALUES}),
@@ -95,10 +97,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "delivery/kafka": frozenset({ENGINE_VALUES, "policy", "wheel/due", "delivery"}),
     "replication/rules": frozenset({ENGINE_VALUES, "wheel/journal"}),
-    "replication/transport": frozenset({ENGINE_VALUES, "wheel/journal", "replication/rules"}),
+    "replication/transport": frozenset(
+        {ENGINE_VALUES, "wire", "wheel/journal", "replication/rules"}
+    ),
     "replication/snapshots": frozenset(
         {
-            *(ENGINE_VALUES, "wheel/slots", "wheel/peers"),
+            *(ENGINE_VALUES, "wire", "wheel/slots", "wheel/peers"),
             *("replication/rules", "replication/transport"),
         }
     ),
@@ -110,7 +114,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "node": frozenset(
         {
-            *(ROOT_ROOM, ENGINE_VALUES, "wheel/slots", "wheel", "wheel/peers", "intake"),
+            *(ROOT_ROOM, ENGINE_VALUES, "wheel/slots", "wheel", "wheel/peers", "wire", "intake"),
             *("delivery", "delivery/embedded", "delivery/kafka", "policy"),
             *("replication/rules", "replication"),
         }
@@ -191,8 +195,8 @@ ONLY_MODULES = {
     (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors"}),
     ("client", ENGINE_VALUES): frozenset(
         {
-            *("backoff", "checks", "config", "delay", "digest", "errors", "expiry"),
-            *("ids", "packets", "protocol", "request", "rows", "schema"),
+            *("arrowbytes", "backoff", "checks", "config", "delay", "digest", "errors", "expiry"),
+            *("ids", "plain", "protocol", "request", "rows", "schema"),
         }
     ),
     ("consumer", ENGINE_VALUES): frozenset(

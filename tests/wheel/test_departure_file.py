@@ -18,7 +18,7 @@ from slotwheel.wheel.departurefile import (
     FRAME_BYTES,
     HEADER_BYTES,
     STATES,
-    Frame,
+    DepartureFrame,
     How,
     check_file_header,
     encode,
@@ -252,5 +252,5 @@ def test_a_frame_says_what_is_in_it(tmp_path: Path) -> None:
         found = list(frames(handle, "x"))
     assert [one.rows for one in found] == [4, 1, 4]
     assert (found[0].due_from_ms, found[0].due_to_ms) == (T0, T0 + 30)
-    assert isinstance(found[0], Frame)
+    assert isinstance(found[0], DepartureFrame)
     assert found[-1].end == len(WHOLE)

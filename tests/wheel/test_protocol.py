@@ -1,4 +1,4 @@
-"""The codecs of the Flight protocol: what goes in comes out, and nothing else is taken."""
+"""The codecs of what a client and a node say: what goes in comes out, and nothing else is taken."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import json
 import struct
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from slotwheel.wheel import protocol
 from slotwheel.wheel.errors import (
     InvalidBatch,
     InvalidMessage,
-    NodeUnreachable,
     SlotwheelError,
     UnsupportedVersion,
 )
@@ -29,7 +26,6 @@ from slotwheel.wheel.protocol import (
     encode_refused,
     encode_sequence,
     encode_stored,
-    translated,
 )
 from slotwheel.wheel.request import REQUEST_PRODUCER, RequestKey
 
@@ -39,7 +35,6 @@ def test_command_round_trip() -> None:
     assert AppendCommand.decode(command.encode()) == command
     assert json.loads(command.encode()) == {
         "slotwheel": 1,
-        "do": "append",
         "producer": "7fffffffffffffff",
         "acks": "1",
     }
@@ -48,7 +43,6 @@ def test_command_round_trip() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"do": "delete"},
         {"producer": "8000000000000000"},  # that half belongs to delay topics
         {"producer": "-1"},
         {"producer": "xyz"},
@@ -57,15 +51,15 @@ def test_command_round_trip() -> None:
     ],
 )
 def test_command_refused(change: dict[str, object]) -> None:
-    fields = {"do": "append", "producer": "1", "acks": "all"} | change
-    with pytest.raises(InvalidBatch, match="not an append command"):
+    fields = {"producer": "1", "acks": "all"} | change
+    with pytest.raises(InvalidBatch, match="not a client's hello"):
         AppendCommand.decode(encode_json(fields))
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", 1.0, True, None, [1]])
 def test_other_version_is_refused_by_name_with_both(version: object) -> None:
     with pytest.raises(UnsupportedVersion) as caught:
-        decode_json(json.dumps({"slotwheel": version, "do": "append"}).encode())
+        decode_json(json.dumps({"slotwheel": version}).encode())
     assert repr(version) in str(caught.value)
     assert "version 1" in str(caught.value)
 
@@ -147,34 +141,6 @@ def test_cut_and_longer_answers_are_refused() -> None:
     for wrong in [data[:n] for n in range(len(data))] + [data + b"x", b"\x02" + data[1:]]:
         with pytest.raises(InvalidBatch):
             decode_answer(wrong)
-
-
-def test_an_error_of_flight_becomes_what_the_node_said() -> None:
-    error = InvalidMessage("no topic", row=3)
-    with pytest.raises(InvalidMessage) as told, translated():
-        raise flight.FlightServerError("text", extra_info=encode_json(error.to_wire()))
-    assert told.value.to_wire() == error.to_wire()
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (flight.FlightUnavailableError("no route. gRPC client debug context: much"), "no route."),
-        (OSError("broken"), "broken."),
-        (StopIteration(), "."),
-    ],
-)
-def test_a_node_that_says_nothing_is_not_reachable(error: Exception, expected: str) -> None:
-    with pytest.raises(NodeUnreachable) as told, translated():
-        raise error
-    assert str(told.value).startswith("node not reachable: ")
-    assert "debug context" not in str(told.value)
-    assert f"{expected} Check the address" in str(told.value)
-
-
-def test_another_server_of_flight_is_no_node() -> None:
-    with pytest.raises(SlotwheelError, match="no slotwheel node answers there"), translated():
-        raise pa.ArrowNotImplementedError("what?")
 
 
 def test_unreadable_error_is_shown() -> None:

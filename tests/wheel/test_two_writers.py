@@ -1,4 +1,4 @@
-"""The syncer and the append edge both write and commit: entries become visible in their order."""
+"""The syncer and the wire both write and commit: entries become visible in their order."""
 
 from __future__ import annotations
 

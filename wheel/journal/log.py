@@ -1,6 +1,6 @@
 """The log: entries get their place, wait for the group's one sync, and are committed.
 
-Theory: many callers append; whoever writes (the node's syncer, or its append edge) takes everything
+Theory: many callers append; whoever writes (the node's syncer, or its wire) takes everything
 that has gathered, writes it with one call and syncs once (group commit). An entry gets its index
 and its offsets when it is queued, under the owner's lock, so their order is the journal's order. It
 is *written*, then *durable* after the sync, and *committed* when a majority of the peers has it -

@@ -1,10 +1,10 @@
-"""Messages between peers as bytes: one small header each, and entries as one Arrow column.
+"""Messages between peers as bytes: one small header each, and entries behind it.
 
-Theory: a message crosses as Flight's app_metadata: a fixed head, the fields of its kind, three
-texts. An ``Append`` has a record batch beside it with one ``large_binary`` column, a row an entry,
-each with the very bytes of the journal; so nothing is encoded again on the way, and the receiver's
-journal gets views into the received batch. ``EntryMeta`` is read from the entry itself, so it
-cannot contradict it.
+Theory: a message is a frame of the wire. Its metadata is the header: a fixed head, the fields of
+the message's kind, three texts. Its body are an ``Append``'s entries, one after the other, each
+with the very bytes of the journal; so nothing is encoded again on the way, and the receiver's
+journal gets views into the received body. ``EntryMeta`` is read from the entry itself, so it cannot
+contradict it.
 
 Rules
 - Every bit is covered by a CRC-32C (the header's, or the entry's own) or compared by value.
@@ -17,7 +17,6 @@ bytes are not what was written, ``InvalidBatch`` for anything else that is malfo
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import struct
@@ -25,13 +24,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 from crc32c import crc32c
 
 from ...wheel.errors import InvalidBatch, UnsupportedVersion
 from ...wheel.files import Bytes
-from ...wheel.journal.entry import Entry, EntryKind, decode_entry
+from ...wheel.journal.entry import HEADER, HEADER_BYTES, Entry, EntryKind, decode_entry
 from ...wheel.journal.segment import STORE_ID_BYTES
 from ...wheel.state import StoreIds
 from ..rules.messages import (
@@ -47,13 +44,17 @@ from ..rules.messages import (
 )
 
 MAGIC = b"SWPM"
-WIRE_VERSION = 1
+MESSAGE_VERSION = 1
 ENTRIES_MAX = 4096
 """Most entries in one ``Append``."""
 REASON_BYTES_MAX = 1000
 INDEX_LIMIT = 1 << 62
 """Indexes, epochs and commits must be lower."""
-ENTRIES = pa.schema([pa.field("entry", pa.large_binary(), nullable=False)])
+HEADER_BYTES_MAX = 2048
+"""More than any message's header."""
+_PARTS_MAX = 256
+_PAYLOAD_LENGTH = 7
+"""Which field of an entry's header says how long its payload is."""
 _SAME_VERSION = "Every peer must run the same version of slotwheel"
 
 #  0       4         6          8     12     13      14     15   16
@@ -144,7 +145,7 @@ def encode(message: PeerMessage) -> bytes:
         reason = reason.decode(errors="ignore").encode()  # not cut inside a character
     head = HEAD.pack(
         MAGIC,
-        WIRE_VERSION,
+        MESSAGE_VERSION,
         0,
         0,
         kind,
@@ -186,11 +187,11 @@ def decode(header: Bytes, entries: Sequence[Entry] = ()) -> PeerMessage:
     ) = HEAD.unpack_from(view)
     if magic != MAGIC:
         raise _no_message(view, f"magic {MAGIC!r}")
-    if version != WIRE_VERSION:
+    if version != MESSAGE_VERSION:
         raise UnsupportedVersion(
             "unknown version of a peer's message",
             got=version,
-            limit=WIRE_VERSION,
+            limit=MESSAGE_VERSION,
             remedy=_SAME_VERSION,
         )
     actual = crc32c(view[_CHECKED_FROM:])
@@ -230,46 +231,36 @@ def decode(header: Bytes, entries: Sequence[Entry] = ()) -> PeerMessage:
     return layout.cls(sender, to, store, epoch, **fields)
 
 
-def pack_entries(entries: Sequence[Entry]) -> pa.RecordBatch:
-    """Entries as one column. Their bytes are copied once, into one piece."""
-    parts: list[Bytes] = []
-    offsets = np.zeros(len(entries) + 1, dtype=np.int64)
-    for row, entry in enumerate(entries):
-        head, payload = entry.encode()
-        parts += (head, payload)
-        offsets[row + 1] = offsets[row] + len(head) + len(payload)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
-    column = pa.Array.from_buffers(pa.large_binary(), len(entries), buffers)
-    return pa.RecordBatch.from_arrays([column], schema=ENTRIES)
+def pack_entries(entries: Sequence[Entry]) -> list[Bytes]:
+    """Entries as the body of a message, in parts. Those of many entries are copied into one: a
+    system call takes a thousand."""
+    parts = [part for entry in entries for part in entry.encode()]
+    return parts if len(parts) <= _PARTS_MAX else [b"".join(parts)]
 
 
-def unpack_entries(batch: pa.RecordBatch, where: str) -> list[Entry]:
-    """The entries of a batch, each verified by its CRC; payloads are views into the batch.
+def unpack_entries(body: Bytes, where: str) -> list[Entry]:
+    """The entries in a body, each verified by its CRC; payloads are views into the body.
 
     ``where``: names the sender in errors. Errors: ``Damaged``, ``UnsupportedVersion``,
-    ``InvalidBatch``.
+    ``InvalidBatch`` when there are more than a message may have.
     """
-    if batch.schema.types != ENTRIES.types or batch.num_rows > ENTRIES_MAX:
-        raise InvalidBatch(
-            f"not a batch of entries from {where}",
-            got=f"{batch.num_rows} rows of {', '.join(map(str, batch.schema.types))}"[:200],
-            limit=f"1 to {ENTRIES_MAX} rows of large_binary",
-            remedy=_SAME_VERSION,
-        )
-    try:
-        batch.validate(full=True)
-    except pa.ArrowException as error:
-        raise InvalidBatch(
-            f"a broken batch of entries from {where}: {str(error)[:200]}",
-            remedy="The network or a program between the peers changes what is sent",
-        ) from None
-    column = batch.column(0)
-    _, offsets, data = column.buffers()
-    if column.null_count or batch.num_rows == 0 or data is None:
-        raise InvalidBatch(f"an empty entry from {where}", remedy=_SAME_VERSION)
-    ends = np.frombuffer(offsets, dtype=np.int64)[column.offset :][: batch.num_rows + 1].tolist()
-    view = memoryview(data)
-    return [decode_entry(view[start:end], where, start) for start, end in itertools.pairwise(ends)]
+    view = memoryview(body)
+    entries: list[Entry] = []
+    at = 0
+    while at < len(view):
+        if len(entries) == ENTRIES_MAX:
+            raise InvalidBatch(
+                f"a message with too many entries from {where}",
+                got=f"{len(view) - at} bytes behind the last of them",
+                limit=f"{ENTRIES_MAX} entries",
+                remedy=_SAME_VERSION,
+            )
+        end = at + HEADER_BYTES
+        if end < len(view):
+            end += HEADER.unpack_from(view, at)[_PAYLOAD_LENGTH]  # a wrong one: no CRC fits
+        entries.append(decode_entry(view[at:end], where, at))
+        at = end
+    return entries
 
 
 def stores_of(entry: Entry) -> StoreIds | None:

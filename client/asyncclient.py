@@ -1,0 +1,194 @@
+"""The client for asyncio: the same methods, awaited.
+
+    async with AsyncClient("127.0.0.1:7200") as client:
+        message_id = await client.send("orders", b"remind", delay="30s")
+
+Messages go over the loop's own connection (``asynclink.py``): tasks that send at the same time
+share a request, and nobody waits for a timer. All else - tables, cancelling, moving, asking - is
+rarer, and done by a ``Client`` in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+import pyarrow as pa
+
+from ..wheel.errors import InvalidConfiguration, NotRunning
+from ..wheel.protocol import DEFAULT_ADDRESS
+from ..wheel.rows import Content
+from .addresses import Addresses
+from .asynclink import AsyncLink
+from .client import Client, needs_policies
+from .httpconnection import is_http
+from .link import WireTransport
+from .message import Delay, DueTime, Headers, Message, clock_ms
+from .receipts import Receipts
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncClient:
+    """As ``Client``, for one event loop. Addresses of gateways are not taken: over HTTP, asyncio
+    has clients of its own. Leaving the ``async with`` block waits for what was sent, and closes.
+
+    Errors: as of ``Client``.
+    """
+
+    def __init__(
+        self,
+        address: str | Sequence[str] = DEFAULT_ADDRESS,
+        *,
+        timeout_s: float = 30.0,
+        acks: str = "all",
+    ) -> None:
+        if acks == "0":
+            raise InvalidConfiguration(
+                "whoever awaits a message wants an answer",
+                got='acks="0"',
+                limit='acks="all" or "1"',
+                remedy="Use Client to send without answers",
+            )
+        self._client = Client(address, timeout_s=timeout_s, acks=acks)
+        if is_http(self._client.addresses):
+            self._client.close()
+            raise InvalidConfiguration(
+                "the asyncio client connects to nodes",
+                got=self._client.address,
+                limit="host:port",
+                remedy="Give the addresses of nodes, or use an HTTP client for a gateway",
+            )
+        self._acks, self._timeout_s = acks, timeout_s
+        self._link: AsyncLink | None = None
+        self._open: set[asyncio.Future[Any]] = set()
+        self._closed = False
+
+    def send(
+        self,
+        topic: str | Message,
+        value: Content = None,
+        *,
+        key: Content = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        due: DueTime = None,
+        delay: Delay = None,
+        expires: DueTime = None,
+        ttl: Delay = None,
+        level: str | None = None,
+    ) -> asyncio.Future[str]:
+        """Send one message. Awaiting the result gives its id, once it is stored.
+
+        Errors at once: ``InvalidMessage``, ``NotRunning``; all others when it is awaited."""
+        self._check_usable()
+        if isinstance(topic, Message):
+            message = topic
+        else:
+            message = Message(
+                topic, value, key, headers, partition, due, delay, expires, ttl, level
+            )
+        loop = asyncio.get_running_loop()
+        if needs_policies(message):
+            return self._kept(loop.run_in_executor(None, self._client.store, message))
+        flat = self._client.prepare(message, clock_ms())
+        if self._link is None:
+            ask = WireTransport().epoch_of_master
+            addresses = Addresses(self._client.addresses)
+            self._link = AsyncLink(addresses, self._acks, self._timeout_s, ask)
+        future: asyncio.Future[str] = self._kept(loop.create_future())
+        self._link.store(flat, future)
+        return future
+
+    async def store(self, topic: str | Message, value: Content = None, **more: Any) -> str:
+        """Send one message and wait until it is stored. Takes what ``send`` takes; returns the
+        id. Errors: ``SlotwheelError``."""
+        return await self.send(topic, value, **more)
+
+    async def send_many(self, messages: Iterable[Message]) -> Receipts:
+        """Send many messages, and wait until each is stored or has failed: the receipts say
+        which."""
+        return await self._run(_answered, self._client.send_many, list(messages))
+
+    async def send_table(self, table: pa.Table | pa.RecordBatch) -> Receipts:
+        """As ``Client.send_table``; waits as ``send_many`` does."""
+        return await self._run(_answered, self._client.send_table, table)
+
+    async def cancel(self, ids: str | Sequence[str]) -> list[str]:
+        return await self._run(self._client.cancel, ids)
+
+    async def reschedule(
+        self, message_id: str, *, due: DueTime = None, delay: Delay = None
+    ) -> tuple[str, str | None]:
+        return await self._run(self._client.reschedule, message_id, due=due, delay=delay)
+
+    async def status(self) -> dict[str, Any]:
+        return await self._run(self._client.status)
+
+    async def page(self, path: str) -> dict[str, Any]:
+        return await self._run(self._client.page, path)
+
+    async def policies(self) -> dict[str, Any]:
+        return await self._run(self._client.policies)
+
+    async def register(self, group: str, rule: Mapping[str, Any] | None) -> dict[str, Any]:
+        return await self._run(self._client.register, group, rule)
+
+    async def forget(self, group: str) -> dict[str, Any]:
+        return await self._run(self._client.forget, group)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all messages sent so far are stored or have failed. Errors:
+        ``TimeoutError``."""
+        if self._open:
+            _, left = await asyncio.wait(set(self._open), timeout=timeout_s)
+            if left:
+                raise TimeoutError(f"not everything was answered within {timeout_s} s")
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Wait for what was sent, for at most ``timeout_s``, and end. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self.flush(timeout_s)
+        except TimeoutError:
+            pass  # an error of whoever awaits them
+        finally:
+            if self._link is not None:
+                await self._link.close()
+            await asyncio.to_thread(self._client.close, timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _kept(self, future: asyncio.Future[R]) -> asyncio.Future[R]:
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        return future
+
+    async def _run(self, call: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
+        self._check_usable()
+        loop = asyncio.get_running_loop()
+        return await self._kept(loop.run_in_executor(None, lambda: call(*given, **named)))
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise NotRunning("the client is closed", remedy="Make a new AsyncClient")
+
+
+def _answered(send: Callable[[Any], Receipts], what: Any) -> Receipts:
+    receipts = send(what)
+    receipts.outcomes()
+    return receipts

@@ -1,0 +1,469 @@
+"""Messages of one event loop on their way to a node: joined, written, repeated until answered.
+
+Theory: whoever awaits a message costs no thread. What is to be stored in one turn of the loop
+becomes one request of plain rows (``wheel/plain.py``); what comes while ``IN_FLIGHT_MAX`` requests
+are unanswered waits for them and leaves together. So the load decides how large a request is, and
+nobody waits for a timer.
+
+    store --> waiting --> request: sequence, the same bytes each time --> answer --> futures
+                             ^---- the connection broke: to the master, again ----+
+
+Rules
+- A link is one producer, and a request keeps its sequence: it is stored once, however often it is
+  sent.
+- A request is tried until the first message in it has waited for its time; messages are joined
+  only if they came within a part of that time.
+- A message that the node refuses fails; the others of its request are sent again, in another one.
+- Only the loop's thread is used, but for the question to other peers whether a silent master was
+  replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..wheel.arrowbytes import PlainRow
+from ..wheel.backoff import Backoff
+from ..wheel.delay import due_times
+from ..wheel.errors import (
+    InvalidBatch,
+    InvalidMessage,
+    NodeUnreachable,
+    NotMaster,
+    NotRunning,
+    SlotwheelError,
+    UnknownTopic,
+)
+from ..wheel.plain import encode_records
+from ..wheel.protocol import (
+    NO_BATCH,
+    PRODUCER_LIMIT,
+    AppendCommand,
+    RefusedBatch,
+    StoredBatch,
+    decode_answer,
+    encode_request,
+    split_address,
+)
+from ..wire.channel import unreachable
+from ..wire.frames import (
+    OF_NODE,
+    WHOLE,
+    FrameReader,
+    Kind,
+    decode_action,
+    encode_frame,
+    encode_hello,
+    error_of,
+)
+from .addresses import Addresses
+from .asking import EpochOfMaster, Suspicion
+from .hello import OF_APPENDS, Hello, hello_of
+from .message import FlatMessage
+from .storing import plain_row
+
+IN_FLIGHT_MAX = 2
+"""Requests on their way; one more would be smaller, and cost another sync."""
+ROWS_MAX = 5_000
+BYTES_MAX = 60 << 10
+"""Of the records of a request, unless a single message is larger."""
+_JOIN_WITHIN = 0.1
+"""Messages are joined if they came within this part of the time for which they are tried."""
+_PAUSE_S = 0.02
+_LOOK_S = 0.1
+
+
+class MessageAnswer(Protocol):
+    """Takes what became of a message: a future, or what looks like one."""
+
+    def done(self) -> bool: ...
+    def set_result(self, message_id: str, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
+@dataclass(slots=True)
+class _Message:
+    row: PlainRow
+    nbytes: int
+    deadline: float
+    answer: MessageAnswer
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(copy(error))
+
+
+@dataclass(slots=True)
+class _Request:
+    """``uncertain``: it was sent, and not answered by a clear refusal."""
+
+    sequence: int
+    body: bytes
+    messages: list[_Message]
+    sent_s: float = 0.0
+    uncertain: bool = False
+    repeated: bool = False
+    """It was uncertain when it was sent last, of which the answer to a repeat says nothing."""
+
+    @property
+    def deadline(self) -> float:
+        return self.messages[0].deadline
+
+
+class AsyncLink:
+    """Belongs to the loop that runs when it is made. ``timeout_s``: how long a message is tried.
+    ``batches``, ``messages``: how many were sent."""
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        acks: str,
+        timeout_s: float,
+        epoch_of_master: EpochOfMaster,
+    ) -> None:
+        self._addresses = addresses
+        producer = secrets.randbelow(PRODUCER_LIMIT - 1) + 1
+        self._hello = AppendCommand(producer, acks).encode()
+        self._timeout_s = timeout_s
+        self._suspicion = Suspicion(addresses, epoch_of_master)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Message] = deque()
+        self._again: deque[_Request] = deque()  # by rising sequence
+        self._sent: dict[int, _Request] = {}
+        self._sequence = 0
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._pausing = False
+        self._backoff = Backoff(_PAUSE_S)
+        self._scheduled = False
+        self._closed = False
+        self._last_error: SlotwheelError | None = None
+        self.batches = self.messages = 0
+
+    def store(
+        self, flat: FlatMessage, answer: MessageAnswer, timeout_s: float | None = None
+    ) -> None:
+        """Store a message; ``answer`` gets its id, or the error. Does not wait."""
+        if self._closed:
+            raise NotRunning("the client is closed", remedy="Make a new one")
+        deadline = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
+        nbytes = 32 + len(flat.topic) + flat.nbytes + 6 * len(flat.headers)
+        self._waiting.append(_Message(plain_row(flat), nbytes, deadline, answer))
+        self._go_on()
+
+    async def close(self) -> None:
+        """End at once; messages not answered yet fail with ``NotRunning``."""
+        self._closed = True
+        tasks = [one for one in (self._connecting, self._watching) if one is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.end()
+        self._connection = None
+        self._fail_all(NotRunning("the client was closed"))
+
+    # Sending
+
+    def _go_on(self) -> None:
+        """Send what waits, behind all that the loop has to do just now."""
+        if not self._scheduled and (self._waiting or self._again):
+            self._scheduled = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._scheduled = False
+        if self._closed or self._pausing or not (self._waiting or self._again):
+            return
+        if self._watching is None:
+            self._watching = self._loop.create_task(self._watch())
+        connection = self._connection
+        if connection is None:
+            if self._connecting is None:
+                self._connecting = self._loop.create_task(self._connect())
+            return
+        while len(self._sent) < IN_FLIGHT_MAX and (self._again or self._waiting):
+            request = self._again.popleft() if self._again else self._joined()
+            request.sent_s = self._loop.time()
+            request.repeated |= request.uncertain
+            request.uncertain = True
+            self._sent[request.sequence] = request
+            connection.write(request)
+            self.batches += 1
+            self.messages += len(request.messages)
+
+    def _joined(self) -> _Request:
+        first = self._waiting.popleft()
+        messages, nbytes = [first], first.nbytes
+        latest = first.deadline + _JOIN_WITHIN * self._timeout_s
+        while self._waiting and len(messages) < ROWS_MAX:
+            one = self._waiting[0]
+            nbytes += one.nbytes
+            if nbytes > BYTES_MAX or one.deadline > latest:
+                break
+            messages.append(self._waiting.popleft())
+        return self._request(messages)
+
+    def _request(self, messages: list[_Message]) -> _Request:
+        sequence = self._sequence
+        self._sequence += 1
+        return _Request(sequence, encode_records([one.row for one in messages]), messages)
+
+    # Answers
+
+    def answered(self, answer: StoredBatch | RefusedBatch) -> None:
+        request = self._sent.pop(answer.sequence, None)
+        if request is None:  # given up earlier
+            return
+        if isinstance(answer, StoredBatch):
+            self._stored(request, answer)
+        else:
+            self._refused(request, answer.error)
+        self._go_on()
+
+    def _stored(self, request: _Request, stored: StoredBatch) -> None:
+        self._backoff.worked()
+        self._addresses.served()
+        connection = self._connection
+        group = "" if connection is None or connection.hello is None else connection.hello.group
+        due = due_times([one.row[0] for one in request.messages], stored.created_ms)
+        found = zip(request.messages, due, stored.checks.tolist(), strict=True)
+        for offset, (one, due_ms, check) in enumerate(found, stored.base_offset):
+            if not one.answer.done():  # whoever asked may be gone
+                one.answer.set_result(f"{group}.{due_ms}.{offset}.{check:08x}")
+
+    def _refused(self, request: _Request, error: SlotwheelError) -> None:
+        if error.retryable:
+            self._last_error = error
+            unclear = isinstance(error, NotRunning) or error.uncertain
+            request.uncertain = unclear or request.repeated
+            self._again = deque(sorted([*self._again, request], key=lambda one: one.sequence))
+            if isinstance(error, NotMaster | NotRunning):
+                self.lost(error)
+            else:
+                self._pause(self._backoff.failed())
+            return
+        messages = request.messages
+        request.uncertain = error.uncertain or request.repeated
+        bad = {} if request.uncertain else _bad_messages(messages, error)
+        if isinstance(error, InvalidBatch) and len(messages) > 1 and not request.uncertain:
+            middle = len(messages) // 2  # the fault of a whole shows when its parts are sent
+            halves = messages[:middle], messages[middle:]
+            self._again.extend(self._request(half) for half in halves)
+            return
+        if not bad:
+            self._fail([request], error)
+            return
+        for row, reason in bad.items():
+            messages[row].fail(reason)
+        left = [one for row, one in enumerate(messages) if row not in bad]
+        self._waiting.extendleft(reversed(left))
+
+    def _pause(self, seconds: float) -> None:
+        self._pausing = True
+
+        def end() -> None:
+            self._pausing = False
+            self._go_on()
+
+        self._loop.call_later(min(self._addresses.pause_max_s, seconds), end)
+
+    # The connection
+
+    def lost(self, error: SlotwheelError) -> None:
+        """The connection is of no use any more: what is unanswered goes over the next one."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        connection.end()
+        self._last_error = error
+        self._addresses.failed(connection.address, error, doubt=False)
+        self._again = deque(
+            sorted([*self._again, *self._sent.values()], key=lambda one: one.sequence)
+        )
+        self._sent.clear()
+        self._go_on()
+
+    async def _connect(self) -> None:
+        """Connect to the master, while there is something to send."""
+        try:
+            while not self._closed and (self._waiting or self._again):
+                address = self._addresses.current
+                try:
+                    self._connection = await _Connection.open(
+                        self, address, self._hello, self._addresses.attempt_s
+                    )
+                except SlotwheelError as error:
+                    at_once = self._addresses.failed(address, error)
+                    self._last_error = self._addresses.explain(error)
+                    if self._addresses.hopeless:
+                        self._fail_all(self._last_error)
+                    elif not at_once:
+                        pause_s = min(self._addresses.pause_max_s, self._backoff.failed())
+                        await asyncio.sleep(pause_s)
+                else:
+                    return
+        finally:
+            self._connecting = None
+            self._go_on()
+
+    async def _watch(self) -> None:
+        """Give up what is past its time, and a connection that answers nothing."""
+        try:
+            while self._waiting or self._again or self._sent:
+                await asyncio.sleep(_LOOK_S)
+                now = self._loop.time()
+                self._give_up(now)
+                connection = self._connection
+                if connection is None or not self._sent:
+                    continue
+                quiet_s = now - max(
+                    connection.heard_s, min(self._sent.values(), key=_sent_s).sent_s
+                )
+                epoch = 0 if connection.hello is None else connection.hello.epoch
+                if quiet_s < 1.0 or not self._addresses.several:
+                    continue
+                replaced = await asyncio.to_thread(self._suspicion.proves_true, epoch, quiet_s)
+                if replaced and connection is self._connection:
+                    self.lost(NodeUnreachable("the master is silent, and was replaced"))
+        finally:
+            self._watching = None
+
+    def _give_up(self, now: float) -> None:
+        reason = self._last_error or NodeUnreachable(
+            f"no answer within {self._timeout_s:g} s",
+            remedy="Check that the node runs, and how busy it is",
+        )
+        while self._waiting and self._waiting[0].deadline <= now:
+            self._waiting.popleft().fail(reason)
+        for request in [one for one in self._again if one.deadline <= now]:
+            self._again.remove(request)
+            self._fail([request], reason)
+        for request in [one for one in self._sent.values() if one.deadline <= now]:
+            del self._sent[request.sequence]
+            self._fail([request], reason)
+
+    def _fail_all(self, error: SlotwheelError) -> None:
+        requests = [*self._again, *self._sent.values()]
+        messages = list(self._waiting)
+        self._again.clear()
+        self._sent.clear()
+        self._waiting.clear()
+        self._fail(requests, error)
+        for one in messages:
+            one.fail(error)
+
+    @staticmethod
+    def _fail(requests: Iterable[_Request], error: SlotwheelError) -> None:
+        for request in requests:
+            reason = error.in_doubt() if request.uncertain else error
+            for one in request.messages:
+                one.fail(reason)
+
+
+def _sent_s(request: _Request) -> float:
+    return request.sent_s
+
+
+def _bad_messages(messages: Sequence[_Message], error: SlotwheelError) -> dict[int, SlotwheelError]:
+    """Which of the messages are at fault, and what each is told; none: all of them, or none."""
+    if not isinstance(error, InvalidMessage) or error.row is None:
+        return {}
+    row, error.row = error.row, None  # its number in a request that the caller does not know
+    if not 0 <= row < len(messages):
+        return {}
+    if not isinstance(error, UnknownTopic):
+        return {row: error}
+    absent = {topic.encode(): UnknownTopic.of([topic]) for topic in error.topics}
+    topics = [one.row[1] for one in messages]
+    return {at: absent[topic] for at, topic in enumerate(topics) if topic in absent}
+
+
+class _Connection(asyncio.Protocol):
+    """One connection of a link. ``hello``: what the node has said of itself. ``heard_s``: when
+    something came last, of the loop's clock."""
+
+    def __init__(self, link: AsyncLink, address: str, hello: bytes) -> None:
+        self.address = address
+        self.hello: Hello | None = None
+        self._link = link
+        self._said = hello
+        self._frames = FrameReader(OF_NODE, greeted=True)
+        self._loop = asyncio.get_running_loop()
+        self._welcome: asyncio.Future[Hello] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self.heard_s = self._loop.time()
+
+    @classmethod
+    async def open(
+        cls, link: AsyncLink, address: str, hello: bytes, timeout_s: float
+    ) -> _Connection:
+        """Connected to a master. Errors: ``SlotwheelError``."""
+        own = cls(link, address, hello)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await own._loop.create_connection(lambda: own, *split_address(address))
+                (await own._welcome).check_master()
+        except OSError as error:  # ``TimeoutError``, too
+            own.end()
+            raise unreachable(error, address) from None
+        except BaseException:
+            own.end()
+            raise
+        return own
+
+    def write(self, request: _Request) -> None:
+        assert self._transport is not None
+        metadata = encode_request(request.sequence, None, len(request.messages))
+        self._transport.write(encode_frame(Kind.ROWS, metadata, len(request.body)) + request.body)
+
+    def end(self) -> None:
+        if not self._welcome.done():
+            self._welcome.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(encode_hello(self._said))
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self._loop.time()
+        frames = self._frames
+        frames.feed(data)
+        try:
+            while (frame := frames.next()) is not None:
+                if frame.kind == Kind.WELCOME:
+                    self.hello = hello_of(bytes(frame.body))
+                    frames.limits = {**OF_APPENDS, Kind.ERROR: OF_NODE[Kind.ERROR]}
+                    self._welcome.set_result(self.hello)
+                elif frame.kind == Kind.ERROR:
+                    if decode_action(frame.metadata)[0] == WHOLE:
+                        raise error_of(frame)
+                else:
+                    answer = decode_answer(bytes(frame.body))
+                    if answer.sequence == NO_BATCH and isinstance(answer, RefusedBatch):
+                        raise answer.error
+                    self._link.answered(answer)
+        except SlotwheelError as error:
+            self._lost(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if isinstance(error, OSError):
+            self._lost(unreachable(error))
+        else:
+            self._lost(NodeUnreachable("the connection was closed by the other side"))
+
+    def _lost(self, error: SlotwheelError) -> None:
+        if not self._welcome.done():
+            self._welcome.set_exception(error)
+        elif self._link._connection is self:
+            self._link.lost(error)

@@ -1,0 +1,172 @@
+"""One message, and wait: a connection of one thread, without buffer, lock or other threads.
+
+Theory: a program that waits for each message gains nothing by what makes many of them cheap. Here a
+message becomes a record (``wheel/plain.py``), is written by one call, and its answer read by the
+next. The node joins the requests of all such programs, so many threads that store are cheap, too.
+
+A storer is a producer of its own. A request without an answer is sent again, the same bytes, to
+whoever is the master then, until the client's timeout is over: it is stored once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from ..wheel.arrowbytes import PlainRow
+from ..wheel.backoff import Backoff
+from ..wheel.delay import due_times
+from ..wheel.errors import NodeUnreachable, NotMaster, NotRunning, SlotwheelError
+from ..wheel.ids import MessageId
+from ..wheel.plain import encode_records
+from ..wheel.protocol import (
+    NO_BATCH,
+    PRODUCER_LIMIT,
+    AppendCommand,
+    RefusedBatch,
+    StoredBatch,
+    decode_answer,
+    encode_request,
+)
+from ..wire.channel import Channel
+from ..wire.frames import Kind
+from .addresses import Addresses
+from .asking import EpochOfMaster, Suspicion
+from .hello import OF_APPENDS, hello_of
+from .message import FlatMessage
+
+_PAUSE_S = 0.02
+_LOOK_S = 0.5
+_REMEDY = "Check that the node runs, and how busy it is"
+_SILENT_S = 15.0
+"""How long, s, one of several nodes may take for an answer before another one is asked."""
+
+
+class Storer:
+    """Not thread-safe. Errors of ``store``: those of the node, ``NodeUnreachable``."""
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        epoch_of_master: EpochOfMaster,
+        *,
+        acks: str,
+        timeout_s: float,
+    ) -> None:
+        self._addresses = addresses
+        self._suspicion = Suspicion(addresses, epoch_of_master)
+        self._epoch = 0
+        self._timeout_s = timeout_s
+        producer = secrets.randbelow(PRODUCER_LIMIT - 1) + 1
+        self._hello = AppendCommand(producer, acks).encode()
+        self._sequence = 0
+        self._channel: Channel | None = None
+        self._ended = False
+        self._group = ""
+
+    def store(self, flat: FlatMessage) -> str:
+        """Send a message and wait until it is stored. Returns its id."""
+        body = encode_records([plain_row(flat)])
+        sequence = self._sequence
+        self._sequence += 1
+        metadata = encode_request(sequence, None, 1)
+        end = time.monotonic() + self._timeout_s
+        uncertain = False
+        backoff = Backoff(_PAUSE_S)
+        while True:
+            try:
+                if self._channel is None:
+                    self._channel = self._open(end)
+                uncertain = True
+                self._channel.send(Kind.ROWS, metadata, body)
+                answer = self._answer(self._channel, sequence, end)
+            except SlotwheelError as error:
+                self._close()
+                failed = error
+            except BaseException:  # interrupted: what comes next would be the answer to this
+                self._close()
+                raise
+            else:
+                if isinstance(answer, StoredBatch):
+                    self._addresses.served()
+                    return self._id(flat, answer)
+                failed = answer.error
+                if not failed.retryable:
+                    raise failed
+                if not failed.uncertain and not isinstance(failed, NotRunning):
+                    uncertain = False
+                if isinstance(failed, NotMaster | NotRunning):
+                    self._close()
+            self._wait_for_another(failed, end, backoff, uncertain=uncertain)
+
+    def end(self) -> None:
+        """From another thread: a call that is under way fails, and so does the next one."""
+        self._ended = True
+        channel = self._channel
+        if channel is not None:
+            channel.shut()
+
+    def _close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _id(self, flat: FlatMessage, stored: StoredBatch) -> str:
+        [due_ms] = due_times([flat.due], stored.created_ms)
+        return str(MessageId(self._group, due_ms, stored.base_offset, int(stored.checks[0])))
+
+    def _open(self, end: float) -> Channel:
+        address = self._addresses.current
+        wait_s = min(max(0.05, end - time.monotonic()), self._addresses.attempt_s)
+        channel = Channel.open(address, self._hello, OF_APPENDS, wait_s)
+        try:
+            hello = hello_of(channel.welcome)
+            hello.check_master()
+        except BaseException:
+            channel.close()
+            raise
+        self._group, self._epoch = hello.group, hello.epoch
+        return channel
+
+    def _answer(self, channel: Channel, sequence: int, end: float) -> StoredBatch | RefusedBatch:
+        """Errors: ``SlotwheelError``: the connection is of no use any more."""
+        several = self._addresses.several
+        asked_s = time.monotonic()
+        while True:
+            now_s = time.monotonic()
+            if now_s >= end or (several and now_s - asked_s >= _SILENT_S):
+                raise NodeUnreachable("no answer in time", remedy=_REMEDY)
+            frame = channel.receive(min(_LOOK_S, end - now_s) if several else end - now_s)
+            if frame is None:
+                if self._suspicion.proves_true(self._epoch, time.monotonic() - asked_s):
+                    raise NodeUnreachable("the master is silent, and was replaced")
+                continue
+            answer = decode_answer(bytes(frame.body))
+            if answer.sequence == sequence:
+                return answer
+            if answer.sequence == NO_BATCH and isinstance(answer, RefusedBatch):
+                raise answer.error
+
+    def _wait_for_another(
+        self, failed: SlotwheelError, end: float, backoff: Backoff, *, uncertain: bool
+    ) -> None:
+        """Errors: ``failed``, when there is no time for another try, or it would not help."""
+        if self._ended:
+            failed = NotRunning("the client was closed")
+            raise failed.in_doubt() if uncertain else failed
+        addresses = self._addresses
+        at_once = False
+        if self._channel is None:
+            doubt = isinstance(failed, NodeUnreachable)
+            at_once = addresses.failed(addresses.current, failed, doubt=doubt)
+        reason = addresses.explain(failed)
+        pause_s = 0.0 if at_once else min(addresses.pause_max_s, backoff.failed())
+        if time.monotonic() + pause_s > end or (addresses.hopeless and not uncertain):
+            raise reason.in_doubt() if uncertain else reason
+        time.sleep(pause_s)
+
+
+def plain_row(flat: FlatMessage) -> PlainRow:
+    """A message as it is sent."""
+    headers = [(name.encode(), value) for name, value in flat.headers]
+    return flat.due, flat.topic.encode(), flat.partition, flat.key, flat.value, headers

@@ -1,0 +1,263 @@
+"""Plain rows of many callers: what came in one turn is appended together.
+
+Theory: a program that sends one message and waits for it costs the node a read, an entry, a sync
+and an answer. Here the requests of all such programs that came in one turn of the server become one
+entry (``wheel/plain.py``): what comes during a sync is read after it, so entries grow with the
+load, and a message in one costs less.
+
+    take --+                                  +--> answer
+    take --+--> append: one entry, one sync --+--> answer
+    take --+                                  +--> answer
+
+Rules
+- A caller's bad rows refuse that request of that caller, and nothing else in the turn.
+- A request for which the wheel has no room is tried again until its time is over, and then refused;
+  its connection stays.
+- An answer is of its request's number, and may come before that of an earlier request: a repeat is
+  known at once, and what it waits behind is not.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from ..wheel.errors import InvalidBatch, NotRunning, Overloaded, SlotwheelError
+from ..wheel.plain import PlainAnswer, PlainBatch, decode_records
+from ..wheel.protocol import AppendCommand, decode_request, encode_refused, encode_stored
+from ..wheel.request import RequestKey
+from ..wire.frames import Frame, Kind, encode_frame
+from .door import Door
+from .ports import Clock, IntakeEvents, WheelPort
+
+_ONE = struct.Struct("<BBHI" + "B3xIQqq" + "I")
+"""A whole frame: the answer to a request of one row (``frames.py``, ``protocol.py``)."""
+_ONE_BYTES = 36
+assert _ONE.size == 8 + _ONE_BYTES
+
+BYTES_MAX = 64 << 10
+"""Of a request, unless a single message may be larger; and such a one is told what is wrong with it
+up to twice its limit."""
+
+WAITING_BYTES_MAX = 64 << 20
+"""Of all requests that are not answered. With more, only those who wait for nothing are read."""
+
+OnPlainAnswer = Callable[["Request", bytes | None], None]
+"""Takes the answer to a request: a whole frame; None: there is none to be sent."""
+
+
+class Request(PlainBatch):
+    """A request under way. ``number``: of it in its connection."""
+
+    number: int
+    key: RequestKey | None
+    answer: OnPlainAnswer
+    silent: bool
+    began_s: float
+    waits: bool
+    """For its answer."""
+
+    @classmethod
+    def of(
+        cls,
+        frame: Frame,
+        command: AppendCommand,
+        answer: OnPlainAnswer,
+        *,
+        early: bool,
+        bytes_max: int,
+    ) -> Request:
+        """Errors: ``InvalidBatch``: there is nothing to answer to."""
+        number, key, count = decode_request(frame.metadata)
+        producer, sequence = command.producer, number if command.producer else -1
+        if key is not None:
+            producer, sequence = key.producer, key.sequence
+        body = bytes(frame.body)
+        try:
+            if frame.thrown_away:
+                raise InvalidBatch(
+                    "plain rows of too many bytes",
+                    got=f"{frame.thrown_away} bytes",
+                    limit=f"{bytes_max} bytes",
+                    remedy="Send fewer at a time, or an Arrow batch",
+                )
+            rows: Any = decode_records(body, count)
+        except InvalidBatch as error:
+            rows = copy(error)
+        one = cls(rows, len(body), producer, sequence, early)
+        one.number, one.key, one.answer = number, key, answer
+        one.silent = command.acks == "0"
+        one.began_s = time.perf_counter()
+        one.waits = True
+        return one
+
+    def give(self, answer: bytes | None) -> None:
+        """Answer it, unless it was answered."""
+        if self.waits:
+            self.waits = False
+            self.answer(self, answer)
+
+
+class PlainIntake:
+    """``closing``: nothing more is accepted. ``wake``: called when there is something to answer,
+    from any thread; all else is the server's thread's. ``has_peers``, ``door``: as of
+    ``AppendExchange``."""
+
+    def __init__(
+        self,
+        wheel: WheelPort,
+        clock: Clock,
+        events: IntakeEvents,
+        *,
+        closing: threading.Event,
+        room_timeout_s: float,
+        wake: Callable[[], None],
+        has_peers: bool,
+        door: Door | None,
+    ) -> None:
+        self._wheel = wheel
+        self._clock = clock
+        self._events = events
+        self._closing = closing
+        self._room_timeout_s = room_timeout_s
+        self._wake = wake
+        self._has_peers = has_peers
+        self._door = door
+        self._taken: list[Request] = []  # to be appended in this turn
+        self._waiting: list[Request] = []  # for room
+        self._nbytes = 0  # of all that are not answered
+        self._done: deque[tuple[Sequence[PlainBatch], PlainAnswer]] = deque()
+
+    @property
+    def bytes_max(self) -> int:
+        """Of a request."""
+        return max(BYTES_MAX, 2 * self._wheel.config.message_bytes_max)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to do at once."""
+        return bool(self._taken or self._done)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for room."""
+        return bool(self._waiting)
+
+    def take(self, frame: Frame, command: AppendCommand, answer: OnPlainAnswer) -> Request:
+        """A request came. Errors: ``InvalidBatch``: there is nothing to answer to."""
+        early = self._has_peers and command.acks == "1"
+        one = Request.of(frame, command, answer, early=early, bytes_max=self.bytes_max)
+        self._taken.append(one)
+        self._nbytes += one.nbytes
+        return one
+
+    def answered(self, one: Request) -> None:
+        """It has its answer."""
+        self._nbytes -= one.nbytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether whoever waits for an answer may send one more."""
+        return self._nbytes < WAITING_BYTES_MAX
+
+    def retry(self) -> None:
+        """There may be room."""
+        self._taken = self._waiting + self._taken
+        self._waiting = []
+
+    def append(self, *, wake: bool) -> bool:
+        """Append what came in this turn. Returns whether there was anything. ``wake``: as of
+        ``WheelPort.append_all``."""
+        taken, self._taken = self._taken, []
+        offered = []
+        for one in taken:
+            try:
+                self._check(one)
+            except SlotwheelError as error:
+                self._became([one], copy(error))
+            else:
+                offered.append(one)
+        if not offered:
+            return False
+        try:
+            self._wheel.append_plain(offered, self._clock(), self._became, wake=wake)
+        except Exception as error:  # a bug, or the disk's error: nobody may wait for ever
+            self._events.alarm("append-failed", error=repr(error))
+            unknown = SlotwheelError(
+                "the node failed on this request; whether it is stored is not known",
+                got=type(error).__name__,
+                remedy="The node's log has the cause",
+                uncertain=True,
+            )
+            self._became([one for one in offered if one.waits], unknown)
+        return True
+
+    def _check(self, one: Request) -> None:
+        """Errors: ``SlotwheelError``."""
+        if self._closing.is_set():
+            raise NotRunning("the node is shutting down", remedy="Try again in a moment")
+        if isinstance(one.rows, SlotwheelError):
+            raise one.rows
+        if self._door is not None and self._wheel.serving:
+            self._door.check_plain(one, self._wheel, time.perf_counter() - one.began_s)
+
+    def _became(self, batches: Sequence[PlainBatch], answer: PlainAnswer) -> None:
+        """From any thread."""
+        self._done.append((batches, answer))
+        self._wake()
+
+    def answer(self) -> None:
+        """Answer what is ready."""
+        while self._done:
+            batches, answer = self._done.popleft()
+            if isinstance(answer, SlotwheelError):
+                for one in batches:
+                    self._refuse(one, answer)  # type: ignore[arg-type]
+                continue
+            base, created_ms = answer.base_offset, answer.created_ms
+            checks = self._wheel.mint.checks_from(answer.due, base)
+            at = nbytes = 0
+            for one in batches:
+                assert isinstance(one, Request)
+                count = len(one.rows)
+                nbytes += one.nbytes
+                if one.silent:
+                    one.give(None)
+                elif count == 1 and one.key is None:
+                    head = Kind.ANSWER, 0, 0, _ONE_BYTES
+                    receipt = 0, 1, one.number, base + at, created_ms
+                    one.give(_ONE.pack(*head, *receipt, checks[at]))
+                else:
+                    shift_ms = None if one.key is None else _shift_ms(one.key, answer.sequence)
+                    mine = np.array(checks[at : at + count], np.uint32)
+                    stored = (one.number, base + at, created_ms, mine, shift_ms)
+                    one.give(_framed(encode_stored(*stored)))
+                at += count
+            seconds = time.perf_counter() - batches[0].began_s  # type: ignore[attr-defined]
+            self._events.appended(at, nbytes, seconds)
+
+    def _refuse(self, one: Request, error: SlotwheelError) -> None:
+        waited_s = time.perf_counter() - one.began_s
+        patient = waited_s < self._room_timeout_s and not self._closing.is_set()
+        if patient and isinstance(error, Overloaded):
+            self._waiting.append(one)
+            return
+        rows = 0 if isinstance(one.rows, SlotwheelError) else len(one.rows)
+        self._events.refused(error.code, rows)
+        one.give(_framed(encode_refused(one.number, error)))
+
+
+def _shift_ms(key: RequestKey, first: int) -> int:
+    """``first``: the sequence under which the request was stored before; -1: it was not."""
+    return 0 if first < 0 else key.shift_ms(first)
+
+
+def _framed(answer: bytes) -> bytes:
+    return encode_frame(Kind.ANSWER, b"", len(answer)) + answer

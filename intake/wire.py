@@ -1,0 +1,543 @@
+"""The node's end of the wire: who connects, what is appended, asked and answered.
+
+A client's frames are batches and actions. Batches go by the rules of ``exchange.py``: small ones of
+all clients that came in one turn of the server are appended together and committed by its thread
+(``commit``: one write and one sync); a large one is left to the node's syncer, and its answer
+follows when that wakes this thread; so do answers that wait for peers. Actions may wait, so a few
+threads carry them out. A peer gets a thread of its own.
+
+With peers only the master takes batches. A standby tells a client so, with the master's address.
+
+Ending: a client may stay for days. So ``close`` answers every batch that was read, and then ends
+all connections.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from ..policy.places import who_leaves
+from ..wheel.arrowclaims import CLAIM_ERRORS, is_plain_batch
+from ..wheel.errors import (
+    AddressInUse,
+    InvalidBatch,
+    InvalidConfiguration,
+    NotMaster,
+    NotRunning,
+    Overloaded,
+    SlotwheelError,
+)
+from ..wheel.files import Bytes
+from ..wheel.protocol import (
+    DEFAULT_ADDRESS,
+    IN_FLIGHT_MAX,
+    PEER_COMMAND,
+    REQUESTS_IN_FLIGHT_MAX,
+    AppendCommand,
+    decode_json,
+    encode_json,
+    split_address,
+)
+from ..wheel.schema import INPUT
+from ..wire.frames import (
+    ACTIONS,
+    Frame,
+    FrameLimits,
+    Kind,
+    decode_action,
+    encode_error,
+    encode_frame,
+    encode_result,
+)
+from ..wire.server import Connection, Leave, Server
+from .actions import Actions
+from .door import Door
+from .exchange import AppendExchange, AppendOutcome, append_waiting, received_bytes_max
+from .plain import PlainIntake, Request
+from .ports import (
+    Clock,
+    ClockPort,
+    GroupPort,
+    IntakeEvents,
+    Page,
+    PeerPort,
+    PoliciesPort,
+    StepDown,
+    WheelPort,
+)
+
+CONNECTIONS_MAX = 10_000
+"""A node with a low limit of open files accepts fewer (``node/descriptors.py``)."""
+QUIET_S = 5.0
+"""A connection that has been quiet for so long, s, may be replaced by another one."""
+ROOM_TIMEOUT_S = 2.0
+SMALL_BYTES = 16 << 10
+"""A batch up to this size is committed by the server's thread."""
+ACTION_THREADS = 32
+ACTIONS_MAX = 256
+"""Actions that are carried out or wait for a thread, in all; ``_ACTIONS_EACH`` of a connection."""
+_ACTIONS_EACH = 8
+KEYED_BYTES_MAX = 16 << 20
+"""Of requests with keys of a connection, together."""
+_HEAD_BYTES = 16 << 10
+"""Of a record batch message besides its buffers, at most."""
+_SEQUENCE_BYTES_MAX = 24
+_WAIT_S = 0.25
+_ROOM_RETRY_S = 0.02
+_LAST_ANSWERS_S = 0.5
+"""How long, s, it is waited for who answers what will not be committed any more."""
+
+
+class WireIntake:
+    """The server; listens from construction until ``close``. One thread calls ``turn`` again and
+    again. ``port``: the real port, if 0 was asked for.
+
+    ``group`` and ``step_down``: on a node with peers, which calls ``depose`` when it is not the
+    master any more. ``peers``: serves other peers. ``door``: as of ``AppendExchange``. ``commit``:
+    writes, syncs and commits a group of what is queued in the wheel, and says whether there may be
+    more; without it somebody else does. The others: as of ``Actions``.
+
+    Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
+    """
+
+    def __init__(
+        self,
+        wheel: WheelPort,
+        address: str = DEFAULT_ADDRESS,
+        clock: Clock = lambda: time.time_ns() // 1_000_000,
+        *,
+        events: IntakeEvents | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+        quiet_s: float = QUIET_S,
+        room_timeout_s: float = ROOM_TIMEOUT_S,
+        group: GroupPort | None = None,
+        step_down: StepDown | None = None,
+        peers: PeerPort | None = None,
+        facts: Callable[[], dict[str, Any]] = dict,
+        policies: PoliciesPort | None = None,
+        operated_clock: ClockPort | None = None,
+        acknowledge: Callable[[], None] = lambda: None,
+        pages: Mapping[str, Page] = MappingProxyType({}),
+        door: Door | None = None,
+        commit: Callable[[], bool] | None = None,
+    ) -> None:
+        self._wheel = wheel
+        self._clock = clock
+        self._events = events or IntakeEvents()
+        self._room_timeout_s = room_timeout_s
+        self._has_peers = group is not None
+        self._door = door
+        self._peers = peers
+        self._commit = commit
+        self._closing = threading.Event()
+        self._ending = threading.Event()
+        self.actions = Actions(
+            wheel,
+            clock,
+            group=group,
+            step_down=step_down,
+            facts=facts,
+            policies=policies,
+            operated_clock=operated_clock,
+            acknowledge=acknowledge,
+            pages=pages,
+        )
+        self._threads = ThreadPoolExecutor(ACTION_THREADS, thread_name_prefix="action")
+        self._places = threading.BoundedSemaphore(ACTIONS_MAX)  # for actions of all connections
+        self._to_commit = False
+        self._small: dict[ClientSession, AppendExchange] = {}  # a small batch is to be appended
+        self._blocked: set[ClientSession] = set()  # a batch of theirs waits for room in the wheel
+        self._retried_s = 0.0  # when a batch was last tried that waits for room
+        self._deposed: list[NotMaster] = []
+        self._plain = PlainIntake(
+            wheel,
+            clock,
+            self._events,
+            closing=self._closing,
+            room_timeout_s=room_timeout_s,
+            wake=self._wake,
+            has_peers=self._has_peers,
+            door=door,
+        )
+        check_free(address)
+        try:
+            self.server = Server(
+                *split_address(address, to_listen=True),
+                self._greet,
+                self,
+                who_leaves,
+                self._broken,
+                connections_max=connections_max,
+                quiet_s=quiet_s,
+            )
+        except OSError:
+            check_free(address)  # it may have been taken just now
+            raise
+        self.port = self.server.port
+        self.turn = self.server.turn
+
+    def _wake(self) -> None:
+        self.server.wake()
+
+    def _broken(self, error: Exception) -> None:
+        self._events.alarm("append-failed", error=repr(error))
+
+    def _greet(self, connection: Connection, hello: Frame) -> ClientSession | Leave:
+        if self._closing.is_set():
+            raise NotRunning("the node is shutting down", remedy="Try again in a moment")
+        body = bytes(hello.body)
+        if not body.startswith(PEER_COMMAND):
+            return ClientSession(self, connection, AppendCommand.decode(body))
+        if self._peers is None:
+            raise InvalidConfiguration(
+                "this node has no peers",
+                remedy="Name all peers on every one of them, or correct the peers' addresses",
+            )
+        return partial(self._peers.serve, body)
+
+    # What the server's thread does in each turn, between reading and answering
+
+    @property
+    def wait_s(self) -> float:
+        if self._small or self._to_commit or self._plain.pending:
+            return 0.0
+        return _ROOM_RETRY_S if self._blocked or self._plain.waits else _WAIT_S
+
+    def work(self) -> None:
+        self._retry_blocked()
+        while self._deposed:
+            error = self._deposed.pop()
+            for session in self.server.sessions():
+                if isinstance(session, ClientSession):
+                    self.server.handle(session.connection, session.depose, error)
+        self._append_small()
+        self._to_commit |= self._plain.append(wake=self._commit is None)
+        if self._to_commit:  # one group, so that a queue which others fill keeps no answer waiting
+            self._to_commit = self._commit is not None and self._commit()
+        self._plain.answer()
+
+    def _append_small(self) -> None:
+        """All small batches that were read, together: one of each connection at a time."""
+        while self._small:
+            small, self._small = self._small, {}
+            try:
+                outcomes = append_waiting([*small.values()], wake=self._commit is None)
+            except BaseException:  # they would wait for ever
+                for session in small:
+                    self.server.drop(session.connection)
+                raise
+            self._to_commit = True
+            for session, outcome in zip(small, outcomes, strict=True):
+                self.server.handle(session.connection, self._appended, session, outcome)
+
+    def _appended(self, session: ClientSession, outcome: AppendOutcome) -> None:
+        session.connection.held = False
+        if session.exchange is None:  # it was dropped
+            return
+        session.exchange.appended(outcome)
+        if session.exchange.waits:
+            self._blocked.add(session)
+        self.server.go_on(session.connection)
+
+    def _retry_blocked(self) -> None:
+        now_s = time.monotonic()
+        waits = self._blocked or self._plain.waits
+        if not waits or now_s - self._retried_s < _ROOM_RETRY_S:
+            return
+        self._retried_s = now_s
+        self._plain.retry()
+        # Each try encodes the batch once more.
+        there_is_room = self._wheel.wait_for_room(0.0) or self._closing.is_set()
+        for session in list(self._blocked):
+            if there_is_room or (session.exchange and session.exchange.room_left_s <= 0):
+                self.server.handle(session.connection, self._retry, session)
+
+    def _retry(self, session: ClientSession) -> None:
+        """The wheel had no room for its last batch."""
+        exchange = session.exchange
+        assert exchange is not None
+        try:
+            exchange.append()
+        finally:  # it may be deposed
+            if not exchange.waits:
+                self._blocked.discard(session)
+        if not exchange.waits:
+            self.server.go_on(session.connection)
+
+    # What sessions ask for
+
+    def open_exchange(self, session: ClientSession) -> AppendExchange:
+        """Errors: ``NotMaster``, ``NotRunning``."""
+        self.actions.check_master()
+        if self._closing.is_set():
+            raise NotRunning("the node is shutting down", remedy="Try again in a moment")
+        return AppendExchange(
+            self._wheel,
+            self._clock,
+            self._events,
+            session.command,
+            closing=self._closing,
+            ending=self._ending,
+            room_timeout_s=self._room_timeout_s,
+            resolved=session.connection.resolved,
+            has_peers=self._has_peers,
+            door=self._door,
+        )
+
+    def limits(self) -> dict[int, tuple[int, int]]:
+        body_max = received_bytes_max(self._wheel.config.batch_bytes_max) + _HEAD_BYTES
+        rows = (_SEQUENCE_BYTES_MAX + 4, self._plain.bytes_max)
+        return {Kind.BATCH: (_SEQUENCE_BYTES_MAX, body_max), Kind.ROWS: rows, **ACTIONS}
+
+    @property
+    def has_plain_room(self) -> bool:
+        return self._plain.has_room
+
+    def plain_answered(self, request: Request) -> None:
+        self._plain.answered(request)
+
+    def take_plain(self, session: ClientSession, frame: Frame) -> Request:
+        return self._plain.take(frame, session.command, session.answered_plain)
+
+    def append(self, session: ClientSession, exchange: AppendExchange, frame: Frame) -> None:
+        exchange.read(_batch_of(frame.body), frame.metadata, frame.thrown_away)
+        if len(frame.body) <= SMALL_BYTES:
+            self._small[session] = exchange  # nothing more is read of it until it is appended
+            session.connection.held = True
+            return
+        exchange.append()
+        if exchange.waits:
+            self._blocked.add(session)
+
+    def act(self, session: ClientSession, number: int, name: str, body: bytes) -> None:
+        """Carry an action out, in another thread. Errors: ``SlotwheelError``."""
+        fields = decode_json(body)
+        if not self._places.acquire(blocking=False):
+            raise Overloaded(
+                "too many requests are being answered",
+                got=f"more than {ACTIONS_MAX}",
+                limit=ACTIONS_MAX,
+                remedy="Try again in a moment",
+            )
+        self._threads.submit(self._carry_out, session, number, name, fields)
+
+    def _carry_out(
+        self, session: ClientSession, number: int, name: str, fields: dict[str, Any]
+    ) -> None:
+        try:
+            answer = self.actions.carry_out(name, fields, session.connection.host)
+            result = encode_result(number, encode_json(answer))
+        except SlotwheelError as error:
+            result = encode_error(number, error)
+        except Exception as error:
+            self._events.alarm("action-failed", action=name[:80], error=repr(error))
+            unknown = SlotwheelError(
+                "the node failed on this request; whether it was done is not known",
+                got=type(error).__name__,
+                remedy="The node's log has the cause",
+                uncertain=True,
+            )
+            result = encode_error(number, unknown)
+        finally:
+            self._places.release()
+        session.answered(result)
+
+    def left(self, session: ClientSession) -> None:
+        self._small.pop(session, None)
+        self._blocked.discard(session)
+
+    # Life; from any thread
+
+    def depose(self) -> None:
+        """This node is not the master any more: answer so to whoever has appended here."""
+        self._deposed.append(self.actions.not_master())
+        self.server.wake()
+
+    def close(self, grace_s: float = 1.0) -> None:
+        """Accept nothing more, answer what was read (for ``grace_s`` at most), and end."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._wait_until_idle(grace_s)
+        self._ending.set()
+        for session in self.server.sessions():
+            if isinstance(session, ClientSession):
+                session.connection.resolved()
+        self._wait_until_idle(_LAST_ANSWERS_S)
+        self.server.close(grace_s)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _wait_until_idle(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and not self.server.idle:
+            time.sleep(0.005)
+
+
+class ClientSession:
+    """A client's connection; see ``wire.server.Session``."""
+
+    def __init__(self, intake: WireIntake, connection: Connection, command: AppendCommand) -> None:
+        self.connection = connection
+        self.command = command
+        self.exchange: AppendExchange | None = None
+        """Once it has sent a batch."""
+        self.limits: FrameLimits = intake.limits()
+        self._intake = intake
+        self._counting = threading.Lock()
+        self._acting = 0  # actions that are not answered
+        self._plain = self._keyed = self._keyed_bytes = 0  # plain requests that are not answered
+        self._results: deque[bytes] = deque()  # of actions, from their threads
+        self._used_s = time.monotonic()
+
+    @property
+    def welcome(self) -> bytes:
+        return encode_json(self._intake.actions.hello())
+
+    @property
+    def reads(self) -> bool:
+        exchange = self.exchange
+        return (
+            self._plain < IN_FLIGHT_MAX
+            and self._keyed < REQUESTS_IN_FLIGHT_MAX
+            and self._keyed_bytes < KEYED_BYTES_MAX
+            and self._acting < _ACTIONS_EACH
+            and (self._intake.has_plain_room or not self._waits)
+            and (exchange is None or exchange.has_room)
+        )
+
+    @property
+    def _waits(self) -> bool:
+        """Whether something is not answered, but for batches."""
+        return bool(self._acting or self._plain or self._keyed or self._results)
+
+    @property
+    def idle(self) -> bool:
+        return not self._waits and (self.exchange is None or self.exchange.idle)
+
+    @property
+    def quiet_s(self) -> float:
+        if self._waits:
+            return -1.0
+        acting_s = time.monotonic() - self._used_s
+        return acting_s if self.exchange is None else min(acting_s, self.exchange.quiet_s)
+
+    def take(self, frame: Frame) -> None:
+        if frame.kind == Kind.ROWS:
+            self._count(self._intake.take_plain(self, frame), 1)
+            return
+        if frame.kind == Kind.BATCH:
+            if self.exchange is None:
+                self.exchange = self._intake.open_exchange(self)
+            self._intake.append(self, self.exchange, frame)
+            return
+        number, name = decode_action(frame.metadata)
+        with self._counting:
+            self._acting += 1
+        try:
+            if frame.thrown_away:
+                raise InvalidBatch(
+                    "a request is too large",
+                    got=f"{frame.thrown_away} bytes",
+                    limit=f"{self.limits[Kind.ACTION][1]} bytes",
+                    remedy="Ask for less at a time",
+                )
+            self._intake.act(self, number, name, bytes(frame.body))
+        except SlotwheelError as error:
+            self.answered(encode_error(number, error))
+
+    def answers(self) -> list[bytes]:
+        found = []
+        while self._results:
+            found.append(self._results.popleft())
+            self._used_s = time.monotonic()
+        while self.exchange is not None and (answer := self.exchange.next_answer()) is not None:
+            if answer[0] is not None:
+                found.append(encode_frame(Kind.ANSWER, b"", len(answer[0])) + answer[0])
+        return found
+
+    def answered(self, result: bytes) -> None:
+        """An action is done. From any thread."""
+        with self._counting:
+            self._acting -= 1
+        self._results.append(result)
+        self.connection.resolved()
+
+    def answered_plain(self, request: Request, answer: bytes | None) -> None:
+        self._count(request, -1)
+        self._intake.plain_answered(request)
+        if answer is not None:
+            self._results.append(answer)
+        self.connection.resolved()
+
+    def _count(self, request: Request, one: int) -> None:
+        """``one`` request more under way, or if it is -1, less."""
+        if request.key is None:
+            self._plain += one
+        else:
+            self._keyed += one
+            self._keyed_bytes += one * request.nbytes
+
+    def depose(self, error: NotMaster) -> None:
+        """Errors: ``NotMaster``, which ends a connection that waits for nothing."""
+        if self.exchange is not None:
+            self.exchange.depose(error)
+        elif not self._waits:
+            raise copy(error)
+
+    def gone(self) -> None:
+        self._intake.left(self)
+        self.exchange = None  # it refers to the connection, too, and would keep what was read
+
+
+def _batch_of(body: Bytes) -> pa.RecordBatch | None:
+    """The rows in a record batch message. Errors: ``InvalidBatch``."""
+    if not len(body):
+        return None
+    try:
+        message = pa.ipc.read_message(pa.py_buffer(body))
+        if not is_plain_batch(message.metadata):
+            raise InvalidBatch(
+                "not a plain record batch",
+                got=message.type,
+                limit="an Arrow record batch message without compression",
+                remedy="Serialize batches without options",
+            )
+        return pa.ipc.read_record_batch(message, INPUT)
+    except (*CLAIM_ERRORS, EOFError) as error:
+        raise InvalidBatch(
+            f"not valid Arrow data: {str(error)[:300]}",
+            remedy="Build it with an Arrow library and the documented schema",
+        ) from None
+
+
+def check_free(address: str, option: str = "--listen") -> None:
+    """``option``: that gave the address. Errors: ``AddressInUse`` when another socket listens
+    there, ``OSError`` for other reasons."""
+    host, port = split_address(address, to_listen=True)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise OSError(
+                    error.errno, f"cannot listen on {address}: {error.strerror}"
+                ) from None
+            raise AddressInUse(
+                "the address to listen on is taken",
+                got=address,
+                remedy=f"End what listens there, or choose another {option} address",
+            ) from None

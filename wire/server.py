@@ -1,0 +1,553 @@
+"""The server: all connections that come in, served by one thread.
+
+Theory: a small frame costs more in threads that wake each other than in work. Here one thread reads
+what has come on all connections, gives each whole frame to the *session* of its connection, lets
+the owner work on what came in this turn (``Work``: the small batches of all sessions become one
+write and one sync), and sends the sessions' answers. What comes during a sync is read after it, so
+a group grows with the load.
+
+    ready? -> read -> work -> answer -> ready? -> ...
+
+A newcomer has no session, a few kB of memory and some seconds, until its hello is whole. Whoever
+needs a thread of its own (a peer) leaves with it: its connection is handed over as a ``Channel``.
+
+Rules
+- Nothing waits for a single connection: what cannot be written at once is kept. Until it is gone no
+  further answer of that session is made, so its window fills and nothing more of it is read.
+- Connections are bounded in number. A client beyond the limit replaces the one that has stored
+  nothing for longest, if that is ``quiet_s`` or more, or one of the address that has most of them,
+  or it is refused. Peers are not counted: a node without peers is of no use to its clients.
+- Large frames of which a part has come are bounded in bytes, or ten thousand clients that send half
+  a batch each would fill the memory. When one more does not fit, the connection of which nothing
+  has come for longest is ended.
+- A turn reads and answers so much of each connection at most: one that sends without end leaves the
+  others their share.
+- An error of a connection ends that connection, after its last answers and with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from ..wheel.errors import InvalidBatch, NodeUnreachable, Overloaded, SlotwheelError
+from .channel import Channel
+from .frames import (
+    HELLO_BYTES_MAX,
+    OF_NEWCOMER,
+    WHOLE,
+    Frame,
+    FrameLimits,
+    FrameReader,
+    Kind,
+    encode_error,
+    encode_frame,
+    last_word,
+)
+
+NEWCOMERS_MAX = 256
+"""Connections without a hello. One more ends the oldest of the address that has most of them."""
+HELLO_S = 10.0
+"""How long, s, a connection may take for its hello."""
+THROWN_AWAY_MAX = 256 << 20
+"""Of a body beyond its limit, so that whoever sends it gets an answer, and goes on."""
+UNFINISHED_BYTES_MAX = 1 << 30
+"""What large frames take in memory of which a part has come, in all."""
+_SCRATCH_BYTES = 256 << 10
+_READS_A_TURN = 4
+_ACCEPTED_A_TURN = 64
+_THROWN_AWAY = 16
+_WAIT_S = 0.25
+_PAUSE_S = 0.01
+_LOOK_EVERY_S = 1.0
+_READ = select.EPOLLIN | select.EPOLLRDHUP
+_WRITE = select.EPOLLOUT
+_GONE = select.EPOLLERR | select.EPOLLHUP
+_NOTHING = memoryview(b"")
+
+
+class Session(Protocol):
+    """What a connection is used for after its hello. Only the server's thread calls it."""
+
+    limits: FrameLimits
+    """Of the frames that it takes."""
+
+    @property
+    def welcome(self) -> bytes:
+        """The body of the answer to its hello."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it has room for a frame more."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether every frame that it took is answered."""
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long, s, it has been of no use to anybody; -1 while it is in use."""
+
+    def take(self, frame: Frame) -> None:
+        """Errors: ``SlotwheelError``: nothing more is read, and the other side gets the reason."""
+
+    def answers(self) -> list[bytes]:
+        """Whole frames that can be sent now."""
+
+    def gone(self) -> None:
+        """The connection is closed."""
+
+
+Leave = Callable[[Channel], None]
+"""Serves a channel until it ends, in a thread of its own. Errors: ``SlotwheelError``: is sent."""
+Greet = Callable[["Connection", Frame], "Session | Leave"]
+"""Makes of a hello what serves the connection. Errors: ``SlotwheelError``: it is refused."""
+LeavingOne = Callable[
+    [str, Collection[tuple["Connection", str, float]], float], "Connection | None"
+]
+"""Who leaves for a newcomer from a host (``policy/places.py``): host, places, seconds."""
+
+
+class Work(Protocol):
+    """What is done between reading and answering, with what all sessions have taken."""
+
+    @property
+    def wait_s(self) -> float:
+        """For how long, s, the next turn may wait for something to come."""
+
+    def work(self) -> None: ...
+
+
+class Connection:
+    """One connection. ``host``: of the other side."""
+
+    def __init__(self, server: Server, sock: socket.socket, host: str) -> None:
+        self.host = host
+        self._server = server
+        self.sock = sock
+        self.frames = FrameReader(OF_NEWCOMER)
+        self.session: Session | None = None
+        self.out = _NOTHING
+        self.last_word = b""  # sent after all answers, before it is closed
+        self.ended = False  # nothing more is read
+        self.held = False  # the session's work of this turn will go on with it
+        self.events = _READ
+        self.began_s = time.monotonic()
+
+    def resolved(self) -> None:
+        """An answer may be ready. From any thread."""
+        self._server.ready(self)
+
+    @property
+    def reads(self) -> bool:
+        """Whether more of it is to be read."""
+        return not self.ended and (self.session is None or self.session.reads)
+
+    @property
+    def idle(self) -> bool:
+        return not self.out and (self.session is None or self.session.idle)
+
+    @property
+    def done(self) -> bool:
+        """Whether it can be closed: nothing is to come, and nothing to be sent."""
+        return self.ended and self.idle and not self.last_word
+
+
+class Server:
+    """Listens from construction until ``close``. One thread calls ``turn`` again and again, also
+    after an exception, and once more after ``close``. ``port``: the real one.
+
+    ``broken``: called with what was no error of a connection, but a bug. Errors: ``OSError`` when
+    it cannot listen there.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        greet: Greet,
+        work: Work,
+        who_leaves: LeavingOne,
+        broken: Callable[[Exception], None],
+        *,
+        connections_max: int,
+        quiet_s: float,
+    ) -> None:
+        self._greet = greet
+        self._work = work
+        self._who_leaves = who_leaves
+        self._broken = broken
+        self._connections_max = connections_max
+        self._quiet_s = quiet_s
+        self._connections: dict[int, Connection] = {}
+        self._newcomers: dict[Connection, None] = {}  # in the order in which they came
+        self._unfinished: dict[Connection, int] = {}  # bytes; who got something last is the last
+        self._unfinished_bytes = 0
+        self._channels: set[Channel] = set()
+        self._ready: deque[Connection] = deque()  # an answer may be ready
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._looked_s = 0.0
+        self._closed = False
+        self._ended = threading.Event()
+        self._thread_id = 0  # of the thread that turns
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=512)
+        self.port: int = self._listener.getsockname()[1]
+        self._listener.setblocking(False)
+        self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not sooner: whoever resolves an answer may be about to write to it.
+        weakref.finalize(self, os.close, self._wakes).atexit = False
+        self._awake = False  # ``_wakes`` was written, and not read since
+        self._poll = select.epoll()
+        self._poll.register(self._listener, select.EPOLLIN)
+        self._poll.register(self._wakes, select.EPOLLIN)
+
+    # From any thread
+
+    @property
+    def idle(self) -> bool:
+        """Whether every frame that was read is answered, and every answer sent."""
+        return all(one.idle for one in list(self._connections.values()))
+
+    @property
+    def open(self) -> int:
+        """How many connections there are, without those that were handed over."""
+        return len(self._connections)
+
+    def sessions(self) -> list[Session]:
+        found = [one.session for one in list(self._connections.values())]
+        return [session for session in found if session is not None]
+
+    def ready(self, connection: Connection) -> None:
+        """An answer of it may be ready."""
+        self._ready.append(connection)
+        self.wake()
+
+    def wake(self) -> None:
+        if threading.get_ident() != self._thread_id and not self._awake:
+            self._awake = True
+            os.eventfd_write(self._wakes, 1)
+
+    def close(self, timeout_s: float) -> None:
+        """End all connections, after the last answers that can be sent at once."""
+        self._closed = True
+        if self._thread_id:
+            self.wake()
+            self._ended.wait(timeout_s)
+        else:  # it has never turned
+            self._end_all()
+
+    # The thread
+
+    def turn(self) -> float:
+        """Wait a moment for something to do, and do it. Returns how long to wait before the next
+        turn, in seconds: 0 until ``close``."""
+        self._thread_id = threading.get_ident()
+        if self._closed:
+            self._end_all()
+            return _WAIT_S
+        comes = False
+        for number, mask in self._poll.poll(0.0 if self._ready else self._work.wait_s):
+            if number == self._wakes:
+                os.eventfd_read(self._wakes)
+                self._awake = False  # before ``_ready`` is looked at, and not before it was read
+            elif number == self._listener.fileno():
+                comes = True
+            elif (connection := self._connections.get(number)) is not None:
+                self._serve(connection, mask)
+        if comes:  # last, as it may get the number of one that was dropped
+            for _ in range(_ACCEPTED_A_TURN):
+                if not self._accept():
+                    break
+        self._work.work()
+        self._answer_all()
+        self._end_the_silent()
+        return 0.0
+
+    def go_on(self, connection: Connection) -> None:
+        """Read on, after the work that has held it."""
+        connection.held = False
+        self.handle(connection, self._read_on, connection)
+
+    def handle(self, connection: Connection, do: Callable[..., None], *given: Any) -> None:
+        """Do something for a connection; its error ends this connection alone."""
+        try:
+            do(*given)
+        except SlotwheelError as error:
+            self._end(connection, error)
+        except OSError:  # the other side left; what was taken of it is done all the same
+            self.drop(connection)
+        except Exception as error:  # a bug, or memory
+            self._broken(error)
+            self.drop(connection)
+
+    def drop(self, connection: Connection) -> None:
+        """Close a connection at once."""
+        if self._forget(connection):
+            connection.sock.close()
+
+    def _has(self, connection: Connection) -> bool:
+        """Whether it is neither closed nor handed over."""
+        return self._connections.get(connection.sock.fileno()) is connection
+
+    def _forget(self, connection: Connection) -> bool:
+        """Take a connection out. Returns whether it was there."""
+        there = self._has(connection)
+        if there:
+            del self._connections[connection.sock.fileno()]
+            self._newcomers.pop(connection, None)
+            self._poll.unregister(connection.sock)
+        self._unfinished_bytes -= self._unfinished.pop(connection, 0)
+        connection.ended = True
+        session, connection.session = connection.session, None
+        if session is not None:
+            session.gone()
+        return there
+
+    def _answer_all(self) -> None:
+        ready, self._ready = self._ready, deque()
+        for connection in dict.fromkeys(ready):
+            if self._has(connection):
+                self.handle(connection, self._answer, connection)
+
+    def _end_all(self) -> None:
+        if self._ended.is_set():
+            return
+        self._work.work()
+        for connection in list(self._connections.values()):
+            connection.ended = True
+            self.handle(connection, self._answer, connection)
+            self.drop(connection)
+        self._listener.close()
+        self._poll.close()
+        for channel in list(self._channels):
+            channel.shut()
+        self._ended.set()
+
+    def _serve(self, connection: Connection, mask: int) -> None:
+        if mask & _GONE:  # reported again and again, whether it is read or not
+            self.drop(connection)
+            return
+        if mask & _WRITE:
+            self.handle(connection, self._answer, connection)
+        if mask & ~_WRITE and self._has(connection):
+            self.handle(connection, self._receive, connection)
+        self.handle(connection, self._watch, connection)
+
+    # Newcomers
+
+    def _accept(self) -> bool:
+        """Whether there was one."""
+        try:
+            sock, address = self._listener.accept()
+        except BlockingIOError:
+            return False
+        except OSError:  # no descriptor is free
+            time.sleep(_PAUSE_S)
+            return False
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if len(self._newcomers) >= NEWCOMERS_MAX:
+                [(greedy, _)] = Counter(one.host for one in self._newcomers).most_common(1)
+                self.drop(next(one for one in self._newcomers if one.host == greedy))
+            connection = Connection(self, sock, address[0])
+            self._poll.register(sock, connection.events)
+            self._connections[sock.fileno()] = connection
+            self._newcomers[connection] = None
+        except BaseException as error:
+            sock.close()
+            if not isinstance(error, OSError):
+                raise
+        return True
+
+    def _end_the_silent(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        for one in [one for one in self._newcomers if now_s - one.began_s > HELLO_S]:
+            self.drop(one)
+
+    def _hello(self, connection: Connection, frame: Frame) -> None:
+        serves = self._greet(connection, frame)
+        if callable(serves):
+            self._hand_over(connection, serves)
+            return
+        if len(self._connections) - len(self._newcomers) >= self._connections_max:
+            self._make_room(connection)
+        self._newcomers.pop(connection, None)
+        connection.session = serves
+        connection.frames.limits = serves.limits
+        connection.frames.thrown_away_max = THROWN_AWAY_MAX
+        body = serves.welcome
+        # Nothing can stand before it.
+        connection.out = memoryview(encode_frame(Kind.WELCOME, b"", len(body)) + body)
+        self._ready.append(connection)
+
+    def _make_room(self, newcomer: Connection) -> None:
+        """Errors: ``Overloaded``."""
+        having = [(one, one.session) for one in self._connections.values()]
+        places = [
+            (one, one.host, session.quiet_s) for one, session in having if session is not None
+        ]
+        leaving = self._who_leaves(newcomer.host, places, self._quiet_s)
+        if leaving is None:
+            raise Overloaded(
+                "too many connections",
+                got=f"more than {self._connections_max} that are in use",
+                limit=self._connections_max,
+                remedy="Try again in some seconds. Share one client between threads, close those"
+                " that are not used, or raise the node's limit of open files",
+            )
+        self.drop(leaving)
+
+    def _hand_over(self, connection: Connection, serve: Leave) -> None:
+        self._forget(connection)
+        channel = Channel(connection.sock, connection.frames)
+        self._channels.add(channel)
+
+        def run() -> None:
+            try:
+                serve(channel)
+            except NodeUnreachable:
+                pass  # the other side left
+            except SlotwheelError as error:
+                with contextlib.suppress(SlotwheelError):
+                    channel.fail(error)
+            except Exception as error:
+                self._broken(error)
+            finally:
+                self._channels.discard(channel)
+                channel.close()
+
+        try:
+            threading.Thread(target=run, name="wire-channel", daemon=True).start()
+        except BaseException:  # no thread can be started
+            self._channels.discard(channel)
+            channel.close()
+            raise
+
+    # Reading
+
+    def _receive(self, connection: Connection) -> None:
+        frames = connection.frames
+        for _ in range(_READS_A_TURN):
+            if not connection.reads:
+                return
+            room = frames.room
+            target = self._scratch if room is None else room
+            if connection.session is None:
+                target = target[:HELLO_BYTES_MAX]
+            try:
+                count = connection.sock.recv_into(target)
+            except BlockingIOError:
+                return
+            if not count:
+                self._left(connection)
+                return
+            if room is None:
+                frames.feed(target[:count])
+            else:
+                frames.received(count)
+            self._read(connection)
+            self._count_unfinished(connection)
+            if count < len(target):
+                return
+
+    def _count_unfinished(self, connection: Connection) -> None:
+        """Something of a frame has come, perhaps its end."""
+        nbytes = connection.frames.body_bytes
+        self._unfinished_bytes += nbytes - self._unfinished.pop(connection, 0)
+        if nbytes:
+            self._unfinished[connection] = nbytes
+        while self._unfinished_bytes > UNFINISHED_BYTES_MAX and len(self._unfinished) > 1:
+            stalled = next(iter(self._unfinished))
+            self._unfinished_bytes -= self._unfinished.pop(stalled)
+            error = Overloaded(
+                "too much of unfinished batches is kept",
+                got=f"more than {UNFINISHED_BYTES_MAX} bytes",
+                limit=UNFINISHED_BYTES_MAX,
+                remedy="Send it again. Send smaller batches, by fewer connections at a time",
+            )
+            stalled.frames = FrameReader(OF_NEWCOMER)  # frees what has come
+            self._end(stalled, error)
+
+    def _left(self, connection: Connection) -> None:
+        """The other side sends nothing more."""
+        connection.ended = True
+        if connection.done:
+            self.drop(connection)
+
+    def _read(self, connection: Connection) -> None:
+        """Give the session what is there in whole frames, as far as it has room."""
+        while connection.reads and (frame := connection.frames.next()) is not None:
+            if connection.session is None:
+                self._hello(connection, frame)
+            else:
+                connection.session.take(frame)
+
+    def _read_on(self, connection: Connection) -> None:
+        self._read(connection)
+        self._watch(connection)
+
+    # Answering
+
+    def _answer(self, connection: Connection) -> None:
+        """Send what can be answered, and read on."""
+        while True:
+            if connection.out:
+                self._send(connection)
+            if connection.out:
+                break
+            session = connection.session
+            answers = [] if session is None else session.answers()
+            if not answers and connection.last_word and (session is None or session.idle):
+                answers, connection.last_word = [connection.last_word], b""
+            if not answers:
+                break
+            connection.out = memoryview(b"".join(answers))
+        if connection.done:
+            self._leave_in_order(connection)
+            self.drop(connection)
+            return
+        self._read_on(connection)
+
+    def _leave_in_order(self, connection: Connection) -> None:
+        """Throw away what has come meanwhile: while something is unread, the kernel ends a
+        connection by a reset, which may overtake the last word."""
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_WR)
+            for _ in range(_THROWN_AWAY):
+                if not connection.sock.recv_into(self._scratch):
+                    break
+
+    def _send(self, connection: Connection) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection.out = connection.out[connection.sock.send(connection.out) :] or _NOTHING
+
+    def _end(self, connection: Connection, error: SlotwheelError) -> None:
+        """Nothing more is read; the other side gets the reason after all answers."""
+        if connection.session is None and isinstance(error, InvalidBatch):
+            connection.last_word = last_word(connection.frames.begin, error)
+        else:
+            connection.last_word = encode_error(WHOLE, error)
+        connection.ended = True
+        self._ready.append(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        """Wait for what can be done next: a full window is not read, so TCP stops the sender."""
+        if connection.held or not self._has(connection):  # it is watched again in a moment, or gone
+            return
+        events = (_READ if connection.reads else 0) | (_WRITE if connection.out else 0)
+        if events != connection.events:
+            connection.events = events
+            self._poll.modify(connection.sock, events)
