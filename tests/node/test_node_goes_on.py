@@ -151,7 +151,7 @@ def test_a_failed_sync_ends_the_process(tmp_path: Path, monkeypatch: pytest.Monk
         assert ended.wait(5)
         assert receipt.error(10) is not None  # and never a receipt
     assert isinstance(fatal[0], SyncFailed)
-    assert node.unhealthy() == ["thread syncer has ended"]
+    assert node.unhealthy() == ["thread wire has ended"]  # which commits what is small
     monkeypatch.undo()
     node.stop()
 
