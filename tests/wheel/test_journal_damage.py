@@ -87,7 +87,7 @@ def epoch_that_falls(files: Files) -> None:
 
 def newer_entry(files: Files) -> None:
     data = b"".join(bytes(part) for part in entry(9).encode())
-    data = data[:4] + b"\x02\x00" + data[6:]
+    data = data[:4] + b"\x03\x00" + data[6:]
     extend(LAST, framed(9, data, durable=7, position=at(2)))(files)
 
 
