@@ -42,6 +42,9 @@ from ..wheel.errors import (
 )
 from ..wheel.plain import encode_records
 from ..wheel.protocol import (
+    IN_FLIGHT_MAX as REMEMBERED,
+)
+from ..wheel.protocol import (
     NO_BATCH,
     PRODUCER_LIMIT,
     AppendCommand,
@@ -77,6 +80,8 @@ _JOIN_WITHIN = 0.1
 """Messages are joined if they came within this part of the time for which they are tried."""
 _PAUSE_S = 0.02
 _LOOK_S = 0.1
+_SILENT_S = 15.0
+"""How long, s, a connection may answer nothing."""
 
 
 class MessageAnswer(Protocol):
@@ -189,7 +194,7 @@ class AsyncLink:
             if self._connecting is None:
                 self._connecting = self._loop.create_task(self._connect())
             return
-        while len(self._sent) < IN_FLIGHT_MAX and (self._again or self._waiting):
+        while len(self._sent) < IN_FLIGHT_MAX and (self._again or self._has_next):
             request = self._again.popleft() if self._again else self._joined()
             request.sent_s = self._loop.time()
             request.repeated |= request.uncertain
@@ -198,6 +203,13 @@ class AsyncLink:
             connection.write(request)
             self.batches += 1
             self.messages += len(request.messages)
+
+    @property
+    def _has_next(self) -> bool:
+        """Whether a new request may be sent. A node remembers so many sequences of a producer: one
+        that is tried again for long must not fall out of them."""
+        oldest = min([*self._sent, *(one.sequence for one in self._again)], default=self._sequence)
+        return bool(self._waiting) and self._sequence - oldest < REMEMBERED
 
     def _joined(self) -> _Request:
         first = self._waiting.popleft()
@@ -233,6 +245,9 @@ class AsyncLink:
         self._addresses.served()
         connection = self._connection
         group = "" if connection is None or connection.hello is None else connection.hello.group
+        if len(stored.checks) != len(request.messages):
+            self._fail([request], SlotwheelError("a receipt for another request"))
+            return
         due = due_times([one.row[0] for one in request.messages], stored.created_ms)
         found = zip(request.messages, due, stored.checks.tolist(), strict=True)
         for offset, (one, due_ms, check) in enumerate(found, stored.base_offset):
@@ -284,7 +299,8 @@ class AsyncLink:
             return
         connection.end()
         self._last_error = error
-        self._addresses.failed(connection.address, error, doubt=False)
+        if not self._addresses.failed(connection.address, error, doubt=False):
+            self._pause(self._backoff.failed())
         self._again = deque(
             sorted([*self._again, *self._sent.values()], key=lambda one: one.sequence)
         )
@@ -328,6 +344,9 @@ class AsyncLink:
                     connection.heard_s, min(self._sent.values(), key=_sent_s).sent_s
                 )
                 epoch = 0 if connection.hello is None else connection.hello.epoch
+                if quiet_s > min(self._timeout_s, _SILENT_S):  # a network may have forgotten it
+                    self.lost(NodeUnreachable("no answer in time"))
+                    continue
                 if quiet_s < 1.0 or not self._addresses.several:
                     continue
                 replaced = await asyncio.to_thread(self._suspicion.proves_true, epoch, quiet_s)
@@ -414,6 +433,9 @@ class _Connection(asyncio.Protocol):
         except OSError as error:  # ``TimeoutError``, too
             own.end()
             raise unreachable(error, address) from None
+        except ValueError as error:  # ``UnicodeError``, too
+            own.end()
+            raise NodeUnreachable("not an address", got=repr(address), remedy=str(error)) from None
         except BaseException:
             own.end()
             raise

@@ -156,6 +156,7 @@ class Client:
         plain = isinstance(transport, WireTransport) and acks != "0"
         self._stores = plain and receipts is None and observer is None
         self._storers = threading.local()
+        self._storers_lock = threading.Lock()
         self._all_storers: weakref.WeakSet[Storer] = weakref.WeakSet()
         self._receipts = None if receipts is None else ReceiptFile(receipts)
         producer, first_sequence = self._identity()
@@ -292,7 +293,8 @@ class Client:
                 acks=self._acks,
                 timeout_s=self._timeout_s,
             )
-            self._all_storers.add(storer)
+            with self._storers_lock:
+                self._all_storers.add(storer)
         return storer.store(self.prepare(message, clock_ms()))
 
     def send_many(self, messages: Iterable[Message]) -> Receipts:
@@ -686,7 +688,9 @@ class Client:
             pass  # an error of the receipts
         finally:
             self._sender.close()
-            for storer in list(self._all_storers):
+            with self._storers_lock:
+                storers = list(self._all_storers)
+            for storer in storers:
                 storer.end()
             self._asker.close()
             self._log_unread()

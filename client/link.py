@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from ..wheel.errors import NodeUnreachable, NotMaster, SlotwheelError
 from ..wheel.protocol import (
+    HELLO,
     JSON_BYTES_MAX,
     NO_BATCH,
     AppendCommand,
@@ -43,6 +44,8 @@ _LOOK_S = 0.1
 """Who waits for bytes looks so often whether it still has to."""
 _IDLE_LOOK_S = 1.0
 _CLOSE_S = 1.0
+_IDLE_MAX = 16
+"""Channels of a caller that are kept for later."""
 _OF_ACTIONS: FrameLimits = {Kind.RESULT: (8, 16 * JSON_BYTES_MAX)}
 
 
@@ -224,6 +227,9 @@ class Caller:
 
     def greet(self, timeout_s: float) -> Hello:
         """The node's hello, of now. Errors: ``SlotwheelError``."""
+        channel = self._take()
+        if channel is not None:
+            return hello_of(self._ask(channel, HELLO, {}, timeout_s))
         channel = self._open(timeout_s)
         hello = hello_of(channel.welcome)
         self._keep(channel)
@@ -233,9 +239,16 @@ class Caller:
         """Errors: those that the node answers, ``NodeUnreachable``."""
         end = time.monotonic() + timeout_s
         channel = self._take() or self._open(timeout_s)
+        left_s = max(0.0, end - time.monotonic())
+        return decode_json(self._ask(channel, action, fields, left_s))
+
+    def _ask(
+        self, channel: Channel, action: str, fields: dict[str, Any], timeout_s: float
+    ) -> bytes:
+        """The answer's body. The channel is kept or closed. Errors: as of ``call``."""
         try:
             channel.send(Kind.ACTION, encode_action(1, action), encode_json(fields))
-            frame = channel.receive(max(0.0, end - time.monotonic()))
+            frame = channel.receive(timeout_s)
             if frame is None:
                 raise unreachable(TimeoutError(), self._address)
             answers_this = decode_action(frame.metadata)[0] == 1
@@ -247,7 +260,7 @@ class Caller:
         self._keep(channel)
         if frame.kind == Kind.ERROR:
             raise error_of(frame)
-        return decode_json(bytes(frame.body))
+        return bytes(frame.body)
 
     def _open(self, timeout_s: float) -> Channel:
         return Channel.open(self._address, AppendCommand().encode(), _OF_ACTIONS, timeout_s)
@@ -264,7 +277,7 @@ class Caller:
 
     def _keep(self, channel: Channel) -> None:
         with self._lock:
-            if not self._closed:
+            if not self._closed and len(self._idle) < _IDLE_MAX:
                 self._idle.append(channel)
                 return
         channel.close()

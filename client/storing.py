@@ -39,7 +39,7 @@ _PAUSE_S = 0.02
 _LOOK_S = 0.5
 _REMEDY = "Check that the node runs, and how busy it is"
 _SILENT_S = 15.0
-"""How long, s, one of several nodes may take for an answer before another one is asked."""
+"""How long, s, a node may take for an answer before it is asked again, or another one."""
 
 
 class Storer:
@@ -71,13 +71,13 @@ class Storer:
         self._sequence += 1
         metadata = encode_request(sequence, None, 1)
         end = time.monotonic() + self._timeout_s
-        uncertain = False
+        uncertain = repeated = False
         backoff = Backoff(_PAUSE_S)
         while True:
             try:
                 if self._channel is None:
                     self._channel = self._open(end)
-                uncertain = True
+                repeated, uncertain = uncertain, True
                 self._channel.send(Kind.ROWS, metadata, body)
                 answer = self._answer(self._channel, sequence, end)
             except SlotwheelError as error:
@@ -92,9 +92,9 @@ class Storer:
                     return self._id(flat, answer)
                 failed = answer.error
                 if not failed.retryable:
-                    raise failed
-                if not failed.uncertain and not isinstance(failed, NotRunning):
-                    uncertain = False
+                    raise failed.in_doubt() if repeated else failed
+                # What is answered to a repeat says nothing of the first time.
+                uncertain = repeated or failed.uncertain or isinstance(failed, NotRunning)
                 if isinstance(failed, NotMaster | NotRunning):
                     self._close()
             self._wait_for_another(failed, end, backoff, uncertain=uncertain)
@@ -134,11 +134,12 @@ class Storer:
         asked_s = time.monotonic()
         while True:
             now_s = time.monotonic()
-            if now_s >= end or (several and now_s - asked_s >= _SILENT_S):
+            if now_s >= end or now_s - asked_s >= _SILENT_S:
                 raise NodeUnreachable("no answer in time", remedy=_REMEDY)
-            frame = channel.receive(min(_LOOK_S, end - now_s) if several else end - now_s)
+            left_s = min(end - now_s, asked_s + _SILENT_S - now_s)
+            frame = channel.receive(min(_LOOK_S, left_s) if several else left_s)
             if frame is None:
-                if self._suspicion.proves_true(self._epoch, time.monotonic() - asked_s):
+                if several and self._suspicion.proves_true(self._epoch, time.monotonic() - asked_s):
                     raise NodeUnreachable("the master is silent, and was replaced")
                 continue
             answer = decode_answer(bytes(frame.body))

@@ -428,7 +428,7 @@ class ClientSession:
 
     @property
     def quiet_s(self) -> float:
-        if self._waits:
+        if self._acting or self._plain or self._keyed:
             return -1.0
         acting_s = time.monotonic() - self._used_s
         return acting_s if self.exchange is None else min(acting_s, self.exchange.quiet_s)

@@ -95,6 +95,10 @@ class Channel:
             ) from None
         try:
             sock = socket.create_connection((host, port), timeout_s)
+        except UnicodeError as error:
+            raise NodeUnreachable(
+                "not an address", got=repr(address), limit="host:port", remedy=str(error)
+            ) from None
         except OSError as error:
             raise unreachable(error, address) from None
         channel = cls(sock, FrameReader(OF_NODE, greeted=True))

@@ -55,6 +55,8 @@ from .frames import (
 
 NEWCOMERS_MAX = 256
 """Connections without a hello. One more ends the oldest of the address that has most of them."""
+CHANNELS_MAX = 256
+"""Connections that were handed over: each has a thread."""
 HELLO_S = 10.0
 """How long, s, a connection may take for its hello."""
 THROWN_AWAY_MAX = 256 << 20
@@ -149,7 +151,9 @@ class Connection:
     @property
     def reads(self) -> bool:
         """Whether more of it is to be read."""
-        return not self.ended and (self.session is None or self.session.reads)
+        if self.ended or self.out:  # who reads no answers may ask nothing more
+            return False
+        return self.session is None or self.session.reads
 
     @property
     def idle(self) -> bool:
@@ -411,6 +415,13 @@ class Server:
         self.drop(leaving)
 
     def _hand_over(self, connection: Connection, serve: Leave) -> None:
+        if len(self._channels) >= CHANNELS_MAX:
+            raise Overloaded(
+                "too many connections of peers",
+                got=len(self._channels),
+                limit=CHANNELS_MAX,
+                remedy="Try again in some seconds",
+            )
         self._forget(connection)
         channel = Channel(connection.sock, connection.frames)
         self._channels.add(channel)
@@ -465,6 +476,8 @@ class Server:
 
     def _count_unfinished(self, connection: Connection) -> None:
         """Something of a frame has come, perhaps its end."""
+        if not self._has(connection):  # its frames are another thread's
+            return
         nbytes = connection.frames.body_bytes
         self._unfinished_bytes += nbytes - self._unfinished.pop(connection, 0)
         if nbytes:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from slotwheel import (
     Message,
     NodeUnreachable,
     NotRunning,
+    Overloaded,
     SlotwheelError,
 )
 from slotwheel.wheel.config import WheelConfig
@@ -332,3 +334,34 @@ def test_a_defect_of_the_wheel_leaves_nobody_waiting(wheel: FakeWheel, address: 
         assert failed.value.uncertain
         wheel.before_append = None
         client.store("t", b"y", delay=60)
+
+
+def test_what_waits_for_room_does_not_fall_out_of_what_a_node_remembers(
+    wheel: FakeWheel, address: str
+) -> None:
+    """One request is tried again and again, while others of the same connection are stored."""
+    until = time.monotonic() + 0.5
+
+    def no_room(rows: Any) -> None:
+        if b"late" in rows["value"].to_pylist() and time.monotonic() < until:
+            raise Overloaded("not yet")
+
+    wheel.before_append = no_room
+
+    async def main() -> None:
+        async with AsyncClient(address, timeout_s=20) as client:
+            late = client.send("t", b"late", delay=60)
+            await asyncio.sleep(0.05)
+            for number in range(50):
+                await client.send("t", b"%d" % number, delay=60)
+            await late
+
+    asyncio.run(main())
+    assert len(stored(wheel)) == 51
+
+
+def test_calls_of_a_group_keep_few_connections() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
+        for _ in range(50):
+            assert client.status()["pending"] == 0
+        assert sum(proxy.connections for proxy in group.proxies) <= 3
