@@ -220,7 +220,8 @@ class FrameReader:
         if self._body is not None:
             if len(self._missing):
                 return None
-            frame = Frame(*self._head, memoryview(self._body))
+            # Arrow's own view has signed bytes, of which some equal no byte of others.
+            frame = Frame(*self._head, memoryview(self._body).cast("B"))
             self._body, self._missing = None, _NOWHERE  # either would keep it in memory
             return frame
         if self._too_large is not None:

@@ -266,3 +266,13 @@ def test_a_reader_of_version_1_alone_refuses_parts_by_their_version(
     data = (GOLDEN / "entry-v2-parts.bin").read_bytes()
     with pytest.raises(UnsupportedVersion, match=r"some/file.*got 2; expected 1\."):
         decode_entry(data, "some/file", 0)
+
+
+def test_parts_are_read_from_any_buffer() -> None:
+    """A view of Arrow's memory has signed bytes: the producers of half of all clients differ."""
+    parts = [EntryPart((1 << 63) - 1, 1, 1), EntryPart(0x80FF, 2, 1)]
+    made = of_parts(b"rows", parts)
+    head, payload = made.encode()
+    received = memoryview(pa.py_buffer(bytes(head) + bytes(payload)))
+    for buffer in (received, received.cast("B")):
+        assert list(decode_entry(buffer, "peer a", 0).parts) == parts

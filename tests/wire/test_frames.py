@@ -80,6 +80,20 @@ def test_bytes_behind_the_last_whole_frame_wait_for_the_rest() -> None:
     assert read_in_pieces(reader, frame[-1:], 1) == expected
 
 
+def test_a_large_body_is_bytes_like_a_small_one() -> None:
+    body = bytes(range(256)) * 1000
+    reader = FrameReader({Kind.BATCH: (0, len(body))}, greeted=True)
+    sent = encode_frame(Kind.BATCH, b"", len(body)) + body
+    reader.feed(sent[:1000])
+    assert reader.next() is None
+    assert reader.room is not None
+    reader.room[:] = sent[1000:]
+    reader.received(len(sent) - 1000)
+    frame = reader.next()
+    assert frame is not None
+    assert frame.body == body
+
+
 def test_a_large_body_is_kept_by_nobody_once_it_is_given_out() -> None:
     reader = FrameReader(TAKEN, greeted=True)
     reader.feed(encode_frame(Kind.BATCH, b"", len(LARGE)))
