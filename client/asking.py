@@ -21,8 +21,8 @@ from .addresses import Addresses
 from .transport import ClientTransport
 
 _PAUSE_S = 0.05
-_ANSWER_S = 15.0
-"""How long, s, one of several nodes may take for its answer before another one is asked."""
+ANSWER_S = 15.0
+"""How long, s, a node may take for an answer before it is asked again, or another one is."""
 _SUSPECT_S = 1.0
 """After so long without an answer, s, another peer is asked for a new master; again each ..."""
 _ASK_EVERY_S = 0.5
@@ -70,7 +70,7 @@ class Asker:
                     reached = True
                 left_s = max(0.1, end - time.monotonic())
                 if again and addresses.several:
-                    left_s = min(left_s, _ANSWER_S)
+                    left_s = min(left_s, ANSWER_S)
                 answer = self._transport.call(connection, action, dict(fields), left_s)
             except SlotwheelError as error:
                 again_here = again and (addresses.several or not isinstance(error, NotRunning))

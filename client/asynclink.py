@@ -66,7 +66,7 @@ from ..wire.frames import (
     error_of,
 )
 from .addresses import Addresses
-from .asking import EpochOfMaster, Suspicion
+from .asking import ANSWER_S, EpochOfMaster, Suspicion
 from .hello import OF_APPENDS, Hello, hello_of
 from .message import FlatMessage
 from .storing import plain_row
@@ -80,8 +80,6 @@ _JOIN_WITHIN = 0.1
 """Messages are joined if they came within this part of the time for which they are tried."""
 _PAUSE_S = 0.02
 _LOOK_S = 0.1
-_SILENT_S = 15.0
-"""How long, s, a connection may answer nothing."""
 
 
 class MessageAnswer(Protocol):
@@ -259,7 +257,7 @@ class AsyncLink:
             self._last_error = error
             unclear = isinstance(error, NotRunning) or error.uncertain
             request.uncertain = unclear or request.repeated
-            self._again = deque(sorted([*self._again, request], key=lambda one: one.sequence))
+            self._send_again([request])
             if isinstance(error, NotMaster | NotRunning):
                 self.lost(error)
             else:
@@ -281,6 +279,9 @@ class AsyncLink:
         left = [one for row, one in enumerate(messages) if row not in bad]
         self._waiting.extendleft(reversed(left))
 
+    def _send_again(self, requests: Iterable[_Request]) -> None:
+        self._again = deque(sorted([*self._again, *requests], key=lambda one: one.sequence))
+
     def _pause(self, seconds: float) -> None:
         self._pausing = True
 
@@ -301,9 +302,7 @@ class AsyncLink:
         self._last_error = error
         if not self._addresses.failed(connection.address, error, doubt=False):
             self._pause(self._backoff.failed())
-        self._again = deque(
-            sorted([*self._again, *self._sent.values()], key=lambda one: one.sequence)
-        )
+        self._send_again(self._sent.values())
         self._sent.clear()
         self._go_on()
 
@@ -344,7 +343,7 @@ class AsyncLink:
                     connection.heard_s, min(self._sent.values(), key=_sent_s).sent_s
                 )
                 epoch = 0 if connection.hello is None else connection.hello.epoch
-                if quiet_s > min(self._timeout_s, _SILENT_S):  # a network may have forgotten it
+                if quiet_s > min(self._timeout_s, ANSWER_S):  # a network may have forgotten it
                     self.lost(NodeUnreachable("no answer in time"))
                     continue
                 if quiet_s < 1.0 or not self._addresses.several:

@@ -63,7 +63,7 @@ from ..wheel.request import RequestKey
 from ..wheel.rows import Content, from_columns
 from ..wheel.schema import times
 from .addresses import Addresses, check_addresses, split
-from .asking import Asker
+from .asking import ANSWER_S, Asker
 from .batch import ClientObserver, nbytes_of
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
@@ -176,7 +176,7 @@ class Client:
             producer=producer,
             acks=acks,
             timeout_s=timeout_s,
-            answer_timeout_s=min(timeout_s, 15.0),
+            answer_timeout_s=min(timeout_s, ANSWER_S),
             receipts=self._receipts,
             observer=observer,
         )

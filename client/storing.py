@@ -31,15 +31,13 @@ from ..wheel.protocol import (
 from ..wire.channel import Channel
 from ..wire.frames import Kind
 from .addresses import Addresses
-from .asking import EpochOfMaster, Suspicion
+from .asking import ANSWER_S, EpochOfMaster, Suspicion
 from .hello import OF_APPENDS, hello_of
 from .message import FlatMessage
 
 _PAUSE_S = 0.02
 _LOOK_S = 0.5
 _REMEDY = "Check that the node runs, and how busy it is"
-_SILENT_S = 15.0
-"""How long, s, a node may take for an answer before it is asked again, or another one."""
 
 
 class Storer:
@@ -134,9 +132,9 @@ class Storer:
         asked_s = time.monotonic()
         while True:
             now_s = time.monotonic()
-            if now_s >= end or now_s - asked_s >= _SILENT_S:
+            if now_s >= end or now_s - asked_s >= ANSWER_S:
                 raise NodeUnreachable("no answer in time", remedy=_REMEDY)
-            left_s = min(end - now_s, asked_s + _SILENT_S - now_s)
+            left_s = min(end - now_s, asked_s + ANSWER_S - now_s)
             frame = channel.receive(min(_LOOK_S, left_s) if several else left_s)
             if frame is None:
                 if several and self._suspicion.proves_true(self._epoch, time.monotonic() - asked_s):

@@ -260,12 +260,17 @@ class AppendExchange:
 
     def _unexpected(self, error: BaseException) -> SlotwheelError:
         self._events.alarm("append-failed", error=repr(error))
-        return SlotwheelError(
-            "the node failed on this batch; whether it is stored is not known",
-            got=type(error).__name__,
-            remedy="The node's log has the cause",
-            uncertain=True,
-        )
+        return failed_on("batch; whether it is stored", error)
+
+
+def failed_on(what: str, error: BaseException) -> SlotwheelError:
+    """What a caller is told of an error that nobody foresaw."""
+    return SlotwheelError(
+        f"the node failed on this {what} is not known",
+        got=type(error).__name__,
+        remedy="The node's log has the cause",
+        uncertain=True,
+    )
 
 
 def append_waiting(

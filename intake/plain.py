@@ -33,8 +33,9 @@ from ..wheel.errors import InvalidBatch, NotRunning, Overloaded, SlotwheelError
 from ..wheel.plain import PlainAnswer, PlainBatch, decode_records
 from ..wheel.protocol import AppendCommand, decode_request, encode_refused, encode_stored
 from ..wheel.request import RequestKey
-from ..wire.frames import Frame, Kind, encode_frame
+from ..wire.frames import Frame, Kind, encode_answer
 from .door import Door
+from .exchange import failed_on
 from .ports import Clock, IntakeEvents, WheelPort
 
 _ONE = struct.Struct("<BBHI" + "B3xIQqq" + "I")
@@ -190,12 +191,7 @@ class PlainIntake:
             self._wheel.append_plain(offered, self._clock(), self._became, wake=wake)
         except Exception as error:  # a bug, or the disk's error: nobody may wait for ever
             self._events.alarm("append-failed", error=repr(error))
-            unknown = SlotwheelError(
-                "the node failed on this request; whether it is stored is not known",
-                got=type(error).__name__,
-                remedy="The node's log has the cause",
-                uncertain=True,
-            )
+            unknown = failed_on("request; whether it is stored", error)
             self._became([one for one in offered if one.waits], unknown)
         return True
 
@@ -238,7 +234,7 @@ class PlainIntake:
                     shift_ms = None if one.key is None else _shift_ms(one.key, answer.sequence)
                     mine = np.array(checks[at : at + count], np.uint32)
                     stored = (one.number, base + at, created_ms, mine, shift_ms)
-                    one.give(_framed(encode_stored(*stored)))
+                    one.give(encode_answer(encode_stored(*stored)))
                 at += count
             seconds = time.perf_counter() - batches[0].began_s  # type: ignore[attr-defined]
             self._events.appended(at, nbytes, seconds)
@@ -251,13 +247,9 @@ class PlainIntake:
             return
         rows = 0 if isinstance(one.rows, SlotwheelError) else len(one.rows)
         self._events.refused(error.code, rows)
-        one.give(_framed(encode_refused(one.number, error)))
+        one.give(encode_answer(encode_refused(one.number, error)))
 
 
 def _shift_ms(key: RequestKey, first: int) -> int:
     """``first``: the sequence under which the request was stored before; -1: it was not."""
     return 0 if first < 0 else key.shift_ms(first)
-
-
-def _framed(answer: bytes) -> bytes:
-    return encode_frame(Kind.ANSWER, b"", len(answer)) + answer

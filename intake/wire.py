@@ -57,14 +57,14 @@ from ..wire.frames import (
     FrameLimits,
     Kind,
     decode_action,
+    encode_answer,
     encode_error,
-    encode_frame,
     encode_result,
 )
 from ..wire.server import Connection, Leave, Server
 from .actions import Actions
 from .door import Door
-from .exchange import AppendExchange, AppendOutcome, append_waiting, received_bytes_max
+from .exchange import AppendExchange, AppendOutcome, append_waiting, failed_on, received_bytes_max
 from .plain import PlainIntake, Request
 from .ports import (
     Clock,
@@ -343,13 +343,7 @@ class WireIntake:
             result = encode_error(number, error)
         except Exception as error:
             self._events.alarm("action-failed", action=name[:80], error=repr(error))
-            unknown = SlotwheelError(
-                "the node failed on this request; whether it was done is not known",
-                got=type(error).__name__,
-                remedy="The node's log has the cause",
-                uncertain=True,
-            )
-            result = encode_error(number, unknown)
+            result = encode_error(number, failed_on("request; whether it was done", error))
         finally:
             self._places.release()
         session.answered(result)
@@ -464,7 +458,7 @@ class ClientSession:
             self._used_s = time.monotonic()
         while self.exchange is not None and (answer := self.exchange.next_answer()) is not None:
             if answer[0] is not None:
-                found.append(encode_frame(Kind.ANSWER, b"", len(answer[0])) + answer[0])
+                found.append(encode_answer(answer[0]))
         return found
 
     def answered(self, result: bytes) -> None:

@@ -88,14 +88,8 @@ class Channel:
         when an older node listens there; what the node answers."""
         end = time.monotonic() + timeout_s
         try:
-            host, port = split_address(address)
-        except ValueError as error:
-            raise NodeUnreachable(
-                "not an address", got=repr(address), limit="host:port", remedy=str(error)
-            ) from None
-        try:
-            sock = socket.create_connection((host, port), timeout_s)
-        except UnicodeError as error:
+            sock = socket.create_connection(split_address(address), timeout_s)
+        except ValueError as error:  # ``UnicodeError``, too
             raise NodeUnreachable(
                 "not an address", got=repr(address), limit="host:port", remedy=str(error)
             ) from None

@@ -146,6 +146,11 @@ def decode_action(metadata: bytes) -> tuple[int, str]:
     return int(_NUMBER.unpack_from(metadata)[0]), metadata[_NUMBER.size :].decode(errors="replace")
 
 
+def encode_answer(answer: bytes) -> bytes:
+    """A whole frame. ``answer``: of a batch or of plain rows (``wheel/protocol.py``)."""
+    return encode_frame(Kind.ANSWER, b"", len(answer)) + answer
+
+
 def encode_result(number: int, body: bytes) -> bytes:
     """A whole frame. ``body``: JSON."""
     return encode_frame(Kind.RESULT, _NUMBER.pack(number), len(body)) + body
