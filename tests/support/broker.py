@@ -63,6 +63,8 @@ os.execvp(sys.argv[2], sys.argv[2:])
 # as long as the interpreter.
 _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-spawner")
 
+_TOPICS_MS = 120_000
+"""How long a busy broker may take to give new topics their leaders."""
 _formatted: dict[str, bytes] = {}
 """The files of a formatted data directory. They are the same for every broker, and the tool that
 writes them takes seconds."""
@@ -131,7 +133,8 @@ class Cluster:
         settings |= {key.replace("_", "."): _setting(value) for key, value in config.items()}
         with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
             topic = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
-            admin.create_topics(dict.fromkeys(names, topic), wait_for_metadata=True)
+            admin.create_topics(new := dict.fromkeys(names, topic))
+            admin.wait_for_topics(list(new), timeout_ms=_TOPICS_MS)
 
     def delete_topic(self, *names: str) -> None:
         """Delete topics and what is in them."""
@@ -402,6 +405,7 @@ class Broker(Cluster):
             ) as admin:
                 brokers = admin.describe_cluster()["brokers"]
                 topics = admin.describe_topics()
+                admin.list_groups()  # refused while what groups committed is still being read
         except (OSError, KafkaError):
             return False
         leaders = [part["leader_id"] for topic in topics for part in topic["partitions"]]
