@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -25,7 +26,7 @@ from slotwheel.replay.facts.kafka_topics import KafkaUnreachable
 from slotwheel.replay.following import follow as following
 from slotwheel.replay.following.audit import Audit, Settings
 from slotwheel.replay.following.audit_state import State
-from slotwheel.replay.following.follow import _Batches, follow
+from slotwheel.replay.following.follow import _NO_PROCESS, _Batches, follow
 from slotwheel.replay.stream import find_group
 from slotwheel.wheel.errors import InvalidConfiguration
 from support import replayrun
@@ -178,6 +179,36 @@ def test_a_topic_is_another_one_if_a_broker_that_is_up_to_date_says_so(
     with pytest.raises(InvalidConfiguration, match="made anew") if ends else nullcontext():
         following._check_sources(audit)
     assert not answers
+
+
+@pytest.mark.parametrize(
+    ("errors", "begun", "ends"),
+    [
+        ([_NO_PROCESS, None], 2, None),
+        ([_NO_PROCESS] * 9, 5, _NO_PROCESS),
+        (["the disk is full", None], 1, "the disk is full"),
+    ],
+)
+def test_a_query_whose_first_process_came_late_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    errors: list[str | None],
+    begun: int,
+    ends: str | None,
+) -> None:
+    left = list(errors)
+
+    def run(*_: object, **__: object) -> Exception | None:
+        error = left.pop(0)
+        return None if error is None else RuntimeError(f"Job aborted: {error}")
+
+    monkeypatch.setattr(following, "_run", run)
+    monkeypatch.setattr(following, "register", lambda _: None)
+    settings = Settings((str(tmp_path),))
+    audit: Any = SimpleNamespace(settings=settings, folder=tmp_path, state=State())
+    with pytest.raises(RuntimeError, match=ends) if ends else nullcontext():
+        follow(MagicMock(), audit, every_s=1.0, goes_on=lambda: True)
+    assert len(errors) - len(left) == begun
 
 
 def test_it_ends_by_itself_after_the_time_it_was_given(
