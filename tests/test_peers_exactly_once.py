@@ -70,7 +70,7 @@ def test_masters_killed_and_paused(
         def steps() -> Iterator[Callable[[], None]]:
             for _ in range(rounds):
                 yield from (faults.kill_master, pause_master, faults.kill_master)
-            while not fenced() and len(paused) < rounds + 3:  # it was between two transactions
+            while not fenced() and len(paused) < rounds + 12:  # it was between two transactions
                 yield pause_master
 
         faults.run(steps())

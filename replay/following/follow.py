@@ -76,8 +76,14 @@ def follow(
         traced = spark.readStream.format(NAME).option("view", SCAN)
         traced = traced.option(TRACE, audit.settings.traces)
         frame = frame.union(traced.load(",".join(audit.settings.directories)))
+    begun_again(lambda: _run(spark, audit, frame, every_s=every_s, goes_on=goes_on), goes_on)
+
+
+def begun_again(run: Callable[[], Exception | None], goes_on: Callable[[], bool]) -> None:
+    """Run a query, which returns the error that ended it; again, if Spark did not wait for its
+    first Python process. Errors: that error."""
     for left in reversed(range(_STARTS)):
-        error = _run(spark, audit, frame, every_s=every_s, goes_on=goes_on)
+        error = run()
         if error is None:
             return
         if not left or _NO_PROCESS not in str(error) or not goes_on():

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from slotwheel.replay.datasource.columns import STREAM_VIEWS
 from slotwheel.replay.datasource.options import parse
+from slotwheel.replay.following.follow import begun_again
 from slotwheel.replay.source import COLUMNS, register
 from slotwheel.replay.stream import StreamReader
 from support import replayrun
@@ -20,7 +22,16 @@ def run_once(spark: Any, frame: Any, folder: Path) -> list[Any]:
     """What is there by now, behind the folder's checkpoint."""
     writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
     query = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    query.trigger(availableNow=True).start().awaitTermination(120)
+
+    def begin() -> Exception | None:
+        error = None
+        try:
+            query.trigger(availableNow=True).start().awaitTermination(120)
+        except StreamingQueryException as one:
+            error = one
+        return error
+
+    begun_again(begin, lambda: True)
     if not (folder / "out").exists():
         return []
     rows: list[Any] = spark.read.schema(frame.schema).parquet(str(folder / "out")).collect()
