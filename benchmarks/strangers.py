@@ -39,9 +39,9 @@ from .lateness import (
 )
 
 _ESTIMATE = (
-    "one request asks for 1,000 topics, 20 ms; a topic that was missing 0.1 s before is missing:"
-    " the letters of 2,000 are one chunk, 50 ms. An embedded topic is two files and a folder, 0.5"
-    " ms, and two syncs for all of them"
+    "one request asks for 1,000 topics, 20 to 40 ms; a topic that was missing 0.1 s before is"
+    " missing: the letters of 1,000 are one chunk, 50 ms. An embedded topic is two files and a"
+    " folder, 0.5 ms, made ahead; a row in each of 1,000 is 0.1 ms, and two syncs for all of them"
 )
 _GOOD = ("alone", "beside")
 _DONE_S = 120.0

@@ -99,8 +99,8 @@ class Sink(ABC):
         """
 
     def expect(self, topics: Collection[str]) -> None:  # noqa: B027
-        """Rows of these topics will come soon: the sink may begin to look the topics up. Never
-        blocks."""
+        """Rows of these topics will come soon: the sink may begin to look the topics up, or to make
+        them. Never blocks."""
 
     @abstractmethod
     def probe(self, topic: str) -> bool:

@@ -11,6 +11,7 @@ Rules
   and another thread asks for all such topics in one request (``TopicBook``). If Kafka does not
   answer, the batch is accepted: the wheel is there to take messages while Kafka is away.
 - A batch that was stored before is not refused when it is sent again.
+- Embedded topics are made, not refused: here a batch waits while many new ones are (``NewTopics``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NAMED_MAX = 100
 
 
 class TopicsPort(Protocol):
-    """What is known of the topics of the sink (``TopicBook``)."""
+    """What is known of the topics of the sink (``TopicBook``, ``NewTopics``)."""
 
     def knows(self, topics: Collection[str]) -> bool: ...
     def absent(
@@ -95,7 +96,7 @@ class Door:
 def _sure(absent: list[str] | None) -> list[str]:
     """The absent topics that an error names. Errors: ``Overloaded``: they are not known yet."""
     if absent is None:
-        raise Overloaded("Kafka is asked whether it has these topics", remedy="Try again")
+        raise Overloaded("these topics are looked up, or made", remedy="Try again")
     return absent[:_NAMED_MAX]
 
 

@@ -58,11 +58,11 @@ class WaysOut:
             raise
         self.book: TopicBook | None = None
         """What is known of Kafka's topics; None: they are the node's own."""
-        self.door: Door | None = None
+        self.door: Door | None = Door(embedded.topics)
         if isinstance(self.sink, KafkaSink):
             self.book = self.sink.book
-            if config.unknown_topics == REFUSE:
-                self.door = Door(self.book, own=[config.dead_letter_topic])
+            refuses = config.unknown_topics == REFUSE
+            self.door = Door(self.book, own=[config.dead_letter_topic]) if refuses else None
             self.sink.clocks.alarm = lambda text: events.alarm("clocks-differ", reason=text)
         local = None if self.sink is embedded else embedded
         dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)

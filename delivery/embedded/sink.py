@@ -1,9 +1,9 @@
 """The sink that needs no broker: embedded topics in the node's own data directory.
 
 A chunk is split by topic with one stable sort, never row by row; each topic's rows become one block
-of its log. "Accepted" means durable. The blocks of a chunk for several topics are written by one
-thread; a few sync and commit them in parallel, so that the disk sees the syncs together. Of very
-many topics all files are synced in one call.
+of its log. New topics are made ahead (``newtopics.py``). "Accepted" means durable. The blocks of a
+chunk for several topics are written by one thread; a few sync and commit them in parallel, so that
+the disk sees the syncs together. Of very many topics all files are synced in one call.
 
 Nothing is refused here: the wheel has checked size and topic name. An ``OSError`` (a full disk) is
 NOT_NOW for its topic, UNKNOWN once the record of the block was written; when every topic fails, the
@@ -13,7 +13,7 @@ sink answers that it is down as a whole.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -29,6 +29,7 @@ from ...wheel.rows import from_numpy
 from ...wheel.schema import TIME, Int64s
 from ...wheel.slots.handles import HandleCache
 from ..sink import Answer, Answers, Sink, split_by_topic
+from .newtopics import NewTopics
 from .topicdamage import damaged_segments
 from .topicfile import TOPICS_DIRECTORY
 from .topiclog import PendingAppend, TopicEnd, TopicWriter, segments
@@ -75,6 +76,7 @@ class EmbeddedSink(Sink):
         self._lock = threading.Lock()  # guards _ends and _busy
         self._busy: dict[str, threading.Lock] = {}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="embedded-topic")
+        self.topics = NewTopics(self._make)
         files.make_directory(TOPICS_DIRECTORY)
 
     def recover_all(self) -> int:
@@ -85,7 +87,9 @@ class EmbeddedSink(Sink):
         with self._lock:
             self._ends.clear()
         for topic in topics:
-            self._end_of(topic)
+            with self._alone(topic):  # it may be made at this moment
+                self._end_of(topic)
+        self.topics.found(topics)
         self._writer.damaged.update(damaged_segments(self._files))
         return len(topics)
 
@@ -107,6 +111,7 @@ class EmbeddedSink(Sink):
             for topic in sorted(topics):
                 alone.enter_context(self._alone(topic))
             failures, unwritten = self._append_all(rows, topics, parts)
+        self.topics.found(topic for topic in topics if topic not in failures)
         answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
         for topic, part in zip(topics, parts, strict=True):
             if topic in failures:
@@ -115,6 +120,9 @@ class EmbeddedSink(Sink):
         answers.down = len(failures) == len(topics) and not self.healthy()
         return answers
 
+    def expect(self, topics: Collection[str]) -> None:
+        self.topics.expect(topics)
+
     def probe(self, topic: str) -> bool:  # noqa: ARG002
         return self.healthy()
 
@@ -122,6 +130,7 @@ class EmbeddedSink(Sink):
         return self._files.free_bytes() >= FREE_BYTES_MIN
 
     def close(self) -> None:
+        self.topics.close()
         self._pool.shutdown(wait=True)
         self._handles.close()
 
@@ -133,12 +142,16 @@ class EmbeddedSink(Sink):
         failures: dict[str, str] = {}
         appends: list[PendingAppend] = []
         delivered_ms = self._clock()
+        if len(topics) > 1:  # once for all of them: a call a topic would cost more than its write
+            rows = rows.take(pa.array(np.concatenate(parts)))
+        columns = self._columns(rows, delivered_ms)
+        start = 0
         for topic, part in zip(topics, parts, strict=True):
-            mine = rows if len(topics) == 1 else rows.take(pa.array(part))
+            mine = [column.slice(start, len(part)) for column in columns]
+            start += len(part)
             try:
-                columns = self._columns(mine, delivered_ms)
                 end = self._end_of(topic)
-                appends.append(self._writer.write_block(topic, end, columns, delivered_ms))
+                appends.append(self._writer.write_block(topic, end, mine, delivered_ms))
             except _TOPIC_ERRORS as error:
                 failures[topic] = str(error)
         many = len(appends) > SYNCED_ONE_BY_ONE
@@ -202,6 +215,14 @@ class EmbeddedSink(Sink):
                 with self._lock:
                     self._ends[topic] = end
         return end
+
+    def _make(self, topic: str) -> None:
+        """Make a topic without a row; nothing, if it is there."""
+        with self._alone(topic):
+            if not segments(self._files, topic):
+                end = self._writer.begin(topic)
+                with self._lock:
+                    self._ends[topic] = end
 
     def _alone(self, topic: str) -> threading.Lock:
         """A topic's own lock. The hand never delivers a topic twice at once; this enforces it."""

@@ -9,7 +9,8 @@ A crash or an error (a full disk, say) before the last step leaves the old end, 
 overwrites what was left behind. Each step names its position; nothing is appended blindly.
 
 A new segment's index header and directory entries are synced with its first block, before its first
-record is written. So an index without a complete header belongs to a segment that never had a row.
+record is written, however long ago it was begun. So an index without a complete header belongs to a
+segment that never had a row.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class TopicEnd:
 @dataclass(frozen=True, slots=True)
 class PendingAppend:
     """An append in progress, with the end that the topic has when all steps are done. ``new``:
-    its segment is new, and nothing of it is durable."""
+    its segment had no row, so nothing of it needs to be durable yet."""
 
     topic: str
     end: TopicEnd
@@ -156,9 +157,8 @@ class TopicWriter:
     ) -> PendingAppend:
         """First step: write one block behind ``end``, not durable yet. ``columns``: those of the
         topic's schema behind ``position``. After an error in any step the old end still holds."""
-        new = end is None or end.block.end >= self._segment_bytes
-        if end is None or new:
-            end = self._start(topic, 0 if end is None else end.block.next_position)
+        if end is None or (end.block.rows and end.block.end >= self._segment_bytes):
+            end = self.begin(topic, 0 if end is None else end.block.next_position)
         rows = len(columns[0])
         position = end.block.next_position
         numbers = from_numpy(np.arange(position, position + rows, dtype=np.int64), pa.int64())
@@ -170,7 +170,7 @@ class TopicWriter:
         with self._handles.use(segment_path(topic, end.first)) as data:
             data.pwrite([payload], end.block.end)
         last = TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES)
-        return PendingAppend(topic, last, new)
+        return PendingAppend(topic, last, new=end.block.rows == 0)
 
     def sync_block(self, append: PendingAppend) -> None:
         """Second step: make the block durable."""
@@ -196,7 +196,7 @@ class TopicWriter:
         for parent in (directory_of(topic), TOPICS_DIRECTORY, ""):
             self._files.sync_dir(parent)
 
-    def _start(self, topic: str, first: int) -> TopicEnd:
+    def begin(self, topic: str, first: int = 0) -> TopicEnd:
         """Begin a segment whose first row has position ``first``; nothing of it is durable yet."""
         files = self._files
         directory = directory_of(topic)
@@ -219,7 +219,7 @@ class TopicWriter:
 
     def _made(self, topic: str, first: int) -> TopicEnd:
         """A new segment, durable at once."""
-        end = self._start(topic, first)
+        end = self.begin(topic, first)
         self._sync_new(topic, first)
         return end
 

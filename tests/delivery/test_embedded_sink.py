@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import itertools
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from slotwheel.delivery.embedded.newtopics import FEW, WAIT_S
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answer, Sink
+from slotwheel.intake.door import Door
 from slotwheel.reading.topicreader import TopicReader, ids, walk
-from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.files import OsFiles, OsHandle
 from support.crashfs import CrashFiles
 from support.deliveries import MINT, NOW_MS, Sent, rows_of
 from support.references import no_collection
@@ -109,4 +112,79 @@ def test_rows_that_were_not_written_are_freed() -> None:
         assert sink.deliver(rows).codes.tolist() == [Answer.NOT_NOW]
         del rows
         assert kept() is None
+    sink.close()
+
+
+class CountedFiles(OsFiles):
+    """Counts what it makes. ``refuses``: it makes nothing more."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.made = 0
+        self.refuses = False
+
+    def open(self, path: str, *, create: bool = False) -> OsHandle:
+        self.made += create
+        return super().open(path, create=create)
+
+    def make_directory(self, directory: str) -> None:
+        if self.refuses:
+            raise OSError(errno.ENOSPC, "no space left")
+        self.made += 1
+        super().make_directory(directory)
+
+
+CROWD = [f"new-{number}" for number in range(2 * FEW)]
+
+
+def ends(of: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20.0
+    while of() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return not of()
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+def test_what_is_expected_is_made_before_its_rows_come(tmp_path: Path, segment_bytes: int) -> None:
+    files = CountedFiles(tmp_path)
+    sink = EmbeddedSink(files, MINT, lambda: NOW_MS, segment_bytes=segment_bytes)
+    sink.deliver(rows_of([Sent(CROWD[0], b"0")]))
+    before = files.made
+    sink.expect(CROWD)
+    assert ends(lambda: sink.topics.coming > 0)
+    assert files.made - before == 3 * (len(CROWD) - 1)
+    made, again = files.made, CROWD[1:]
+    sink.expect(CROWD)
+    for rows in ([Sent(again[0], b"1")], [Sent(topic, b"1") for topic in again[1:]]):
+        assert not sink.deliver(rows_of(rows, 1)).codes.any()
+    assert files.made == made
+    sink.close()
+    reader = TopicReader(OsFiles(tmp_path), CROWD[-1])
+    assert [batch.column("value").to_pylist() for batch in reader.batches()] == [[b"1"]]
+    reader.close()
+
+
+def test_a_batch_with_a_crowd_of_new_topics_waits_at_the_door_until_they_are_made(
+    tmp_path: Path,
+) -> None:
+    sink = EmbeddedSink(CountedFiles(tmp_path), MINT, lambda: NOW_MS)
+    door = Door(sink.topics)
+    assert door.absent(rows_of([Sent(topic) for topic in CROWD[:FEW]]), 0.0) == []
+    crowd = rows_of([Sent(topic) for topic in CROWD])
+    assert door.absent(crowd, 0.0) is None
+    assert ends(lambda: door.absent(crowd, 0.0) is None)
+    assert len(OsFiles(tmp_path).list("topics")) >= len(CROWD) - FEW
+    sink.close()
+
+
+def test_a_crowd_that_cannot_be_made_is_accepted_all_the_same(tmp_path: Path) -> None:
+    """Its rows may be due in a year, when the disk has room again."""
+    files = CountedFiles(tmp_path)
+    sink = EmbeddedSink(files, MINT, lambda: NOW_MS)
+    files.refuses = True
+    assert sink.topics.absent(CROWD, 0.0) is None
+    assert ends(lambda: sink.topics.coming > 0)
+    assert sink.topics.absent(CROWD, WAIT_S + 0.1) == []
+    files.refuses = False
+    assert not sink.deliver(rows_of([Sent(topic) for topic in CROWD])).codes.any()
     sink.close()
