@@ -277,7 +277,7 @@ class Auditor:
 
     def _sum_unsure(self, sums: Sums, shipment: Shipment, topics: Any, kept: Int64s | None) -> None:
         """Count what the node may have all the same."""
-        sent = shipment.batch is not None and shipment.batch.uncertain
+        sent = shipment.batch is not None and shipment.batch.tries.in_doubt
         if shipment.failure is not None and not sent:
             return
         names = topics if isinstance(topics, list) else topics.to_pylist()

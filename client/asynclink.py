@@ -25,7 +25,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..wheel.arrowbytes import PlainRow
@@ -70,6 +70,7 @@ from .asking import ANSWER_S, EpochOfMaster, Suspicion
 from .hello import OF_APPENDS, Hello, hello_of
 from .message import FlatMessage
 from .storing import plain_row
+from .tries import Tries
 
 IN_FLIGHT_MAX = 2
 """Requests on their way; one more would be smaller, and cost another sync."""
@@ -104,15 +105,11 @@ class _Message:
 
 @dataclass(slots=True)
 class _Request:
-    """``uncertain``: it was sent, and not answered by a clear refusal."""
-
     sequence: int
     body: bytes
     messages: list[_Message]
     sent_s: float = 0.0
-    uncertain: bool = False
-    repeated: bool = False
-    """It was uncertain when it was sent last, of which the answer to a repeat says nothing."""
+    tries: Tries = field(default_factory=Tries)
 
     @property
     def deadline(self) -> float:
@@ -195,8 +192,7 @@ class AsyncLink:
         while len(self._sent) < IN_FLIGHT_MAX and (self._again or self._has_next):
             request = self._again.popleft() if self._again else self._joined()
             request.sent_s = self._loop.time()
-            request.repeated |= request.uncertain
-            request.uncertain = True
+            request.tries.sent()
             self._sent[request.sequence] = request
             connection.write(request)
             self.batches += 1
@@ -253,10 +249,9 @@ class AsyncLink:
                 one.answer.set_result(f"{group}.{due_ms}.{offset}.{check:08x}")
 
     def _refused(self, request: _Request, error: SlotwheelError) -> None:
+        request.tries.refused(error)
         if error.retryable:
             self._last_error = error
-            unclear = isinstance(error, NotRunning) or error.uncertain
-            request.uncertain = unclear or request.repeated
             self._send_again([request])
             if isinstance(error, NotMaster | NotRunning):
                 self.lost(error)
@@ -264,9 +259,9 @@ class AsyncLink:
                 self._pause(self._backoff.failed())
             return
         messages = request.messages
-        request.uncertain = error.uncertain or request.repeated
-        bad = {} if request.uncertain else _bad_messages(messages, error)
-        if isinstance(error, InvalidBatch) and len(messages) > 1 and not request.uncertain:
+        in_doubt = request.tries.in_doubt
+        bad = {} if in_doubt else _bad_messages(messages, error)
+        if isinstance(error, InvalidBatch) and len(messages) > 1 and not in_doubt:
             middle = len(messages) // 2  # the fault of a whole shows when its parts are sent
             halves = messages[:middle], messages[middle:]
             self._again.extend(self._request(half) for half in halves)
@@ -381,7 +376,7 @@ class AsyncLink:
     @staticmethod
     def _fail(requests: Iterable[_Request], error: SlotwheelError) -> None:
         for request in requests:
-            reason = error.in_doubt() if request.uncertain else error
+            reason = error.in_doubt() if request.tries.in_doubt else error
             for one in request.messages:
                 one.fail(reason)
 

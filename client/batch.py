@@ -32,6 +32,7 @@ from ..wheel.rows import from_columns
 from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
 from .message import clock_ms
+from .tries import Tries
 
 _CONTENT = ("topic", "key", "value", "headers")
 Columns = tuple[list[Any], ...]
@@ -228,8 +229,7 @@ class Batch:
     records: bytes = b""
     """Plain rows, made when it is first sent, of a few single messages."""
     sent_at: float = 0.0
-    uncertain: bool = False
-    """Whether the node may have stored it without an answer."""
+    tries: Tries = field(default_factory=Tries)
     last_error: SlotwheelError | None = None
     digest: UInt64s | None = None
     """Digests of ``rows``, if there is a file of receipts; set when it is first sent."""

@@ -209,7 +209,6 @@ class Buffer:
     def send_all_again(self) -> None:
         """The link is lost: batches that were sent may be stored, and will not be answered."""
         for batch in self.unanswered.values():
-            batch.uncertain |= bool(batch.sent_at)
             batch.sent_at = 0.0
         self._resend = sorted(self.unanswered)
 

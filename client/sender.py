@@ -246,7 +246,7 @@ class Sender:
 
     def _give_up(self, shipment: Shipment, error: SlotwheelError) -> None:
         batch = shipment.batch
-        if error.uncertain or (batch is not None and (batch.uncertain or batch.sent_at)):
+        if error.uncertain or (batch is not None and batch.tries.in_doubt):
             error = error.in_doubt()
         self._buffer.remove(shipment)
         shipment.fail(error)
@@ -342,6 +342,7 @@ class Sender:
             if not self._buffer.awaits(batch):
                 return  # given up meanwhile, and reported as never sent
             batch.sent_at = time.monotonic()
+            batch.tries.sent()
         if batch.rows is None:
             how = batch.sequence, batch.request
             link.write_records(batch.records, batch.count, *how, read=read)
@@ -411,9 +412,9 @@ class Sender:
                 shipment.fail(SlotwheelError("a receipt for another batch", got=answer.count))
 
     def _refused(self, batch: Batch, error: SlotwheelError) -> None:
+        batch.tries.refused(error)
         if error.retryable:
             batch.last_error = self._last_error = error
-            batch.uncertain |= isinstance(error, NotRunning) or error.uncertain
             self._buffer.send_again(batch)
             self._back_off()
             return
@@ -421,10 +422,10 @@ class Sender:
         if rows is None:
             rows = self._has_rows(batch, gathered([one.content for one in batch.shipments]))
         bad = {} if batch.shipments[0].whole else self._rows_to_drop(rows, error)
-        sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
+        sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.tries.in_doubt
         if not bad and (len(batch.shipments) == 1 or not sure):
             # Rows that may be stored already must not be sent under another sequence.
-            if batch.uncertain or error.uncertain:
+            if batch.tries.in_doubt:
                 error = error.in_doubt()
             for shipment in batch.shipments:
                 self._buffer.end(shipment)

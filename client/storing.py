@@ -34,6 +34,7 @@ from .addresses import Addresses
 from .asking import ANSWER_S, EpochOfMaster, Suspicion
 from .hello import OF_APPENDS, hello_of
 from .message import FlatMessage
+from .tries import Tries
 
 _PAUSE_S = 0.02
 _LOOK_S = 0.5
@@ -69,13 +70,13 @@ class Storer:
         self._sequence += 1
         metadata = encode_request(sequence, None, 1)
         end = time.monotonic() + self._timeout_s
-        uncertain = repeated = False
+        tries = Tries()
         backoff = Backoff(_PAUSE_S)
         while True:
             try:
                 if self._channel is None:
                     self._channel = self._open(end)
-                repeated, uncertain = uncertain, True
+                tries.sent()
                 self._channel.send(Kind.ROWS, metadata, body)
                 answer = self._answer(self._channel, sequence, end)
             except SlotwheelError as error:
@@ -89,13 +90,12 @@ class Storer:
                     self._addresses.served()
                     return self._id(flat, answer)
                 failed = answer.error
+                tries.refused(failed)
                 if not failed.retryable:
-                    raise failed.in_doubt() if repeated else failed
-                # What is answered to a repeat says nothing of the first time.
-                uncertain = repeated or failed.uncertain or isinstance(failed, NotRunning)
+                    raise failed.in_doubt() if tries.in_doubt else failed
                 if isinstance(failed, NotMaster | NotRunning):
                     self._close()
-            self._wait_for_another(failed, end, backoff, uncertain=uncertain)
+            self._wait_for_another(failed, end, backoff, uncertain=tries.in_doubt)
 
     def end(self) -> None:
         """From another thread: a call that is under way fails, and so does the next one."""
