@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,7 @@ import pytest
 
 from slotwheel.wheel.ids import MessageId
 from support.arrivals import EmbeddedArrivals
+from support.gatewayprocess import GatewayProcess
 from support.killing import SMALL
 from support.nodeprocess import NodeProcess
 from support.peers import Peers
@@ -60,8 +62,11 @@ def test_a_node_is_killed_under_callers_that_wait(
     rng = Random(kills)
     address = free_address()
     due_ms = now_ms() + 10_000 + int(2 * kills * KILL_EVERY_S * 1000)
-    with NodeProcess(tmp_path / "data", "--listen", address, *SMALL) as node:
-        callers = Waiters(address, lambda: due_ms)
+    with (
+        NodeProcess(tmp_path / "data", "--listen", address, *SMALL) as node,
+        GatewayProcess(node, beside=False) as gateway,
+    ):
+        callers = Waiters(address, lambda: due_ms, gateway=gateway.url)
         try:
             for _ in range(kills):
                 time.sleep(rng.uniform(0.1, KILL_EVERY_S))
@@ -81,9 +86,12 @@ def test_masters_are_killed_under_callers_that_wait(
 ) -> None:
     rng = Random(kills)
     due_ms = now_ms() + 20_000 + kills * 6_000
-    with Peers(tmp_path, *SMALL) as peers:
-        peers.master()
-        callers = Waiters([peers.lab.address(name) for name in peers.names], lambda: due_ms)
+    with Peers(tmp_path, *SMALL) as peers, ExitStack() as stack:
+        nodes = [peers.lab.address(name) for name in peers.names]
+        all_of_them = "--node", ",".join(nodes)
+        master = peers[peers.master()]
+        gateway = stack.enter_context(GatewayProcess(master, *all_of_them, beside=False))
+        callers = Waiters(nodes, lambda: due_ms, gateway=gateway.url)
         try:
             for _ in range(kills):
                 time.sleep(rng.uniform(0.5, 2 * KILL_EVERY_S))

@@ -1,4 +1,5 @@
-"""Callers that wait for each message: by ``store``, by ``send(…).id``, and by ``AsyncClient``.
+"""Callers that wait for each message: by ``store``, by ``send(…).id``, by ``AsyncClient``, and over
+HTTP.
 
 Each value is sent once, and its id kept when there is one. A caller that gets an error which may
 mean *stored* keeps the value as open: it may be there once, or not.
@@ -18,13 +19,15 @@ TOPIC = "t"
 
 
 class Waiters:
-    """Callers of each way, until ``stop``. ``due``: gives the due time of a message, ms."""
+    """Callers of each way, until ``stop``. ``due``: gives the due time of a message, ms.
+    ``gateway``: the URL of one, for some more that send over HTTP."""
 
     def __init__(
         self,
         address: str | Sequence[str],
         due: Callable[[], int],
         *,
+        gateway: str = "",
         each: int = 8,
         ways: Sequence[str] = WAYS,
         timeout_s: float = 60.0,
@@ -40,6 +43,8 @@ class Waiters:
         self._stop = threading.Event()
         run = {"store": self._store, "send": self._send, "async": self._async}
         self._threads = [threading.Thread(target=run[way]) for way in ways]
+        if gateway:
+            self._threads.append(threading.Thread(target=self._send, args=[gateway]))
         for thread in self._threads:
             thread.start()
 
@@ -63,8 +68,10 @@ class Waiters:
             else:
                 self.refused[value] = outcome
 
-    def _in_threads(self, make: Callable[[Client], Callable[[int], str]]) -> None:
-        with closing(Client(self._address, timeout_s=self._timeout_s)) as client:
+    def _in_threads(
+        self, address: str | Sequence[str], make: Callable[[Client], Callable[[int], str]]
+    ) -> None:
+        with closing(Client(address, timeout_s=self._timeout_s)) as client:
             call = make(client)
 
             def one() -> None:
@@ -83,12 +90,14 @@ class Waiters:
 
     def _store(self) -> None:
         self._in_threads(
-            lambda client: lambda value: client.store(TOPIC, b"%d" % value, due=self._due())
+            self._address,
+            lambda client: lambda value: client.store(TOPIC, b"%d" % value, due=self._due()),
         )
 
-    def _send(self) -> None:
+    def _send(self, gateway: str = "") -> None:
         self._in_threads(
-            lambda client: lambda value: client.send(TOPIC, b"%d" % value, due=self._due()).id
+            gateway or self._address,
+            lambda client: lambda value: client.send(TOPIC, b"%d" % value, due=self._due()).id,
         )
 
     def _async(self) -> None:
