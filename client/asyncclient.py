@@ -20,8 +20,10 @@ import pyarrow as pa
 from ..wheel.errors import InvalidConfiguration, NotRunning
 from ..wheel.protocol import DEFAULT_ADDRESS
 from ..wheel.rows import Content
+from ..wire.pool import Pool
 from .addresses import Addresses
 from .asynclink import AsyncLink
+from .asyncthreads import in_pool
 from .client import Client, needs_policies
 from .httpconnection import is_http
 from .link import WireTransport
@@ -30,6 +32,8 @@ from .receipts import Receipts
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_THREADS_MAX = 16
+"""Of a client, for what is done by a ``Client``; they are started when they are needed."""
 
 
 class AsyncClient:
@@ -64,6 +68,7 @@ class AsyncClient:
             )
         self._acks, self._timeout_s = acks, timeout_s
         self._link: AsyncLink | None = None
+        self._pool = Pool(_THREADS_MAX, "slotwheel-async")
         self._open: set[asyncio.Future[Any]] = set()
         self._closed = False
 
@@ -91,15 +96,14 @@ class AsyncClient:
             message = Message(
                 topic, value, key, headers, partition, due, delay, expires, ttl, level
             )
-        loop = asyncio.get_running_loop()
         if needs_policies(message):
-            return self._kept(loop.run_in_executor(None, self._client.store, message))
+            return self._kept(in_pool(self._pool, self._client.store, message))
         flat = self._client.prepare(message, clock_ms())
         if self._link is None:
             ask = WireTransport().epoch_of_master
             addresses = Addresses(self._client.addresses)
-            self._link = AsyncLink(addresses, self._acks, self._timeout_s, ask)
-        future: asyncio.Future[str] = self._kept(loop.create_future())
+            self._link = AsyncLink(addresses, self._acks, self._timeout_s, ask, self._pool)
+        future: asyncio.Future[str] = self._kept(asyncio.get_running_loop().create_future())
         self._link.store(flat, future)
         return future
 
@@ -160,7 +164,8 @@ class AsyncClient:
         finally:
             if self._link is not None:
                 await self._link.close()
-            await asyncio.to_thread(self._client.close, timeout_s)
+            await in_pool(self._pool, self._client.close, timeout_s)
+            self._pool.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,8 +185,7 @@ class AsyncClient:
 
     async def _run(self, call: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
         self._check_usable()
-        loop = asyncio.get_running_loop()
-        return await self._kept(loop.run_in_executor(None, lambda: call(*given, **named)))
+        return await self._kept(in_pool(self._pool, call, *given, **named))
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -14,14 +14,15 @@ Rules
 - A request is tried until the first message in it has waited for its time; messages are joined
   only if they came within a part of that time.
 - A message that the node refuses fails; the others of its request are sent again, in another one.
-- Only the loop's thread is used, but for the question to other peers whether a silent master was
-  replaced.
+- Only the loop's thread is used, but for what blocks: looking up a host's name, and the question to
+  other peers whether a silent master was replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -65,8 +66,10 @@ from ..wire.frames import (
     encode_hello,
     error_of,
 )
+from ..wire.pool import Pool
 from .addresses import Addresses
 from .asking import ANSWER_S, EpochOfMaster, Suspicion
+from .asyncthreads import in_pool
 from .hello import OF_APPENDS, Hello, hello_of
 from .message import FlatMessage
 from .storing import plain_row
@@ -118,7 +121,7 @@ class _Request:
 
 class AsyncLink:
     """Belongs to the loop that runs when it is made. ``timeout_s``: how long a message is tried.
-    ``batches``, ``messages``: how many were sent."""
+    ``pool``: for what blocks. ``batches``, ``messages``: how many were sent."""
 
     def __init__(
         self,
@@ -126,8 +129,10 @@ class AsyncLink:
         acks: str,
         timeout_s: float,
         epoch_of_master: EpochOfMaster,
+        pool: Pool,
     ) -> None:
         self._addresses = addresses
+        self._pool = pool
         producer = secrets.randbelow(PRODUCER_LIMIT - 1) + 1
         self._hello = AppendCommand(producer, acks).encode()
         self._timeout_s = timeout_s
@@ -308,7 +313,7 @@ class AsyncLink:
                 address = self._addresses.current
                 try:
                     self._connection = await _Connection.open(
-                        self, address, self._hello, self._addresses.attempt_s
+                        self, address, self._hello, self._addresses.attempt_s, self._pool
                     )
                 except SlotwheelError as error:
                     at_once = self._addresses.failed(address, error)
@@ -343,7 +348,7 @@ class AsyncLink:
                     continue
                 if quiet_s < 1.0 or not self._addresses.several:
                     continue
-                replaced = await asyncio.to_thread(self._suspicion.proves_true, epoch, quiet_s)
+                replaced = await in_pool(self._pool, self._suspicion.proves_true, epoch, quiet_s)
                 if replaced and connection is self._connection:
                     self.lost(NodeUnreachable("the master is silent, and was replaced"))
         finally:
@@ -416,13 +421,13 @@ class _Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, link: AsyncLink, address: str, hello: bytes, timeout_s: float
+        cls, link: AsyncLink, address: str, hello: bytes, timeout_s: float, pool: Pool
     ) -> _Connection:
         """Connected to a master. Errors: ``SlotwheelError``."""
         own = cls(link, address, hello)
         try:
             async with asyncio.timeout(timeout_s):
-                await own._loop.create_connection(lambda: own, *split_address(address))
+                await own._connect(pool, *split_address(address))
                 (await own._welcome).check_master()
         except OSError as error:  # ``TimeoutError``, too
             own.end()
@@ -434,6 +439,20 @@ class _Connection(asyncio.Protocol):
             own.end()
             raise
         return own
+
+    async def _connect(self, pool: Pool, host: str, port: int) -> None:
+        """To the first address of the host that answers. Errors: ``OSError``, ``ValueError``."""
+        # ``create_connection`` would look a name up in the loop's executor, which may be full.
+        found = await in_pool(pool, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        failed: OSError | None = None
+        for address in dict.fromkeys(str(one[4][0]) for one in found):
+            try:
+                await self._loop.create_connection(lambda: self, address, port)
+            except OSError as error:
+                failed = error
+            else:
+                return
+        raise failed or OSError("the host has no address")
 
     def write(self, request: _Request) -> None:
         assert self._transport is not None

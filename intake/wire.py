@@ -20,7 +20,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import partial
 from types import MappingProxyType
@@ -61,6 +60,7 @@ from ..wire.frames import (
     encode_error,
     encode_result,
 )
+from ..wire.pool import Pool
 from ..wire.server import Connection, Leave, Server
 from .actions import Actions
 from .door import Door
@@ -154,7 +154,7 @@ class WireIntake:
             acknowledge=acknowledge,
             pages=pages,
         )
-        self._threads = ThreadPoolExecutor(ACTION_THREADS, thread_name_prefix="action")
+        self._threads = Pool(ACTION_THREADS, "action")
         self._places = threading.BoundedSemaphore(ACTIONS_MAX)  # for actions of all connections
         self._to_commit = False
         self._small: dict[ClientSession, AppendExchange] = {}  # a small batch is to be appended
@@ -331,7 +331,11 @@ class WireIntake:
                 limit=ACTIONS_MAX,
                 remedy="Try again in a moment",
             )
-        self._threads.submit(self._carry_out, session, number, name, fields)
+        try:
+            self._threads.submit(self._carry_out, session, number, name, fields)
+        except BaseException:  # no thread can be started
+            self._places.release()
+            raise
 
     def _carry_out(
         self, session: ClientSession, number: int, name: str, fields: dict[str, Any]
@@ -371,7 +375,7 @@ class WireIntake:
                 session.connection.resolved()
         self._wait_until_idle(_LAST_ANSWERS_S)
         self.server.close(grace_s)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _wait_until_idle(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from random import Random
 from typing import Any
@@ -278,6 +279,26 @@ def test_the_client_for_asyncio_has_the_other_methods(wheel: FakeWheel, address:
 
     asyncio.run(main())
     assert len(stored(wheel)) == 7
+
+
+def test_a_program_whose_executor_is_full_waits_for_nothing(wheel: FakeWheel, address: str) -> None:
+    """Neither for a host's name nor for calls in threads, nor for the client's end."""
+    hold = threading.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, hold.wait, 300)
+        try:
+            named = address.replace("127.0.0.1", "localhost")
+            async with asyncio.timeout(60), AsyncClient(named, timeout_s=50) as client:
+                own = await client.store("t", b"one", delay=60)
+                assert await client.cancel(own) == ["cancelled"]
+        finally:
+            hold.set()
+            await busy
+
+    asyncio.run(main())
 
 
 def test_an_abandoned_task_leaves_the_others_alone(wheel: FakeWheel, address: str) -> None:
