@@ -120,9 +120,10 @@ class PeerPort(Protocol):
     """The part of replication that the server uses: a connection whose hello begins with
     ``PEER_COMMAND`` is passed to it."""
 
-    def serve(self, hello: bytes, channel: Channel) -> None:
-        """Answer the hello and serve the channel until it ends, in a thread of its own. Errors:
-        ``SlotwheelError``: it is sent to the peer."""
+    def admit(self, hello: bytes) -> Callable[[Channel], None]:
+        """Check the hello, without waiting for anything. Returns what answers it and serves the
+        channel until it ends, in a thread of its own. Errors, of both: ``SlotwheelError``: it is
+        sent to the peer."""
 
 
 class IntakeEvents:

@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from copy import copy
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -205,7 +204,7 @@ class WireIntake:
                 "this node has no peers",
                 remedy="Name all peers on every one of them, or correct the peers' addresses",
             )
-        return partial(self._peers.serve, body)
+        return self._peers.admit(body)
 
     # What the server's thread does in each turn, between reading and answering
 

@@ -41,7 +41,6 @@ from .frames import (
 
 _RECEIVED_MAX = 256 << 10
 _LAST_WORD_S = 1.0
-_THROWN_AWAY = 16
 _REMEDY = "Check the address, and that the node runs"
 
 # Part of Linux' struct tcp_info, include/uapi/linux/tcp.h.
@@ -82,11 +81,23 @@ class Channel:
         self.welcome = b""
 
     @classmethod
-    def open(cls, address: str, hello: bytes, limits: FrameLimits, timeout_s: float) -> Self:
+    def open(
+        cls,
+        address: str,
+        hello: bytes,
+        limits: FrameLimits,
+        timeout_s: float,
+        *,
+        welcome_s: float = 0.0,
+    ) -> Self:
         """Connect to ``host:port``, say hello (its body, JSON) and read the welcome; then frames
-        within ``limits`` may come, and errors. Errors: ``NodeUnreachable``; ``UnsupportedVersion``
-        when an older node listens there; what the node answers."""
-        end = time.monotonic() + timeout_s
+        within ``limits`` may come, and errors. ``welcome_s``: so much longer than ``timeout_s`` the
+        welcome may take, which a node sends between two writes to its disk, while its kernel
+        answers at once whoever connects.
+
+        Errors: ``NodeUnreachable``; ``UnsupportedVersion`` when an older node listens there; what
+        the node answers."""
+        end = time.monotonic() + timeout_s + welcome_s
         try:
             sock = socket.create_connection(split_address(address), timeout_s)
         except ValueError as error:  # ``UnicodeError``, too
@@ -139,11 +150,13 @@ class Channel:
         """Tell the other side why the connection ends, within a moment. What still comes is thrown
         away: while something is unread, the kernel ends a connection by a reset, which may overtake
         the last word. Not while another thread receives."""
+        end = time.monotonic() + _LAST_WORD_S
         self._socket.settimeout(_LAST_WORD_S)
         self._write([encode_error(WHOLE, error)])
         self.end_sending()
         with contextlib.suppress(OSError):
-            for _ in range(_THROWN_AWAY):
+            while (left_s := end - time.monotonic()) > 0:  # in all, for one byte a second as well
+                self._socket.settimeout(left_s)
                 if not self._socket.recv(_RECEIVED_MAX):
                     break
 

@@ -45,7 +45,10 @@ MESSAGES: dict[str, FrameLimits] = {
 _BEATS: FrameLimits = {Kind.BEAT: (_TAKEN.size, 0)}
 """What the sender takes."""
 
-GREETING_TIMEOUT_S = 0.5
+CONNECT_S = 0.5
+WELCOME_S = 5.0
+"""A peer's server greets between two writes to its disk, of which one may take seconds: with less
+patience, peers of a slow disk would connect again and again and never meet."""
 _GOODBYE_S = 1.0
 
 
@@ -56,7 +59,7 @@ def encode_beat(taken: int) -> bytes:
 def open_channel(address: str, greeting: Greeting, limits: FrameLimits) -> Channel:
     """A channel to a peer that has answered the greeting. ``limits``: of what it may send. Errors:
     ``SlotwheelError``: it is not reachable, or refuses."""
-    return Channel.open(address, greeting.encode(), limits, GREETING_TIMEOUT_S)
+    return Channel.open(address, greeting.encode(), limits, CONNECT_S, welcome_s=WELCOME_S)
 
 
 class Exchange:

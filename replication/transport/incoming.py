@@ -1,13 +1,14 @@
-"""Connections of peers: each greeting is checked, and its lane served, in a thread of its own.
+"""Connections of peers: a greeting is checked, and then its lane served in a thread of its own.
 
-Theory: on a lane for messages, that thread reads one after the other, verifies the entries behind
+Theory: on a lane for messages, a thread reads one after the other, verifies the entries behind
 it (a CRC an entry, outside the interpreter lock where it matters), and passes it to the driver.
 Beats are sent now and then, and at once to whoever asks. Passing on never blocks; when more is
 received than the journal could write, the bulk lane waits *after* the message, beating all the
 while, so that the sender can tell a slow disk from a dead link. On a lane for a snapshot or a slot,
 one request is read, and answered with chunks and an end.
 
-Rules: a caller without a valid greeting gets the reason and no further. A malformed message ends
+Rules: a caller without a valid greeting gets the reason and no further, nor a thread: strangers
+would take all there may be. A malformed message ends
 its channel, never more. A newer channel of the same peer and lane ends the older one, which a
 machine that lost its power would otherwise leave open for ever. A snapshot keeps the cleaner from
 deleting, so whoever reads nothing of it is cut off, too.
@@ -19,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from ...wheel.errors import InvalidBatch, NodeUnreachable, NotRunning, SlotwheelError
@@ -99,14 +101,16 @@ class Incoming:
         self._open: dict[tuple[str, str], _Open] = {}
         self._stopping = False
 
-    def serve(self, hello: bytes, channel: Channel) -> None:
-        """Answer a greeting, and serve its lane to the end. Errors: ``InvalidConfiguration``,
-        ``UnsupportedVersion``: the peer is refused; ``InvalidBatch``, ``Damaged``: it sent what it
-        may not; those of a snapshot or a slot."""
-        theirs = self._let_in(hello)
+    def admit(self, hello: bytes) -> Callable[[Channel], None]:
+        """Check a greeting, at once. Returns what serves its channel. Errors:
+        ``InvalidConfiguration``, ``UnsupportedVersion``: the peer is refused."""
+        return partial(self._serve, self._let_in(hello))
+
+    def _serve(self, theirs: Greeting, channel: Channel) -> None:
+        """Answer a greeting, and serve its lane to the end. Errors: ``InvalidBatch``, ``Damaged``:
+        the peer sent what it may not; those of a snapshot or a slot."""
         channel.limits = MESSAGES.get(theirs.lane, REQUESTS)
-        channel.send(Kind.WELCOME, b"", self._identity(theirs.node_id, theirs.lane).encode())
-        mine = _Open(theirs, channel)
+        mine = _Open(theirs, channel, waits_since=self._clock())
         key = (theirs.node_id, theirs.lane)
         with self._lock:
             if self._stopping:
@@ -116,6 +120,7 @@ class Incoming:
         if older is not None:
             older.end()
         try:
+            channel.send(Kind.WELCOME, b"", self._identity(theirs.node_id, theirs.lane).encode())
             if theirs.lane in MESSAGES:
                 self._receive_all(mine)
             else:

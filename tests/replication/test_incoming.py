@@ -71,7 +71,7 @@ class Served:
             peer.sendall(data)
             peer.shutdown(socket.SHUT_WR)
             try:
-                incoming.serve(hello, channel)
+                incoming.admit(hello)(channel)
             except SlotwheelError as error:
                 self.error = error
 

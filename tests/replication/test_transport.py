@@ -31,6 +31,7 @@ from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.journal.scan import ENTRY_BYTES_MAX
 from slotwheel.wheel.peers.heal import SlotRows
 from slotwheel.wheel.protocol import PEER_COMMAND
+from slotwheel.wire import server as server_module
 from slotwheel.wire.channel import Channel, TcpProgress
 from slotwheel.wire.frames import Kind, encode_frame
 from support.mailboxes import Mailbox, entries_from, store_of
@@ -468,7 +469,7 @@ def test_strangers_with_many_names_write_no_line_each(make: Make) -> None:
     for number in range(500):
         greeting = replace(b.transport.identity("b", "control"), node_id=f"x{number}", to="b")
         with pytest.raises(InvalidConfiguration):
-            b.transport.incoming.serve(greeting.encode(), None)  # type: ignore[arg-type]
+            b.transport.incoming.admit(greeting.encode())
     found = [one for one in b.events.alarms if one[0] == "peer-refused"]
     assert 1 <= len(found) < 50
 
@@ -522,6 +523,16 @@ def test_hostile_greetings_are_refused(make: Make, peers: dict[str, str], body: 
     text = refusal(peers, body)
     assert "greeting" in text or "another version" in text
     assert b.events.alarms
+
+
+def test_who_is_refused_takes_none_of_the_threads(
+    make: Make, peers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("b")
+    monkeypatch.setattr(server_module, "CHANNELS_MAX", 0)
+    assert "greeting" in refusal(peers, PEER_COMMAND)
+    assert "wrong node" in refusal(peers, greeting(peers, to="c").encode())
+    assert "too many connections of peers" in refusal(peers, greeting(peers).encode())
 
 
 def test_a_peer_of_an_older_version_is_told_apart(make: Make, peers: dict[str, str]) -> None:
