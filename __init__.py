@@ -1,9 +1,7 @@
 """slotwheel holds messages that must reach a Kafka topic later, and hands each one over on time."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from slotwheel.client import Client, Message, Receipt, Receipts
 from slotwheel.wheel.errors import (
     InvalidBatch,
     InvalidConfiguration,
@@ -16,10 +14,26 @@ from slotwheel.wheel.errors import (
     UnknownId,
     UnsupportedVersion,
 )
+from slotwheel.wheel.late import late
 
 if TYPE_CHECKING:
+    from slotwheel.client import Client, Message, Receipt, Receipts
     from slotwheel.client.asyncclient import AsyncClient
     from slotwheel.consumer import Consumer, Received
+else:
+    # An application loads what it uses of these, and a command and a node none of it.
+    __getattr__ = late(
+        __name__,
+        {
+            "AsyncClient": "client.asyncclient",
+            "Client": "client.client",
+            "Consumer": "consumer",
+            "Message": "client.message",
+            "Receipt": "client.receipts",
+            "Receipts": "client.receipts",
+            "Received": "consumer",
+        },
+    )
 
 __version__ = "0.1.0"
 
@@ -43,12 +57,3 @@ __all__ = [
     "UnsupportedVersion",
     "__version__",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """Loaded when it is first used: who only sends, and a node, needs nothing of it."""
-    if name in ("Consumer", "Received"):
-        return getattr(import_module("slotwheel.consumer"), name)
-    if name == "AsyncClient":
-        return getattr(import_module("slotwheel.client.asyncclient"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

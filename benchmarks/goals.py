@@ -190,7 +190,7 @@ GOALS = (
     Goal("memory with 100 M pending, MB", _PENDING, "resident at 100 M, MB", AT_MOST, 250),
     Goal("restart with 100 M pending, s", _PENDING, "restart at 100 M, s", AT_MOST, 1.5),
     Goal("status with 100 M pending, ms", _PENDING, "status at 100 M, ms", AT_MOST, 10),
-    Goal("empty node: memory, MB", _PENDING, "resident with nothing pending, MB", AT_MOST, 110),
+    Goal("empty node: memory, MB", _PENDING, "resident with nothing pending, MB", AT_MOST, 90),
     Goal("empty node: listens after, s", _PENDING, "start with nothing pending, s", AT_MOST, 0.6),
     Goal(
         "all validators on Spark, local[2]: rows/s",

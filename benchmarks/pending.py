@@ -28,7 +28,7 @@ from ._node import BenchNode
 from .harness import Report, data_directory, median_spread, options, warm_memory
 
 _ESTIMATE = (
-    "at rest the node holds the interpreter and its libraries (105 MB), the catalog of 7200 slot"
+    "at rest the node holds the interpreter and its libraries (84 MB), the catalog of 7200 slot"
     " files (3 MB), up to three open slots (100 M / 7200 = 14,000 rows, 2.3 MB each) and a tail"
     " of the last seconds, nothing that grows with what is pending. While messages come in: a tail"
     " of up to 256 MiB, and as much again while it is spilled. A restart reads 7200 catalog rows,"
@@ -63,7 +63,7 @@ def run(report: Report, directory: Path, rows: int, rest: float) -> None:
         with BenchNode(directory / "empty") as empty:
             imports_s, rss = empty.ready_s, empty.rss
     report.figure("start with nothing pending, s", imports_s, f"{imports_s:.2f}", "<= 0.6")
-    report.figure("resident with nothing pending, MB", rss / 1e6, f"{rss / 1e6:.0f}", "<= 110")
+    report.figure("resident with nothing pending, MB", rss / 1e6, f"{rss / 1e6:.0f}", "<= 90")
     data, pending = directory / "data", 0
     rss_peak, resident = 0, []
     node = BenchNode(data).__enter__()

@@ -27,10 +27,10 @@ from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.events import AUDIT_TOPIC
 from ..wheel.checks import check_topic
 from ..wheel.texts import shown_text, time_text, visible_text
+from .invocation import Exit
 from .printing import quiet_pipe
 from .resending import interruptible
 from .shared import (
-    Exit,
     awaited,
     data_argument,
     json_option,
@@ -51,7 +51,7 @@ _STYLES = {
 }
 
 
-@click.command("audit", short_help="Compare what was sent, stored, delivered and consumed.")
+@click.command("audit")
 @data_argument
 @click.option(
     "--bootstrap",

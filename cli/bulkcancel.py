@@ -17,9 +17,10 @@ from ..search.followup import Cancellation
 from ..search.pending import PendingReader
 from ..search.query import Query
 from ..wheel.texts import counted
+from .invocation import Exit
 from .progress import progress_bar
 from .resending import confirmed, interruptible
-from .shared import Exit, print_json
+from .shared import print_json
 from .terminal import echo
 
 _UNKNOWN = "unknown"

@@ -12,13 +12,14 @@ import click
 from ..client import Client
 from ..client.cancels import UNKNOWN, answers
 from ..client.message import clock_ms
-from .shared import Exit, is_typed, json_option, node_options, print_json
+from .invocation import Exit
+from .shared import is_typed, json_option, node_options, print_json
 from .terminal import echo
 
 _NO_IDS = "Give ids as arguments, or on stdin, one a line; or --where with --data."
 
 
-@click.command("cancel", short_help="Take messages back by their ids.")
+@click.command("cancel")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option(
     "--where",

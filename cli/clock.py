@@ -13,7 +13,7 @@ from .shared import json_option, node_options, print_json
 from .terminal import echo
 
 
-@click.command("clock", short_help="Show a node's clock; accept a jump, set the mark back.")
+@click.command("clock")
 @click.option(
     "--accept", is_flag=True, help="The wall clock is right, however far it jumped: go by it."
 )

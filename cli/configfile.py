@@ -25,7 +25,7 @@ import click
 
 from ..policy.policyset import PolicySet
 from ..wheel.errors import InvalidConfiguration
-from .shared import long_name
+from .invocation import long_name
 
 CONFIG = "config"
 TABLES = {"peers": "peer", "kafka": "kafka"}

@@ -34,7 +34,7 @@ from .terminal import echo
 LOOK_AGAIN_S = 0.02
 
 
-@click.command("consume", short_help="Print the messages of a topic, embedded or in Kafka.")
+@click.command("consume")
 @click.argument("topic")
 @click.option(
     "--data",

@@ -30,7 +30,7 @@ from .shared import (
 DEFAULT_LISTEN = "127.0.0.1:8082"
 
 
-@click.command("gateway", short_help="Serve HTTP: a REST proxy, search, metrics.")
+@click.command("gateway")
 @click.option(
     "--listen",
     metavar="HOST:PORT",

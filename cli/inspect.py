@@ -44,7 +44,7 @@ from .printing import Listing, listing
 from .shared import data_argument, json_option
 
 
-@click.group("inspect", short_help="Print what stands in a data directory's files.")
+@click.group("inspect")
 def command() -> None:
     """Print what stands in the files of a data directory, up to the first fault."""
 

@@ -2,7 +2,8 @@
 codes (``shared.Exit``).
 
 A command is the object ``command`` in the module that the table names. It is imported when it is
-used, so that ``slotwheel send`` does not load what only ``slotwheel node`` needs.
+used, so that ``slotwheel send`` does not load what only ``slotwheel node`` needs, and
+``slotwheel --help`` loads none of it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections.abc import Sequence
 
 import click
 
+from .. import __version__
 from ..wheel.errors import SlotwheelError
 from ..wheel.withoutpandas import hide_pandas
-from .shared import Exit, Invocation, long_name, note_json
+from .invocation import Exit, Invocation, long_name, note_json
 from .terminal import echo
 
 PREFIX = "SLOTWHEEL"
@@ -27,28 +29,28 @@ _LOW = 10
 REPORT = "Please report it with these lines; CONTRIBUTING.md says where"
 
 COMMANDS = {
-    "node": "node",
-    "gateway": "gateway",
-    "send": "send",
-    "cancel": "cancel",
-    "reschedule": "reschedule",
-    "search": "search",
-    "trace": "trace",
-    "consume": "consume",
-    "dead": "dead.command",
-    "status": "status",
-    "clock": "clock",
-    "policies": "policies",
-    "routes": "routes",
-    "step-down": "step_down",
-    "inspect": "inspect",
-    "verify": "verify",
-    "repair": "repair",
-    "audit": "audit",
-    "replay": "replay",
-    "demo": "demo.command",
+    "node": ("node", "Run one node on a data directory, until SIGTERM or Ctrl-C."),
+    "gateway": ("gateway", "Serve HTTP: a REST proxy, search, metrics."),
+    "send": ("send", "Send messages to a topic, due after a delay or at a time."),
+    "cancel": ("cancel", "Take messages back by their ids."),
+    "reschedule": ("reschedule", "Give a message another due time."),
+    "search": ("search", "Find pending messages in a data directory."),
+    "trace": ("trace", "Show what happened to messages: chains, latency, anomalies."),
+    "consume": ("consume", "Print the messages of a topic, embedded or in Kafka."),
+    "dead": ("dead.command", "Look at dead letters, and send them again."),
+    "status": ("status", "Show what a node holds, and its peers."),
+    "clock": ("clock", "Show a node's clock; accept a jump, set the mark back."),
+    "policies": ("policies", "Show levels and retry policies of a group."),
+    "routes": ("routes", "Show and try routes, and rules of consumer groups."),
+    "step-down": ("step_down", "Have the master hand over to one of its peers."),
+    "inspect": ("inspect", "Print what stands in a data directory's files."),
+    "verify": ("verify", "Check a data directory; change nothing."),
+    "repair": ("repair", "Deliver what can be had of damaged slot files."),
+    "audit": ("audit", "Compare what was sent, stored, delivered and consumed."),
+    "replay": ("replay", "Prove that each message was delivered once, in time."),
+    "demo": ("demo.command", "Show nodes at work, killed in the middle."),
 }
-"""Command to module in this package, in the order of the help page."""
+"""Of each command its module in this package and its line on the help page, in the page's order."""
 
 METAVARS = {
     "directory": "DIR",
@@ -71,10 +73,14 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f".{COMMANDS[cmd_name]}", __package__)
+        module = importlib.import_module(f".{COMMANDS[cmd_name][0]}", __package__)
         command: click.Command = module.command
         prepare(command)
         return command
@@ -101,7 +107,7 @@ def prepare(command: click.Command) -> None:
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="slotwheel")
+@click.version_option(__version__)
 def cli() -> None:
     """Hold messages and hand each one over at its due time: never early, never lost.
 

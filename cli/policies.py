@@ -15,7 +15,7 @@ from .shared import json_option, node_options, print_json
 from .terminal import echo
 
 
-@click.command("policies", short_help="Show levels and retry policies of a group.")
+@click.command("policies")
 @click.option(
     "--file",
     "path",

@@ -23,10 +23,11 @@ from ..wheel.checks import check_topic
 from ..wheel.delay import as_due
 from ..wheel.errors import InvalidMessage
 from ..wheel.texts import counted, time_text
+from .invocation import Exit
 from .progress import progress_bar
 from .receipts import print_refused
 from .resending import confirmed, interruptible
-from .shared import Exit, F, check_range, epoch_ms, is_typed, node_options, print_json
+from .shared import F, check_range, epoch_ms, is_typed, node_options, print_json
 from .terminal import echo
 
 if TYPE_CHECKING:

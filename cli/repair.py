@@ -18,7 +18,8 @@ from ..wheel.slots.mend import MENDED_DIRECTORY
 from ..wheel.slots.slotfile import path_of
 from ..wheel.state import LmdbState
 from ..wheel.texts import counted
-from .shared import Exit, data_argument, json_option, print_json
+from .invocation import Exit
+from .shared import data_argument, json_option, print_json
 from .terminal import echo
 
 _NEXT = {
@@ -28,7 +29,7 @@ _NEXT = {
 """The remedy for lost rows, before and after a repair."""
 
 
-@click.command("repair", short_help="Deliver what can be had of damaged slot files.")
+@click.command("repair")
 @data_argument
 @click.option("--yes", is_flag=True, help="Do it. Without, only say what would be done.")
 @json_option

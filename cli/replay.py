@@ -20,10 +20,10 @@ import click
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted
+from .invocation import Exit
 from .redeliver import redeliver_options
 from .replayfollow import follow_options, run_audit
 from .shared import (
-    Exit,
     check_range,
     epoch_ms,
     json_option,
@@ -62,7 +62,7 @@ def _kafka(value: str) -> dict[str, str]:
     return {_BROKERS: value}
 
 
-@click.command("replay", short_help="Prove that each message was delivered once, in time.")
+@click.command("replay")
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...")
 @click.option(
     "--dump",

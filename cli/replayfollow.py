@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..wheel.errors import InvalidConfiguration
+from .invocation import Exit
 from .printing import quiet_pipe
-from .shared import Exit, F, print_json, span
+from .shared import F, print_json, span
 from .terminal import echo
 
 if TYPE_CHECKING:

@@ -8,11 +8,18 @@ import click
 
 from ..client import Client
 from ..client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, is_id
-from .shared import Exit, check_due, due_options, json_option, node_options, print_json
+from .invocation import Exit
+from .shared import (
+    check_due,
+    due_options,
+    json_option,
+    node_options,
+    print_json,
+)
 from .terminal import echo
 
 
-@click.command("reschedule", short_help="Give a message another due time.")
+@click.command("reschedule")
 @click.argument("message_id", metavar="ID")
 @due_options
 @node_options

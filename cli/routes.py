@@ -18,7 +18,7 @@ from .terminal import echo
 _ALWAYS = "(each message)"
 
 
-@click.group("routes", short_help="Show and try routes, and rules of consumer groups.")
+@click.group("routes")
 def command() -> None:
     """Routes turn one message into messages for several topics, by rules over its headers."""
 

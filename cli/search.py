@@ -22,9 +22,9 @@ from ..wheel.mark import RowKey
 from ..wheel.schema import times
 from ..wheel.texts import counted, time_text
 from .bulkcancel import BulkCancel
+from .invocation import Exit
 from .printing import Listing, print_table, quiet_pipe
 from .shared import (
-    Exit,
     data_argument,
     epoch_ms,
     json_option,
@@ -47,7 +47,7 @@ def page_token(value: str) -> RowKey:
         raise click.BadParameter(str(error)) from None
 
 
-@click.command("search", short_help="Find pending messages in a data directory.")
+@click.command("search")
 @data_argument
 @click.option(
     "--id",

@@ -21,9 +21,17 @@ from rich.progress import DownloadColumn, TimeElapsedColumn, TransferSpeedColumn
 from ..client import Client, Message
 from ..wheel.checks import check_topic, reserved_among, reserved_header
 from ..wheel.errors import InvalidMessage
+from .invocation import Exit
 from .progress import progress_bar
 from .receipts import ReceiptPrinter
-from .shared import Exit, check_due, due_options, json_option, node_options, pair, positive_span
+from .shared import (
+    check_due,
+    due_options,
+    json_option,
+    node_options,
+    pair,
+    positive_span,
+)
 
 READ_BYTES = 256 << 10
 PART_LINES_MAX = 5_000

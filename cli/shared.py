@@ -1,4 +1,4 @@
-"""Shared by several commands: exit codes, types of options, addresses.
+"""Shared by several commands: types of options, addresses.
 
 Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads these.
 """
@@ -6,15 +6,12 @@ Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads these.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import IntEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,8 +19,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from ..client.addresses import check_addresses, split
-from ..client.httpconnection import SCHEMES
+from ..client.addresses import SCHEMES, check_addresses, split
 from ..client.message import clock_ms
 from ..delivery.kafka.settings import named
 from ..intake.sources import PARTITIONS_MAX, parse_partitions
@@ -43,28 +39,6 @@ _BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
 _OF_THE_GATEWAY = ("httptools", "jinja2", "msgspec", "starlette", "uvicorn", "uvloop")
-
-
-class Exit(IntEnum):
-    """Exit codes. A command returns one of these, or None for DONE."""
-
-    DONE = 0
-    FAILED = 1
-    """The command failed, or its answer is no; the output has the reason."""
-    USAGE = 2
-    """The command line itself is wrong."""
-    DEFECT = 3
-    """A defect of slotwheel, with a traceback; or the node could not sync its disk."""
-    PARTLY = 4
-    """``replay``: proven in part."""
-    INTERRUPTED = 130
-
-
-@dataclass(slots=True)
-class Invocation:
-    """State for the error handler after a command has failed; click's ``ctx.obj``."""
-
-    json: bool = False
 
 
 def span(value: str) -> timedelta:
@@ -260,15 +234,6 @@ def node_addresses(value: str) -> str:
     return value
 
 
-def note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
-    """Callback of every ``--json``: the error handler must know it, whatever fails later."""
-    if value:
-        ctx.ensure_object(Invocation).json = True
-        # What a client logs is no JSON; the error object comes besides.
-        logging.getLogger("slotwheel.client").addHandler(logging.NullHandler())
-    return value
-
-
 def json_option(function: F) -> F:
     """``--json``: machine-readable output; errors become JSON objects, too."""
     return click.option(
@@ -347,11 +312,6 @@ def check_due(delay: timedelta | None, at: datetime | None) -> None:
     """Errors: ``click.UsageError`` unless exactly one of the two is given."""
     if (delay is None) == (at is None):
         raise click.UsageError("Give either --delay or --at.")
-
-
-def long_name(option: click.Option) -> str:
-    """An option's long name without the dashes in front."""
-    return max(option.opts, key=len).lstrip("-")
 
 
 def is_typed(name: str) -> bool:

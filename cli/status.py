@@ -31,7 +31,7 @@ _NUMBERS = {"match", "lag_entries", "heard_ms"}
 _OF_SOURCE = ("partition", "position", "lag")
 
 
-@click.command("status", short_help="Show what a node holds, and its peers.")
+@click.command("status")
 @node_options
 @click.option(
     "--acknowledge",

@@ -11,7 +11,7 @@ from .shared import json_option, node_options, print_json
 from .terminal import echo
 
 
-@click.command("step-down", short_help="Have the master hand over to one of its peers.")
+@click.command("step-down")
 @node_options
 @json_option
 def command(address: str, timeout: timedelta, as_json: bool) -> None:

@@ -35,8 +35,9 @@ from ..trace.events import EventKind
 from ..trace.store import TraceKey, TracePage, TraceQuery
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted, time_text, visible_text
+from .invocation import Exit
 from .printing import Listing, print_table, quiet_pipe
-from .shared import Exit, instant, json_option, positive_span, print_json, span_ms
+from .shared import instant, json_option, positive_span, print_json, span_ms
 from .terminal import echo
 
 _LATENCY, _ANOMALIES = "latency", "anomalies"
@@ -62,7 +63,7 @@ def event_page(value: str) -> TraceKey:
         raise click.BadParameter(str(error)) from None
 
 
-@click.command("trace", short_help="Show what happened to messages: chains, latency, anomalies.")
+@click.command("trace")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option(
     "--data",

@@ -29,9 +29,10 @@ from ..wheel.findings import CheckedFile, Finding
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from .agree import compare_directories, print_agreement
+from .invocation import Exit
 from .printing import print_table
 from .progress import progress_bar
-from .shared import Exit, data_argument, json_option, print_json
+from .shared import data_argument, json_option, print_json
 from .terminal import echo
 
 KINDS = {
@@ -150,7 +151,7 @@ def file_count(files: ReadOnlyFiles) -> int:
     return 1 + sum(len(sizes(root / part)) for part in others) + archived + segments
 
 
-@click.command("verify", short_help="Check a data directory; change nothing.")
+@click.command("verify")
 @data_argument
 @click.option(
     "--against",

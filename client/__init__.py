@@ -5,8 +5,18 @@ receipts from which every message's id follows. Nothing here depends on how a no
 delivers; of the engine only formats, ids and errors are used.
 """
 
-from .client import Client
-from .message import Message
-from .receipts import Receipt, Receipts
+from typing import TYPE_CHECKING
+
+from ..wheel.late import late
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .message import Message
+    from .receipts import Receipt, Receipts
+else:
+    __getattr__ = late(
+        __name__,
+        {"Client": "client", "Message": "message", "Receipt": "receipts", "Receipts": "receipts"},
+    )
 
 __all__ = ["Client", "Message", "Receipt", "Receipts"]

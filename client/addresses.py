@@ -26,6 +26,8 @@ from collections.abc import Callable, Sequence
 from ..wheel.errors import InvalidConfiguration, NodeUnreachable, NotMaster, SlotwheelError
 from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
+SCHEMES = ("http://", "https://")
+"""What the address of a gateway begins with."""
 DOUBT_S = 1.0
 HINTS_MAX = 8
 """Most hints that are followed in one round."""
@@ -35,6 +37,7 @@ PAUSE_MAX_S = (0.25, 1.0)
 """The longest pause, s, between two rounds: with several addresses, whose peers elect a master
 within a second; and with one."""
 _REASON_CHARS = 160
+_ADDRESS_CHARS = 200
 
 
 def split(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -52,10 +55,36 @@ def check_addresses(addresses: Sequence[str]) -> None:
         except ValueError:
             raise InvalidConfiguration(
                 "not the address of a node",
-                got=repr(address)[:200],
+                got=repr(address)[:_ADDRESS_CHARS],
                 limit="host:port, [host]:port for IPv6",
                 remedy=f"Give host and port; without --listen a node is at {DEFAULT_ADDRESS}",
             ) from None
+
+
+def is_http(addresses: Sequence[str]) -> bool:
+    """Whether these are addresses of gateways. Errors: ``InvalidConfiguration`` for one that no
+    gateway can have, and when only some of them are."""
+    found = [address for address in addresses if address.startswith(SCHEMES)]
+    for address in addresses if found else ():
+        try:
+            place_of(address)
+        except ValueError:
+            raise InvalidConfiguration(
+                "not the address of a gateway",
+                got=repr(address)[:_ADDRESS_CHARS],
+                limit="http://host:port",
+                remedy="Give scheme, host and port alone, and gateways or nodes, not both",
+            ) from None
+    return bool(found)
+
+
+def place_of(address: str) -> tuple[bool, str, int]:
+    """Whether it is TLS, host and port. Errors: ``ValueError``."""
+    scheme = next((one for one in SCHEMES if address.startswith(one)), None)
+    if scheme is None:
+        raise ValueError("no scheme")
+    host, port = split_address(address.removeprefix(scheme).removesuffix("/"))
+    return scheme == "https://", host, port
 
 
 class Addresses:

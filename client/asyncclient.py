@@ -21,11 +21,10 @@ from ..wheel.errors import InvalidConfiguration, NotRunning
 from ..wheel.protocol import DEFAULT_ADDRESS
 from ..wheel.rows import Content
 from ..wire.pool import Pool
-from .addresses import Addresses
+from .addresses import Addresses, is_http
 from .asynclink import AsyncLink
 from .asyncthreads import in_pool
 from .client import Client, needs_policies
-from .httpconnection import is_http
 from .link import WireTransport
 from .message import Delay, DueTime, Headers, Message, clock_ms
 from .receipts import Receipts

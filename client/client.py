@@ -62,14 +62,12 @@ from ..wheel.protocol import (
 from ..wheel.request import RequestKey
 from ..wheel.rows import Content, from_columns
 from ..wheel.schema import times
-from .addresses import Addresses, check_addresses, split
+from .addresses import Addresses, check_addresses, is_http, split
 from .asking import ANSWER_S, Asker
 from .batch import ClientObserver, nbytes_of
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
 from .failures import CountedShipment
-from .http import HttpTransport
-from .httpconnection import is_http
 from .levels import Resolver
 from .link import WireTransport
 from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_of, flatten
@@ -197,6 +195,10 @@ class Client:
                 limit='acks="all"',
                 remedy="Leave acks out, or give the address of a node",
             )
+        from .http import (
+            HttpTransport,  # and with it TLS: 5 MB that a client of nodes does not need
+        )
+
         return HttpTransport()
 
     def _identity(self) -> tuple[int, int]:

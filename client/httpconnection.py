@@ -11,52 +11,23 @@ import http.client
 import json
 import re
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from ..wheel.errors import (
     InvalidBatch,
-    InvalidConfiguration,
     NodeUnreachable,
     Overloaded,
     SlotwheelError,
     from_wire,
 )
-from ..wheel.protocol import split_address
+from .addresses import place_of
 
 ARROW = "application/vnd.apache.arrow.stream"
-SCHEMES = ("http://", "https://")
 TEXT_MAX = 200
 """Characters of an answer that an error shows."""
 _ROW = re.compile(r"\$\[(\d+)\]")
-
-
-def is_http(addresses: Sequence[str]) -> bool:
-    """Whether these are addresses of gateways. Errors: ``InvalidConfiguration`` for one that no
-    gateway can have, and when only some of them are."""
-    found = [address for address in addresses if address.startswith(SCHEMES)]
-    for address in addresses if found else ():
-        try:
-            _place_of(address)
-        except ValueError:
-            raise InvalidConfiguration(
-                "not the address of a gateway",
-                got=repr(address)[:TEXT_MAX],
-                limit="http://host:port",
-                remedy="Give scheme, host and port alone, and gateways or nodes, not both",
-            ) from None
-    return bool(found)
-
-
-def _place_of(address: str) -> tuple[bool, str, int]:
-    """Whether it is TLS, host and port. Errors: ``ValueError``."""
-    scheme = next((one for one in SCHEMES if address.startswith(one)), None)
-    if scheme is None:
-        raise ValueError("no scheme")
-    host, port = split_address(address.removeprefix(scheme).removesuffix("/"))
-    return scheme == "https://", host, port
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +68,7 @@ class GatewayConnection:
 
     def __init__(self, address: str, timeout_s: float) -> None:
         """Errors: ``NodeUnreachable``."""
-        tls, host, port = _place_of(address)
+        tls, host, port = place_of(address)
         kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
         self._connection = kind(host, port, timeout=timeout_s)
         self._connection.auto_open = 0  # ``cut`` would miss a socket that was opened by the way

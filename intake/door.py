@@ -20,8 +20,8 @@ from collections.abc import Collection
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from ..wheel import compute as pc
 from ..wheel.checks import InputBatch, is_topic
 from ..wheel.errors import Overloaded, UnknownTopic
 from ..wheel.plain import PlainBatch

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from ..wheel import compute as pc
 from ..wheel.checks import TOPIC_PATTERN
 from ..wheel.schema import Int64s, Mask
 from .deadletters import DELIVERY, ERROR, PARTITION, REASON, STAGE, TOPIC

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -62,16 +60,6 @@ def test_a_running_node_loads_nothing_that_reads_a_directory_from_outside(
     loaded = reached(uses, NODE.removesuffix(".py").replace("/", "."))
     assert "wheel.peers.peer" in loaded
     assert not [name for name in loaded if name.startswith(OUTSIDE)]
-
-
-def test_the_consumer_is_loaded_when_it_is_first_used() -> None:
-    program = (
-        "import sys, slotwheel;"
-        "assert not any(name.startswith('slotwheel.consumer') for name in sys.modules);"
-        "slotwheel.Consumer;"
-        "assert 'slotwheel.consumer' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize(

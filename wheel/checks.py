@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from . import compute as pc
 from .config import WheelConfig
 from .delay import are_delays, due_times
 from .errors import InvalidBatch, InvalidMessage

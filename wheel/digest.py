@@ -27,9 +27,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from crc32c import crc32c
 
+from . import compute as pc
 from .schema import Int64s, UInt32s, UInt64s
 
 _NULL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)

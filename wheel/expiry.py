@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from . import compute as pc
 from .delay import are_delays
 from .errors import InvalidMessage
 from .rows import from_numpy, header_lists

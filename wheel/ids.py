@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from . import compute as pc
 from .errors import UnknownId
 from .rows import from_numpy
 from .schema import CHECK, FEW_ROWS, Int64s, Mask, UInt32s, UInt64s, times

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from . import compute as pc
 from .schema import (
     FEW_ROWS,
     HEADER,

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from . import compute as pc
 from .errors import UnsupportedVersion
 
 Int64s = npt.NDArray[np.int64]
@@ -66,6 +66,13 @@ def check_schema(schema: pa.Schema, path: str) -> None:
             limit=SCHEMA_VERSION,
             remedy="Use the slotwheel version that wrote it, or a newer one",
         )
+
+
+def message_of(schema: pa.Schema) -> bytes:
+    """A schema as the message at the beginning of an Arrow stream. Modules make theirs while they
+    are imported, so this does without Arrow's own memory: its first allocation takes 4 MB, and a
+    node decides only later with which allocator (``node/memory.py``)."""
+    return bytes(schema.serialize(memory_pool=pa.system_memory_pool()))
 
 
 def times(batch: pa.RecordBatch, column: str) -> Int64s:

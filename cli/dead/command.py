@@ -30,11 +30,11 @@ from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage
 from ...wheel.texts import counted, time_text
 from ..consume import arrow_file, one_source
+from ..invocation import Exit
 from ..printing import Listing, print_table, quiet_pipe
 from ..progress import progress_bar
 from ..resending import confirmed
 from ..shared import (
-    Exit,
     F,
     check_range,
     epoch_ms,
@@ -55,7 +55,7 @@ _KEPT = (
 )
 
 
-@click.group("dead", short_help="Look at dead letters, and send them again.")
+@click.group("dead")
 def command() -> None:
     """Look at dead letters, and send them where they were meant to go."""
 

@@ -18,9 +18,10 @@ from ...deadletters.notes import Redriven
 from ...deadletters.source import LetterSource, Topic
 from ...wheel.errors import SlotwheelError
 from ...wheel.texts import counted
+from ..invocation import Exit
 from ..progress import progress_bar
 from ..resending import confirmed, interruptible
-from ..shared import Exit, print_json
+from ..shared import print_json
 from ..terminal import echo
 
 _TOPICS_SHOWN = 10

@@ -20,8 +20,9 @@ import click
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.slots.slotfile import path_of
 from ..agree import compare_directories
+from ..invocation import Exit
 from ..printing import print_table
-from ..shared import Exit, json_option, need_gateway, print_json
+from ..shared import json_option, need_gateway, print_json
 from ..terminal import echo
 from ..verify import Summary, print_findings, verify
 from .proof import Outage, Proof, Spread, prove
@@ -30,7 +31,7 @@ from .story import RECEIPTS, Aftermath, Story
 from .traffic import TOPICS, Workload
 
 
-@click.command("demo", short_help="Show nodes at work, killed in the middle.")
+@click.command("demo")
 @click.option(
     "--peers",
     type=click.Choice(["1", "3", "5"]),

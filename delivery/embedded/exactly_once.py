@@ -22,10 +22,10 @@ from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...policy.deadletters import EXPIRED
 from ...policy.lettercolumns import sink_letters
+from ...wheel import compute as pc
 from ...wheel.due.chunk import Chunk
 from ...wheel.errors import Damaged, SlotwheelError
 from ...wheel.files import Files

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
+from ...wheel import compute as pc
 from ...wheel.ids import IdMint, id_texts
 from ...wheel.rows import Header
 from ...wheel.schema import Int64s, times

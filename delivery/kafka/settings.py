@@ -23,7 +23,6 @@ Rules
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from enum import Enum
@@ -437,6 +436,8 @@ def _try_librdkafka(settings: Mapping[str, Any]) -> None:
 def _try_tls(config: Mapping[str, Any]) -> None:
     """kafka-python opens its certificates when it connects, and reports them as brokers that do not
     answer."""
+    import ssl  # every command that takes Kafka's settings would load it
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     what = "ssl.ca.location"
     try:

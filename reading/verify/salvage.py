@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from ...wheel.arrowclaims import plain_rows
 from ...wheel.config import TICK_MS
-from ...wheel.due.runs import EMPTY, sort_rows
+from ...wheel.due.runs import no_rows, sort_rows
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import ARCHIVE_DIRECTORY, Files
 from ...wheel.findings import CheckedFile
@@ -60,9 +60,9 @@ class Salvage:
     info: SlotInfo
     found: str
     """The file's first fault."""
-    sound: pa.RecordBatch = field(default_factory=lambda: EMPTY)
+    sound: pa.RecordBatch = field(default_factory=no_rows)
     """Rows that only its sound blocks have."""
-    journal: pa.RecordBatch = field(default_factory=lambda: EMPTY)
+    journal: pa.RecordBatch = field(default_factory=no_rows)
     """Rows that the journal still has."""
     at_most: bool = False
     """Delivery has reached the slot, so some of the missing rows were delivered."""
@@ -190,7 +190,7 @@ def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salva
     sound = np.concatenate([times(one.sound, "offset") for one in damaged.values()])
     delivered: dict[int, int] = {}  # by offset: when the delivered row was due; -1: not delivered
     have = {second: np.zeros(0, np.int64) for second in damaged}
-    found: dict[int, list[pa.RecordBatch]] = {second: [EMPTY] for second in damaged}
+    found: dict[int, list[pa.RecordBatch]] = {second: [no_rows()] for second in damaged}
     reached_ms = stored.checkpoint.marks.main.furthest_ms
     for rows in _in_journal(files, stored):
         if isinstance(rows, Marks):

@@ -124,19 +124,6 @@ def test_settings_come_from_variables_too(tmp_path: Path) -> None:
         assert (status["group"], status["horizon_ms"]) == ("night", 60_000)
 
 
-def test_a_node_loads_neither_pandas_nor_kafkas_clients_without_need(tmp_path: Path) -> None:
-    """All of them are installed here, and pyarrow imports pandas where it finds it."""
-    with NodeProcess(tmp_path / "data", PYTHONPROFILEIMPORTTIME="1") as node:
-        with Client(node.address) as client:
-            client.send_many(_messages(10, delay=0.1)).result(10)
-        node.wait_for("load", 10)
-        node.signal()
-    imported = {line.rpartition("|")[2].strip() for line in node.log_text().splitlines()}
-    assert "pyarrow.lib" in imported
-    for heavy in ("pandas.", "kafka.", "confluent_kafka."):
-        assert not [name for name in imported if name.startswith(heavy)]
-
-
 def test_the_console_script_is_the_same_thing(tmp_path: Path) -> None:
     script = Path(command_line()[0]).with_name("slotwheel")
     assert script.exists()

@@ -241,10 +241,10 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> list[str]:
 
 def _import(command: str) -> None:
     """What ``command`` needs, before the first fork that runs it."""
-    commands: dict[str, str] = importlib.import_module("slotwheel.cli.main").COMMANDS
+    commands: dict[str, tuple[str, str]] = importlib.import_module("slotwheel.cli.main").COMMANDS
     if command in commands:
-        importlib.import_module(f"slotwheel.cli.{commands[command]}")
-        for name in _USED_BY.get(command, ()):
+        importlib.import_module(f"slotwheel.cli.{commands[command][0]}")
+        for name in ("pyarrow.compute", *_USED_BY.get(command, ())):
             importlib.import_module(name)
         gc.collect()
         gc.freeze()  # or a collection in a fork would copy all pages

@@ -25,6 +25,7 @@ VALUES = {
                 "arrowclaims",
                 "backoff",
                 "cancelrecord",
+                "compute",
                 "config",
                 "departurefile",
                 "digest",
@@ -33,6 +34,7 @@ VALUES = {
                 "findings",
                 "ids",
                 "jumps",
+                "late",
                 "mark",
             ),
             *("checks", "delay", "expiry", "plain", "protocol"),
@@ -192,11 +194,11 @@ ROOMS = frozenset(name.partition("/")[0] for name in MAY_IMPORT) - {ROOT_ROOM, E
 _TOPIC_FILES = frozenset({"topicfile", "topicdamage", "topiclog"})
 _LETTERS = frozenset({"headers", "deadletters", "lettercolumns"})
 ONLY_MODULES = {
-    (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors"}),
+    (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors", "late"}),
     ("client", ENGINE_VALUES): frozenset(
         {
-            *("arrowbytes", "backoff", "checks", "config", "delay", "digest", "errors", "expiry"),
-            *("ids", "plain", "protocol", "request", "rows", "schema"),
+            *("arrowbytes", "backoff", "checks", "compute", "config", "delay", "digest", "errors"),
+            *("expiry", "ids", "late", "plain", "protocol", "request", "rows", "schema"),
         }
     ),
     ("consumer", ENGINE_VALUES): frozenset(

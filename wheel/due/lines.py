@@ -21,15 +21,15 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from .. import compute as pc
 from ..mark import Mark, Marks, TopicMark
 from ..rows import from_numpy, take_rows
 from ..schema import Int64s, Mask, times, valid
 from .cancels import among
 from .chunk import Chunk, ChunkInFlight
 from .reader import SlotCursor
-from .runs import EMPTY, OFFSET_END, Skipped
+from .runs import OFFSET_END, Skipped, no_rows
 
 _UNKNOWN_MAX = 1 << 18
 """Offsets without an answer that are remembered one by one."""
@@ -303,9 +303,10 @@ class Lines:
     def put_none_in_flight(self, line: Line) -> Chunk:
         """A chunk without rows: the mark passed many rows and nothing is to be handed out yet."""
         none = np.empty(0, np.int64)
-        chunk = Chunk(EMPTY, line.topic, line.mark, line.mark, none, EMPTY, none)
+        empty = no_rows()
+        chunk = Chunk(empty, line.topic, line.mark, line.mark, none, empty, none)
         no = np.empty(0, np.bool_)
-        topics = EMPTY.column("topic")
+        topics = empty.column("topic")
         held = {} if line.topic is None else {line.topic: none}
         line.flight = ChunkInFlight(chunk, none, none, False, none, no, no, topics, held)
         return chunk

@@ -26,7 +26,6 @@ from ..state import SlotInfo
 from ..tail.tail import Piece
 from .runs import (
     ALL,
-    EMPTY,
     OFFSET_END,
     Share,
     Skipped,
@@ -35,6 +34,7 @@ from .runs import (
     choose,
     gather,
     large_topics,
+    no_rows,
     position_after,
     source_of_block,
     source_of_piece,
@@ -299,14 +299,14 @@ def late_rows(
     """
     first = mark.L + 1
     if first > upto:
-        return EMPTY, set(), mark.L
+        return no_rows(), set(), mark.L
     last_second = mark.c // TICK_MS
     point = storage.read_point(last_second)
     if first < point.spilled:
         span_end = min(upto, point.spilled - 1, first + _LATE_SPAN - 1)
         seconds = storage.late_seconds(last_second, first)
         if not seconds:
-            return EMPTY, set(), min(upto, point.spilled - 1)
+            return no_rows(), set(), min(upto, point.spilled - 1)
         rows, cancelled, reached = _late_in_files(
             storage, seconds, mark, first, span_end, rows_max, bytes_max
         )
@@ -322,7 +322,7 @@ def late_rows(
             taken += parts[-1].num_rows
             if taken >= rows_max:
                 break
-    rows = pa.concat_batches(parts) if parts else EMPTY
+    rows = pa.concat_batches(parts) if parts else no_rows()
     return _cut(rows, set(), upto, rows_max, bytes_max)
 
 
@@ -360,7 +360,7 @@ def _late_in_files(
             if len(indices):
                 found.append((block, indices, offset[indices]))
     if not found:
-        return EMPTY, cancelled, last
+        return no_rows(), cancelled, last
     # Only a chunk's share is taken, however many there are: the first of them by offset.
     offsets = np.concatenate([offset for _, _, offset in found])
     nbytes = sum(block.nbytes * len(at) // block.num_rows for block, at, _ in found)

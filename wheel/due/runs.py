@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from .. import compute as pc
 from ..ids import IdMint
 from ..mark import RowKey
 from ..rows import from_numpy, take_rows
@@ -373,7 +374,7 @@ class Window:
             spans.append((run, start, stop))
         parts = [run.rows.slice(start, stop - start) for run, start, stop in spans]
         if len(parts) <= 1:
-            return parts[0] if parts else EMPTY
+            return parts[0] if parts else no_rows()
         due = np.concatenate([run.due[start:stop] for run, start, stop in spans])
         offset = np.concatenate([run.offset[start:stop] for run, start, stop in spans])
         order = np.lexsort((offset, due))
@@ -398,4 +399,7 @@ def _within(run: Run, start: int, stop: int, bytes_max: int) -> int:
     return max(start + 1, min(stop, fit))
 
 
-EMPTY = pa.RecordBatch.from_pylist([], schema=ROW)
+@cache
+def no_rows() -> pa.RecordBatch:
+    """A batch without rows, ROW schema."""
+    return pa.RecordBatch.from_pylist([], schema=ROW)

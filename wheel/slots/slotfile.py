@@ -27,14 +27,14 @@ from crc32c import crc32c
 from ..arrowclaims import plain_rows, plain_stream
 from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Files, Handle
-from ..schema import ROW, check_schema
+from ..schema import ROW, check_schema, message_of
 from ..state import SlotInfo
 from .blocks import seal
 from .handles import HandleCache
 from .spill import Block
 
 SUFFIX = ".arrows"
-SCHEMA_MESSAGE = bytes(ROW.serialize())
+SCHEMA_MESSAGE = message_of(ROW)
 NOTHING = SlotInfo(0, 0, 0, -1, 0)
 """The record of a slot file before its first block."""
 _REMEDY = (

@@ -23,9 +23,9 @@ import pyarrow as pa
 from ..arrowbytes import PlainRow, encode_rows
 from ..files import Bytes
 from ..rows import from_numpy, take_rows
-from ..schema import PAYLOAD, ROW, Int64s, bounds, times
+from ..schema import PAYLOAD, ROW, Int64s, bounds, message_of, times
 
-_SCHEMA_MESSAGE = bytes(PAYLOAD.serialize())
+_SCHEMA_MESSAGE = message_of(PAYLOAD)
 _FAN = 32
 _PIECE_BYTES = 4 << 20
 _FAR_MS = 1 << 62

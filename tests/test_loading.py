@@ -1,0 +1,106 @@
+"""What a program loads that uses only a part of the package.
+
+Each library here is large: whoever does without it would pay for it with every start.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from slotwheel.client import Client, Message
+from support.nodeprocess import NodeProcess
+
+_CLIENTS_OF_KAFKA = ("kafka", "confluent_kafka")
+_OF_THE_GATEWAY = ("jinja2", "msgspec", "starlette", "uvicorn", "slotwheel.gateway")
+# Of pandas the name alone is there: a process of ours refuses to load it.
+_COMMON = ("pandas.core", "pyspark", *_CLIENTS_OF_KAFKA, *_OF_THE_GATEWAY)
+_ARROW = ("numpy", "pyarrow", "crc32c")
+_NETWORK = ("asyncio", "http.client", "ssl", "prometheus_client")
+_OTHERS = ("lmdb", "rich", "slotwheel.node", "slotwheel.reading", "slotwheel.replication")
+_CALL = """
+from slotwheel.cli.main import main
+try:
+    main({})
+except SystemExit:
+    pass
+"""
+_CLIENT = "from slotwheel import Client\nClient('127.0.0.1:1').close()"
+_PROGRAMS = {
+    # What runs: what it uses, and what it must not load.
+    "import slotwheel": (
+        "import slotwheel",
+        "slotwheel.wheel.errors",
+        (*_COMMON, *_ARROW, *_NETWORK, *_OTHERS, "click", "slotwheel.client"),
+    ),
+    "slotwheel --help": (
+        _CALL.format(["--help"]),
+        "click",
+        (*_COMMON, *_ARROW, *_NETWORK, *_OTHERS, "slotwheel.client"),
+    ),
+    "slotwheel --version": (
+        _CALL.format(["--version"]),
+        "click",
+        (*_COMMON, *_ARROW, *_NETWORK, *_OTHERS, "slotwheel.client", "importlib.metadata"),
+    ),
+    "a client": (
+        _CLIENT,
+        "pyarrow.lib",
+        (*_COMMON, *_NETWORK, *_OTHERS, "click", "pyarrow.compute", "slotwheel.consumer"),
+    ),
+    "slotwheel cancel": (
+        _CALL.format(["cancel", "--help"]),
+        "slotwheel.client.client",
+        (*_COMMON, *_NETWORK, *_OTHERS, "pyarrow.compute", "slotwheel.consumer"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "used", "never"), _PROGRAMS.values(), ids=_PROGRAMS)
+def test_a_program_loads_no_library_that_it_does_not_use(
+    program: str, used: str, never: tuple[str, ...]
+) -> None:
+    program += "\nimport json, sys\nprint(json.dumps(list(sys.modules)), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    loaded = json.loads(done.stderr.splitlines()[-1])
+    assert used in loaded
+    assert not _within(loaded, never)
+
+
+def test_a_node_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    """All of them are installed here, and pyarrow imports pandas where it finds it."""
+    with NodeProcess(tmp_path / "data", PYTHONPROFILEIMPORTTIME="1") as node:
+        empty = _imported(node)
+        with Client(node.address) as client:
+            client.send_many(_MESSAGES).result(10)
+        node.wait_for("load", len(_MESSAGES))
+        node.signal()
+        busy = _imported(node)
+    assert "pyarrow.lib" in empty
+    assert not _within(empty, (*_COMMON, "slotwheel.client.client", "pyarrow.compute"))
+    assert not _within(busy, (*_COMMON, "slotwheel.client.client"))
+
+
+def test_a_library_that_is_loaded_is_found() -> None:
+    assert _within(["numpy", "kafka.errors", "slotwheel.nodes"], ("kafka", "slotwheel.node")) == [
+        "kafka.errors"
+    ]
+
+
+_MESSAGES = [Message("load", str(number).encode(), delay=0.1) for number in range(10)]
+
+
+def _imported(node: NodeProcess) -> set[str]:
+    lines = node.log_text().splitlines()
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+
+def _within(loaded: Iterable[str], libraries: tuple[str, ...]) -> list[str]:
+    return [one for one in loaded if f"{one}.".startswith(tuple(f"{name}." for name in libraries))]

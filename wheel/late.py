@@ -1,0 +1,26 @@
+"""Names of a package that are loaded when they are first used.
+
+A package's ``__init__`` is run for each of its modules: ``slotwheel --version`` and a node run the
+one of the whole package. If it imported the client, both would pay for it, which is 20 MB and most
+of the time that they take to start.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def late(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+    """A package's ``__getattr__``. ``modules``: of each name the module that has it, below
+    ``package``."""
+
+    def load(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found: object = getattr(import_module(f".{modules[name]}", package), name)
+        setattr(sys.modules[package], name, found)  # from here on it is found without this call
+        return found
+
+    return load
