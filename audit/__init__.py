@@ -4,7 +4,14 @@ Comes in: what clients and consumers tell an observer. Goes out: a batch of sums
 (``Auditor``), and what a comparison of the tiers says (``judge``). Who compares: ``audit/watch``.
 """
 
+from typing import TYPE_CHECKING
+
 from ..trace.events import AUDIT_TOPIC
-from .auditor import Auditor
+from ..wheel.late import late
+
+if TYPE_CHECKING:
+    from .auditor import Auditor
+else:
+    __getattr__ = late(__name__, {"Auditor": "auditor"})
 
 __all__ = ["AUDIT_TOPIC", "Auditor"]

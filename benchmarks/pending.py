@@ -28,7 +28,7 @@ from ._node import BenchNode
 from .harness import Report, data_directory, median_spread, options, warm_memory
 
 _ESTIMATE = (
-    "at rest the node holds the interpreter and its libraries (84 MB), the catalog of 7200 slot"
+    "at rest the node holds the interpreter and its libraries (80 MB), the catalog of 7200 slot"
     " files (3 MB), up to three open slots (100 M / 7200 = 14,000 rows, 2.3 MB each) and a tail"
     " of the last seconds, nothing that grows with what is pending. While messages come in: a tail"
     " of up to 256 MiB, and as much again while it is spilled. A restart reads 7200 catalog rows,"

@@ -51,7 +51,7 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_numpy, no_headers
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.slots.blocks import encode_blocks
-from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE
+from slotwheel.wheel.slots.slotfile import schema_message
 from slotwheel.wheel.state import Checkpoint, LmdbState, StateUpdate
 
 from .harness import Report, data_directory, options, warm_memory
@@ -346,7 +346,7 @@ def _rows(offset: Int64s) -> pa.RecordBatch:
 
 
 def _write_slot(root: Path, rows: pa.RecordBatch) -> None:
-    data = SCHEMA_MESSAGE + bytes(encode_blocks(rows, [0])[0])
+    data = schema_message() + bytes(encode_blocks(rows, [0])[0])
     second = rows.column("due")[0].value // 1000
     directory = root / "archive" / "2026-09-21" / "slots"
     directory.mkdir(parents=True, exist_ok=True)

@@ -85,7 +85,8 @@ def command(
             batches = _embedded(stack, data, topic, position, follow, as_json)
             schema, fields = None, topic_fields
         else:
-            from ..reading.kafka.kafkatopic import DUMP, KafkaTopic
+            from ..reading.kafka.dump import DUMP
+            from ..reading.kafka.kafkatopic import KafkaTopic
 
             until_s = math.inf if follow else 0.0
             reader = awaited(lambda: KafkaTopic(str(bootstrap), topic, kafka_settings), until_s)

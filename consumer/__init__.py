@@ -3,7 +3,15 @@ messages that could not be processed. In: records of Kafka or embedded topics. O
 application, committed positions, retries and dead letters.
 """
 
-from .consumer import Consumer
-from .message import Received
+from typing import TYPE_CHECKING
+
+from ..wheel.late import late
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+    from .message import Received
+else:
+    # Who only observes consumers needs no client of Kafka.
+    __getattr__ = late(__name__, {"Consumer": "consumer", "Received": "message"})
 
 __all__ = ["Consumer", "Received"]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from ..client import Client
 from ..client.resending import Resending
 from ..policy.deadletters import notes_topic
-from ..reading.kafka.kafkatopic import NewTopic, no_such_topic
+from ..reading.kafka.dump import NewTopic, no_such_topic
 from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidConfiguration, InvalidMessage, SlotwheelError
 from .again import AGAIN, as_messages

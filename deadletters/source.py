@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 
-from ..delivery.kafka.confluent_client import ck
 from ..delivery.kafka.settings import named
 from ..policy.deadletters import notes_topic
 from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
-from ..reading.kafka.confluenttopic import ConfluentTopic
-from ..reading.kafka.kafkatopic import DUMP, KafkaTopic, NewTopic
+from ..reading.kafka.dump import DUMP, NewTopic
 from ..reading.topicreader import TopicReader, check_exists, topics
 from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidMessage, SlotwheelError
@@ -31,6 +30,10 @@ from ..wheel.ids import id_texts
 from ..wheel.rows import headers_of, with_headers
 from ..wheel.schema import times
 from .letters import OWN_PARTITION
+
+if TYPE_CHECKING:
+    from ..reading.kafka.confluenttopic import ConfluentTopic
+    from ..reading.kafka.kafkatopic import KafkaTopic
 
 
 class Topic(Protocol):
@@ -136,20 +139,28 @@ class LetterSource:
 
     def _client(self) -> type[KafkaTopic] | type[ConfluentTopic]:
         """confluent-kafka, unless it is not installed or settings of the other one are given."""
-        theirs = any("_" in name for name in named(self.settings))
-        return KafkaTopic if ck is None or theirs else ConfluentTopic
+        if find_spec("confluent_kafka") is None or any("_" in one for one in named(self.settings)):
+            from ..reading.kafka.kafkatopic import KafkaTopic
+
+            return KafkaTopic
+        from ..reading.kafka.confluenttopic import ConfluentTopic
+
+        return ConfluentTopic
 
 
 def purge(topic: Topic) -> None:
     """Delete the records of a topic of Kafka; the topic stays."""
-    assert isinstance(topic, KafkaTopic | ConfluentTopic)
-    topic.purge()
+    _of_kafka(topic).purge()
 
 
 def create(topic: Topic, new: NewTopic) -> None:
     """Create a topic in the Kafka of another one."""
-    assert isinstance(topic, KafkaTopic | ConfluentTopic)
-    topic.create(new)
+    _of_kafka(topic).create(new)
+
+
+def _of_kafka(topic: Topic) -> KafkaTopic | ConfluentTopic:
+    assert not isinstance(topic, EmbeddedTopic)
+    return cast("KafkaTopic | ConfluentTopic", topic)
 
 
 def _refuse_damage(text: str) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ..reading.kafka.kafkatail import open_tail
+from ..reading.kafka.anytail import open_tail
 from ..search.worker import NICE, begin_aside
 from ..trace.store import StoreCounts, StoreWriter
 from ..wheel.backoff import Backoff

@@ -53,6 +53,16 @@ _PROGRAMS = {
         "pyarrow.lib",
         (*_COMMON, *_NETWORK, *_OTHERS, "click", "pyarrow.compute", "slotwheel.consumer"),
     ),
+    "every command": (
+        "from slotwheel.cli import main\nfor one in main.COMMANDS: main.cli.get_command(None, one)",
+        "slotwheel.deadletters.source",
+        _COMMON,
+    ),
+    "a gateway of a node without Kafka": (
+        "import slotwheel.gateway.server",
+        "starlette.requests",
+        ("pandas.core", "pyspark", *_CLIENTS_OF_KAFKA, "rich", "slotwheel.replication"),
+    ),
     "slotwheel cancel": (
         _CALL.format(["cancel", "--help"]),
         "slotwheel.client.client",
@@ -86,6 +96,19 @@ def test_a_node_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
     assert "pyarrow.lib" in empty
     assert not _within(empty, (*_COMMON, "slotwheel.client.client", "pyarrow.compute"))
     assert not _within(busy, (*_COMMON, "slotwheel.client.client"))
+
+
+def test_no_module_of_a_node_takes_arrows_memory_before_the_node_has_chosen_an_allocator() -> None:
+    """The first allocation takes 4 MB, and the allocator that is chosen later does not give them
+    back."""
+    program = (
+        "import pyarrow as pa, slotwheel.cli.node\n"
+        "before = pa.default_memory_pool().max_memory()\n"
+        "kept = pa.allocate_buffer(1)\n"
+        "print(before, pa.default_memory_pool().max_memory() > 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert done.stdout.split() == [b"0", b"True"]
 
 
 def test_a_library_that_is_loaded_is_found() -> None:

@@ -3,18 +3,34 @@
 Start at ``Tracer`` (tracer.py).
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .batches import decode
+from ..wheel.late import late
 from .events import TRACE_TOPIC, EventKind, EventSender
 
 if TYPE_CHECKING:
+    from .batches import decode
     from .recorder import Recorder
     from .several import Observers
     from .targets import ConfluentTarget, KafkaPythonTarget, WheelTarget
     from .tracer import Tracer
     from .wrapping import traced_consumer, traced_producer
+else:
+    # Who only reads events, as Spark's tasks, needs no clients.
+    __getattr__ = late(
+        __name__,
+        {
+            "ConfluentTarget": "targets",
+            "KafkaPythonTarget": "targets",
+            "Observers": "several",
+            "Recorder": "recorder",
+            "Tracer": "tracer",
+            "WheelTarget": "targets",
+            "decode": "batches",
+            "traced_consumer": "wrapping",
+            "traced_producer": "wrapping",
+        },
+    )
 
 __all__ = [
     "TRACE_TOPIC",
@@ -30,20 +46,3 @@ __all__ = [
     "traced_consumer",
     "traced_producer",
 ]
-_MODULES = {
-    "Recorder": "recorder",
-    "Observers": "several",
-    "ConfluentTarget": "targets",
-    "KafkaPythonTarget": "targets",
-    "WheelTarget": "targets",
-    "Tracer": "tracer",
-    "traced_consumer": "wrapping",
-    "traced_producer": "wrapping",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Loaded when it is first used: who only reads events, as Spark's tasks, needs no clients."""
-    if name in _MODULES:
-        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -68,13 +68,6 @@ def check_schema(schema: pa.Schema, path: str) -> None:
         )
 
 
-def message_of(schema: pa.Schema) -> bytes:
-    """A schema as the message at the beginning of an Arrow stream. Modules make theirs while they
-    are imported, so this does without Arrow's own memory: its first allocation takes 4 MB, and a
-    node decides only later with which allocator (``node/memory.py``)."""
-    return bytes(schema.serialize(memory_pool=pa.system_memory_pool()))
-
-
 def times(batch: pa.RecordBatch, column: str) -> Int64s:
     """A timestamp or int64 column without nulls as int64, zero-copy, shape (rows,)."""
     array = batch.column(column)

@@ -43,7 +43,7 @@ from ..ledger import AuditLedger, CellReport
 from ..sums import INTERVAL_MS, decode_sums
 from .accepted import LEAD_S, AcceptedTier
 from .delivered import TopicRows, add_delivered
-from .tails import EmbeddedTails, KafkaTails, Tails
+from .tails import EmbeddedTails, Tails
 
 _log = logging.getLogger("slotwheel.audit")
 
@@ -141,6 +141,8 @@ class AuditWatch:
             if settings.bootstrap is None:
                 self._tails = EmbeddedTails(self._accepted.root, wheel)
             else:
+                from .kafkatails import KafkaTails
+
                 self._tails = KafkaTails(settings.bootstrap, wheel, settings.kafka)
             undo.callback(self._tails.close)
             undo.pop_all()

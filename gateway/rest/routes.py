@@ -16,7 +16,6 @@ from .cluster import Cluster
 from .consuming import Consuming
 from .embedded_cluster import EmbeddedCluster
 from .instances import Instances
-from .kafka_cluster import KafkaCluster
 from .producing import Producing
 from .records import Records
 
@@ -73,6 +72,8 @@ def routes(services: Services) -> list[BaseRoute]:
 def _cluster_of(services: Services) -> Cluster | None:
     settings = services.settings
     if settings.bootstrap is not None:
+        from .kafka_cluster import KafkaCluster
+
         return KafkaCluster(settings.bootstrap, settings.kafka)
     return None if settings.data is None else EmbeddedCluster(settings.data)
 

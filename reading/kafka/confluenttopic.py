@@ -21,7 +21,7 @@ from ...delivery.kafka.settings import ClientKind, for_confluent, refused
 from ...wheel.errors import InvalidConfiguration, NodeUnreachable
 from ...wheel.rows import header_column
 from ...wheel.schema import TIME
-from .kafkatopic import CALL_S, DUMP, STALLED_S, NewTopic, no_such_topic, not_purged
+from .dump import CALL_S, DUMP, STALLED_S, NewTopic, no_such_topic, not_purged
 from .looking import unreachable
 
 _ROWS_MAX = 5_000

@@ -1,4 +1,4 @@
-"""The tail of a topic of a real Kafka, and of whichever kind a topic is.
+"""The tail of a topic of a real Kafka.
 
 Rules
 - Partitions are assigned, not subscribed: no group, nothing committed, no other consumer affected.
@@ -8,14 +8,12 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ...wheel.errors import InvalidConfiguration
-from ..tailing import EmbeddedTail, TailRecord, TopicTail
+from ..tailing import TailRecord
 from .looking import CALL_MS, open_looking, source_of, unreachable
 
 _PARTITIONS_EVERY_S = 10.0
@@ -109,26 +107,3 @@ class KafkaTail:
                 self._consumer.seek_to_beginning(part)
             else:
                 self._consumer.seek(part, position)
-
-
-def open_tail(
-    topic: str,
-    positions: Mapping[int, int],
-    *,
-    root: Path | None,
-    bootstrap: str | None,
-    settings: Mapping[str, str],
-    source: str = "",
-    on_damage: Callable[[str], None] = lambda _: None,
-) -> TopicTail:
-    """Of the topic in Kafka at ``bootstrap``; without one of the embedded topic in ``root``.
-    Errors: those of ``KafkaTail``; ``InvalidConfiguration`` without both."""
-    if bootstrap is not None:
-        return KafkaTail(bootstrap, topic, positions, settings, source)
-    if root is None:
-        raise InvalidConfiguration(
-            "nowhere to read a topic from",
-            got=topic,
-            remedy="Give --bootstrap, or the --data directory of a node with embedded topics",
-        )
-    return EmbeddedTail(root, topic, positions, on_damage)

@@ -14,9 +14,8 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -25,59 +24,15 @@ from kafka.admin import NewTopic as KafkaTopicSpec
 from kafka.errors import BrokerResponseError, KafkaError
 
 from ...delivery.kafka.settings import ClientKind, for_kafka_python
-from ...wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError
+from ...wheel.errors import NodeUnreachable
 from ...wheel.rows import header_column
-from ...wheel.schema import HEADERS, TIME
+from ...wheel.schema import TIME
+from .dump import CALL_S, DUMP, STALLED_S, NewTopic, no_such_topic, not_purged
 from .looking import open_looking, unreachable
 
-DUMP_VERSION = 1
-DUMP = pa.schema(
-    [
-        pa.field("topic", pa.utf8(), nullable=False),
-        pa.field("record_partition", pa.int32(), nullable=False),
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("delivered", TIME),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", HEADERS, nullable=False),
-    ],
-    metadata={b"slotwheel.dump": str(DUMP_VERSION).encode()},
-)
-
-STALLED_S = 30.0
-"""After so long, s, without a record before a partition's end, Kafka has failed."""
 _POLL_MS = 500
-CALL_S = 10.0
-"""How long a request may take, s."""
 _CALL_MS = int(1000 * CALL_S)
 _ROWS_MAX = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to be created, with as many replicas as the broker gives to one."""
-
-    name: str
-    partitions: int
-    config: Mapping[str, str]
-
-
-def no_such_topic(topic: str, there: Iterable[str]) -> InvalidMessage:
-    """The error for a topic that does not exist. ``there``: those that do."""
-    own = sorted(name for name in there if not name.startswith("__"))
-    return InvalidMessage(
-        "no such topic in Kafka",
-        got=repr(topic),
-        remedy=f"Topics there are: {', '.join(own[:10]) or 'none'}",
-    )
-
-
-def not_purged(topic: str, reason: str) -> SlotwheelError:
-    """The error where Kafka does not delete the records of a topic."""
-    return SlotwheelError(
-        f"Kafka does not delete the records of {topic}: {reason}",
-        remedy="Give the user the right DELETE on the topic, and the topic cleanup.policy=delete",
-    )
 
 
 class KafkaTopic:

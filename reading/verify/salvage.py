@@ -42,7 +42,7 @@ from ...wheel.rows import take_rows
 from ...wheel.schema import ROW, times
 from ...wheel.slots.blocks import MARKER, check_block, message_end, sound_blocks
 from ...wheel.slots.mend import complete, keep, stage, switch
-from ...wheel.slots.slotfile import SCHEMA_MESSAGE, path_of, unreadable_is_damage
+from ...wheel.slots.slotfile import path_of, schema_message, unreadable_is_damage
 from ...wheel.state import Loss, SlotInfo, StateStore, StateUpdate, StoredState
 from ...wheel.switch import complete_switch
 from ...wheel.tail.tail import with_offsets
@@ -259,7 +259,7 @@ def _lost_ids(files: Files, stored: StoredState, one: Salvage) -> list[str]:
 def _unproven(data: bytes) -> Iterator[pa.RecordBatch]:
     """Blocks that decode without a valid checksum."""
     sound = dict(sound_blocks(memoryview(data)))
-    at = len(SCHEMA_MESSAGE)
+    at = len(schema_message())
     while 0 <= at < len(data):
         end = sound.get(at)
         if end is None:

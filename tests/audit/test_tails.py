@@ -8,9 +8,10 @@ from contextlib import suppress
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
-from slotwheel.audit.watch import tails as tails_module
+from slotwheel.audit.watch import kafkatails as tails_module
 from slotwheel.audit.watch.delivered import TopicRows
-from slotwheel.audit.watch.tails import KafkaTails, TailRows
+from slotwheel.audit.watch.kafkatails import KafkaTails
+from slotwheel.audit.watch.tails import TailRows
 from slotwheel.reading.problems import Problem
 from slotwheel.wheel.errors import NodeUnreachable
 from support.broker import Broker, TopicFactory

@@ -19,7 +19,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from slotwheel.cli.main import run
 from slotwheel.reading.files import DUMP as KIND
 from slotwheel.reading.files import File
-from slotwheel.reading.kafka.kafkatopic import DUMP
+from slotwheel.reading.kafka.dump import DUMP
 from slotwheel.reading.read import Ended, RowsSeen, read
 from slotwheel.wheel.rows import Header
 from support.broker import Cluster, TopicFactory

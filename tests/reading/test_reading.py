@@ -21,7 +21,7 @@ from slotwheel.reading.read import read
 from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal.segment import SegmentHeader, spare_path
-from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE
+from slotwheel.wheel.slots.slotfile import schema_message
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import LmdbState, StateUpdate, StoredState
 from support import replayrun
@@ -108,7 +108,7 @@ def test_no_row_of_a_bad_slot_file_is_believed_though_its_checksum_is_not_known(
     path = tmp_path / "5.arrows"
     run = replayrun.made()
     blocks = [bytes(block_of(0, sort_rows(run.pick(range(at, at + 50)))).data) for at in (0, 50)]
-    data = SCHEMA_MESSAGE + b"".join(blocks)
+    data = schema_message() + b"".join(blocks)
     path.write_bytes(data)
     file = File(0, SLOT, str(path), path.name, len(data), 0, second=5)
     assert rows_in(list(read(file))) == 100
@@ -139,7 +139,7 @@ def test_a_slot_file_that_was_kept_and_whose_name_has_another_now(there: Layout)
     kept = path.parents[1] / "archive/2026-11-21/slots"
     kept.mkdir(parents=True)
     path.rename(kept / f"{file.second}.{file.length}.{file.crc:08x}.arrows")
-    path.write_bytes(SCHEMA_MESSAGE + b"\0" * file.length)
+    path.write_bytes(schema_message() + b"\0" * file.length)
     events = list(read(file))
     assert (rows_in(events), problems_in(events)) == (whole, [])
 

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answer
 from slotwheel.reading.kafka import kafkatail
-from slotwheel.reading.kafka.kafkatail import open_tail
+from slotwheel.reading.kafka.anytail import open_tail
 from slotwheel.reading.tailing import TailRecord, TopicTail
 from slotwheel.wheel.errors import InvalidConfiguration, NodeUnreachable
 from slotwheel.wheel.files import OsFiles

@@ -26,7 +26,7 @@ from slotwheel.policy.deadletters import (
     letter_headers,
     notes_topic,
 )
-from slotwheel.reading.kafka.kafkatopic import DUMP
+from slotwheel.reading.kafka.dump import DUMP
 from slotwheel.wheel.rows import Header, header_column
 from slotwheel.wheel.schema import TIME
 from support.broker import Cluster, TopicFactory

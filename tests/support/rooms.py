@@ -202,7 +202,7 @@ ONLY_MODULES = {
         }
     ),
     ("consumer", ENGINE_VALUES): frozenset(
-        {"checks", "errors", "expiry", "files", "protocol", "request", "rows", "schema"}
+        {"checks", "errors", "expiry", "files", "late", "protocol", "request", "rows", "schema"}
     ),
     ("consumer", "reading"): frozenset({"topicreader"}),
     ("consumer", "delivery"): frozenset({"sink"}),
@@ -228,7 +228,7 @@ ONLY_MODULES = {
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
     ("deadletters", "replay/facts"): frozenset({"headers"}),
-    ("deadletters", "delivery/kafka"): frozenset({"confluent_client", "settings"}),
+    ("deadletters", "delivery/kafka"): frozenset({"settings"}),
     ("search", "delivery/embedded"): _TOPIC_FILES,
     ("search", "policy"): _LETTERS | {"levels"},
     ("replay/facts", "policy"): _LETTERS | {"failure"},

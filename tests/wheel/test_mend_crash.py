@@ -21,7 +21,7 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.peers.heal import SlotRows, rows_below
 from slotwheel.wheel.schema import ROW, times
 from slotwheel.wheel.slots.blocks import encode_blocks, seal, sound_blocks
-from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE, path_of
+from slotwheel.wheel.slots.slotfile import path_of, schema_message
 from slotwheel.wheel.state import Loss, StateUpdate
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, CrashHandle, Mode, PowerCut
@@ -219,7 +219,7 @@ def test_a_slot_file_that_somebody_sent_as_a_value_is_not_believed(place: str) -
     other = Directory.with_three_blocks().files.content(PATH)
     directory = with_one_value(b"".join(other + bytes(1) for _ in range(8)))  # one is aligned
     content = bytearray(directory.files.content(PATH))
-    content[{"metadata": len(SCHEMA_MESSAGE) + 5, "body": -20}[place]] ^= 1
+    content[{"metadata": len(schema_message()) + 5, "body": -20}[place]] ^= 1
     directory.files.replace(PATH, bytes(content))
     [found] = salvage(directory.files, directory.state.load())
     assert found.sound.num_rows == 0
@@ -235,8 +235,8 @@ def test_where_the_journal_knows_a_row_no_block_is_believed() -> None:
         ROW.names.index("value"), ROW.field("value"), pa.array([b"a forge"], pa.binary())
     )
     [data] = encode_blocks(forged, [0])
-    parts = seal(data, len(SCHEMA_MESSAGE))
-    directory.files.replace(PATH, SCHEMA_MESSAGE + b"".join(bytes(part) for part in parts))
+    parts = seal(data, len(schema_message()))
+    directory.files.replace(PATH, schema_message() + b"".join(bytes(part) for part in parts))
     [(found, _)] = repair(directory.files, directory.state)
     assert found.rows().column("value").to_pylist() == [b"genuine"]
 

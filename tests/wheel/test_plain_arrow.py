@@ -21,7 +21,7 @@ from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.payloads import decode_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW
 from slotwheel.wheel.slots.blocks import seal
-from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE, decode_blocks
+from slotwheel.wheel.slots.slotfile import decode_blocks, schema_message
 
 TOPIC = schema_of("t", "g")
 
@@ -72,10 +72,10 @@ WAYS: dict[str, Callable[[], object]] = {
         Entry(EntryKind.ROWS, 1, 1, 0, 1, 0, -1, bomb(PAYLOAD)), "a peer"
     ),
     "a slot file": lambda: list(
-        slot_blocks(pa.py_buffer(bytes(SCHEMA_MESSAGE) + bomb(ROW)), "slot")
+        slot_blocks(pa.py_buffer(bytes(schema_message()) + bomb(ROW)), "slot")
     ),
     "a node's slot file": lambda: decode_blocks(
-        pa.py_buffer(bytes(SCHEMA_MESSAGE) + bomb(ROW)), "slot", with_schema=True
+        pa.py_buffer(bytes(schema_message()) + bomb(ROW)), "slot", with_schema=True
     ),
     "the end of a node's slot file": lambda: decode_blocks(
         pa.py_buffer(bomb(ROW)), "slot", with_schema=False

@@ -16,7 +16,7 @@ from slotwheel.wheel import files as files_module
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import Bytes, Files, OsHandle
 from slotwheel.wheel.slots import slotfile
-from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE, SlotFiles, path_of, write_block
+from slotwheel.wheel.slots.slotfile import SlotFiles, path_of, schema_message, write_block
 from slotwheel.wheel.slots.spill import block_of
 from support.crashfs import CrashFiles
 from support.wheels import keys_of, rows_at
@@ -56,7 +56,7 @@ def test_a_large_block_is_handed_to_the_disk_share_by_share(
             info = write_block(handle, info, block_of(SECOND, rows_at(keys)))
             written, between = handle.calls[::2], handle.calls[1::2]
             assert between == ["back"] * (len(written) - 1)
-            assert max(map(int, written)) <= len(SCHEMA_MESSAGE) + share + 8
+            assert max(map(int, written)) <= len(schema_message()) + share + 8
             writes += len(written)
         found.append((info, handle.pread(info.length, 0)))
         handle.close()

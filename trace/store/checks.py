@@ -25,7 +25,7 @@ REASONS = (
     *("unknown-kind", "absurd-time", "bad-number", "too-large"),
 )
 """The first two are of whole batches."""
-_NOBODY = pa.scalar({"group": "", "due": 0, "offset": 0, "check": 0}, ID)
+_NOBODY = {"group": "", "due": 0, "offset": 0, "check": 0}
 _TEXTS = ("traceparent", "tag", "topic", "key", "group", "error")
 
 
@@ -46,7 +46,7 @@ def checked(events: pa.RecordBatch) -> tuple[Mask, Counter[str]]:
         ids = events.column(name)
         if ids.null_count == count:
             continue
-        parts = pa.RecordBatch.from_struct_array(ids.fill_null(_NOBODY))
+        parts = pa.RecordBatch.from_struct_array(ids.fill_null(pa.scalar(_NOBODY, ID)))
         refused["absurd-time"] |= _absurd(times(parts, "due"))
         refused["too-large"] |= _too_large(parts.column("group"))
     taken: Mask = np.ones(count, np.bool_)

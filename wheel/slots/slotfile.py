@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -27,14 +28,13 @@ from crc32c import crc32c
 from ..arrowclaims import plain_rows, plain_stream
 from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Files, Handle
-from ..schema import ROW, check_schema, message_of
+from ..schema import ROW, check_schema
 from ..state import SlotInfo
 from .blocks import seal
 from .handles import HandleCache
 from .spill import Block
 
 SUFFIX = ".arrows"
-SCHEMA_MESSAGE = message_of(ROW)
 NOTHING = SlotInfo(0, 0, 0, -1, 0)
 """The record of a slot file before its first block."""
 _REMEDY = (
@@ -47,6 +47,13 @@ MAP_FROM_MIN_BYTES = 4 << 20
 """Where little memory may be used, files from this size on are mapped."""
 SHARE_BYTES = 256 << 10
 """Of a block, so much is written at once."""
+
+
+@cache
+def schema_message() -> bytes:
+    """What a slot file begins with. Made when it is first needed: a node chooses with what Arrow
+    allocates (``node/memory.py``) after it has imported this module."""
+    return bytes(ROW.serialize())
 
 
 def path_of(second: int) -> str:
@@ -182,8 +189,8 @@ def write_block(handle: Handle, info: SlotInfo, block: Block) -> SlotInfo:
     A large one in shares, each handed to the disk before the next but one is written: whoever
     syncs another file meanwhile waits for all that the disk was given.
     """
-    before = b"" if info.length else SCHEMA_MESSAGE
-    rows, behind = seal(block.data, info.length or len(SCHEMA_MESSAGE))
+    before = b"" if info.length else schema_message()
+    rows, behind = seal(block.data, info.length or len(schema_message()))
     crc = info.crc
     for part in (before, rows, behind):
         crc = crc32c(part, crc)

@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import groupby
 
 import numpy as np
@@ -23,9 +24,8 @@ import pyarrow as pa
 from ..arrowbytes import PlainRow, encode_rows
 from ..files import Bytes
 from ..rows import from_numpy, take_rows
-from ..schema import PAYLOAD, ROW, Int64s, bounds, message_of, times
+from ..schema import PAYLOAD, ROW, Int64s, bounds, times
 
-_SCHEMA_MESSAGE = message_of(PAYLOAD)
 _FAN = 32
 _PIECE_BYTES = 4 << 20
 _FAR_MS = 1 << 62
@@ -173,12 +173,17 @@ def unread_piece(
     )
 
 
+@cache
+def _schema_message() -> bytes:
+    return bytes(PAYLOAD.serialize())
+
+
 def read_together(payloads: Sequence[Bytes]) -> pa.RecordBatch:
     """The rows of at least one payload of our own, PAYLOAD schema; of several: copied into one
     batch."""
     if len(payloads) == 1:  # of one waiting caller: a third of what a stream of one costs
         return pa.ipc.read_record_batch(pa.py_buffer(payloads[0]), PAYLOAD)
-    stream = pa.py_buffer(b"".join([_SCHEMA_MESSAGE, *payloads]))
+    stream = pa.py_buffer(b"".join([_schema_message(), *payloads]))
     [rows] = pa.ipc.open_stream(stream).read_all().combine_chunks().to_batches()
     return rows
 
