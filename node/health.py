@@ -20,7 +20,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -81,7 +82,11 @@ class HealthServer:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingTCPServer):
+    """Not an ``HTTPServer``: that asks a name server for the name of its own address, and a node
+    would not start before it answers."""
+
+    allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -91,6 +92,14 @@ def stream() -> Iterator[io.StringIO]:
     yield io.StringIO()
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+def test_no_name_server_is_asked_before_metrics_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gethostbyaddr(_: str) -> NoReturn:
+        raise AssertionError("a name server that does not answer would hold up the start")
+
+    monkeypatch.setattr(socket, "gethostbyaddr", gethostbyaddr)
+    HealthServer("127.0.0.1:0", {}).close()
 
 
 def test_who_sends_a_request_for_metrics_byte_by_byte_keeps_nobody_out(

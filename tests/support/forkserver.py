@@ -40,13 +40,16 @@ COMMAND = [sys.executable, "-m", "slotwheel.cli.main"]
 _LOADER = "LD_PRELOAD"
 _NAMESPACE = ["ip", "netns", "exec"]
 _USED_BY = {
+    "audit": ("slotwheel.audit.watch.kafkatails",),
+    "consume": ("slotwheel.reading.kafka.kafkatopic",),
+    "dead": ("slotwheel.reading.kafka.confluenttopic", "slotwheel.reading.kafka.kafkatopic"),
     "node": (
         "slotwheel.delivery.kafka.confluent",
         "slotwheel.delivery.kafka.kafka_python",
         "slotwheel.intake.confluent_reader",
         "slotwheel.intake.kafka_reader",
     ),
-    "gateway": ("slotwheel.gateway.server",),
+    "gateway": ("slotwheel.gateway.rest.kafka_cluster", "slotwheel.gateway.server"),
 }
 """What a command imports while it runs, besides its own module."""
 _REQUEST_BYTES = 1 << 17
