@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.progress import MofNCompleteColumn, TextColumn
-
 from ..reading.agreement.compare import Agreement, PeerDirectory, compare
 from ..reading.directory import reading, running_process
 from ..reading.state import load_state
@@ -22,11 +20,10 @@ def compare_directories(left: Path, right: Path, quiet: bool) -> Agreement:
 
     Errors: ``InvalidConfiguration`` for any other directory, ``OSError``.
     """
-    columns = (MofNCompleteColumn(), TextColumn("seconds"))
     with (
         reading(left) as left_files,
         reading(right) as right_files,
-        bars(*columns, quiet=quiet) as shown,
+        bars("count", "seconds", quiet=quiet) as shown,
     ):
         task = shown.add_task("comparing", total=None)
         try:

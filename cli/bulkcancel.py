@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from rich.progress import MofNCompleteColumn, TimeElapsedColumn
-
 from ..client import Client
 from ..search.followup import Cancellation
 from ..search.pending import PendingReader
@@ -48,9 +46,8 @@ class BulkCancel:
                 echo("Nothing was cancelled.", err=True)
                 return Exit.FAILED
             client.status()  # a node that is not there is an error before anything is reported
-            columns = (MofNCompleteColumn(), TimeElapsedColumn())
             try:
-                with interruptible(), progress_bar("cancelling", found, *columns) as step:
+                with interruptible(), progress_bar("cancelling", found, "count", "elapsed") as step:
                     cancellation.run(step)
             finally:
                 self._report(cancellation, found)

@@ -19,7 +19,6 @@ from typing import Any
 
 import click
 import pyarrow as pa
-from rich.progress import MofNCompleteColumn
 
 from ..reading.directory import reading
 from ..reading.messagefields import Fields
@@ -100,7 +99,7 @@ def command(
         else:
             write = stack.enter_context(arrow_file(arrow, schema, keep=follow))
         quiet = arrow is None or follow
-        bar = progress_bar(f"reading {topic}", total, MofNCompleteColumn(), quiet=quiet)
+        bar = progress_bar(f"reading {topic}", total, "count", quiet=quiet)
         passed = stack.enter_context(bar)
         for batch in cut(batches, limit):
             write(batch)

@@ -11,9 +11,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.table import Table
-
 from ..reading.messagefields import Fields
 from ..wheel.texts import time_text, visible_text
 from .terminal import echo
@@ -86,6 +83,9 @@ def print_table(
     """Print cells with nothing in them that nobody sees. ``columns``: "l" or "r" for each, left or
     right. Only on a terminal may a row be too long: there a cell is cut in a table with headings,
     and wrapped in one without."""
+    from rich.console import Console  # which takes as long as all else that most commands print
+    from rich.table import Table
+
     table = Table(box=None, show_header=headings is not None, pad_edge=False)
     for side, heading in zip(columns, headings or columns, strict=True):
         table.add_column(

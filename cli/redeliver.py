@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client
 from ..client.resending import Resending
@@ -117,7 +116,7 @@ def redeliver(asked: RedeliverOptions) -> int:
     layout = find(asked.directories, wanted=FileFilter(slots=False, topics=False))
     selection = Selection(asked.topic, epoch_ms(asked.start), epoch_ms(asked.end))
     redelivery = Redelivery(layout, selection)
-    with progress_bar("reading", redelivery.nbytes, DownloadColumn(), TimeElapsedColumn()) as step:
+    with progress_bar("reading", redelivery.nbytes, "size", "elapsed") as step:
         tally = redelivery.tally(step)
     _show(asked, tally)
     if not tally.messages:
@@ -184,7 +183,7 @@ def _send(
 ) -> None:
     total = tally.messages - asked.skip
     with (
-        progress_bar("sending", total, MofNCompleteColumn(), TimeElapsedColumn()) as step,
+        progress_bar("sending", total, "count", "elapsed") as step,
         Client(asked.address, timeout_s=asked.timeout.total_seconds()) as client,
     ):
         for batch in redelivery.batches(asked.to_topic, at_once, asked.skip):

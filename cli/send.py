@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import click
-from rich.progress import DownloadColumn, TimeElapsedColumn, TransferSpeedColumn
 
 from ..client import Client, Message
 from ..wheel.checks import check_topic, reserved_among, reserved_header
@@ -36,7 +35,6 @@ from .shared import (
 READ_BYTES = 256 << 10
 PART_LINES_MAX = 5_000
 LINE_BYTES_MAX = 64 << 20
-_COLUMNS = (DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
 
 
 @click.command("send")
@@ -122,7 +120,7 @@ def command(
     quiet = stream is None or sys.stdout.isatty()  # there the ids are printed
     with (
         Client(address, timeout_s=timeout.total_seconds(), receipts=receipts) as client,
-        progress_bar("sending", total, *_COLUMNS, quiet=quiet) as step,
+        progress_bar("sending", total, "size", "speed", "elapsed", quiet=quiet) as step,
     ):
         for part in parts:
             messages = [

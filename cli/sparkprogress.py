@@ -11,7 +11,6 @@ import threading
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from .progress import bars
 
@@ -22,8 +21,7 @@ class SparkProgress:
     """Progress that is shown while the ``with`` block runs, and then removed."""
 
     def __init__(self, console: Console | None = None) -> None:
-        columns = (MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn())
-        self._shown = bars(*columns, console=console)
+        self._shown = bars("count", "tasks", "elapsed", console=console)
         self._line = self._shown.add_task("starting Spark", total=None)
         self._lock = threading.Lock()
         self._stages: dict[int, tuple[int, int]] = {}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import MofNCompleteColumn, TextColumn
 
 from ..delivery.embedded.topicfile import TOPICS_DIRECTORY
 from ..reading.directory import ReadOnlyFiles, reading, running_process
@@ -188,10 +187,9 @@ def command(directory: Path, against: Path | None, as_json: bool) -> int:
 
 def verify(directory: Path, quiet: bool) -> Summary:
     """Check everything in a directory; print the result, unless ``quiet``."""
-    columns = (MofNCompleteColumn(), TextColumn("files"))
     with reading(directory) as files:
         summary = Summary(directory, running_process(directory))
-        with progress_bar("verifying", file_count(files), *columns, quiet=quiet) as step:
+        with progress_bar("verifying", file_count(files), "count", "files", quiet=quiet) as step:
             for item in check_all(directory, files, running=summary.running is not None):
                 summary.add(item)
                 step(1)

@@ -63,8 +63,8 @@ _PROGRAMS = {
         "starlette.requests",
         ("pandas.core", "pyspark", *_CLIENTS_OF_KAFKA, "rich", "slotwheel.replication"),
     ),
-    "slotwheel cancel": (
-        _CALL.format(["cancel", "--help"]),
+    "slotwheel send": (
+        _CALL.format(["send", "--help"]),
         "slotwheel.client.client",
         (*_COMMON, *_NETWORK, *_OTHERS, "pyarrow.compute", "slotwheel.consumer"),
     ),

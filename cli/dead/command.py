@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 import pyarrow as pa
-from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ...deadletters.course import RedriveOrder
 from ...deadletters.letters import LETTER, LetterFilter, letters_of, place_of
@@ -129,8 +128,7 @@ class _Letters:
     def read(self, opened: Topic) -> Iterator[pa.RecordBatch]:
         """Batches of the schema ``LETTER``, with a progress bar."""
         total = opened.total() or None
-        columns = (MofNCompleteColumn(), TimeElapsedColumn())
-        with progress_bar(f"reading {self.topic}", total, *columns) as step:
+        with progress_bar(f"reading {self.topic}", total, "count", "elapsed") as step:
             for records in opened.batches():
                 wanted = self.selection.of(letters_of(records))
                 if wanted.num_rows:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
-from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ...deadletters.course import NOTES_DELETED, RedriveCourse, RedriveOrder
 from ...deadletters.letters import place_text
@@ -89,8 +88,6 @@ def _show(course: RedriveCourse) -> None:
 
 
 def _send(asked: Asked, course: RedriveCourse) -> int:
-    columns = (MofNCompleteColumn(), TimeElapsedColumn())
-
     def report(place: tuple[int, int], error: SlotwheelError) -> None:
         shown = place_text(*place)
         if asked.as_json:
@@ -99,7 +96,7 @@ def _send(asked: Asked, course: RedriveCourse) -> int:
             echo(f"error: letter {shown}: {error}", err=True)
 
     try:
-        with progress_bar("sending", course.counts.letters, *columns) as step:
+        with progress_bar("sending", course.counts.letters, "count", "elapsed") as step:
             course.send(report, step)
     finally:
         _finish(asked, course)

@@ -6,7 +6,6 @@ import time
 from typing import Self
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, TextColumn
 
 from ..progress import bars
 
@@ -18,8 +17,7 @@ class Screen:
 
     def __init__(self, total: int, wanted: int, *, quiet: bool) -> None:
         self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)
-        note = TextColumn("{task.fields[note]}")
-        self._bars = bars(MofNCompleteColumn(), note, console=self._console, quiet=quiet)
+        self._bars = bars("count", "{task.fields[note]}", console=self._console, quiet=quiet)
         self._sent = self._bars.add_task("scheduled", total=total, note="")
         self._arrived = self._bars.add_task("arrived", total=wanted, note="")
         self._wanted = wanted

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 import slotwheel.cli
 from slotwheel.cli import main
 from slotwheel.cli.printing import print_table, text_line
+from slotwheel.cli.progress import progress_bar
 from slotwheel.cli.terminal import echo
 from slotwheel.client.client import Client
 from slotwheel.client.httpconnection import GatewayAnswer
@@ -144,3 +147,22 @@ def test_no_command_prints_but_by_the_function_that_does_so() -> None:
 def test_an_error_of_whoever_answers_can_be_printed(error: SlotwheelError) -> None:
     assert str(error).isprintable()
     assert "name" in str(error)
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stderr", "shown"), [(_Terminal(), True), (io.StringIO(), False)], ids=["terminal", "pipe"]
+)
+def test_a_bar_is_shown_on_a_terminal_alone(
+    stderr: io.StringIO, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar("reading", 3, "count", "files") as step:
+        step(2)
+    assert all(one in stderr.getvalue() for one in ("reading", "2/3", "files")) is shown
+    assert bool(stderr.getvalue()) is shown
