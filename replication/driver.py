@@ -297,9 +297,11 @@ class Driver:
         self._backlog.update(view.written, view.placed)
         if core.role is Role.MASTER:
             # All entries that one look finds are shipped together.
-            for index, epoch, stores in wheel.written_after(core.last_index):
+            written = wheel.written_after(core.last_index)
+            for index, epoch, stores in written:
                 core.appended(index, EntryMeta(epoch, stores), now)
-            self._after(now)
+            if written:
+                self._after(now)
         core.persisted(min(view.durable, core.last_index), now)
         self._after(now)
         if view.first != self._first:

@@ -624,7 +624,7 @@ class Wheel:
         tail = self._storage.tail
         while True:
             before = tail.pieces
-            grown = Tail.grown(before, pieces)
+            grown = Tail.grown(before, pieces, read=self._dispatcher is not None)
             with self._lock:
                 if tail.pieces is not before:
                     continue  # a spill dropped rows meanwhile

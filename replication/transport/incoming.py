@@ -38,7 +38,7 @@ SILENT_S = 10.0
 """A channel is cut on which nothing comes for so long, s, or of which nothing is read."""
 _ROOM_POLL_S = 0.01
 _BEAT_S = 0.2
-_BEAT_BYTES = 1 << 20
+_BEAT_BYTES = 4 << 20
 """A beat is sent after so much time, or so many bytes, whichever is first."""
 
 MakeGreeting = Callable[[str, str], Greeting]

@@ -65,8 +65,9 @@ class LogPositions:
 class Log:
     """Queue, journal and positions. ``lock`` is the owner's lock of the wheel.
 
-    ``waiting``: what was found in the journal behind ``commit_index``. ``changed`` is called after
-    every write, sync, and failed write, by the thread that writes.
+    ``waiting``: what was found in the journal behind ``commit_index``. ``changed`` is called, by
+    the thread that writes, after every sync and failed write; of a master's own entries also before
+    their sync.
     """
 
     def __init__(
@@ -247,7 +248,8 @@ class Log:
         if self._recent is not None:
             with self._lock:
                 self._recent.add(entries)
-            self.changed()
+            if group[-1].own:  # shipped while it is synced here
+                self.changed()
         self.journal.sync()
         with self._lock:
             self._waiting.extend(group)

@@ -3,7 +3,8 @@
 Theory: rows come in entries of any size, from one row up. A batch of one row costs 6 KiB of Arrow
 bookkeeping, so entries are coalesced into *pieces*, level by level (a piece of level n+1 is made of
 ``_FAN`` pieces of level n, up to about 4 MiB). Every row is copied a few times at most, and the
-number of pieces stays small however small the entries are.
+number of pieces stays small however small the entries are. A standby reads no rows, so its pieces
+are left small: a hundred thousand bytes, of which a full tail has about a thousand.
 
 Rules
 - A piece is immutable, whether its rows were read or not. ``pieces`` is a tuple that is replaced,
@@ -28,6 +29,9 @@ from ..schema import PAYLOAD, ROW, Int64s, bounds, times
 
 _FAN = 32
 _PIECE_BYTES = 4 << 20
+_UNREAD_PIECE_BYTES = 128 << 10
+"""Of a tail that nobody reads before its rows are spilled. Larger pieces would only be copied once
+more: for batches of 2000 rows, that is two thirds of what a standby does to keep its tail."""
 _FAR_MS = 1 << 62
 _SPAN_MS = 2_000
 """Pieces are not merged across more time than this, so that a spill can leave the newest rows."""
@@ -125,7 +129,7 @@ class Piece:
         if self.earliest > after_ms:
             return self.earliest
         if self._sorted is None:
-            self._sorted = np.unique(self.due)
+            self._sorted = np.sort(self.due)
         return int(self._sorted[np.searchsorted(self._sorted, after_ms, side="right")])
 
     def take(self, indices: Int64s) -> pa.RecordBatch:
@@ -221,28 +225,32 @@ class Tail:
         self.nbytes = 0
 
     @classmethod
-    def grown(cls, pieces: tuple[Piece, ...], new: list[Piece]) -> list[Piece]:
-        """``pieces`` and ``new`` (offset order), coalesced. The heavy part; needs no lock."""
+    def grown(
+        cls, pieces: tuple[Piece, ...], new: list[Piece], *, read: bool = True
+    ) -> list[Piece]:
+        """``pieces`` and ``new`` (offset order), coalesced. The heavy part; needs no lock.
+        ``read``: whether rows are read from the tail, by whoever delivers them."""
+        piece_bytes = _PIECE_BYTES if read else _UNREAD_PIECE_BYTES
         grown = list(pieces)
         for piece in new:
             grown.append(piece)
-            cls._coalesce(grown)
+            cls._coalesce(grown, piece_bytes)
         return grown
 
     @staticmethod
-    def _coalesce(pieces: list[Piece]) -> None:
+    def _coalesce(pieces: list[Piece], piece_bytes: int) -> None:
         while True:
             level = pieces[-1].level
-            if pieces[-1].nbytes * _FAN < _PIECE_BYTES and (
+            if pieces[-1].nbytes * _FAN < piece_bytes and (
                 len(pieces) < _FAN or pieces[-_FAN].level != level
             ):
                 return  # mostly: too few, and none that makes many
             size = 0
             start = len(pieces)
             # The run of newest pieces of one level that can become one piece of the next.
-            while start > 0 and pieces[start - 1].level == level and size < _PIECE_BYTES:
+            while start > 0 and pieces[start - 1].level == level and size < piece_bytes:
                 at = pieces[start - 1]
-                if at.nbytes >= _PIECE_BYTES:
+                if at.nbytes >= piece_bytes:
                     break
                 newest = pieces[-1].newest_ms
                 joined = start == len(pieces) or at.next_offset == pieces[start].base_offset
@@ -250,7 +258,7 @@ class Tail:
                     break
                 size += at.nbytes
                 start -= 1
-            if len(pieces) - start < 2 or (len(pieces) - start < _FAN and size < _PIECE_BYTES):
+            if len(pieces) - start < 2 or (len(pieces) - start < _FAN and size < piece_bytes):
                 return
             pieces[start:] = [_merge(pieces[start:])]
 
