@@ -4,8 +4,7 @@
 # is there. What cannot be had leaves the others; the benchmark names it as missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-needed_by=benchmarks
-source tests/support/fetching.sh
+source tests/support/jars.sh
 
 debian() {
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
@@ -47,12 +46,7 @@ nats() {
 rocketmq() {
     pom=benchmarks/servers/pom.xml
     version=$(sed -nE 's:.*<rocketmq\.version>(.*)</rocketmq\.version>.*:\1:p' "$pom")
-    target=.cache/rocketmq-$version
-    if [ -d "$target" ]; then
-        exit 0
-    fi
-    echo "==> benchmarks: fetching the jars of RocketMQ $version into $target (once; about 90 MB)"
-    fetch "$pom" "$target" "RocketMQ is left out"
+    fetch "$pom" ".cache/rocketmq-$version" "RocketMQ is left out"
 }
 
 if [ $# = 1 ]; then

@@ -9,6 +9,7 @@
 # all that is missing is named at once.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+source tests/support/jars.sh
 tools=$PWD/.cache/tools
 python=$PWD/.venv/bin/python
 export PATH=$tools/bin:$PATH
@@ -190,25 +191,6 @@ if [ ${#missing[@]} -gt 0 ]; then
     }
 fi
 
-# fetch POM TARGET REMEDY: the jars that a pom names, by Maven, into a directory that is not there.
-fetch() {
-    [ ! -d "$2" ] || return 0
-    echo "==> fetching the jars of ${2#.cache/} into $2 (once)"
-    mkdir -p .cache
-    # Fetched beside the target and renamed: an interrupted fetch leaves nothing that looks complete.
-    partial=$(mktemp -d .cache/partial.XXXXXX)
-    trap 'rm -rf "$partial"' EXIT
-    if ! mvn -B -q -f "tests/support/$1" dependency:copy-dependencies \
-        -DincludeScope=runtime -DoutputDirectory="$PWD/$partial" >"$partial/log" 2>&1; then
-        cat "$partial/log" >&2
-        echo "error: Maven could not fetch the jars (above); $3" >&2
-        exit 1
-    fi
-    rm "$partial/log"
-    chmod 755 "$partial"
-    mv -T "$partial" "$2"
-}
-
-fetch pom.xml "$kafka" "with a Kafka of your own, set KAFKA_HOME to its directory"
-fetch connector.pom.xml "$connector" "with jars of your own, set SLOTWHEEL_KAFKA_JARS to their directory"
-fetch clients.pom.xml "$clients" "without them no client is generated of openapi.json"
+fetch tests/support/pom.xml "$kafka" "with a Kafka of your own, set KAFKA_HOME to its directory"
+fetch tests/support/connector.pom.xml "$connector" "with jars of your own, set SLOTWHEEL_KAFKA_JARS to their directory"
+fetch tests/support/clients.pom.xml "$clients" "without them no client is generated of openapi.json"
