@@ -7,8 +7,9 @@ other load on the machine matters little. The transport and the client are the d
 also over two hours: then a spill opens 7200 files, and delivery ends a chunk at each slot.
 
 What is overdue leaves in full chunks. At a steady rate a chunk is what became due since the last
-one began: for each of ``--rates`` messages come in batches of 20 ms, and leave in chunks of
-``PACE_S`` where these have few rows, else of the 2 ms that an embedded topic takes to answer.
+one began: for each of ``--rates`` messages come in batches of 20 ms, and leave at the longest
+distance that the hand keeps between chunks (``delivery/pace.py``), or, where that is shorter, in
+chunks of the 2 ms that an embedded topic takes to answer.
 
 What ``--trace-retain`` and the records for Kafka cost stands besides; keys, which these messages do
 not have, add to it.
@@ -28,10 +29,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from slotwheel.delivery import pace
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.departures import KeptDepartures
 from slotwheel.delivery.embedded.sink import EmbeddedSink
-from slotwheel.delivery.hand import PACE_S
 from slotwheel.delivery.handover import hand_over
 from slotwheel.delivery.kafka.records import to_records
 from slotwheel.delivery.ports import DeliveryEvents
@@ -103,7 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
             span_ms = count * 1000 // rate
             make = [_batch(rows, chosen.value_bytes, span_ms, seed) for seed in range(20)]
             meter = Meter()
-            step_ms = int(PACE_S * 1000) if rate * _ANSWER_MS < 100_000 else _ANSWER_MS
+            longest_s = min(pace.LONGEST_S, pace.ROWS_MAX / rate)
+            step_ms = max(_ANSWER_MS, int(longest_s * 1000))
             _life(directory / f"rate-{rate}", make, count, meter, step_ms)
             _tell(report, meter, count, f"{rate:,} a second")
         report.end(chosen.json)

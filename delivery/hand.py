@@ -14,9 +14,7 @@ Rules
 - A sink that is down pauses everything and is asked again with growing pauses. Topics that are held
   back are delivered on the side (``held.py``).
 - ``allowed`` is asked again before each delivery: a deposed master may not deliver.
-- A chunk of one row costs nearly as much as one of a hundred. So after a chunk of few rows the next
-  one begins ``PACE_S`` after it at the earliest: at a moderate rate, what becomes due meanwhile
-  leaves together. A row that comes after a pause does not wait.
+- At a moderate rate what becomes due while the hand waits leaves together (``pace.py``).
 - When more topics fail than can be held back, the wheel pauses the main mark; the hand notices that
   it makes no progress and waits longer each time.
 """
@@ -35,6 +33,7 @@ from ..wheel.schema import times
 from .departures import DepartureKeeper
 from .handover import BatchOutcome, release
 from .held import HeldTopics
+from .pace import Pace
 from .ports import DeliveryEvents, DuePort
 from .semantics import AtLeastOnce, NotReady
 
@@ -42,10 +41,6 @@ log = logging.getLogger(__name__)
 
 WAIT_MAX_S = 0.1
 """The longest sleep, s: after it the clock is read again, in case it was set meanwhile."""
-PACE_S = 0.005
-"""From the begin of a chunk of few rows to that of the next one, s, at least."""
-_FEW_ROWS = 300
-"""Far below 500: beyond so many values NumPy gives the interpreter away in each call."""
 _BEHIND_MS = 1_000
 _REASONS_MAX = 20
 """Reasons for dead letters that are told one by one, of a chunk."""
@@ -99,6 +94,7 @@ class Hand:
         self._begins = Backoff()
         self._errors = Backoff(0.01, _ERROR_WAIT_MAX_S)
         self._pause_until_s = 0.0
+        self._pace = Pace()
         self._clock_alarm = False
         self._damage_alarm = ""
         """Text of the last alarm about damage; empty once rows can be read again."""
@@ -181,6 +177,7 @@ class Hand:
 
     def _main(self) -> bool:
         """Deliver one chunk of the main mark. Returns whether there may be another at once."""
+        began_s, spent_s = time.monotonic(), time.thread_time()
         now_ms = self._clock()
         try:
             chunk = self._wheel.next_chunk(now_ms)
@@ -205,13 +202,15 @@ class Hand:
             return True
         self.busy = True
         try:
-            return self._deliver(chunk)
+            delivered = self._deliver(chunk)
         finally:
             self.busy = False
+        next_s = self._pace.next_s(began_s, chunk.rows.num_rows, time.thread_time() - spent_s)
+        if not self._is_behind(chunk):
+            self._pause_until_s = max(self._pause_until_s, next_s)
+        return delivered
 
     def _deliver(self, chunk: Chunk) -> bool:
-        if chunk.rows.num_rows < _FEW_ROWS and not self._is_behind(chunk):
-            self._pause(PACE_S)
         try:
             if int(times(chunk.rows, "due").max()) > self._clock():
                 release(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.delivery import hand
+from slotwheel.delivery.pace import Pace
 from slotwheel.delivery.sink import Answer
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED
 from slotwheel.wheel.config import WheelConfig
@@ -57,20 +58,27 @@ def numbered(topic: str, count: int, first: int = 0) -> list[tuple[str, bytes]]:
     return [(topic, b"%d" % n) for n in range(first, first + count)]
 
 
-def test_at_a_moderate_rate_several_rows_leave_together(rig: Rig) -> None:
-    """One each millisecond: the next chunk begins a while after the last one."""
-    rig.start()
+def test_a_chunk_begins_no_earlier_than_its_pace_says(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row each millisecond, and chunks 5 ms apart."""
     began: list[float] = []
-    rig.scripted.before = lambda _rows, _trial: began.append(time.monotonic())
+
+    def note(_pace: Pace, began_s: float, _rows: int, _cost_s: float) -> float:
+        began.append(began_s)
+        return began_s + 0.005
+
+    monkeypatch.setattr(Pace, "next_s", note)
+    rig.start()
     rig.send(numbered("t", 400), range(200, 600))
     rig.wait(lambda: len(rig.scripted.taken) == 400)
-    assert len(began) <= (began[-1] - began[0]) / hand.PACE_S + 2
+    assert all(later - earlier >= 0.005 for earlier, later in itertools.pairwise(began))
 
 
 def test_old_rows_are_caught_up_with_without_a_pause(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hand, "PACE_S", 3600.0)
+    monkeypatch.setattr(Pace, "next_s", lambda *_: time.monotonic() + 3600)
     rig.send(numbered("t", 50), range(1_000, 51_000, 1_000))
     rig.clock.offset_ms += 60_000
     rig.start()
