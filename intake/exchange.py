@@ -127,6 +127,12 @@ class AppendExchange:
             and self._requests_bytes < self._wheel.config.batch_bytes_max
         )
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Of the batch that waits."""
+        waiting = self._waiting
+        return 0 if waiting is None or waiting.batch is None else waiting.nbytes
+
     # Reading
 
     def read(

@@ -47,9 +47,6 @@ BYTES_MAX = 64 << 10
 """Of a request, unless a single message may be larger; and such a one is told what is wrong with it
 up to twice its limit."""
 
-WAITING_BYTES_MAX = 64 << 20
-"""Of all requests that are not answered. With more, only those who wait for nothing are read."""
-
 OnPlainAnswer = Callable[["Request", bytes | None], None]
 """Takes the answer to a request: a whole frame; None: there is none to be sent."""
 
@@ -133,7 +130,6 @@ class PlainIntake:
         self._door = door
         self._taken: list[Request] = []  # to be appended in this turn
         self._waiting: list[Request] = []  # for room
-        self._nbytes = 0  # of all that are not answered
         self._done: deque[tuple[Sequence[PlainBatch], PlainAnswer]] = deque()
 
     @property
@@ -156,17 +152,7 @@ class PlainIntake:
         early = self._has_peers and command.acks == "1"
         one = Request.of(frame, command, answer, early=early, bytes_max=self.bytes_max)
         self._taken.append(one)
-        self._nbytes += one.nbytes
         return one
-
-    def answered(self, one: Request) -> None:
-        """It has its answer."""
-        self._nbytes -= one.nbytes
-
-    @property
-    def has_room(self) -> bool:
-        """Whether whoever waits for an answer may send one more."""
-        return self._nbytes < WAITING_BYTES_MAX
 
     def retry(self) -> None:
         """There may be room."""

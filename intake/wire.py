@@ -88,8 +88,8 @@ ACTION_THREADS = 32
 ACTIONS_MAX = 256
 """Actions that are carried out or wait for a thread, in all; ``_ACTIONS_EACH`` of a connection."""
 _ACTIONS_EACH = 8
-KEYED_BYTES_MAX = 16 << 20
-"""Of requests with keys of a connection, together."""
+_ROW_BYTES = 300
+"""What a plain row takes in memory besides its bytes, about."""
 _HEAD_BYTES = 16 << 10
 """Of a record batch message besides its buffers, at most."""
 _SEQUENCE_BYTES_MAX = 24
@@ -179,6 +179,7 @@ class WireIntake:
                 who_leaves,
                 self._broken,
                 connections_max=connections_max,
+                bytes_max=wheel.config.tail_bytes_max + self._body_max,
                 quiet_s=quiet_s,
             )
         except OSError:
@@ -295,17 +296,17 @@ class WireIntake:
             door=self._door,
         )
 
+    @property
+    def _body_max(self) -> int:
+        return received_bytes_max(self._wheel.config.batch_bytes_max) + _HEAD_BYTES
+
     def limits(self) -> dict[int, tuple[int, int]]:
-        body_max = received_bytes_max(self._wheel.config.batch_bytes_max) + _HEAD_BYTES
         rows = (_SEQUENCE_BYTES_MAX + 4, self._plain.bytes_max)
-        return {Kind.BATCH: (_SEQUENCE_BYTES_MAX, body_max), Kind.ROWS: rows, **ACTIONS}
+        return {Kind.BATCH: (_SEQUENCE_BYTES_MAX, self._body_max), Kind.ROWS: rows, **ACTIONS}
 
     @property
-    def has_plain_room(self) -> bool:
-        return self._plain.has_room
-
-    def plain_answered(self, request: Request) -> None:
-        self._plain.answered(request)
+    def batch_bytes_max(self) -> int:
+        return self._wheel.config.batch_bytes_max
 
     def take_plain(self, session: ClientSession, frame: Frame) -> Request:
         return self._plain.take(frame, session.command, session.answered_plain)
@@ -323,6 +324,12 @@ class WireIntake:
     def act(self, session: ClientSession, number: int, name: str, body: bytes) -> None:
         """Carry an action out, in another thread. Errors: ``SlotwheelError``."""
         fields = decode_json(body)
+        if self.server.full:
+            raise Overloaded(
+                "the node holds too much that others have sent, or do not read",
+                got=f"an action, {name[:80]!r}",
+                remedy="Try again in some seconds",
+            )
         if not self._places.acquire(blocking=False):
             raise Overloaded(
                 "too many requests are being answered",
@@ -394,8 +401,9 @@ class ClientSession:
         self._intake = intake
         self._counting = threading.Lock()
         self._acting = 0  # actions that are not answered
-        self._plain = self._keyed = self._keyed_bytes = 0  # plain requests that are not answered
-        self._results: deque[bytes] = deque()  # of actions, from their threads
+        self._plain = self._keyed = self._plain_bytes = 0  # plain requests that are not answered
+        self._results: deque[bytes] = deque()  # of actions, too, from their threads
+        self._results_bytes = 0
         self._used_s = time.monotonic()
 
     @property
@@ -408,9 +416,8 @@ class ClientSession:
         return (
             self._plain < IN_FLIGHT_MAX
             and self._keyed < REQUESTS_IN_FLIGHT_MAX
-            and self._keyed_bytes < KEYED_BYTES_MAX
+            and self._plain_bytes < self._intake.batch_bytes_max
             and self._acting < _ACTIONS_EACH
-            and (self._intake.has_plain_room or not self._waits)
             and (exchange is None or exchange.has_room)
         )
 
@@ -422,6 +429,11 @@ class ClientSession:
     @property
     def idle(self) -> bool:
         return not self._waits and (self.exchange is None or self.exchange.idle)
+
+    @property
+    def nbytes(self) -> int:
+        held = self._plain_bytes + self._results_bytes
+        return held if self.exchange is None else held + self.exchange.waiting_bytes
 
     @property
     def quiet_s(self) -> float:
@@ -455,10 +467,13 @@ class ClientSession:
             self.answered(encode_error(number, error))
 
     def answers(self) -> list[bytes]:
-        found = []
-        while self._results:
-            found.append(self._results.popleft())
+        found: list[bytes] = []
+        if self._results:
             self._used_s = time.monotonic()
+            with self._counting:
+                found += self._results
+                self._results.clear()
+                self._results_bytes = 0
         while self.exchange is not None and (answer := self.exchange.next_answer()) is not None:
             if answer[0] is not None:
                 found.append(encode_answer(answer[0]))
@@ -468,15 +483,19 @@ class ClientSession:
         """An action is done. From any thread."""
         with self._counting:
             self._acting -= 1
-        self._results.append(result)
+            self._give(result)
         self.connection.resolved()
 
     def answered_plain(self, request: Request, answer: bytes | None) -> None:
         self._count(request, -1)
-        self._intake.plain_answered(request)
         if answer is not None:
-            self._results.append(answer)
+            with self._counting:
+                self._give(answer)
         self.connection.resolved()
+
+    def _give(self, answer: bytes) -> None:
+        self._results.append(answer)
+        self._results_bytes += len(answer)
 
     def _count(self, request: Request, one: int) -> None:
         """``one`` request more under way, or if it is -1, less."""
@@ -484,7 +503,8 @@ class ClientSession:
             self._plain += one
         else:
             self._keyed += one
-            self._keyed_bytes += one * request.nbytes
+        rows = 0 if isinstance(request.rows, SlotwheelError) else len(request.rows)
+        self._plain_bytes += one * (request.nbytes + rows * _ROW_BYTES)
 
     def depose(self, error: NotMaster) -> None:
         """Errors: ``NotMaster``, which ends a connection that waits for nothing."""

@@ -188,6 +188,8 @@ class FrameReader:
         self._held = bytearray()
         self._at = 0  # what stands before it in ``_held`` was given out
         self._head = (0, b"")
+        self.waits_for = 0
+        """The size of a large body for which there was no room when ``next`` was called."""
         self._body: pa.Buffer | None = None  # a large one, that is not whole yet
         self._missing = _NOWHERE  # where the rest of it has to go
 
@@ -215,13 +217,20 @@ class FrameReader:
         return 0 if self._body is None else int(self._body.size)
 
     @property
+    def nbytes(self) -> int:
+        """What all takes in memory that was received and not given out."""
+        return len(self._held) + self.body_bytes
+
+    @property
     def between_frames(self) -> bool:
         """Whether nothing of a frame is there that is not whole."""
         whole = self._body is None and self._too_large is None
         return whole and len(self._held) == self._at
 
-    def next(self) -> Frame | None:
-        """The next frame, if it is whole."""
+    def next(self, body_bytes_max: int = 1 << 32) -> Frame | None:
+        """The next frame, if it is whole. ``body_bytes_max``: for a larger body than that, of which
+        only a part has come, there is no room just now."""
+        self.waits_for = 0
         if self._body is not None:
             if len(self._missing):
                 return None
@@ -260,6 +269,9 @@ class FrameReader:
             self._at = end
             return frame
         if ready >= metadata_bytes and body_bytes > _COPIED_BYTES_MAX:
+            if body_bytes > body_bytes_max:
+                self.waits_for = body_bytes
+                return None
             self._head = kind, bytes(self._held[begin:middle])
             self._body = pa.allocate_buffer(body_bytes)
             there = len(self._held) - middle

@@ -17,9 +17,13 @@ Rules
 - Connections are bounded in number. A client beyond the limit replaces the one that has stored
   nothing for longest, if that is ``quiet_s`` or more, or one of the address that has most of them,
   or it is refused. Peers are not counted: a node without peers is of no use to its clients.
-- Large frames of which a part has come are bounded in bytes, or ten thousand clients that send half
-  a batch each would fill the memory. When one more does not fit, the connection of which nothing
-  has come for longest is ended.
+- What is held of all connections together is bounded in bytes: frames of which a part has come,
+  those that wait for room in the wheel, answers that nobody reads. Or ten thousand clients that
+  send half a batch each would fill the memory. A large frame that does not fit waits unread for its
+  turn, so TCP stops its sender; of each connection some kB are read all the same, so that small
+  messages get through. Whoever lets others wait, because it does not go on with a frame or does not
+  read its answers, is ended after some seconds.
+- What a client sent before it closed its connection is done, whether it reads the answers or not.
 - A turn reads and answers so much of each connection at most: one that sends without end leaves the
   others their share.
 - An error of a connection ends that connection, after its last answers and with the reason.
@@ -61,8 +65,10 @@ HELLO_S = 10.0
 """How long, s, a connection may take for its hello."""
 THROWN_AWAY_MAX = 256 << 20
 """Of a body beyond its limit, so that whoever sends it gets an answer, and goes on."""
-UNFINISHED_BYTES_MAX = 1 << 30
-"""What large frames take in memory of which a part has come, in all."""
+SMALL_BYTES = 16 << 10
+"""So much of a connection may be held though there is no room for more."""
+STUCK_S = 10.0
+"""How long, s, a frame may take to come, or answers to be read, while others wait for the room."""
 _SCRATCH_BYTES = 256 << 10
 _READS_A_TURN = 4
 _ACCEPTED_A_TURN = 64
@@ -93,6 +99,10 @@ class Session(Protocol):
     @property
     def idle(self) -> bool:
         """Whether every frame that it took is answered."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds of frames, and of answers."""
 
     @property
     def quiet_s(self) -> float:
@@ -139,7 +149,11 @@ class Connection:
         self.session: Session | None = None
         self.out = _NOTHING
         self.last_word = b""  # sent after all answers, before it is closed
-        self.ended = False  # nothing more is read
+        self.ended = False  # nothing more of it is taken
+        self.left = False  # nothing more comes
+        self.lost = False  # nothing can be sent
+        self.counted = 0  # its bytes, as they stand in the server's sum
+        self.stuck_s = 0.0  # since when a frame, or what is sent, is on its way; 0: nothing is
         self.held = False  # the session's work of this turn will go on with it
         self.events = _READ
         self.began_s = time.monotonic()
@@ -149,11 +163,17 @@ class Connection:
         self._server.ready(self)
 
     @property
-    def reads(self) -> bool:
-        """Whether more of it is to be read."""
+    def takes(self) -> bool:
+        """Whether a frame more of it may be taken."""
         if self.ended or self.out:  # who reads no answers may ask nothing more
             return False
         return self.session is None or self.session.reads
+
+    @property
+    def nbytes(self) -> int:
+        """What is held of it."""
+        held = self.frames.nbytes + len(self.out)
+        return held if self.session is None else held + self.session.nbytes
 
     @property
     def idle(self) -> bool:
@@ -169,8 +189,9 @@ class Server:
     """Listens from construction until ``close``. One thread calls ``turn`` again and again, also
     after an exception, and once more after ``close``. ``port``: the real one.
 
-    ``broken``: called with what was no error of a connection, but a bug. Errors: ``OSError`` when
-    it cannot listen there.
+    ``bytes_max``: of what is held of all connections, besides ``SMALL_BYTES`` of each; more than a
+    single frame. ``broken``: called with what was no error of a connection, but a bug. Errors:
+    ``OSError`` when it cannot listen there.
     """
 
     def __init__(
@@ -183,6 +204,7 @@ class Server:
         broken: Callable[[Exception], None],
         *,
         connections_max: int,
+        bytes_max: int,
         quiet_s: float,
     ) -> None:
         self._greet = greet
@@ -190,11 +212,12 @@ class Server:
         self._who_leaves = who_leaves
         self._broken = broken
         self._connections_max = connections_max
+        self._bytes_max = bytes_max
         self._quiet_s = quiet_s
         self._connections: dict[int, Connection] = {}
         self._newcomers: dict[Connection, None] = {}  # in the order in which they came
-        self._unfinished: dict[Connection, int] = {}  # bytes; who got something last is the last
-        self._unfinished_bytes = 0
+        self._nbytes = 0  # held of all connections
+        self._queue: dict[Connection, int] = {}  # waits for room, for so many bytes; in order
         self._channels: set[Channel] = set()
         self._ready: deque[Connection] = deque()  # an answer may be ready
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
@@ -225,6 +248,11 @@ class Server:
     def open(self) -> int:
         """How many connections there are, without those that were handed over."""
         return len(self._connections)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more can be held."""
+        return self._nbytes >= self._bytes_max
 
     def sessions(self) -> list[Session]:
         found = [one.session for one in list(self._connections.values())]
@@ -273,6 +301,7 @@ class Server:
                     break
         self._work.work()
         self._answer_all()
+        self._give_room()
         self._end_the_silent()
         return 0.0
 
@@ -287,8 +316,8 @@ class Server:
             do(*given)
         except SlotwheelError as error:
             self._end(connection, error)
-        except OSError:  # the other side left; what was taken of it is done all the same
-            self.drop(connection)
+        except OSError:
+            self._lose(connection)
         except Exception as error:  # a bug, or memory
             self._broken(error)
             self.drop(connection)
@@ -308,8 +337,11 @@ class Server:
         if there:
             del self._connections[connection.sock.fileno()]
             self._newcomers.pop(connection, None)
-            self._poll.unregister(connection.sock)
-        self._unfinished_bytes -= self._unfinished.pop(connection, 0)
+            self._queue.pop(connection, None)
+            if not connection.lost:
+                self._poll.unregister(connection.sock)
+        self._nbytes -= connection.counted
+        connection.counted = 0
         connection.ended = True
         session, connection.session = connection.session, None
         if session is not None:
@@ -338,7 +370,7 @@ class Server:
 
     def _serve(self, connection: Connection, mask: int) -> None:
         if mask & _GONE:  # reported again and again, whether it is read or not
-            self.drop(connection)
+            self._lose(connection)
             return
         if mask & _WRITE:
             self.handle(connection, self._answer, connection)
@@ -380,6 +412,14 @@ class Server:
         self._looked_s = now_s
         for one in [one for one in self._newcomers if now_s - one.began_s > HELLO_S]:
             self.drop(one)
+        if not (self._queue or self.full):
+            return
+        for one in list(self._connections.values()):
+            stuck = 0 < one.stuck_s < now_s - STUCK_S and one.counted > SMALL_BYTES
+            if stuck and one.out:
+                self.drop(one)
+            elif stuck:
+                self._end(one, _too_slow())
 
     def _hello(self, connection: Connection, frame: Frame) -> None:
         serves = self._greet(connection, frame)
@@ -452,57 +492,48 @@ class Server:
     def _receive(self, connection: Connection) -> None:
         frames = connection.frames
         for _ in range(_READS_A_TURN):
-            if not connection.reads:
+            if not self._reads(connection):
                 return
             room = frames.room
             target = self._scratch if room is None else room
             if connection.session is None:
                 target = target[:HELLO_BYTES_MAX]
+            elif room is None and self.full:
+                target = target[: max(0, SMALL_BYTES - connection.nbytes)]
+                if not target:
+                    return
             try:
                 count = connection.sock.recv_into(target)
             except BlockingIOError:
                 return
+            except OSError:
+                self._lose(connection)
+                count = 0  # what had come before was read before
             if not count:
-                self._left(connection)
-                return
-            if room is None:
+                connection.left = True
+            elif room is None:
                 frames.feed(target[:count])
             else:
                 frames.received(count)
             self._read(connection)
-            self._count_unfinished(connection)
             if count < len(target):
                 return
 
-    def _count_unfinished(self, connection: Connection) -> None:
-        """Something of a frame has come, perhaps its end."""
-        if not self._has(connection):  # its frames are another thread's
-            return
-        nbytes = connection.frames.body_bytes
-        self._unfinished_bytes += nbytes - self._unfinished.pop(connection, 0)
-        if nbytes:
-            self._unfinished[connection] = nbytes
-        while self._unfinished_bytes > UNFINISHED_BYTES_MAX and len(self._unfinished) > 1:
-            stalled = next(iter(self._unfinished))
-            self._unfinished_bytes -= self._unfinished.pop(stalled)
-            error = Overloaded(
-                "too much of unfinished batches is kept",
-                got=f"more than {UNFINISHED_BYTES_MAX} bytes",
-                limit=UNFINISHED_BYTES_MAX,
-                remedy="Send it again. Send smaller batches, by fewer connections at a time",
-            )
-            stalled.frames = FrameReader(OF_NEWCOMER)  # frees what has come
-            self._end(stalled, error)
-
-    def _left(self, connection: Connection) -> None:
-        """The other side sends nothing more."""
-        connection.ended = True
-        if connection.done:
-            self.drop(connection)
+    def _reads(self, connection: Connection) -> bool:
+        """Whether more of it is to be received."""
+        waits = connection.left or connection in self._queue
+        return not waits and connection.takes and self._has(connection)
 
     def _read(self, connection: Connection) -> None:
         """Give the session what is there in whole frames, as far as it has room."""
-        while connection.reads and (frame := connection.frames.next()) is not None:
+        while connection.takes:
+            first = next(iter(self._queue), connection)  # a large frame waits for its turn
+            free = self._bytes_max - self._nbytes if first is connection else 0
+            frame = connection.frames.next(free)
+            if frame is None:
+                connection.ended = connection.left  # what comes behind the last frame is none
+                return
+            connection.stuck_s = 0.0
             if connection.session is None:
                 self._hello(connection, frame)
             else:
@@ -510,7 +541,45 @@ class Server:
 
     def _read_on(self, connection: Connection) -> None:
         self._read(connection)
+        if connection.lost and self._reads(connection):  # nothing else will say that there is more
+            self._receive(connection)
+            self._ready.append(connection)
         self._watch(connection)
+
+    def _lose(self, connection: Connection) -> None:
+        """The other side is gone. What it has sent is done all the same, and nobody answered."""
+        if self._has(connection) and not connection.lost:
+            connection.lost = True
+            self._poll.unregister(connection.sock)
+            self._ready.append(connection)
+
+    # Room
+
+    def _count(self, connection: Connection) -> None:
+        """Something may have been received, taken, or answered."""
+        nbytes = connection.nbytes
+        self._nbytes += nbytes - connection.counted
+        connection.counted = nbytes
+        if not (connection.out or connection.frames.body_bytes):
+            connection.stuck_s = 0.0
+        elif not connection.stuck_s:
+            connection.stuck_s = time.monotonic()
+        wanted = connection.frames.waits_for or int(nbytes >= SMALL_BYTES and self.full)
+        if wanted and connection.takes:
+            self._queue.setdefault(connection, wanted)
+        elif connection in self._queue:  # it has room, or waits for something else
+            del self._queue[connection]
+
+    def _give_room(self) -> None:
+        """To those that have waited for it longest."""
+        while self._queue:
+            first, wanted = next(iter(self._queue.items()))
+            if wanted > self._bytes_max - self._nbytes:
+                return
+            self.handle(first, self._read_on, first)
+            if self._queue.get(first) == wanted:  # whatever it waits for, others are served
+                self._queue[first] = self._queue.pop(first)
+                return
 
     # Answering
 
@@ -528,10 +597,6 @@ class Server:
             if not answers:
                 break
             connection.out = memoryview(b"".join(answers))
-        if connection.done:
-            self._leave_in_order(connection)
-            self.drop(connection)
-            return
         self._read_on(connection)
 
     def _leave_in_order(self, connection: Connection) -> None:
@@ -544,8 +609,16 @@ class Server:
                     break
 
     def _send(self, connection: Connection) -> None:
-        with contextlib.suppress(BlockingIOError):
-            connection.out = connection.out[connection.sock.send(connection.out) :] or _NOTHING
+        try:
+            sent = len(connection.out) if connection.lost else connection.sock.send(connection.out)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._lose(connection)
+            sent = len(connection.out)
+        connection.out = connection.out[sent:] or _NOTHING
+        if not connection.out:
+            connection.stuck_s = 0.0
 
     def _end(self, connection: Connection, error: SlotwheelError) -> None:
         """Nothing more is read; the other side gets the reason after all answers."""
@@ -553,14 +626,32 @@ class Server:
             connection.last_word = last_word(connection.frames.begin, error)
         else:
             connection.last_word = encode_error(WHOLE, error)
+        connection.frames = FrameReader(OF_NEWCOMER)  # frees what has come
         connection.ended = True
         self._ready.append(connection)
 
     def _watch(self, connection: Connection) -> None:
         """Wait for what can be done next: a full window is not read, so TCP stops the sender."""
-        if connection.held or not self._has(connection):  # it is watched again in a moment, or gone
+        if not self._has(connection):
             return
-        events = (_READ if connection.reads else 0) | (_WRITE if connection.out else 0)
+        if connection.done:
+            self._leave_in_order(connection)
+            self.drop(connection)
+            return
+        self._count(connection)
+        if connection.held or connection.lost:  # it is watched again in a moment, or never
+            return
+        reads = _READ if self._reads(connection) else 0
+        events = reads | (_WRITE if connection.out else 0)
         if events != connection.events:
             connection.events = events
             self._poll.modify(connection.sock, events)
+
+
+def _too_slow() -> Overloaded:
+    return Overloaded(
+        "too much is held of connections that do not go on",
+        got=f"a frame that has not come within {STUCK_S:g} s",
+        limit=f"{STUCK_S:g} s, while others wait for its room",
+        remedy="Send it again. Send smaller batches, by fewer connections at a time",
+    )

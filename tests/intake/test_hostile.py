@@ -296,7 +296,7 @@ def test_memory_returns_after_refusals(server: ServedIntake, wheel: FakeWheel) -
             RawClient(server, HELLO, encode_frame(Kind.BATCH, SEQUENCE, MIB), bytes(100_000))
             for _ in range(20)
         ]
-        eventually(lambda: server.server._unfinished_bytes == 20 * MIB)
+        eventually(lambda: server.server._nbytes >= 20 * MIB)
         for half in halves:
             half.close()
         eventually(lambda: server.server.open == 0)

@@ -24,16 +24,18 @@ from slotwheel.intake.ports import IntakeEvents
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import AddressInUse, InvalidMessage, NotRunning, from_wire
+from slotwheel.wheel.plain import encode_records
 from slotwheel.wheel.protocol import (
     IN_FLIGHT_MAX,
     AppendCommand,
     RefusedBatch,
     StoredBatch,
     encode_json,
+    encode_request,
     encode_sequence,
 )
 from slotwheel.wheel.request import RequestKey
-from slotwheel.wire.frames import Kind, decode_action, encode_hello
+from slotwheel.wire.frames import Kind, decode_action, encode_frame, encode_hello
 from support.exchange import Exchange, RawClient, action, action_frame, batch_frame, rows
 from support.fakewheel import FakeWheel
 from support.served import ServedIntake
@@ -704,3 +706,49 @@ def test_results_are_json_objects_of_this_version(exchange: Exchange) -> None:
     frame = exchange.frame()
     assert (frame.kind, decode_action(frame.metadata)) == (Kind.RESULT, (9, ""))
     assert json.loads(bytes(frame.body))["slotwheel"] == 1
+
+
+def test_what_a_client_sent_before_it_closed_is_stored(
+    server: ServedIntake, wheel: FakeWheel
+) -> None:
+    """Batches, and plain rows behind more actions than are carried out at a time."""
+    record = (now_ms(), b"t", None, None, b"plain", [])
+    body = encode_records([record])
+    sent = [action_frame("status", encode_json({}), number) for number in range(20)]
+    for number in range(20):
+        metadata = encode_request(number, None, 1)
+        sent.append(encode_frame(Kind.ROWS, metadata, len(body)) + body)
+        sent.append(batch_frame(rows(b"batch"), encode_sequence(number)))
+    with Exchange(server, AppendCommand(0)) as client:
+        client.send_bytes(b"".join(sent))
+    eventually(lambda: sorted(wheel.values()) == [b"batch"] * 20 + [b"plain"] * 20)
+    eventually(lambda: server.server.open == 0)
+
+
+def test_what_waits_for_room_is_bounded_for_all_clients_together(wheel: FakeWheel) -> None:
+    wheel.config = WheelConfig(batch_bytes_max=1 << 20, tail_bytes_max=4 << 20)
+    wheel.has_room.clear()
+    many = range(12)
+    with (
+        contextlib.closing(
+            ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=300, commit=wheel.commit)
+        ) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(Exchange(server, AppendCommand(n + 1))) for n in many]
+        frame = batch_frame(rows(bytes(900_000)), encode_sequence(0))
+        sending = [threading.Thread(target=one.send_bytes, args=[frame]) for one in clients]
+        for one in sending:
+            one.start()
+        eventually(lambda: len(server.server._queue) == len(many) - 5)
+        assert 4_500_000 <= server.server._nbytes <= 6_500_000
+        with Exchange(server) as other:
+            other.send_bytes(action_frame("status", encode_json({})))
+            assert other.frame().kind == Kind.RESULT
+        wheel.has_room.set()
+        for client in clients:
+            client.stored()
+        for one in sending:
+            one.join()
+        eventually(lambda: server.server._nbytes == 0)
+    assert len(wheel.values()) == len(many)

@@ -38,6 +38,10 @@ class EchoSession:
     def idle(self) -> bool:
         return not self.waiting
 
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self.waiting))
+
     def take(self, frame: Frame) -> None:
         number, name = decode_action(frame.metadata)
         if name == "wrong":
@@ -64,7 +68,7 @@ class EchoServer:
         self.made: list[EchoSession] = []
         self.wait_s = 0.25
         self._hello = hello
-        options = {"connections_max": 1000, "quiet_s": 3600.0, **options}
+        options = {"connections_max": 1000, "quiet_s": 3600.0, "bytes_max": 64 << 20, **options}
         self.server = Server("127.0.0.1", 0, self._greet, self, who_leaves, self._broken, **options)
         self.port = self.server.port
 

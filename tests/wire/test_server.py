@@ -25,8 +25,16 @@ from slotwheel.wire.frames import (
     encode_frame,
     encode_hello,
 )
-from slotwheel.wire.server import THROWN_AWAY_MAX
-from support.echoserver import BODY_MAX, WINDOW, EchoServer, echoing, refuse, serve_by
+from slotwheel.wire.server import SMALL_BYTES, THROWN_AWAY_MAX
+from support.echoserver import (
+    BODY_MAX,
+    WINDOW,
+    EchoServer,
+    EchoSession,
+    echoing,
+    refuse,
+    serve_by,
+)
 from support.exchange import RawClient, action_frame
 from support.waiting import eventually
 
@@ -207,7 +215,7 @@ def test_half_a_frame_and_gone_leaves_nothing() -> None:
             lambda: node.server.open == 1 and all(one.ended.is_set() for one in node.made[1:])
         )
         assert echo(good, b"good") == b"good"
-        eventually(lambda: node.server._unfinished_bytes == 0)
+        eventually(lambda: node.server._nbytes == 0)
 
 
 def test_who_does_not_read_its_answers_is_read_no_more_and_holds_up_nobody() -> None:
@@ -221,27 +229,139 @@ def test_who_does_not_read_its_answers_is_read_no_more_and_holds_up_nobody() -> 
         assert kept <= 2 * WINDOW + 1
 
 
-def test_unfinished_large_frames_are_bounded_and_the_one_that_stalls_longest_leaves(
+LARGE = encode_frame(Kind.ACTION, encode_action(1, "say"), BODY_MAX)
+FULL = 3 * BODY_MAX + BODY_MAX // 2
+
+
+def held(node: EchoServer) -> int:
+    """Large frames of which a part has come."""
+    return sum(one.connection.frames.body_bytes == BODY_MAX for one in node.made)
+
+
+def begin(client: RawClient, node: EchoServer, count: int) -> None:
+    client.send_bytes(LARGE + bytes(1000))
+    eventually(lambda: held(node) == count)
+
+
+def end(client: RawClient) -> None:
+    client.send_bytes(bytes(BODY_MAX - 1000))
+    assert bytes(client.frame().body) == bytes(BODY_MAX)
+
+
+def test_of_all_connections_together_no_more_is_held_than_the_limit() -> None:
+    with echoing(bytes_max=FULL) as node, ExitStack() as stack:
+        first, second, third, fourth, fifth = (
+            stack.enter_context(welcomed(node)) for _ in range(5)
+        )
+        for number, client in enumerate((first, second, third), 1):
+            begin(client, node, number)
+        for number, client in enumerate((fourth, fifth), 1):  # each waits for its turn, unread
+            client.send_bytes(LARGE + bytes(1000))
+            eventually(lambda: len(node.server._queue) == number)  # noqa: B023
+        assert held(node) == 3
+        assert node.server._nbytes < FULL
+        with welcomed(node) as other:
+            assert echo(other, b"small") == b"small"
+        end(second)
+        eventually(lambda: held(node) == 3)
+        assert node.made[3].connection.frames.body_bytes
+        end(fourth)
+        eventually(lambda: not node.server._queue)
+        for client in (first, third, fifth):
+            end(client)
+        eventually(lambda: node.server._nbytes == 0)
+
+
+def test_small_frames_are_held_up_to_the_limit_and_a_little_of_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server_module, "UNFINISHED_BYTES_MAX", 3 * BODY_MAX)
-    head = encode_frame(Kind.ACTION, encode_action(1, "say"), BODY_MAX)
-    with echoing() as node, ExitStack() as stack:
-        clients = [stack.enter_context(welcomed(node)) for _ in range(4)]
-        for number, client in enumerate(clients[:3], 1):
-            client.send_bytes(head + bytes(1000))
-            eventually(lambda: len(node.server._unfinished) == number)  # noqa: B023
-        clients[0].send_bytes(bytes(1000))  # it goes on
-        moved = node.made[0].connection
-        eventually(lambda: next(reversed(node.server._unfinished), None) is moved)
-        clients[3].send_bytes(head + bytes(1000))
-        assert isinstance(clients[1].error(), Overloaded)
-        assert clients[1].ended()
-        assert node.server._unfinished_bytes == 3 * BODY_MAX
-        for client, sent in ((clients[0], 2000), (clients[2], 1000), (clients[3], 1000)):
-            client.send_bytes(bytes(BODY_MAX - sent))
-            assert bytes(client.frame().body) == bytes(BODY_MAX)
-        eventually(lambda: node.server._unfinished_bytes == 0)
+    """Of connections whose window is full."""
+    monkeypatch.setattr(EchoSession, "reads", property(lambda self: self.taken < 1))
+    many = b"".join(action_frame("say", bytes(1000)) for _ in range(300))
+    with echoing(bytes_max=BODY_MAX) as node, ExitStack() as stack:
+        clients = [stack.enter_context(welcomed(node)) for _ in range(20)]
+        for client in clients:
+            client.send_bytes(many)
+        for client in clients:
+            assert bytes(client.frame().body) == bytes(1000)
+        eventually(lambda: all(one.taken for one in node.made))
+        most = [one.connection.nbytes for one in node.made]
+        assert sum(most) <= BODY_MAX + (256 << 10) + len(clients) * (SMALL_BYTES + 1100)
+        assert min(most) <= SMALL_BYTES + 1100 < max(most)
+
+
+@pytest.mark.parametrize("how", ["silent", "drips", "deaf"])
+def test_who_lets_others_wait_for_room_is_ended_after_some_seconds(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(server_module, "STUCK_S", 0.5)
+    monkeypatch.setattr(server_module, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(EchoSession, "limits", {Kind.ACTION: (64, 8 * BODY_MAX)})
+    with echoing(bytes_max=9 * BODY_MAX) as node, welcomed(node) as bad, welcomed(node) as good:
+        large = 8 * BODY_MAX
+        head = encode_frame(Kind.ACTION, encode_action(1, "say"), large)
+        bad.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        bad.send_bytes(head + bytes(large if how == "deaf" else 1000))
+        eventually(lambda: node.server._nbytes > large // 2)
+        good.send_bytes(head)
+        going_on = threading.Event()
+
+        def drip() -> None:
+            while not going_on.wait(0.02):
+                bad.send_bytes(b"x")
+
+        dripping = threading.Thread(target=drip)
+        if how == "drips":
+            dripping.start()
+        good.send_bytes(bytes(large))
+        assert len(good.frame().body) == large
+        going_on.set()
+        if how == "drips":
+            dripping.join()
+        elif how == "silent":
+            error = bad.error()
+            assert isinstance(error, Overloaded)
+            assert "smaller batches" in error.remedy
+        eventually(lambda: node.server.open == 1)
+        assert node.alarms == []
+
+
+def say_goodbye(client: RawClient) -> None:
+    client.socket.shutdown(socket.SHUT_WR)
+
+
+def close_with_answers_unread(client: RawClient) -> None:
+    assert client.socket.recv(1, socket.MSG_PEEK)
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("go", "size"),
+    [
+        (say_goodbye, 10),
+        (say_goodbye, BODY_MAX // 2),
+        (RawClient.close, 10),
+        (RawClient.close, 2000),
+        (close_with_answers_unread, 2000),
+    ],
+)
+def test_what_was_sent_before_the_end_is_done(go: Callable[[RawClient], None], size: int) -> None:
+    """More than the window. By ``close`` a client's kernel drops what the node's has not received
+    yet, once an answer comes: no node could do that."""
+    many = 5 * WINDOW + 1
+    with echoing(bytes_max=FULL) as node:
+        with RawClient(node, HELLO) as client:
+            client.send_bytes(b"".join(action_frame("say", bytes(size)) for _ in range(many)))
+            go(client)
+            if go is say_goodbye:
+                assert client.frame().kind == Kind.WELCOME
+                assert [len(client.frame().body) for _ in range(many)] == [size] * many
+                assert client.ended()
+        eventually(lambda: node.made and node.made[0].taken == many)
+        eventually(lambda: node.server.open == 0)
+        assert node.made[0].ended.wait(10)
+        assert node.server._nbytes == 0
+        assert node.alarms == []
 
 
 def test_one_beyond_the_limit_is_refused_until_another_one_is_gone() -> None:
