@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-Call = tuple[Callable[..., object], tuple[Any, ...]]
+_Call = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Pool:
@@ -22,7 +22,7 @@ class Pool:
     def __init__(self, threads_max: int, name: str) -> None:
         self._threads_max = threads_max
         self._name = name
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._counting = threading.Lock()
         self._under_way = 0  # calls that wait for a thread, or have one
         self.started = 0

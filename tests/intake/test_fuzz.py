@@ -21,9 +21,11 @@ import psutil
 import pytest
 
 from slotwheel import Client
-from slotwheel.replication.rules.messages import Ack, Heartbeat, RequestVote
+from slotwheel.replication.rules.messages import Ack, Append, EntryMeta, Heartbeat, RequestVote
 from slotwheel.replication.transport import encoding
-from slotwheel.replication.transport.handshake import LANES, Greeting
+from slotwheel.replication.transport.handshake import BULK, CONTROL, LANES, SNAPSHOT, Greeting
+from slotwheel.wheel.journal.entry import Entry, EntryKind, EntryPart, with_parts
+from slotwheel.wheel.peers.snapshot_request import HeldSlot, SnapshotRequest
 from slotwheel.wheel.plain import encode_records
 from slotwheel.wheel.protocol import (
     ACTIONS,
@@ -33,8 +35,10 @@ from slotwheel.wheel.protocol import (
     encode_request,
     encode_sequence,
 )
+from slotwheel.wheel.request import RequestKey
 from slotwheel.wire.frames import Kind, encode_frame, encode_hello
 from support.exchange import action_frame, batch_frame, rows
+from support.mailboxes import entries_from
 from support.nodeprocess import NodeProcess, run_cli
 from support.ports import free_address
 from support.waiting import now_ms
@@ -56,10 +60,12 @@ def client_frames(rng: Random) -> list[bytes]:
         for _ in range(rng.randint(1, 5))
     ]
     body = encode_records(plain)
-    metadata = encode_request(rng.randrange(1 << 20), None, len(plain))
+    sequence = rng.randrange(1 << 20)
+    key = rng.choice([None, RequestKey.of(f"key {sequence}", body)])
+    metadata = encode_request(sequence, key, len(plain))
     return [
-        batch_frame(batch, encode_sequence(rng.randrange(1 << 20))),
-        encode_frame(Kind.ROWS, metadata, len(body)) + body,
+        batch_frame(batch, encode_sequence(sequence, key)),
+        whole(Kind.ROWS, metadata, body),
         # Not the one that a real operator may want: it would do what it says.
         action_frame(rng.choice([name for name in ACTIONS if name != STEP_DOWN]), encode_json({})),
     ]
@@ -67,6 +73,16 @@ def client_frames(rng: Random) -> list[bytes]:
 
 def client_hello(rng: Random) -> bytes:
     return encode_hello(AppendCommand(rng.randrange(1, 1 << 60)).encode())
+
+
+def whole(kind: int, metadata: bytes = b"", body: bytes = b"") -> bytes:
+    return encode_frame(kind, metadata, len(body)) + body
+
+
+def of_two_callers(index: int, epoch: int) -> Entry:
+    """Rows of two callers, in one entry."""
+    payload = with_parts(b"two rows", [EntryPart(5, 0, 1), EntryPart(7, 0, 1)])
+    return Entry(EntryKind.ROWS, epoch, index, index, 2, 0, -1, payload)
 
 
 def changed(frame: bytes, rng: Random) -> bytes:
@@ -149,22 +165,35 @@ def test_a_peers_frames(tmp_path: Path, count: int, figure: Figure) -> None:
         said = Greeting("default", "b", "a", "1" * 16, store, peers, lane=lane, promise_ms=1000)
         return encode_hello(said.encode())
 
-    messages = [
+    entries = [*entries_from(1, 2, epoch=3), of_two_callers(3, epoch=3)]
+    append = Append("b", "a", store, 3, 0, 0, (EntryMeta(3),) * 3, 0, 0.0)
+    bulk = encoding.encode(append), b"".join(encoding.pack_entries(entries))
+    small = [
         RequestVote("b", "a", store, 3, 0, 0, pre=True),
         Heartbeat("b", "a", store, 3, 0, 0.0),
         Ack("b", "a", store, 3, 0, 0, voter=True),
     ]
+    held = SnapshotRequest({n: HeldSlot(n, n) for n in range(rng.randint(0, 9))}).encode()
+
+    def frame(lane: str) -> bytes:
+        if rng.random() < 0.1:
+            lane = rng.choice(LANES)
+        if rng.random() < 0.1:
+            return whole(Kind.BEAT)
+        if lane == CONTROL:
+            return whole(Kind.MESSAGE, encoding.encode(rng.choice(small)))
+        if lane == BULK:
+            return whole(Kind.MESSAGE, *bulk)
+        return whole(Kind.REQUEST, b"", held if lane == SNAPSHOT else rng.randbytes(16))
+
     with NodeProcess(tmp_path / "data", "--listen", peers["a"], "--node-id", "a", *own) as node:
         first_mb = 0.0
         for number in range(0, count, _EACH):
-            frames = []
-            for _ in range(_EACH):
-                header = encoding.encode(rng.choice(messages))
-                kind = rng.choice([Kind.MESSAGE, Kind.MESSAGE, Kind.BEAT, Kind.REQUEST])
-                body = rng.randbytes(rng.choice([0, 0, 16, 64]))
-                metadata = header if kind == Kind.MESSAGE else b""
-                frames.append(changed(encode_frame(kind, metadata, len(body)) + body, rng))
-            said = hello(rng.choice(LANES))
+            lane = rng.choice(LANES)
+            frames = [changed(frame(lane), rng) for _ in range(_EACH)]
+            if lane != BULK:  # whole entries would be stored: this peer could be the master
+                frames = [frame(lane) if rng.random() < 0.5 else one for one in frames]
+            said = hello(lane)
             send(peers["a"], changed(said, rng) if rng.random() < 0.1 else said, frames)
             if number == count // 10:
                 first_mb = megabytes(node)
@@ -173,3 +202,5 @@ def test_a_peers_frames(tmp_path: Path, count: int, figure: Figure) -> None:
         assert grown_mb < GROWTH_MB
         assert "Traceback" not in node.log_text()
         assert run_cli("status", "--node", peers["a"]).returncode == 0
+    verified = run_cli("verify", tmp_path / "data")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
