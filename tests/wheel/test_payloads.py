@@ -7,12 +7,22 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.journal.payloads import encode_input
+from slotwheel.wheel.errors import Damaged, UnsupportedVersion
+from slotwheel.wheel.journal.entry import (
+    PARTS_VERSION,
+    Entry,
+    EntryKind,
+    EntryPart,
+    decode_entry,
+    with_parts,
+)
+from slotwheel.wheel.journal.payloads import decode_rows, encode_input
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import INPUT, PAYLOAD, times
 from slotwheel.wheel.tail import tail
@@ -117,3 +127,30 @@ def test_the_transports_memory_is_not_kept(tmp_path: Path) -> None:
         node.sync()
         assert pa.total_allocated_bytes() - before < 200_000
         assert [future.result(0).due.tolist() for future in futures] == [[NOW + 500]] * 3
+
+
+def rows_of(values: list[bytes]) -> pa.RecordBatch:
+    absent: list[None] = [None] * len(values)
+    batch = from_columns(
+        [NOW] * len(values), ["t"] * len(values), absent, absent, values, [()] * len(values)
+    )
+    return check_input(batch, WheelConfig(), NOW)
+
+
+@pytest.mark.parametrize("value", [b"v", b"x" * 60 + b"SWPT", b"\1\0\0\0SWPT" * 8])
+def test_any_other_version_of_an_entry_is_noticed(value: bytes) -> None:
+    """It is not covered by the CRC. Rows may end like a table of parts."""
+    payload = encode_input(rows_of([value] * 2), NOW).payload
+    two = with_parts(payload, [EntryPart(7, 4, 1), EntryPart(9, 0, 1)])
+    for entry in (
+        Entry(EntryKind.ROWS, 1, 1, 0, 2, 7, 4, payload),
+        Entry(EntryKind.ROWS, 1, 1, 0, 2, 0, -1, two, version=PARTS_VERSION),
+    ):
+        data = bytearray(b"".join(map(bytes, entry.encode())))
+        for version in (*range(256), 256 + entry.version, 0xFFFF):
+            data[4:6] = version.to_bytes(2, "little")
+            if version == entry.version:
+                assert decode_rows(decode_entry(data, "x", 0), "x").num_rows == 2
+            else:
+                with pytest.raises((Damaged, UnsupportedVersion), match=r"version|several callers"):
+                    decode_rows(decode_entry(data, "x", 0), "x", full=bool(version % 2))

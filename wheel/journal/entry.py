@@ -133,6 +133,11 @@ class Entry:
         """The payload without the table of parts."""
         return self.payload if self.version == ENTRY_VERSION else _split(self.payload)[0]
 
+    @property
+    def ends_like_parts(self) -> bool:
+        """Whether its last bytes could be those of a table of parts, whatever its version says."""
+        return bytes(memoryview(self.payload)[-len(_TABLE_MAGIC) :]) == _TABLE_MAGIC
+
     def encode(self) -> list[Bytes]:
         """The shipped part: ``[header of 64 bytes, payload]``, the payload not copied.
 

@@ -17,7 +17,7 @@ from ..errors import Damaged
 from ..files import Bytes
 from ..rows import from_numpy, no_cancels
 from ..schema import PAYLOAD, TIME, Int64s, times
-from .entry import Entry
+from .entry import ENTRY_VERSION, Entry
 from .segment import STORE_ID_BYTES
 
 _FEW_PLAIN_ROWS = 8
@@ -119,6 +119,8 @@ def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatc
     """
     try:
         payload = pa.py_buffer(entry.batch)
+        if entry.version == ENTRY_VERSION and entry.ends_like_parts:
+            _check_filled(payload)
         if full:
             rows = plain_rows(payload, PAYLOAD)
             rows.validate(full=True)
@@ -129,6 +131,16 @@ def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatc
     if rows.num_rows != entry.count:
         raise Damaged(where, 0, expected=f"{entry.count} rows", found=f"{rows.num_rows} rows")
     return rows
+
+
+def _check_filled(payload: pa.Buffer) -> None:
+    """The version is outside of the CRC. Where it was changed from 2 to 1, the rows are sound, and
+    whose they are would be forgotten: whoever sent them could have them stored twice. Errors:
+    ``ValueError``; those of Arrow."""
+    metadata_bytes = int.from_bytes(payload[4:8].to_pybytes(), "little")
+    rest = payload.size - 8 - metadata_bytes - pa.ipc.read_message(payload).body.size
+    if rest:
+        raise ValueError(f"version 1, and {rest} bytes behind the rows, as a version 2 has them")
 
 
 def decode_config(entry: Entry, where: str) -> dict[str, Any]:
