@@ -27,33 +27,33 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..intake.agreeing import acknowledge_unread
 from ..intake.delay_topic import DelayTopicIntake
 from ..intake.sources import SourceTable
 from ..intake.wire import WireIntake, check_free
-from ..replication.status import missing_votes
+from ..replication.rules.group import Group
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import AddressInUse
 from ..wheel.files import DirectoryLock, OsFiles
-from ..wheel.peers.peer import PeerWheel
 from . import budget, descriptors, work
 from .clock import NodeClock, OperatedClock
 from .config import NodeConfig, with_port
 from .damage import Damage, remedy_of
 from .events import NodeEvents
 from .gateway import GatewayProcess
-from .healing import Healing
 from .health import HealthServer, pages_of
 from .logs import event
 from .master import MasterThreads
 from .metrics import Metrics, Scrape
 from .opening import open_wheel
-from .peer import PeerNode
 from .policies import GroupPolicies
 from .sinks import WaysOut
 from .threads import Threads
+
+if TYPE_CHECKING:
+    from .peer import PeerNode
 
 log = logging.getLogger("slotwheel.node")
 
@@ -204,19 +204,8 @@ class Node:
         threads.watch(lambda: slot_files.archive.failing)
         threads.watch(lambda: self.events.departures.failing)
         threads.loop("scrubber", self._damage.turn)
-        if isinstance(wheel, PeerWheel):
-            group = self.config.group()
-            assert group is not None, "a wheel among peers has a group"
-            self._peers = PeerNode(
-                group,
-                wheel,
-                clock,
-                self.events,
-                self._start_master,
-                self._on_fatal,
-            )
-            threads.loop("roles", self._peers.turn)
-            self._damage.heal = Healing(wheel, self._peers.driver, group.others).turn
+        if (group := self.config.group()) is not None:
+            self._start_peers(group)
         else:
             assert wheel.dispatcher is not None, "alone, a node is its own master"
             self._single = self._start_master(wheel.dispatcher)
@@ -231,6 +220,20 @@ class Node:
             threads.loop("sink-check", check.turn)
         if self._out.book is not None:
             threads.loop("topic-book", self._out.book.turn)
+
+    def _start_peers(self, group: Group) -> None:
+        # Replication is a tenth of the time to start, and a node alone has none.
+        from ..wheel.peers.peer import PeerWheel
+        from .healing import Healing
+        from .peer import PeerNode
+
+        wheel = self.wheel
+        assert isinstance(wheel, PeerWheel), "a group has a wheel among peers"
+        self._peers = peers = PeerNode(
+            *(group, wheel, self._clock, self.events), self._start_master, self._on_fatal
+        )
+        self._threads.loop("roles", peers.turn)
+        self._damage.heal = Healing(wheel, peers.driver, group.others).turn
 
     def _start_master(self, dispatcher: Dispatcher) -> MasterThreads:
         return MasterThreads(
@@ -343,8 +346,8 @@ class Node:
         reasons = []
         if self.events.sink_problem is not None:
             reasons.append(f"the sink cannot be reached: {self.events.sink_problem}")
-        if self._peers is not None and not (group := self._peers.status())["master"]:
-            reasons.append(f"no master is known: {missing_votes(group) or 'peers elect one'}")
+        if self._peers is not None:
+            reasons += self._peers.unready()
         if self._sources is not None:
             reasons += self._sources.unready()
         reasons += sorted(set(self._out.sink.problems.values()))[:1]

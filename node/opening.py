@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from ..wheel.errors import Damaged
 from ..wheel.files import Files
-from ..wheel.peers.peer import PeerWheel
 from ..wheel.state import LmdbState
 from ..wheel.switch import set_aside
 from ..wheel.wheel import Wheel
@@ -47,7 +46,11 @@ def open_wheel(
 
 
 def _open(config: NodeConfig, files: Files, clock: Callable[[], int]) -> Wheel:
-    kind = PeerWheel if config.peers else Wheel
+    kind = Wheel
+    if config.peers:
+        from ..wheel.peers.peer import PeerWheel
+
+        kind = PeerWheel
     state = LmdbState(config.data)
     try:
         if isinstance(clock, NodeClock):

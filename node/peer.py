@@ -20,6 +20,7 @@ from typing import Any
 
 from ..replication.driver import Driver
 from ..replication.rules.group import Group
+from ..replication.status import missing_votes
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.peers.peer import PeerWheel
 from .events import NodeEvents
@@ -114,3 +115,10 @@ class PeerNode:
 
     def status(self) -> dict[str, Any]:
         return self.driver.status()
+
+    def unready(self) -> list[str]:
+        """Why the group does not serve now; empty if it does."""
+        group = self.status()
+        if group["master"]:
+            return []
+        return [f"no master is known: {missing_votes(group) or 'peers elect one'}"]

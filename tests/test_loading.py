@@ -23,6 +23,11 @@ _COMMON = ("pandas.core", "pyspark", *_CLIENTS_OF_KAFKA, *_OF_THE_GATEWAY)
 _ARROW = ("numpy", "pyarrow", "crc32c")
 _NETWORK = ("asyncio", "http.client", "ssl", "prometheus_client")
 _OTHERS = ("lmdb", "rich", "slotwheel.node", "slotwheel.reading", "slotwheel.replication")
+_OF_OTHER_NODES = (
+    "slotwheel.client.client",
+    "slotwheel.replication.driver",
+    "slotwheel.wheel.peers",
+)
 _CALL = """
 from slotwheel.cli.main import main
 try:
@@ -94,8 +99,8 @@ def test_a_node_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
         node.signal()
         busy = _imported(node)
     assert "pyarrow.lib" in empty
-    assert not _within(empty, (*_COMMON, "slotwheel.client.client", "pyarrow.compute"))
-    assert not _within(busy, (*_COMMON, "slotwheel.client.client"))
+    assert not _within(empty, (*_COMMON, *_OF_OTHER_NODES, "pyarrow.compute"))
+    assert not _within(busy, (*_COMMON, *_OF_OTHER_NODES))
 
 
 def test_no_module_of_a_node_takes_arrows_memory_before_the_node_has_chosen_an_allocator() -> None:

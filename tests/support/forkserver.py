@@ -48,6 +48,8 @@ _USED_BY = {
         "slotwheel.delivery.kafka.kafka_python",
         "slotwheel.intake.confluent_reader",
         "slotwheel.intake.kafka_reader",
+        "slotwheel.node.healing",
+        "slotwheel.node.peer",
     ),
     "gateway": ("slotwheel.gateway.rest.kafka_cluster", "slotwheel.gateway.server"),
 }
