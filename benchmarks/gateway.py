@@ -1,8 +1,8 @@
 """What does a message over HTTP cost: single ones, from few and from many connections, and many.
 
 Each request waits until its message is durable. Beside it, in the same run on the same cores: Redis
-(``appendfsync always``, one ZADD a message from as many connections), by its own load generator;
-and the same single messages by the client, each caller with a connection of its own.
+(``appendfsync always``, one ZADD a message from as many connections), by its own load generator.
+The same single messages by the client: ``benchmarks.single``.
 
     python -m benchmarks.gateway [--seconds 8] [--connections 64,1000] [--idle 5000]
 
@@ -22,16 +22,14 @@ from typing import Any, Self
 
 import psutil
 
-from . import single
 from ._node import BenchNode
 from .harness import Report, data_directory, options, raw_write_rate
 from .servers.redis import Redis
 from .servers.server import Missing, program
 
 _ESTIMATE = (
-    "a request costs the gateway's one thread 70 us of HTTP and 20 us of ours, the node 10 to 30 us"
-    " and wrk 20 us: two cores are full at 8,000 to 10,000 a second; a sync serves all that came"
-    " meanwhile"
+    "a request costs the gateway's one thread 40 us of HTTP and of ours, the node 10 to 30 us and"
+    " wrk 20: two cores are full at 20,000 a second; a sync serves all that came meanwhile"
 )
 _VALUE_BYTES = 100
 _MANY = 500
@@ -68,15 +66,14 @@ def main(arguments: list[str] | None = None) -> int:
             gateway.load(directory, 8, 1.0, one)  # imports, policies, connections
             for text in chosen.connections.split(","):
                 count, who = int(text), f"{text} connections"
-                goal = {64: ">= 8,000", 1000: ">= 6,000"}.get(count, "")
-                rate = _tell(report, who, gateway, directory, count, seconds, goal)
+                rate = _tell(report, who, gateway, directory, count, seconds)
                 if count == 64 and redis:
-                    report.ratio("64 connections to Redis", rate, redis, ">= 0.8")
+                    report.ratio("64 connections to Redis", rate, redis)
             before = gateway.rss
             opened = [socket.create_connection(gateway.place) for _ in range(idle)]
             time.sleep(1.0)
             grown = (gateway.rss - before) / (1 << 20)
-            report.figure(f"{idle} idle connections, MiB", grown, f"{grown:.0f}", "<= 150")
+            report.figure(f"{idle} idle connections, MiB", grown, f"{grown:.0f}")
             who = f"64 connections beside {idle} idle ones"
             _tell(report, who, gateway, directory, 64, seconds)
             for each in opened:
@@ -84,11 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
             many = json.dumps([json.loads(one)] * _MANY)
             found = gateway.load(directory, 8, seconds, many)
             rate = _MANY * found["requests"] / found["seconds"]
-            report.figure(f"messages/s, {_MANY} a request", rate, f"{rate:,.0f}", ">= 120,000")
+            report.figure(f"messages/s, {_MANY} a request", rate, f"{rate:,.0f}")
             report.figure(f"{_MANY} a request, errors", found["errors"], f"{found['errors']}")
-            waits = single._measure(gateway.node.address, 64, seconds, _VALUE_BYTES)
-            rate = len(waits) / seconds
-            report.figure("messages/s, 64 clients", rate, f"{rate:,.0f}")
         report.end(chosen.json)
     return 0
 
@@ -104,16 +98,14 @@ def _tell(
     directory: Path,
     count: int,
     seconds: float,
-    goal: str = "",
 ) -> float:
     cpu_s, node_s = gateway.cpu_s, gateway.node.cpu_s
     found = gateway.load(directory, count, seconds, _message())
     requests = max(1, found["requests"])
     rate = float(requests / found["seconds"])
-    report.figure(f"messages/s, {who}", rate, f"{rate:,.0f}", goal)
+    report.figure(f"messages/s, {who}", rate, f"{rate:,.0f}")
     report.figure(f"p50, {who}, ms", found["p50"], f"{found['p50']:.1f}")
-    p99_goal = "<= 40" if goal and count == 64 else ""
-    report.figure(f"p99, {who}, ms", found["p99"], f"{found['p99']:.1f}", p99_goal)
+    report.figure(f"p99, {who}, ms", found["p99"], f"{found['p99']:.1f}")
     if found["errors"]:
         report.figure(f"errors, {who}", found["errors"], f"{found['errors']}")
     for name, spent in (("gateway", gateway.cpu_s - cpu_s), ("node", gateway.node.cpu_s - node_s)):

@@ -7,6 +7,8 @@ starts it again. Restart is from the start of the process until it listens; impo
 is shown apart, because it is the same for an empty directory. Lateness is that of what became due
 during the rest, judged by the topic. Each time the node's counts have to be those of the clients.
 
+With ``--rows 0``: an empty node alone.
+
     python -m benchmarks.pending --rows 100000000 [--rest 15]
 """
 
@@ -62,8 +64,10 @@ def run(report: Report, directory: Path, rows: int, rest: float) -> None:
     for _ in range(2):  # the second start finds the byte code that the first one made
         with BenchNode(directory / "empty") as empty:
             imports_s, rss = empty.ready_s, empty.rss
-    report.figure("start with nothing pending, s", imports_s, f"{imports_s:.2f}", "<= 0.6")
-    report.figure("resident with nothing pending, MB", rss / 1e6, f"{rss / 1e6:.0f}", "<= 90")
+    report.figure("start with nothing pending, s", imports_s, f"{imports_s:.2f}")
+    report.figure("resident with nothing pending, MB", rss / 1e6, f"{rss / 1e6:.0f}")
+    if not rows:
+        return
     data, pending = directory / "data", 0
     rss_peak, resident = 0, []
     node = BenchNode(data).__enter__()

@@ -15,13 +15,19 @@ from dataclasses import dataclass
 class Run:
     """One benchmark with its options. ``about_s``: what one run takes, all included, measured on
     two idle cores. ``repeats``: 3 for what has a goal, where the hour allows it; fewer for what
-    takes long, one for what has none."""
+    takes long, one for what has none. ``group``: what ``--only`` names together with others."""
 
     name: str
     module: str
     about_s: int
     options: tuple[str, ...] = ()
     repeats: int = 1
+    group: str = ""
+
+    @property
+    def names(self) -> set[str]:
+        """``--only`` finds it by any of them."""
+        return {self.name, self.module, self.group} - {""}
 
     def arguments(self, *, quick: bool = False) -> list[str]:
         return [*self.options, *(["--quick"] if quick else [])]
@@ -42,6 +48,8 @@ def _ingest(name: str, *options: str, seconds: int = 10, repeats: int = 1) -> Ru
     return Run(name, "ingest", about_s, ("--seconds", str(seconds), *options), repeats)
 
 
+CALLERS = "callers"
+"""Programs that wait, beside other delay queues: ``python -m benchmarks.suite --only callers``."""
 _TO_KAFKA = ("--sink", "confluent", "--rate", "50000", "--seconds", "10")
 
 # The most disk at one time is that of 100 M pending messages in slot files, 17 GB, and a journal of
@@ -60,7 +68,8 @@ SUITE = (
     _ingest("ingest, four clients", "--clients", "4"),
     # Short: after ten seconds delivery would begin, and this is about the intake.
     _ingest("ingest, due within 10 s", "--span-s", "10", seconds=8),
-    Run("single sends", "single", 52, repeats=3),
+    Run("single sends", "single", 35, ("--seconds", "5"), 3, CALLERS),
+    Run("HTTP", "gateway", 40, ("--connections", "64", "--seconds", "5"), 2, CALLERS),
     Run("burst, embedded", "burst", 32),
     Run("burst of a million, embedded", "burst", 40, ("--messages", "1000000"), 3),
     Run("burst, kafka-python", "burst", 66, ("--sink", "kafka-python"), 2),
@@ -82,6 +91,7 @@ SUITE = (
     Run("lateness at 100,000/s", "lateness", 44, ("--rate", "100000", "--seconds", "20"), 3),
     Run("lateness into Kafka at 50,000/s", "lateness", 45, _TO_KAFKA, 3),
     Run("highest rate into Kafka", "highest", 180),
+    Run("empty node", "pending", 6, ("--rows", "0", "--warm-gib", "0"), 3, CALLERS),
     Run("pending", "pending", 300),
     Run("catching up", "catchup", 54, repeats=2),
     Run("cancelling", "cancel", 22),
@@ -92,15 +102,22 @@ SUITE = (
     Run("consumer, confluent", "consumer", 60, ("--client", "confluent", "--repeats", "2")),
     Run("replication", "replication", 151, repeats=2),
     Run("replay", "replay", 90, ("--rows", "5000000")),
-    Run("delay queues side by side", "queues", 160, ("--measure", "intake", "--seconds", "3")),
+    Run(
+        "delay queues side by side",
+        "queues",
+        110,
+        ("--measure", "intake", "--seconds", "3"),
+        group=CALLERS,
+    ),
     Run(
         "delay queues, 64 callers with connections of their own",
         "queues",
-        80,
+        65,
         (
             *("--clients", "2", "--under-way", "32", "--rows", "1"),
             *("--seconds", "4", "--measure", "intake"),
         ),
+        group=CALLERS,
     ),
     # As in ingest: a client has five batches under way. All that Redis takes stays in memory.
     Run(
@@ -111,6 +128,7 @@ SUITE = (
             *("--clients", "2", "--under-way", "5", "--rows", "1000", "--seconds", "60"),
             *("--measure", "intake", "--only", "slotwheel", "--only", "Redis", "--warm-gib", "8"),
         ),
+        group=CALLERS,
     ),
 )
 

@@ -2,10 +2,13 @@
 
     python -m benchmarks.suite [--quick] [--repeats N | --goal-repeats N] [--only single,burst]
                                [--merge] [--out benchmarks]
+    python -m benchmarks.suite --only callers --repeats 5 --merge
     python -m benchmarks.suite --page [--out benchmarks]
 
 Writes ``results.json`` after each benchmark (each figure with its median, lowest and highest; what
-``benchmarks.check`` compares), and at the end ``RESULTS.md`` and its plots, made of that file.
+``benchmarks.check`` compares), and at the end ``RESULTS.md`` and its plots, made of that file; and
+prints the goals of what it ran. Tables of the documents are made of that file, too
+(``benchmarks.documents``), unless ``--out`` names another place.
 
 Rules
 - A benchmark that fails is named with the last line that it said, and the others go on.
@@ -37,14 +40,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import page
+from . import documents, page
 from .goals import GOALS
 from .results import RESULTS, Figure, Result, load, save
 from .runs import ON_REQUEST, SUITE, Run
 
 ROOT = Path(__file__).resolve().parents[1]
+_HERE = Path(__file__).resolve().parent
 _INTERRUPTED = "interrupted"
-ONLY_HELP = "a module, modules with commas between, or a name; may be given again"
+ONLY_HELP = "modules or groups with commas between, or a name; may be given again"
 _ENDING_S = 10.0
 
 
@@ -56,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", help=ONLY_HELP)
     parser.add_argument("--merge", action="store_true", help="keep the others' figures")
     parser.add_argument("--page", action="store_true", help="run nothing, make the page anew")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--out", type=Path, default=_HERE)
     chosen = parser.parse_args(arguments)
     for option, value in (("--repeats", chosen.repeats), ("--goal-repeats", chosen.goal_repeats)):
         if value is not None and value < 1:
@@ -92,14 +96,19 @@ def main(arguments: list[str] | None = None) -> int:
             suite = [_at_least(run, chosen.goal_repeats) for run in suite]
         if not go(suite, keep, console, quick=chosen.quick):
             code = 130
+        ran = {run.name for run in suite}
+        if goals := [goal for goal in GOALS if goal.run in ran]:
+            print("\n".join(page.goals_of(results, goals)))
     if results:
         page.write(chosen.out, results)
+        if chosen.out.resolve() == _HERE:
+            documents.write(results)
         console.print(f"wrote {chosen.out / RESULTS} and {chosen.out / page.PAGE}")
     return code
 
 
 def select(only: Sequence[str] | None) -> list[Run]:
-    """The suite, or what ``only`` names: runs, or modules with commas between. Errors:
+    """The suite, or what ``only`` names: runs, or modules and groups with commas between. Errors:
     ``ValueError``."""
     if not only:
         return list(SUITE)
@@ -108,8 +117,8 @@ def select(only: Sequence[str] | None) -> list[Run]:
     wanted: set[str] = set()
     for word in only:
         wanted |= {word} if word in names else {part.strip() for part in word.split(",")}
-    found = [run for run in every if wanted & {run.name, run.module}]
-    unknown = wanted - {one for run in found for one in (run.name, run.module)}
+    found = [run for run in every if wanted & run.names]
+    unknown = wanted - {name for run in found for name in run.names}
     if unknown:
         known = ", ".join(dict.fromkeys(run.module for run in every))
         raise ValueError(f"{', '.join(sorted(unknown))}: no such benchmark; there are {known}")

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import multiprocessing
+import queue
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from .server import Sender, Server
+from .server import Sender
 
 _MOST_S = 900.0
-Load = Callable[[Sender, int], float]
+_CONNECT_S = 60.0
+Found = TypeVar("Found")
+Load = Callable[[Sender, int], Found]
 """With its connection, and a number of its own, from 0."""
+
+
+class Sends(Protocol):
+    """What clients connect to; handed to their processes."""
+
+    name: ClassVar[str]
+
+    def sender(self) -> Sender: ...
+
+
+@dataclass(frozen=True)
+class Ran(Generic[Found]):
+    """What the load returned for each connection, and the processor time of the clients."""
+
+    found: list[Found]
+    cpu_s: float
 
 
 @dataclass(frozen=True)
@@ -26,35 +46,48 @@ class Clients:
     def connections(self) -> int:
         return self.processes * self.threads
 
-    def run(self, server: Server, call: Load) -> float:
-        """The sum of what ``call`` returns for each connection."""
+    def run(self, server: Sends, call: Load[Found]) -> Ran[Found]:
+        """Call the load for each connection once all are open."""
         context = multiprocessing.get_context("spawn")
-        result: Any = context.SimpleQueue()
+        results: Any = context.Queue()
         ready: Any = context.Barrier(self.processes)
         started = [
             context.Process(
                 target=_run,
-                args=(server, call, number * self.threads, self.threads, ready, result),
+                args=(server, call, number * self.threads, self.threads, ready, results),
                 daemon=True,
             )
             for number in range(self.processes)
         ]
         for process in started:
             process.start()
-        for process in started:
-            process.join(_MOST_S)
-        codes = [process.exitcode for process in started]
-        if codes != [0] * self.processes:
+        try:
+            ran: list[Ran[Found]] = []
+            deadline = time.monotonic() + _MOST_S
+            while len(ran) < len(started):
+                try:
+                    ran.append(results.get(timeout=1.0))
+                except queue.Empty:
+                    codes = [process.exitcode for process in started]
+                    if any(codes) or time.monotonic() > deadline:
+                        told = f"a client of {server.name} failed: codes {codes}"
+                        raise RuntimeError(told) from None
+            for process in started:
+                process.join(10)
+        finally:
             for process in started:
                 process.kill()
-            raise RuntimeError(f"a client of {server.name} failed: codes {codes}")
-        return sum(float(result.get()) for _ in started)
+        return Ran([one for part in ran for one in part.found], sum(part.cpu_s for part in ran))
 
 
-def _run(server: Server, call: Load, first: int, threads: int, ready: Any, result: Any) -> None:
+def _run(
+    server: Sends, call: Load[Found], first: int, threads: int, ready: Any, results: Any
+) -> None:
     senders = [server.sender() for _ in range(threads)]
-    ready.wait(60)
     with ThreadPoolExecutor(threads) as pool:
-        result.put(sum(pool.map(call, senders, range(first, first + threads))))
+        ready.wait(_CONNECT_S)
+        begun_s = time.process_time()
+        found = list(pool.map(call, senders, range(first, first + threads)))
+        results.put(Ran(found, time.process_time() - begun_s))
     for sender in senders:
         sender.close()

@@ -46,7 +46,7 @@ def steady(server: Server, clients: Clients, rate: int, seconds: float, value_by
         clients.run(server, partial(load, seconds=min(_WARM_S, seconds), measured=False))
         time.sleep(_AHEAD_MS / 1000)
         before_s = server.cpu_s()
-        sent = int(clients.run(server, partial(load, seconds=seconds, measured=True)))
+        sent = int(sum(clients.run(server, partial(load, seconds=seconds, measured=True)).found))
         taking.wait(sent, _AHEAD_MS / 1000 + _REST_S)
         return Steady(sent, taking.late_ms, server.cpu_s() - before_s)
 
@@ -59,7 +59,7 @@ def burst(server: Server, clients: Clients, count: int, value_bytes: int) -> int
     with _Taking(server) as taking:
         begun_s = time.time()
         far_ms = int(begun_s * 1000) + _FAR_MS
-        rate = clients.run(server, partial(load, count=_PROBE, second_ms=far_ms))
+        rate = sum(clients.run(server, partial(load, count=_PROBE, second_ms=far_ms)).found)
         probe_s = time.time() - begun_s  # starting the clients is most of it
         second_s = int(time.time() + 2 * (probe_s + count / rate)) + 2
         clients.run(server, partial(load, count=count, second_ms=second_s * 1000))

@@ -1,4 +1,7 @@
-"""slotwheel itself: a node with embedded topics, used by its public client."""
+"""slotwheel itself: a node with embedded topics, used by its public client.
+
+A program that waits for each message calls ``store``; what it sends by hundreds is a table.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -61,7 +66,7 @@ class _Sender:
 
     def send(self, values: Sequence[bytes], due_ms: Sequence[int]) -> None:
         if len(values) == 1:
-            self._client.send(_TOPIC, values[0], due=due_ms[0]).result()
+            self._client.store(_TOPIC, values[0], due=due_ms[0])
             return
         columns = [pa.array(due_ms, pa.int64()), pa.array([_TOPIC] * len(values)), pa.array(values)]
         batch = pa.RecordBatch.from_arrays(columns, names=["due", "topic", "value"])
@@ -69,6 +74,17 @@ class _Sender:
 
     def close(self) -> None:
         self._client.close()
+
+
+@dataclass(frozen=True)
+class At:
+    """A node that somebody else started."""
+
+    name: ClassVar[str] = Ours.name
+    address: str
+
+    def sender(self) -> Sender:
+        return _Sender(self.address)
 
 
 class _Receiver:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slotwheel.benchmarks import page
+from slotwheel.benchmarks import documents, page
 from slotwheel.benchmarks.goals import AT_LEAST, AT_MOST, Goal
 from slotwheel.benchmarks.plots import (
     APART,
@@ -22,7 +22,7 @@ from slotwheel.benchmarks.plots import (
     STAGES,
     draw,
 )
-from slotwheel.benchmarks.results import Figure, Result
+from slotwheel.benchmarks.results import RESULTS, Figure, Result, load
 
 RATE = Goal(
     "intake: messages/s", "durable ingest", "messages/s", AT_LEAST, 1_000, why="The disk is slow."
@@ -108,27 +108,24 @@ def test_what_differs_between_the_machines_is_all_told() -> None:
     assert "`python -m benchmarks.one` (today, 90 s, load 0.2)" in lines
 
 
-def test_every_plot_is_drawn_and_embedded(tmp_path: Path) -> None:
-    page.write(tmp_path, measured(), [])
-    text = (tmp_path / "RESULTS.md").read_text()
+def test_every_plot_is_drawn_and_embedded_and_always_the_same(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    page.write(first, measured(), [])
+    draw(second, measured())
+    text = (first / "RESULTS.md").read_text()
     for plot in PLOTS:
         assert f"![{plot.title}]({plot.path})" in text
-        root = ElementTree.parse(tmp_path / plot.path).getroot()
-        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        drawn = (first / plot.path).read_bytes()
+        assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
+        assert drawn == (second / plot.path).read_bytes()
+        assert b"<dc:date>" not in drawn
     assert "Not drawn" not in text
 
 
-def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        draw(tmp_path / name, measured())
-    for plot in PLOTS:
-        first, second = ((tmp_path / name / plot.path).read_bytes() for name in ("first", "second"))
-        assert first == second
-        assert b"<dc:date>" not in first
-
-
 def test_what_was_not_run_is_not_drawn_and_an_old_plot_of_it_goes(tmp_path: Path) -> None:
-    draw(tmp_path, measured())
+    (tmp_path / "figures").mkdir()
+    for plot in PLOTS:
+        (tmp_path / plot.path).touch()
     page.write(tmp_path, {STAGES: measured()[STAGES]}, [])
     assert [path.name for path in (tmp_path / "figures").iterdir()] == ["stages.svg"]
     text = (tmp_path / "RESULTS.md").read_text()
@@ -144,3 +141,25 @@ def test_without_matplotlib_the_page_says_how_to_get_plots(
     assert "**Plots are missing**" in text
     assert "pip install -e '.[bench]'" in text
     assert ".svg" not in text
+
+
+@pytest.mark.parametrize("path", documents.DOCUMENTS, ids=lambda path: path.name)
+def test_the_tables_of_documents_are_those_of_the_results(path: Path) -> None:
+    results = load(Path(page.__file__).with_name(RESULTS))
+    text = path.read_text()
+    assert text.count("<!-- benchmarks: end -->") >= 1
+    assert documents.filled(text, results) == text, "python -m benchmarks.suite --page"
+    # So it is made of them, and not kept.
+    assert documents.filled(text, {}) != text
+
+
+def test_a_row_that_was_not_measured_is_left_out() -> None:
+    place = "before\n<!-- benchmarks: stages -->\nold\n<!-- benchmarks: end -->\nbehind"
+    step = one(**{"intake, batches of 10, us": [2.5]})
+    text = documents.filled(place, {STAGES: step})
+    assert text.startswith(
+        "before\n<!-- benchmarks: stages -->\n\n| us a message | batches of 10 |"
+    )
+    assert text.endswith("| intake | 2.5 | - | - | - | - | - |\n\n<!-- benchmarks: end -->\nbehind")
+    with pytest.raises(KeyError, match="nothing"):
+        documents.filled(place.replace("stages", "nothing"), {})

@@ -1,15 +1,15 @@
-"""Each server of benchmarks.queues holds messages back. Others than slotwheel are installed by
-``make queues``, and are a part of the soak."""
+"""Each server of benchmarks.queues holds messages back; ``make queues`` installs them."""
 
 from __future__ import annotations
 
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from slotwheel.benchmarks.harness import data_directory
 from slotwheel.benchmarks.servers.all import ALL
-from slotwheel.benchmarks.servers.ours import Ours
 from slotwheel.benchmarks.servers.server import Server
 
 COUNT = 50
@@ -17,13 +17,8 @@ AHEAD_MS = 2_000
 PATIENCE_S = 60.0
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, id=kind.name, marks=() if kind is Ours else pytest.mark.soak)
-        for kind in ALL
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
 def test_it_hands_over_each_message_once_and_none_early(kind: type[Server]) -> None:
     with data_directory(None) as directory:
         directory.chmod(0o755)  # one of them runs as another user
@@ -50,3 +45,8 @@ def exchange(server: Server) -> None:
     receiver.close()
     assert sorted(late) == due
     assert min(late.values()) >= 0
+
+
+def test_what_installs_them_finds_what_it_needs() -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "servers" / "install.sh"
+    subprocess.run([script, "true"], check=True, timeout=60)
