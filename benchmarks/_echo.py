@@ -37,6 +37,10 @@ class _Echo:
     def idle(self) -> bool:
         return not self._taken
 
+    @property
+    def nbytes(self) -> int:
+        return 0
+
     def take(self, _frame: Frame) -> None:
         self._taken += 1
         self._connection.resolved()
@@ -63,6 +67,7 @@ def _serve(port: Any, over: Any) -> None:
         lambda *_: None,
         lambda error: print(repr(error)),
         connections_max=10_000,
+        bytes_max=64 << 20,
         quiet_s=60.0,
     )
     port.put(server.port)
