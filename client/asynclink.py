@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 from ..wheel.arrowbytes import PlainRow
 from ..wheel.backoff import Backoff
@@ -466,9 +466,9 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(encode_hello(self._said))
+        # A loop of another library has transports that do not inherit asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(encode_hello(self._said))
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._loop.time()

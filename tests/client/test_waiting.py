@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from random import Random
 from typing import Any
 
 import pytest
+import uvloop
 
 from slotwheel import (
     AsyncClient,
@@ -60,17 +61,26 @@ def by_threads(address: str | list[str], messages: list[Message]) -> list[Outcom
     return [one for one in found if one is not None]
 
 
-def by_tasks(address: str | list[str], messages: list[Message]) -> list[Outcome]:
+def by_tasks(
+    address: str | list[str],
+    messages: list[Message],
+    run: Callable[[Coroutine[Any, Any, list[Outcome]]], list[Outcome]] = asyncio.run,
+) -> list[Outcome]:
     async def main() -> list[Outcome]:
         async with AsyncClient(address, timeout_s=20) as client:
             sent = [client.store(message) for message in messages]
             found = await asyncio.gather(*sent, return_exceptions=True)
         return [one for one in found if isinstance(one, str | SlotwheelError)]
 
-    return asyncio.run(main())
+    return run(main())
 
 
-TOGETHER = pytest.mark.parametrize("together", [by_threads, by_tasks])
+def by_tasks_of_uvloop(address: str | list[str], messages: list[Message]) -> list[Outcome]:
+    """The loop that uvicorn takes where it is installed."""
+    return by_tasks(address, messages, uvloop.run)
+
+
+TOGETHER = pytest.mark.parametrize("together", [by_threads, by_tasks, by_tasks_of_uvloop])
 
 
 @pytest.fixture
