@@ -38,7 +38,7 @@ def command(
     already cancelled, already delivered, or unknown; the exit code is 1 then. When it expires stays
     as it was.
     """
-    check_due(delay, at)
+    check_due(delay=delay, at=at)
     answer, moved = UNKNOWN, None
     if is_id(message_id):
         with Client(address, timeout_s=timeout.total_seconds()) as client:

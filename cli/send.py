@@ -95,10 +95,7 @@ def command(
     Prints the id of each message once it is stored, one a line. A message that cannot be
     sent is reported on stderr and does not keep the others; the exit code is 1 then.
     """
-    if level is None:
-        check_due(delay, at)
-    elif delay is not None or at is not None:
-        raise click.UsageError("Give one of --delay, --level and --at.")
+    check_due(delay=delay, level=level, at=at)
     if route is not None and partition is not None:
         raise click.UsageError("Give --partition or --route, not both.")
     if route is not None:  # what stands in the topic's place is the first value

@@ -308,10 +308,12 @@ def keep_private(data: Path | None, data_mode: str) -> None:
         data.chmod(mode | data.stat().st_mode & 0o7000)
 
 
-def check_due(delay: timedelta | None, at: datetime | None) -> None:
-    """Errors: ``click.UsageError`` unless exactly one of the two is given."""
-    if (delay is None) == (at is None):
-        raise click.UsageError("Give either --delay or --at.")
+def check_due(**given: object) -> None:
+    """Of options that say when, by their names. Errors: ``click.UsageError`` unless exactly one of
+    them is given."""
+    if sum(value is not None for value in given.values()) != 1:
+        *first, last = (f"--{name}" for name in given)
+        raise click.UsageError(f"Give exactly one of {', '.join(first)} and {last}.")
 
 
 def is_typed(name: str) -> bool:

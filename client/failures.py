@@ -1,8 +1,8 @@
 """Failures that nobody has read from a receipt: counted, so that the client can log them when it
 is closed.
 
-Theory: the client keeps a number and one error, however many messages fail. Which of its rows have
-been read only the shipment knows, and it lives as long as its receipts.
+Theory: the client keeps a number and one error, however many messages fail. Only the shipment
+knows which of its rows were read, and it lives as long as its receipts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class UnreadFailures:
 
 
 class CountedShipment(Shipment):
-    """A shipment whose failures are counted when it is done. ``counted_in``: None where somebody
-    is called with the receipts, and so nothing stays unread."""
+    """A shipment whose failures are counted when it is done. ``counted_in``: None where a
+    callback gets the receipts, and so nothing stays unread."""
 
     __slots__ = ("_unread", "counted_in")
 

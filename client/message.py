@@ -105,6 +105,8 @@ def _due_ms(due: datetime | SupportsIndex) -> int:
         return -((_EPOCH - due) // _MILLISECOND)
     if isinstance(due, bool):
         raise TypeError("not a time")
+    if isinstance(due, float):
+        raise TypeError("seconds are not taken, but ms since the epoch")
     return index(due)
 
 
@@ -120,6 +122,8 @@ def delay_ms_of(delay: Delay) -> int:
     number: Any = delay
     if delay is None or issubclass(type(number), bool) or not isinstance(number, Real | Decimal):
         raise TypeError("not a delay")
+    if not math.isfinite(number):
+        raise ValueError("not a number of seconds")
     # Rounded first: 0.007 * 1000 is a little more than 7.
     return math.ceil(round(cast(float, number) * 1000, 6))
 

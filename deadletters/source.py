@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pyarrow as pa
 
 from ..delivery.kafka.settings import named
-from ..policy.deadletters import notes_topic
+from ..policy.deadletters import DEAD_LETTER_TOPIC, notes_topic
 from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ..reading.kafka.dump import DUMP, NewTopic
 from ..reading.topicreader import TopicReader, check_exists, topics
@@ -68,7 +68,8 @@ class EmbeddedTopic:
         on_damage: Callable[[str], None],
         kafka: KafkaTopic | ConfluentTopic | None = None,
     ) -> None:
-        check_exists(files, topic)
+        if topic != DEAD_LETTER_TOPIC:  # which is made with the first letter
+            check_exists(files, topic)
         self.topics = frozenset(topics(files)) if kafka is None else kafka.topics
         self._partition = 0 if kafka is None else OWN_PARTITION
         self._reader = TopicReader(files, topic, 0, on_damage)

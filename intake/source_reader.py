@@ -40,7 +40,8 @@ class DescribedTopic(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """Records by source, and what is wrong with sources. Of each error the source is left."""
+    """Records by source, and what is wrong with sources. A source with an error is not read any
+    further."""
 
     records: Mapping[Place, ConsumerRecords]
     errors: Mapping[Place, SourceUnreadable]

@@ -302,8 +302,8 @@ class FrameReader:
                 "not a client of slotwheel's wire",
                 got=repr(bytes(self._held[: _MAGIC.size])),
                 limit=f"version {VERSION} of the wire, which begins with {MAGIC!r}",
-                remedy="HTTP has a port of its own, --http. An Arrow Flight client is one of an"
-                " older slotwheel: use a client and a node of matching versions",
+                remedy="HTTP has a port of its own, --http. A client of Arrow Flight is an older"
+                " slotwheel's, so use a client and a node of matching versions",
             )
         if version != VERSION:
             raise _other_version(version)

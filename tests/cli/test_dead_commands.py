@@ -28,7 +28,7 @@ from slotwheel.policy.deadletters import (
 from slotwheel.wheel.rows import Header, header_column
 from support.broker import Cluster, TopicFactory
 from support.deadlab import EmbeddedLab, KafkaLab, Letter, dump_of, letter
-from support.nodeprocess import run_cli
+from support.nodeprocess import NodeProcess, run_cli
 from support.sourcecontract import send_not_text
 
 BY_SINK = letter_headers(DELIVERY, REFUSED, "no such topic", b"orders", partition=3)
@@ -257,6 +257,14 @@ def test_usage(tmp_path: Path) -> None:
         command = lab.command("list")
         command[-1] = "nowhere"
         assert "no such embedded topic" in run_cli(*command).stderr
+
+
+def test_a_node_that_has_buried_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data):
+        for command in (["list"], ["export"], ["redrive", "--dry-run"]):
+            done = run_cli("dead", *command, "--data", data)
+            assert done.returncode == 0, done.stderr
 
 
 def test_a_topic_that_kafka_does_not_have(broker: Cluster, topic: TopicFactory) -> None:
