@@ -51,30 +51,30 @@ OnPlainAnswer = Callable[["Request", bytes | None], None]
 """Takes the answer to a request: a whole frame; None: there is none to be sent."""
 
 
-class Request(PlainBatch):
-    """A request under way. ``number``: of it in its connection."""
+class Request:
+    """A request under way. ``number``: of it in its connection. ``batch``: its rows, or the error
+    that they are; its ``caller`` is this request. ``silent``: its sender wants no receipt.
+    ``waits``: for its answer."""
 
-    number: int
-    key: RequestKey | None
-    answer: OnPlainAnswer
-    silent: bool
-    began_s: float
-    waits: bool
-    """For its answer."""
+    __slots__ = ("_answer", "batch", "began_s", "key", "number", "silent", "waits")
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         frame: Frame,
         command: AppendCommand,
         answer: OnPlainAnswer,
         *,
         early: bool,
         bytes_max: int,
-    ) -> Request:
+    ) -> None:
         """Errors: ``InvalidBatch``: there is nothing to answer to."""
-        number, key, count = decode_request(frame.metadata)
-        producer, sequence = command.producer, number if command.producer else -1
+        self.number, self.key, count = decode_request(frame.metadata)
+        self._answer = answer
+        self.silent = command.acks == "0"
+        self.began_s = time.perf_counter()
+        self.waits = True
+        key = self.key
+        producer, sequence = command.producer, self.number if command.producer else -1
         if key is not None:
             producer, sequence = key.producer, key.sequence
         body = bytes(frame.body)
@@ -89,18 +89,23 @@ class Request(PlainBatch):
             rows: Any = decode_records(body, count)
         except InvalidBatch as error:
             rows = copy(error)
-        one = cls(rows, len(body), producer, sequence, early)
-        one.number, one.key, one.answer = number, key, answer
-        one.silent = command.acks == "0"
-        one.began_s = time.perf_counter()
-        one.waits = True
-        return one
+        self.batch = PlainBatch(rows, len(body), producer, sequence, early, self)
+
+    @property
+    def error(self) -> SlotwheelError | None:
+        """Why it has no rows."""
+        rows: object = self.batch.rows
+        return rows if isinstance(rows, SlotwheelError) else None
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.error is not None else len(self.batch.rows)
 
     def give(self, answer: bytes | None) -> None:
         """Answer it, unless it was answered."""
         if self.waits:
             self.waits = False
-            self.answer(self, answer)
+            self._answer(self, answer)
 
 
 class PlainIntake:
@@ -150,7 +155,7 @@ class PlainIntake:
     def take(self, frame: Frame, command: AppendCommand, answer: OnPlainAnswer) -> Request:
         """A request came. Errors: ``InvalidBatch``: there is nothing to answer to."""
         early = self._has_peers and command.acks == "1"
-        one = Request.of(frame, command, answer, early=early, bytes_max=self.bytes_max)
+        one = Request(frame, command, answer, early=early, bytes_max=self.bytes_max)
         self._taken.append(one)
         return one
 
@@ -168,9 +173,9 @@ class PlainIntake:
             try:
                 self._check(one)
             except SlotwheelError as error:
-                self._became([one], copy(error))
+                self._became([one.batch], copy(error))
             else:
-                offered.append(one)
+                offered.append(one.batch)
         if not offered:
             return False
         try:
@@ -178,17 +183,17 @@ class PlainIntake:
         except Exception as error:  # a bug, or the disk's error: nobody may wait for ever
             self._events.alarm("append-failed", error=repr(error))
             unknown = failed_on("request; whether it is stored", error)
-            self._became([one for one in offered if one.waits], unknown)
+            self._became([one for one in offered if _request(one).waits], unknown)
         return True
 
     def _check(self, one: Request) -> None:
         """Errors: ``SlotwheelError``."""
         if self._closing.is_set():
             raise NotRunning("the node is shutting down", remedy="Try again in a moment")
-        if isinstance(one.rows, SlotwheelError):
-            raise one.rows
+        if one.error is not None:
+            raise one.error
         if self._door is not None and self._wheel.serving:
-            self._door.check_plain(one, self._wheel, time.perf_counter() - one.began_s)
+            self._door.check_plain(one.batch, self._wheel, time.perf_counter() - one.began_s)
 
     def _became(self, batches: Sequence[PlainBatch], answer: PlainAnswer) -> None:
         """From any thread."""
@@ -200,16 +205,16 @@ class PlainIntake:
         while self._done:
             batches, answer = self._done.popleft()
             if isinstance(answer, SlotwheelError):
-                for one in batches:
-                    self._refuse(one, answer)  # type: ignore[arg-type]
+                for batch in batches:
+                    self._refuse(_request(batch), answer)
                 continue
             base, created_ms = answer.base_offset, answer.created_ms
             checks = self._wheel.mint.checks_from(answer.due, base)
             at = nbytes = 0
-            for one in batches:
-                assert isinstance(one, Request)
-                count = len(one.rows)
-                nbytes += one.nbytes
+            for batch in batches:
+                one = _request(batch)
+                count = len(batch.rows)
+                nbytes += batch.nbytes
                 if one.silent:
                     one.give(None)
                 elif count == 1 and one.key is None:
@@ -222,7 +227,7 @@ class PlainIntake:
                     stored = (one.number, base + at, created_ms, mine, shift_ms)
                     one.give(encode_answer(encode_stored(*stored)))
                 at += count
-            seconds = time.perf_counter() - batches[0].began_s  # type: ignore[attr-defined]
+            seconds = time.perf_counter() - _request(batches[0]).began_s
             self._events.appended(at, nbytes, seconds)
 
     def _refuse(self, one: Request, error: SlotwheelError) -> None:
@@ -231,9 +236,13 @@ class PlainIntake:
         if patient and isinstance(error, Overloaded):
             self._waiting.append(one)
             return
-        rows = 0 if isinstance(one.rows, SlotwheelError) else len(one.rows)
-        self._events.refused(error.code, rows)
+        self._events.refused(error.code, one.rows)
         one.give(encode_answer(encode_refused(one.number, error)))
+
+
+def _request(batch: PlainBatch) -> Request:
+    assert isinstance(batch.caller, Request)
+    return batch.caller
 
 
 def _shift_ms(key: RequestKey, first: int) -> int:

@@ -503,8 +503,7 @@ class ClientSession:
             self._plain += one
         else:
             self._keyed += one
-        rows = 0 if isinstance(request.rows, SlotwheelError) else len(request.rows)
-        self._plain_bytes += one * (request.nbytes + rows * _ROW_BYTES)
+        self._plain_bytes += one * (request.batch.nbytes + request.rows * _ROW_BYTES)
 
     def depose(self, error: NotMaster) -> None:
         """Errors: ``NotMaster``, which ends a connection that waits for nothing."""

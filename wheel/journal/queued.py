@@ -7,9 +7,8 @@ configuration.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,26 +26,9 @@ from .entry import Entry, EntryKind, EntryPart
 from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows
 
 
-@dataclass(frozen=True, slots=True)
-class AppendWaiter:
-    """A caller of this node waits for the entry. ``early``: only until it is durable here."""
-
-    receipt: AppendReceipt
-    future: Future[AppendReceipt]
-    early: bool = False
-
-    def answer(self) -> None:
-        with contextlib.suppress(InvalidStateError):  # it was answered before
-            self.future.set_result(self.receipt)
-
-    def fail(self, error: SlotwheelError) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_exception(error)
-
-
-class PlainWaiter:
-    """As ``AppendWaiter``, for callers who are called: ``done`` gets None or the error, once. A
-    future for each of them would cost more than all else."""
+class Waiter:
+    """Callers of this node wait for the entry: ``done`` gets None or the error, once. ``early``:
+    only until it is durable here."""
 
     __slots__ = ("_done", "early")
 
@@ -61,11 +43,23 @@ class PlainWaiter:
             return
         done(error)
 
-    def fail(self, error: SlotwheelError) -> None:
-        self.answer(error)
 
+class AppendWaiter(Waiter):
+    """One of them, who looks at a future. It would cost those of plain rows more than all else."""
 
-Waiter = AppendWaiter | PlainWaiter
+    __slots__ = ("future", "receipt")
+
+    def __init__(self, receipt: AppendReceipt, early: bool) -> None:
+        super().__init__(self._resolve, early)
+        self.receipt = receipt
+        self.future: Future[AppendReceipt] = Future()
+        self.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
+
+    def _resolve(self, error: SlotwheelError | None) -> None:
+        if error is None:
+            self.future.set_result(self.receipt)
+        else:
+            self.future.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -110,18 +104,17 @@ class QueuedEntry:
         return self.piece
 
     def wait_for(self, receipt: AppendReceipt, early: bool) -> AppendWaiter:
-        waiter = AppendWaiter(receipt, Future(), early)
-        waiter.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
+        waiter = AppendWaiter(receipt, early)
         self.callers.append(waiter)
         return waiter
 
     def call(self, done: Callable[[SlotwheelError | None], None], *, early: bool) -> None:
         """Callers wait for it who are called."""
-        self.callers.append(PlainWaiter(done, early))
+        self.callers.append(Waiter(done, early))
 
     def fail(self, error: SlotwheelError) -> None:
         for caller in self.callers:
-            caller.fail(error)
+            caller.answer(error)
 
 
 def receipt_again(known: ProducerEntry, due: Int64s, producer: int, sequence: int) -> AppendReceipt:
