@@ -44,6 +44,7 @@ from support.ports import free_address
 from support.waiting import now_ms
 
 Figure = Callable[[str], None]
+LONG = [pytest.mark.soak, pytest.mark.timeout(7_200)]
 HOUR_MS = 3_600_000
 GROWTH_MB = 100
 _EACH = 20
@@ -120,7 +121,7 @@ def megabytes(node: NodeProcess) -> float:
     return float(psutil.Process(node.running.pid).memory_info().rss) / 1e6
 
 
-@pytest.mark.parametrize("count", [4_000, pytest.param(800_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [4_000, pytest.param(800_000, marks=LONG)])
 def test_a_clients_frames(tmp_path: Path, count: int, figure: Figure) -> None:
     rng = Random(count)
     address = free_address()
@@ -154,7 +155,7 @@ def test_a_clients_frames(tmp_path: Path, count: int, figure: Figure) -> None:
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(200_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(200_000, marks=LONG)])
 def test_a_peers_frames(tmp_path: Path, count: int, figure: Figure) -> None:
     rng = Random(count)
     peers = {"a": free_address(), "b": free_address(), "c": free_address()}

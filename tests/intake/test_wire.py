@@ -22,7 +22,6 @@ from slotwheel import Client, Overloaded
 from slotwheel.intake import wire
 from slotwheel.intake.ports import IntakeEvents
 from slotwheel.wheel.answers import CancelAnswer
-from slotwheel.wheel.arrowbytes import PlainRow
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import AddressInUse, InvalidMessage, NotRunning, from_wire
 from slotwheel.wheel.plain import encode_records
@@ -713,8 +712,7 @@ def test_what_a_client_sent_before_it_closed_is_stored(
     server: ServedIntake, wheel: FakeWheel
 ) -> None:
     """Batches, and plain rows behind more actions than are carried out at a time."""
-    record: PlainRow = now_ms(), b"t", None, None, b"plain", []
-    body = encode_records([record])
+    body = encode_records([(now_ms(), b"t", None, None, b"plain", ())])
     sent = [action_frame("status", encode_json({}), number) for number in range(20)]
     for number in range(20):
         metadata = encode_request(number, None, 1)

@@ -21,9 +21,10 @@ SHARE = 500
 FIRST_OF_MANY = 1_000_000
 
 
-def play_all(seeds: range) -> tuple[int, int, int, int, list[str]]:
-    """Steps, checks, masters and committed entries, and what was violated."""
-    steps = checks = masters = committed = 0
+def play_all(seeds: range) -> tuple[int, int, int, int, int, list[str]]:
+    """Steps, checks, masters, committed entries and those of several callers among them, and what
+    was violated."""
+    steps = checks = masters = committed = shared = 0
     violated = []
     for seed in seeds:
         try:
@@ -35,12 +36,13 @@ def play_all(seeds: range) -> tuple[int, int, int, int, list[str]]:
         checks += world.referee.checks
         masters += len(world.referee.masters)
         committed += len(world.referee.committed)
-    return steps, checks, masters, committed, violated
+        shared += sum(len(item.sent) > 1 for item in world.referee.committed)
+    return steps, checks, masters, committed, shared, violated
 
 
 def test_a_share_of_all_stories(figure: Figure) -> None:
     began = time.process_time()
-    steps, checks, masters, committed, violated = play_all(range(FEW))
+    steps, checks, masters, committed, shared, violated = play_all(range(FEW))
     rate = FEW / (time.process_time() - began)
     figure(
         f"simulation: {FEW} schedules, {rate:.0f} a second of one core, "
@@ -50,6 +52,7 @@ def test_a_share_of_all_stories(figure: Figure) -> None:
     # What never happens proves nothing.
     assert masters > 2 * FEW
     assert committed > 10 * FEW
+    assert shared > 3 * FEW
     assert steps > 300 * FEW
 
 

@@ -7,7 +7,7 @@ matters more often than by mere chance; the world and the referee are the same a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,6 +25,7 @@ from slotwheel.replication.rules.standing import Standing
 from slotwheel.replication.rules.states import Role
 from slotwheel.replication.rules.timing import NEVER
 from slotwheel.replication.rules.voting import Voting
+from slotwheel.wheel.journal.entry import Entry, EntryPart
 from support.simulation import Scene, play
 
 Patch = pytest.MonkeyPatch
@@ -254,6 +255,11 @@ def counts_acknowledgements_of_an_older_epoch(patch: Patch) -> None:
     patch.setattr(Core, "step", lax)
 
 
+def forgets_all_callers_of_an_entry_but_the_first(patch: Patch) -> None:
+    read: Callable[[Entry], Sequence[EntryPart]] = Entry.__dict__["parts"].fget
+    patch.setattr(Entry, "parts", property(lambda self: read(self)[:1]))
+
+
 BREAKAGES: list[tuple[Callable[[Patch], None], Scene, str]] = [
     (vote_not_on_disk, POWER, "not on disk"),
     (votes_twice_in_an_epoch, REORDERED, "two votes"),
@@ -276,6 +282,7 @@ BREAKAGES: list[tuple[Callable[[Patch], None], Scene, str]] = [
     (founds_though_it_has_entries, replace(NEW_GROUP, wipe=1.0), "."),
     (ignores_a_failed_write, FULL, "is to write"),
     (counts_acknowledgements_of_an_older_epoch, REORDERED, "."),
+    (forgets_all_callers_of_an_entry_but_the_first, ELECTIONS, "stored twice"),
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwheel.replication.rules.core import Core
@@ -18,7 +18,7 @@ from slotwheel.replication.rules.messages import (
 from slotwheel.replication.rules.ready import Ready
 from slotwheel.wheel.journal.epochs import Epochs
 from slotwheel.wheel.state import StoreIds
-from support.simreferee import Disk, Item, Violation
+from support.simreferee import Disk, Item, Sent, Violation
 
 if TYPE_CHECKING:
     from support.simulation import World
@@ -51,7 +51,7 @@ class SimPeer:
         self.boot += 1
         self.up = True
         self.queued: list[Item] = []
-        self.own: list[tuple[StoreIds | None, int]] = []
+        self.own: list[tuple[StoreIds | None, int, Sequence[Sent]]] = []
         self.notices: list[tuple[int, Item]] = []
         self.writing = False
         self.sync_to = disk.durable
@@ -92,7 +92,7 @@ class SimPeer:
         written = [item.stores for item in self.disk.items[max(0, index - self.disk.base) :]]
         if self.up:
             written += [item.stores for item in self.queued]
-            written += [stores for stores, _ in self.own]
+            written += [stores for stores, *_ in self.own]
         return [stores for stores in written if stores is not None]
 
     # Events
@@ -116,8 +116,19 @@ class SimPeer:
 
     def propose(self, count: int) -> None:
         if self.up and self.core.may_propose and self.paused_until <= self.world.now:
-            self.own += [(None, self.world.new_value()) for _ in range(count)]
+            for _ in range(count):
+                sent = self.world.callers.sent(self._known())
+                self.own.append((None, self.world.new_value(), sent))
             self._write_soon()
+
+    def _known(self) -> set[Sent]:
+        """The requests in the log of this master: it stores none of them again. What a snapshot
+        holds was committed."""
+        disk, own = self.disk, [one for *_, sent in self.own for one in sent]
+        known = {one for item in self.world.referee.committed[: disk.base] for one in item.sent}
+        log = [*disk.items, *self.queued]
+        found = {one for index, item in enumerate(log, disk.base + 1) for one in item.read(index)}
+        return known | found | set(own)
 
     def hand_over(self) -> None:
         if self.up and self.paused_until <= self.world.now:
@@ -191,8 +202,8 @@ class SimPeer:
     def _write_own(self) -> None:
         disk = self.disk
         epoch = self.core.epoch
-        for stores, value in self.own:
-            item = Item(epoch, stores, value)
+        for stores, value, sent in self.own:
+            item = Item(epoch, stores, value, sent)
             self.world.referee.made(disk.last + 1, item, disk.epoch_at(disk.last))
             disk.items.append(item)
             self.notices.append((disk.last, item))
@@ -256,10 +267,10 @@ class SimPeer:
             )
             world.won(self)
             world.note(f"{self.name} is master of {won.epoch}")
-            self.own.append((won.stores, 0))
+            self.own.append((won.stores, 0, ()))
             self._write_soon()
         if ready.admit is not None:
-            self.own.append((ready.admit.stores, 0))
+            self.own.append((ready.admit.stores, 0, ()))
             self._write_soon()
         if ready.fetch_from is not None and not self.fetching:
             self.fetching = True

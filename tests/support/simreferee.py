@@ -7,11 +7,23 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from slotwheel.replication.rules.messages import EntryMeta
+from slotwheel.wheel.journal.entry import (
+    PARTS_VERSION,
+    Entry,
+    EntryKind,
+    EntryPart,
+    decode_entry,
+    with_parts,
+)
+from slotwheel.wheel.journal.queued import sent_of
 from slotwheel.wheel.state import StoreIds
+
+Sent = tuple[int, int]
+"""A caller, and the sequence of its request."""
 
 
 class Violation(AssertionError):
@@ -20,9 +32,30 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Item(EntryMeta):
-    """An entry: what the core sees of it, and what stands for its bytes."""
+    """An entry: what the core sees of it, and what stands for its bytes. ``sent``: callers and the
+    sequences of their requests."""
 
     value: int = 0
+    sent: Sequence[Sent] = ()
+    _read: list[Sent] = field(default_factory=list, compare=False, repr=False)
+
+    def read(self, index: int) -> Sequence[Sent]:
+        """``sent``, as a peer finds it in the entry's bytes."""
+        if not self.sent or self._read:
+            return self._read
+        parts = [EntryPart(caller, sequence, 1) for caller, sequence in self.sent]
+        kind, count = EntryKind.ROWS, len(parts)
+        if count == 1:
+            made = Entry(kind, self.epoch, index, index, 1, *self.sent[0], b"")
+        else:
+            payload = with_parts(b"", parts)
+            made = Entry(
+                *(kind, self.epoch, index, index, count, 0, -1, payload), version=PARTS_VERSION
+            )
+        entry = decode_entry(b"".join(made.encode()), "simulated", 0)
+        found = sent_of(entry, entry.parts, 0)
+        self._read[:] = [(caller, known.sequence) for caller, known in found]
+        return self._read
 
 
 class Disk:
@@ -63,6 +96,7 @@ class Referee:
         self.disks: dict[bytes, Disk] = {}
         """By store id; also those that were replaced."""
         self.committed: list[Item] = []
+        self.stored: set[Sent] = set()
         self._committed_in: list[int] = []
         """The epoch of the first peer that knew."""
         self.masters: dict[int, str] = {}
@@ -159,6 +193,10 @@ class Referee:
         self._require(
             holders >= len(stores) // 2 + 1, f"{index} committed with {holders} of {len(stores)}"
         )
+        self._require(
+            self.stored.isdisjoint(item.sent), f"{index}: what a caller sent again is stored twice"
+        )
+        self.stored.update(item.sent)
         self.committed.append(item)
         self._committed_in.append(max(epoch, self._committed_in[-1] if index > 1 else 0))
         if item.stores is not None:

@@ -12,7 +12,7 @@ than a group can lose (the world takes another disk only when a majority of vote
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any
@@ -21,7 +21,7 @@ from slotwheel.replication.rules.core import Core
 from slotwheel.replication.rules.messages import HardState, PeerMessage
 from slotwheel.replication.rules.timing import Timing
 from support.simpeer import SimPeer
-from support.simreferee import Disk, Item, Referee, Violation
+from support.simreferee import Disk, Item, Referee, Sent, Violation
 
 # Shorter than in life, so that more happens in a schedule; the proportions are alike.
 TIMING = Timing(
@@ -124,6 +124,27 @@ def any_scene(rng: Random) -> Scene:
     )
 
 
+class Callers:
+    """Programs that send a request and wait. Those that reach a master in one turn share an entry.
+    Each sends the same again, to any master, until it has the receipt, which may be lost."""
+
+    def __init__(self, rng: Random, referee: Referee) -> None:
+        self._rng = rng
+        self._referee = referee
+        self._sequences = dict.fromkeys(range(1, 6), 0)
+
+    def sent(self, known: Collection[Sent]) -> Sequence[Sent]:
+        """What a master takes in one turn that has ``known`` in its log."""
+        rng, found = self._rng, []
+        for caller in rng.sample(list(self._sequences), rng.randint(1, 4)):
+            if (caller, self._sequences[caller]) in self._referee.stored and rng.random() < 0.7:
+                self._sequences[caller] += 1
+            one = caller, self._sequences[caller]
+            if one not in known:
+                found.append(one)
+        return found
+
+
 class World:
     def __init__(self, seed: int, scene: Scene, core_class: type[Core] = Core) -> None:
         self.rng = Random(seed)
@@ -142,6 +163,7 @@ class World:
         self._count = 0
         self._values = 0
         self._stores = 0
+        self.callers = Callers(Random(seed), self.referee)
         self.peers = {name: SimPeer(self, name, core_class) for name in self.names}
         for peer in self.peers.values():
             self._new_store(peer)
@@ -207,7 +229,7 @@ class World:
             )
         for peer in self.peers.values():
             if peer.core.may_propose and peer.core.leased(peer.clock()):
-                peer.own.append((None, mark))
+                peer.own.append((None, mark, ()))
                 peer._write_soon()
         return False
 
