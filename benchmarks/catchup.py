@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         at = np.sort(at)[early:]
         rate = len(at) / max(0.001, (int(at[-1]) - int(at[0])) / 1000)
         report.figure("overdue at the start", len(at), f"{len(at):,}")
-        report.figure("delivered/s", rate, f"{rate:,.0f}", ">= 3,000,000")
+        report.figure("delivered/s", rate, f"{rate:,.0f}")
         report.figure("all delivered after the start, s", whole_s, f"{whole_s:.2f}")
         raw = raw_write_rate(directory, _CHUNK_ROWS * _RECORD_BYTES, 1.0) / _RECORD_BYTES
         report.figure("raw write + fdatasync, messages/s", raw, f"{raw:,.0f}")

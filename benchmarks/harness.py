@@ -132,7 +132,8 @@ class Report:
         print(f"\nEstimate on paper: {self.estimate}\n", flush=True)
 
     def figure(self, name: str, value: float, text: str, goal: str = "") -> None:
-        """One line: ``value`` for the JSON, ``text`` for people."""
+        """One line: ``value`` for the JSON, ``text`` for people. ``goal``: of what
+        ``benchmarks.goals`` does not judge."""
         self.figures[name] = value
         self.rows.append({"measure": name, "value": text, "goal": goal})
 

@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
             if p99 > chosen.p99 or sent < rate * seconds * _KEPT_UP:
                 break
             highest = sent / seconds
-        report.figure("highest steady rate, messages/s", highest, f"{highest:,.0f}", ">= 150,000")
+        report.figure("highest steady rate, messages/s", highest, f"{highest:,.0f}")
         create_topic(broker, _BARE)
         bare = bare_producer(chosen.sink, broker.bootstrap, _BARE, records)
         report.figure("bare producer, records/s", bare, f"{bare:,.0f}")
