@@ -40,9 +40,6 @@ from .frames import (
 )
 
 _RECEIVED_MAX = 256 << 10
-_BEGIN_BYTES = 16 << 10
-"""Many small frames, or the begin of a large one. What comes with the begin is copied twice; the
-rest is received where it stays."""
 _LAST_WORD_S = 1.0
 _REMEDY = "Check the address, and that the node runs"
 
@@ -177,10 +174,9 @@ class Channel:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while (frame := self._frames.next()) is None:
-                if end is not None:
-                    left_ms = max(0.0, end - time.monotonic()) * 1000
-                    if not self._poll.poll(left_ms):
-                        return None
+                left_ms = None if end is None else max(0.0, end - time.monotonic()) * 1000
+                if not self._poll.poll(left_ms):
+                    return None
                 self._receive()
         except OSError as error:
             raise unreachable(error) from None
@@ -208,7 +204,7 @@ class Channel:
         """Errors: ``OSError``, ``NodeUnreachable``."""
         room = self._frames.room
         if room is None:
-            received = self._socket.recv(_BEGIN_BYTES)
+            received = self._socket.recv(_RECEIVED_MAX)
             count = len(received)
             self._frames.feed(received)
         else:

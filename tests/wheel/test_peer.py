@@ -107,6 +107,26 @@ def test_a_caller_waits_for_the_commit_and_early_ones_for_the_disk(
     assert delivered(a, NOW + 5) == [b"1", b"2"]
 
 
+def test_only_a_masters_own_entries_are_reported_before_their_sync(
+    peers: tuple[Peer, Peer],
+) -> None:
+    """They are shipped meanwhile; a standby has nothing to do before it can acknowledge."""
+    a, b = peers
+    a.lead(1)
+    synced: dict[str, list[bool]] = {"a": [], "b": []}
+    for one in peers:
+
+        def note(one: Peer = one) -> None:
+            view = one.wheel.log_view()
+            synced[one.name].append(view.durable == view.written)
+
+        one.wheel.log_changed = note
+    a.send((NOW, "t", b"x"))
+    a.sync()
+    a.ship(b)
+    assert synced == {"a": [False, True], "b": [True]}
+
+
 def test_a_standby_takes_over_where_the_committed_mark_stands(peers: tuple[Peer, Peer]) -> None:
     a, b = peers
     a.lead(1)

@@ -33,14 +33,16 @@ def rows_of(pieces: list[Piece] | tuple[Piece, ...]) -> list[tuple[int, int]]:
     return [key for piece in pieces for key in keys_of(with_offsets(piece.rows, offsets_of(piece)))]
 
 
-@given(entries, st.integers(-1, 60), st.integers(1, 10))
+@given(entries, st.integers(-1, 60), st.integers(1, 10), st.integers(0, 60))
 def test_coalescing_loses_and_moves_nothing(
-    shape: list[tuple[list[int], int]], gap_at: int, group: int
+    shape: list[tuple[list[int], int]], gap_at: int, group: int, read_from: int
 ) -> None:
+    """``read_from``: where a standby has become the master."""
     made = pieces_of(shape, gap_at)
     tail = Tail()
     for at in range(0, len(made), group):
-        tail.publish(Tail.grown(tail.pieces, made[at : at + group]))
+        new = made[at : at + group]
+        tail.publish(Tail.grown(tail.pieces, new, read=at >= read_from))
     assert rows_of(tail.pieces) == rows_of(made)
     assert tail.nbytes == sum(piece.nbytes for piece in tail.pieces)
     for piece in tail.pieces:
@@ -67,6 +69,15 @@ def test_a_piece_stops_growing_at_its_size(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(piece.nbytes for piece in pieces) < 16 * 4000
     assert len(pieces) > 10
     assert rows_of(pieces) == [(offset, offset) for offset in range(1000)]
+
+
+def test_a_large_entry_is_copied_only_where_somebody_reads() -> None:
+    entries = [piece_at(offset, [offset], pad=200_000) for offset in range(40)]
+    kept, joined = Tail.grown((), entries, read=False), Tail.grown((), entries)
+    assert kept == entries
+    assert len(joined) < len(entries)
+    small = [piece_at(offset, [offset]) for offset in range(4096)]
+    assert len(Tail.grown((), small, read=False)) <= 4096 // 32
 
 
 def test_a_snapshot_stays_what_it_was() -> None:
