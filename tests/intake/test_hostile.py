@@ -40,6 +40,7 @@ def server(wheel: FakeWheel) -> Iterator[ServedIntake]:
     made = ServedIntake(wheel, "127.0.0.1:0", commit=wheel.commit)
     yield made
     # Whatever a test did: the node still serves an honest client.
+    eventually(lambda: made.server.open == 0)  # what was sent before the end is done by then
     wheel.batches.clear()
     assert code_of(made, good(3)) == "stored"
     assert len(wheel.values()) == 3

@@ -26,7 +26,7 @@ from .entry import Entry, EntryKind, EntryPart
 from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows
 
 
-class Waiter:
+class EntryWaiter:
     """Callers of this node wait for the entry: ``done`` gets None or the error, once. ``early``:
     only until it is durable here."""
 
@@ -44,7 +44,7 @@ class Waiter:
         done(error)
 
 
-class AppendWaiter(Waiter):
+class AppendWaiter(EntryWaiter):
     """One of them, who looks at a future. It would cost those of plain rows more than all else."""
 
     __slots__ = ("future", "receipt")
@@ -75,7 +75,7 @@ class QueuedEntry:
     """Those in it, if any."""
     sent: Sequence[tuple[int, ProducerEntry]] = ()
     """The record of it for each of its producers."""
-    callers: list[Waiter] = field(default_factory=list)
+    callers: list[EntryWaiter] = field(default_factory=list)
     """Who waits for it: those that sent it, and some that sent it again."""
     own: bool = False
     """Made here, by this master; others were received, or found in the journal."""
@@ -110,7 +110,7 @@ class QueuedEntry:
 
     def call(self, done: Callable[[SlotwheelError | None], None], *, early: bool) -> None:
         """Callers wait for it who are called."""
-        self.callers.append(Waiter(done, early))
+        self.callers.append(EntryWaiter(done, early))
 
     def fail(self, error: SlotwheelError) -> None:
         for caller in self.callers:
