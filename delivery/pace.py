@@ -10,13 +10,13 @@ syncs and threads that wake each other. So after a chunk the hand waits until it
 - It is a distance between two chunks: a row that becomes due after a pause leaves at once.
 
 For example, at 10,000 rows a second a chunk that takes 0.8 ms of the processor is followed by the
-next one 8 ms after it began, with 80 rows; at 50,000 rows a second 6 ms after it, with 300.
+next one 8 ms after it began, with 80 rows; at 50,000 rows a second 5 ms after it, with 250.
 """
 
 from __future__ import annotations
 
 LONGEST_S = 0.009
-ROWS_MAX = 300
+ROWS_MAX = 250
 _SHARE = 0.1
 
 

@@ -15,8 +15,8 @@ from slotwheel.delivery.pace import LONGEST_S, Pace
         (100, 0.1, 1),  # a cheap chunk is not waited for
         (10_000, 0.8, 8),  # a tenth of a core
         (10_000, 5, 9),  # not longer, whatever a chunk costs
-        (50_000, 5, 6),  # 300 rows
-        (3_000_000, 5, 0.1),  # a backlog leaves as fast as it can
+        (50_000, 5, 5),  # 250 rows
+        (2_500_000, 5, 0.1),  # a backlog leaves as fast as it can
     ],
 )
 def test_chunks_at_a_steady_rate(rate: int, cost_ms: float, distance_ms: float) -> None:
