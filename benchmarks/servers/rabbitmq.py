@@ -8,6 +8,7 @@ queue all the same, which is RabbitMQ's best case.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -32,6 +33,10 @@ class RabbitMq(Server):
     def version(self) -> str:
         return output_of("dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server")
 
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._epmd_port = free_port()
+
     def command(self) -> list[str]:
         _pika()
         program("rabbitmq-server")  # is Debian's wrapper, which changes the user
@@ -54,7 +59,7 @@ class RabbitMq(Server):
             "RABBITMQ_LOG_BASE": str(place / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(place / "plugins"),
             "RABBITMQ_DIST_PORT": str(free_port()),
-            "ERL_EPMD_PORT": str(free_port()),
+            "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-start_epmd false -erl_epmd_port "
             + str(free_port()),
@@ -81,6 +86,9 @@ class RabbitMq(Server):
 
     def halt(self, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGTERM)
+        # Where its start took long, Erlang's register of names was started besides, as a daemon.
+        with contextlib.suppress(FileNotFoundError):
+            output_of("epmd", "-port", str(self._epmd_port), "-kill")
 
     def sender(self) -> Sender:
         return _Sender(self.port)
