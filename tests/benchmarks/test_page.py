@@ -23,6 +23,7 @@ from slotwheel.benchmarks.plots import (
     draw,
 )
 from slotwheel.benchmarks.results import RESULTS, Figure, Result, load
+from slotwheel.benchmarks.stages import STAGES as STEPS
 
 RATE = Goal(
     "intake: messages/s", "durable ingest", "messages/s", AT_LEAST, 1_000, why="The disk is slow."
@@ -151,6 +152,15 @@ def test_the_tables_of_documents_are_those_of_the_results(path: Path) -> None:
     assert documents.filled(text, results) == text, "python -m benchmarks.suite --page"
     # So it is made of them, and not kept.
     assert documents.filled(text, {}) != text
+
+
+def test_the_stages_of_the_budget_are_the_whole() -> None:
+    figures = load(Path(page.__file__).with_name(RESULTS))[STAGES].figures
+    loads = [name.removeprefix("all, ") for name in figures if name.startswith("all, ")]
+    assert len(loads) == 7
+    for load_ in loads:
+        parts = sum(figures[f"{stage}, {load_}"].median for stage in STEPS)
+        assert figures[f"all, {load_}"].median == pytest.approx(parts, rel=1e-9), load_
 
 
 def test_a_row_that_was_not_measured_is_left_out() -> None:
