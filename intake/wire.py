@@ -523,7 +523,7 @@ def _batch_of(body: Bytes) -> pa.RecordBatch | None:
         return None
     try:
         message = pa.ipc.read_message(pa.py_buffer(body))
-        if not is_plain_batch(message.metadata):
+        if not is_plain_batch(message):
             raise InvalidBatch(
                 "not a plain record batch",
                 got=message.type,

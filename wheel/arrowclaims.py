@@ -51,18 +51,22 @@ def claims(stream: bytes) -> Iterator[ArrowClaim]:
         if rows < 0:
             raise ValueError(f"a batch of {rows} rows")
         if not _field(metadata, batch, _COMPRESSION):
+            _check_buffers(metadata, batch, message.body)
             yield ArrowClaim(kind, rows, False, len(message.body or b""))
             continue
         sizes = _claimed_sizes(metadata, batch, message.body or pa.py_buffer(b""))
         yield ArrowClaim(kind, rows, True, sum(sizes))
 
 
-def is_plain_batch(metadata: pa.Buffer) -> bool:
-    """Whether a message's metadata is that of a record batch that is not compressed. Errors: those
-    in ``CLAIM_ERRORS``."""
-    content = metadata.to_pybytes()
+def is_plain_batch(message: pa.Message) -> bool:
+    """Whether a message is a record batch that is not compressed, with its buffers in its body.
+    Errors: those in ``CLAIM_ERRORS``."""
+    content = message.metadata.to_pybytes()
     kind, batch = _header(content)
-    return kind == RECORD_BATCH and not _field(content, batch, _COMPRESSION)
+    if kind != RECORD_BATCH or _field(content, batch, _COMPRESSION):
+        return False
+    _check_buffers(content, batch, message.body)
+    return True
 
 
 def plain_rows(data: pa.Buffer | pa.Message, schema: pa.Schema) -> pa.RecordBatch:
@@ -71,7 +75,7 @@ def plain_rows(data: pa.Buffer | pa.Message, schema: pa.Schema) -> pa.RecordBatc
     ``OSError``, and those of Arrow: it is no record batch."""
     message = data if isinstance(data, pa.Message) else pa.ipc.read_message(data)
     try:
-        plain = is_plain_batch(message.metadata)
+        plain = is_plain_batch(message)
     except (struct.error, IndexError) as error:
         raise ValueError(f"not a message of Arrow: {error}") from None
     if not plain:
@@ -108,14 +112,8 @@ CLAIM_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError
 def _claimed_sizes(metadata: bytes, batch: int, body: pa.Buffer) -> Iterator[int]:
     """The size of each buffer of a compressed batch. It stands before its content; -1: the content
     is not compressed."""
-    field = _field(metadata, batch, _BUFFERS)
-    if not field:
-        return
-    vector = field + struct.unpack_from("<I", metadata, field)[0]
-    count = struct.unpack_from("<I", metadata, vector)[0]
     content = memoryview(body)
-    for number in range(count):
-        at, length = _BUFFER.unpack_from(metadata, vector + 4 + number * _BUFFER.size)
+    for at, length in _buffers(metadata, batch):
         if not length:
             continue
         if at < 0 or length < 8 or at + length > len(content):
@@ -124,6 +122,26 @@ def _claimed_sizes(metadata: bytes, batch: int, body: pa.Buffer) -> Iterator[int
         if size < -1:
             raise ValueError(f"a buffer of {size} bytes")
         yield length - 8 if size == -1 else size
+
+
+def _check_buffers(metadata: bytes, batch: int, body: pa.Buffer | None) -> None:
+    """Arrow takes a buffer of -8 bytes for an empty one, and then writes what nobody can read.
+    Errors: ``ValueError``."""
+    size = 0 if body is None else body.size
+    for at, length in _buffers(metadata, batch):
+        if at < 0 or length < 0 or at + length > size:
+            raise ValueError(f"a buffer of {length} bytes at {at} of {size}")
+
+
+def _buffers(metadata: bytes, batch: int) -> Iterator[tuple[int, int]]:
+    """Where each buffer of a batch stands in the body, and its length."""
+    field = _field(metadata, batch, _BUFFERS)
+    if not field:
+        return
+    vector = field + struct.unpack_from("<I", metadata, field)[0]
+    count = struct.unpack_from("<I", metadata, vector)[0]
+    for number in range(count):
+        yield _BUFFER.unpack_from(metadata, vector + 4 + number * _BUFFER.size)
 
 
 def _header(message: bytes) -> tuple[int, int]:

@@ -171,6 +171,23 @@ def test_wrong_offsets_inside(
     assert wheel.values() == [b"v" * 77, b"v" * 99]
 
 
+def test_buffers_that_lie_outside_of_the_body(server: ServedIntake, wheel: FakeWheel) -> None:
+    """Of a negative one Arrow makes an empty column: it would be stored, and never read again."""
+    body = two_rows().serialize().to_pybytes()
+    size = len(pa.ipc.read_message(body).body)
+    sound = body.index(struct.pack("<qq", 0, 16))  # the due times; the others follow
+    count = struct.unpack_from("<I", body, sound - 4 - 16)[0]
+    assert count > 10
+    for number in range(count):
+        place = sound - 16 + 16 * number
+        at, length = struct.unpack_from("<qq", body, place)
+        for wrong in ((at, -8), (-8, length), (at, 1 << 40), (size + 8, 8), (at, -(1 << 63))):
+            changed = bytearray(body)
+            struct.pack_into("<qq", changed, place, *wrong)
+            assert code_of(server, bytes(changed)) == "invalid-batch"
+    assert wheel.values() == []
+
+
 def test_text_that_is_not_utf8(server: ServedIntake, wheel: FakeWheel) -> None:
     body = two_rows().serialize().to_pybytes()
     assert code_of(server, body.replace(b"t" * 13, b"\xff" * 13)) == "invalid-batch"
