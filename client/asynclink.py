@@ -23,13 +23,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from ..wheel.arrowbytes import PlainRow
 from ..wheel.backoff import Backoff
 from ..wheel.delay import due_times
 from ..wheel.errors import (
@@ -70,6 +70,7 @@ from ..wire.pool import Pool
 from .addresses import Addresses
 from .asking import ANSWER_S, EpochOfMaster, Suspicion
 from .asyncthreads import in_pool
+from .batch import Batch, ClientObserver, Shipment
 from .hello import OF_APPENDS, Hello, hello_of
 from .message import FlatMessage
 from .storing import plain_row
@@ -96,8 +97,8 @@ class MessageAnswer(Protocol):
 
 @dataclass(slots=True)
 class _Message:
-    row: PlainRow
-    nbytes: int
+    flat: FlatMessage
+    record: bytes
     deadline: float
     answer: MessageAnswer
 
@@ -111,6 +112,7 @@ class _Request:
     sequence: int
     body: bytes
     messages: list[_Message]
+    began_s: float = field(default_factory=time.monotonic)
     sent_s: float = 0.0
     tries: Tries = field(default_factory=Tries)
 
@@ -121,7 +123,8 @@ class _Request:
 
 class AsyncLink:
     """Belongs to the loop that runs when it is made. ``timeout_s``: how long a message is tried.
-    ``pool``: for what blocks. ``batches``, ``messages``: how many were sent."""
+    ``pool``: for what blocks. ``observer``: as of ``Client``; a request is a shipment.
+    ``batches``, ``messages``: how many were sent."""
 
     def __init__(
         self,
@@ -130,9 +133,11 @@ class AsyncLink:
         timeout_s: float,
         epoch_of_master: EpochOfMaster,
         pool: Pool,
+        observer: ClientObserver | None = None,
     ) -> None:
         self._addresses = addresses
         self._pool = pool
+        self._observer = observer
         producer = secrets.randbelow(PRODUCER_LIMIT - 1) + 1
         self._hello = AppendCommand(producer, acks).encode()
         self._timeout_s = timeout_s
@@ -159,21 +164,25 @@ class AsyncLink:
         if self._closed:
             raise NotRunning("the client is closed", remedy="Make a new one")
         deadline = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
-        nbytes = 32 + len(flat.topic) + flat.nbytes + 6 * len(flat.headers)
-        self._waiting.append(_Message(plain_row(flat), nbytes, deadline, answer))
+        record = encode_records([plain_row(flat)])
+        self._waiting.append(_Message(flat, record, deadline, answer))
         self._go_on()
 
     async def close(self) -> None:
         """End at once; messages not answered yet fail with ``NotRunning``."""
+        await asyncio.gather(*self.end(), return_exceptions=True)
+
+    def end(self) -> Sequence[asyncio.Task[None]]:
+        """As ``close``, without waiting for the tasks that it cancels."""
         self._closed = True
         tasks = [one for one in (self._connecting, self._watching) if one is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         if self._connection is not None:
             self._connection.end()
         self._connection = None
         self._fail_all(NotRunning("the client was closed"))
+        return tasks
 
     # Sending
 
@@ -212,11 +221,11 @@ class AsyncLink:
 
     def _joined(self) -> _Request:
         first = self._waiting.popleft()
-        messages, nbytes = [first], first.nbytes
+        messages, nbytes = [first], len(first.record)
         latest = first.deadline + _JOIN_WITHIN * self._timeout_s
         while self._waiting and len(messages) < ROWS_MAX:
             one = self._waiting[0]
-            nbytes += one.nbytes
+            nbytes += len(one.record)
             if nbytes > BYTES_MAX or one.deadline > latest:
                 break
             messages.append(self._waiting.popleft())
@@ -225,7 +234,7 @@ class AsyncLink:
     def _request(self, messages: list[_Message]) -> _Request:
         sequence = self._sequence
         self._sequence += 1
-        return _Request(sequence, encode_records([one.row for one in messages]), messages)
+        return _Request(sequence, b"".join([one.record for one in messages]), messages)
 
     # Answers
 
@@ -247,7 +256,8 @@ class AsyncLink:
         if len(stored.checks) != len(request.messages):
             self._fail([request], SlotwheelError("a receipt for another request"))
             return
-        due = due_times([one.row[0] for one in request.messages], stored.created_ms)
+        self._observe(request, stored=stored, group=group)
+        due = due_times([one.flat.due for one in request.messages], stored.created_ms)
         found = zip(request.messages, due, stored.checks.tolist(), strict=True)
         for offset, (one, due_ms, check) in enumerate(found, stored.base_offset):
             if not one.answer.done():  # whoever asked may be gone
@@ -378,12 +388,32 @@ class AsyncLink:
         for one in messages:
             one.fail(error)
 
-    @staticmethod
-    def _fail(requests: Iterable[_Request], error: SlotwheelError) -> None:
+    def _fail(self, requests: Iterable[_Request], error: SlotwheelError) -> None:
         for request in requests:
             reason = error.in_doubt() if request.tries.in_doubt else error
+            self._observe(request, failure=reason)
             for one in request.messages:
                 one.fail(reason)
+
+    def _observe(
+        self,
+        request: _Request,
+        *,
+        stored: StoredBatch | None = None,
+        group: str = "",
+        failure: SlotwheelError | None = None,
+    ) -> None:
+        if self._observer is None:
+            return
+        columns = tuple(map(list, zip(*(one.flat[:6] for one in request.messages), strict=True)))
+        shipment = Shipment(0.0, lambda *_: None, columns=columns, due=columns[0])
+        shipment.began_s = request.began_s
+        Batch(request.sequence, [shipment]).tries = request.tries
+        shipment.observe(self._observer)
+        if failure is None:
+            shipment.finish(stored, group)
+        else:
+            shipment.fail(failure)
 
 
 def _sent_s(request: _Request) -> float:
@@ -399,8 +429,8 @@ def _bad_messages(messages: Sequence[_Message], error: SlotwheelError) -> dict[i
         return {}
     if not isinstance(error, UnknownTopic):
         return {row: error}
-    absent = {topic.encode(): UnknownTopic.of([topic]) for topic in error.topics}
-    topics = [one.row[1] for one in messages]
+    absent = {topic: UnknownTopic.of([topic]) for topic in error.topics}
+    topics = [one.flat.topic for one in messages]
     return {at: absent[topic] for at, topic in enumerate(topics) if topic in absent}
 
 

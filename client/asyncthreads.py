@@ -42,3 +42,8 @@ def in_pool(
 
     pool.submit(carry_out)
     return future
+
+
+def new_pool(threads_max: int, name: str) -> Pool:
+    """Threads for what blocks, for rooms that know of no wire."""
+    return Pool(threads_max, name)

@@ -26,6 +26,10 @@ from ..audit.auditor import Auditor
 from ..audit.watch.watching import AuditSettings
 from ..audit.watch.worker import AuditProcess
 from ..client import Client
+from ..client.addresses import Addresses
+from ..client.asynclink import AsyncLink
+from ..client.asyncthreads import new_pool
+from ..client.link import WireTransport
 from ..search.worker import SearchProcess
 from ..trace.chains.worker import LookupProcess
 from ..trace.events import AUDIT_TOPIC
@@ -52,6 +56,8 @@ _OWN_S = 5.0
 """How long, s, the node beside the gateway may take to say how it is."""
 _THREADS = 16
 """For calls that wait: cancels, status, Kafka's metadata."""
+_LINK_THREADS = 2
+"""For what blocks on the way to a node: a host's name, a question to another peer."""
 _PAGES = ("/metrics", "/healthz", "/readyz")
 """Of the node, which the gateway has, too."""
 
@@ -133,7 +139,18 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         own = Client(settings.nodes[0], timeout_s=_OWN_S)
         for one in (client, own):
             undo.callback(one.close, 0.0)
-        gatherer = Gatherer(client, settings.waiting_bytes_max, settings.answer_s)
+        blocking = new_pool(_LINK_THREADS, "gateway-link")
+        undo.callback(blocking.close)
+        link = AsyncLink(
+            Addresses(settings.nodes),
+            "all",
+            settings.answer_s,
+            WireTransport().epoch_of_master,
+            blocking,
+            observer=auditor,
+        )
+        undo.callback(link.end)
+        gatherer = Gatherer(client, link, settings.waiting_bytes_max)
         metrics = GatewayMetrics(
             lambda: {
                 "waiting_bytes": ("Bytes of messages that are not stored yet", gatherer.nbytes),
