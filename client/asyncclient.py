@@ -102,9 +102,12 @@ class AsyncClient:
             ask = WireTransport().epoch_of_master
             addresses = Addresses(self._client.addresses)
             self._link = AsyncLink(addresses, self._acks, self._timeout_s, ask, self._pool)
-        future: asyncio.Future[str] = self._kept(asyncio.get_running_loop().create_future())
-        self._link.store(flat, future)
-        return future
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        try:
+            self._link.store(flat, future)
+        except OverflowError:  # more or longer headers than a plain row can have
+            future = in_pool(self._pool, self._client.store, message)
+        return self._kept(future)
 
     async def store(self, topic: str | Message, value: Content = None, **more: Any) -> str:
         """Send one message and wait until it is stored. Takes what ``send`` takes; returns the

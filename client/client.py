@@ -297,7 +297,10 @@ class Client:
             )
             with self._storers_lock:
                 self._all_storers.add(storer)
-        return storer.store(self.prepare(message, clock_ms()))
+        try:
+            return storer.store(self.prepare(message, clock_ms()))
+        except OverflowError:  # more or longer headers than a plain row can have
+            return self.send(message).result()
 
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""

@@ -143,6 +143,17 @@ def test_a_bad_message_fails_alone(together: Together, wheel: FakeWheel, address
 
 
 @TOGETHER
+def test_headers_that_a_plain_row_cannot_have(
+    together: Together, wheel: FakeWheel, address: str
+) -> None:
+    many = Message("t", b"many", headers=[("n", b"")] * 70_000, delay=60)
+    long = Message("t", b"long", headers=[("n" * 70_000, b"")], delay=60)
+    ids = together(address, [many, long, Message("t", b"plain", delay=60)])
+    assert all(isinstance(one, str) for one in ids), ids
+    assert sorted(wheel.values()) == [b"long", b"many", b"plain"]
+
+
+@TOGETHER
 def test_without_room_it_is_waited_for_and_no_connection_is_lost(
     together: Together, wheel: FakeWheel, node: ServedIntake
 ) -> None:
