@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slotwheel.wheel.arrowclaims import _buffers, _header
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.protocol import AppendCommand, encode_json, encode_sequence
 from slotwheel.wheel.rows import from_columns
@@ -186,6 +187,26 @@ def test_buffers_that_lie_outside_of_the_body(server: ServedIntake, wheel: FakeW
             struct.pack_into("<qq", changed, place, *wrong)
             assert code_of(server, bytes(changed)) == "invalid-batch"
     assert wheel.values() == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("offset", [-1, -(1 << 31), 1, 620_756_990, (1 << 31) - 1])
+def test_offsets_of_headers_that_nobody_has(
+    server: ServedIntake, wheel: FakeWheel, count: int, offset: int
+) -> None:
+    """Arrow does not look at them, and would write a batch that nobody can read."""
+    body = good(count).serialize().to_pybytes()
+    message = pa.ipc.read_message(body)
+    metadata = message.metadata.to_pybytes()
+    places = list(_buffers(metadata, _header(metadata)[1]))
+    begin = len(body) - message.body.size
+    for at, length in (places[-5], places[-2]):  # of the names, and of the values
+        assert length == 4
+        changed = bytearray(body)
+        struct.pack_into("<i", changed, begin + at, offset)
+        assert code_of(server, bytes(changed)) == "invalid-batch"
+    assert wheel.values() == []
+    assert code_of(server, body) == "stored"
 
 
 def test_text_that_is_not_utf8(server: ServedIntake, wheel: FakeWheel) -> None:
