@@ -3,11 +3,12 @@
 Theory: a container is given 400 MB, say. A node that uses more is killed, and again after each
 restart, as it finds the same journal. So the limits that take memory follow from the smallest limit
 of the process's control group and of those above it, or from the machine's memory where that is
-less. From about 1.2 GB on they are those of ``WheelConfig``; with less they shrink together.
+less. From about 1.4 GB on they are those of ``WheelConfig``; with less they shrink together.
 
-    +----------+---------+---------------------+----------------------------+-----------------+
-    | at rest  | gateway | tail, refused above | what a spill copies of it  | windows, chunks |
-    +----------+---------+---------------------+----------------------------+-----------------+
+    +---------+---------+---------------------+-----------+------------------+-----------------+
+    | at rest | gateway | tail, refused above | a spill's | what connections | windows, chunks |
+    |         |         |                     | copy      | hold             |                 |
+    +---------+---------+---------------------+-----------+------------------+-----------------+
 
 Rules: a limit that was given stays as it is. When all do not fit, an alarm says so at the start.
 """
@@ -96,7 +97,7 @@ def needed(wheel: WheelConfig, *, gateway: bool) -> int:
     """About how many bytes a node takes at its most, with the gateway beside it."""
     busy = (
         wheel.tail_bytes_refuse
-        + wheel.tail_bytes_max
+        + 2 * wheel.tail_bytes_max  # a spill's copy; what connections hold
         + _WINDOWS * wheel.window_bytes_max
         + _CHUNKS * wheel.chunk_bytes_max
     )
