@@ -25,7 +25,14 @@ from support.broker import Broker, Cluster, TopicFactory
 from support.deliveries import Sent, id_of, odd, rows_of
 from support.stopwatch import Stopwatch
 
+_WAITS = ("delivery_timeout_s", "trial_timeout_s", "metadata_timeout_s")
 OURS = ("slotwheel-id", "slotwheel-due-ms", "slotwheel-created-ms")
+
+
+def patient(bootstrap: str, **more: Any) -> KafkaSettings:
+    """Of a sink whose broker is there: on a busy machine it takes its time."""
+    waits: dict[str, Any] = dict.fromkeys(_WAITS, 60.0)
+    return KafkaSettings(bootstrap, **waits, **more)
 
 
 @dataclass(frozen=True)
@@ -174,7 +181,7 @@ class KafkaContract(SinkContract):
 
     @pytest.fixture
     def sink(self, broker: Cluster) -> Iterator[Sink]:
-        sink = self.build(KafkaSettings(broker.bootstrap, unknown_topic_after_s=0.0))
+        sink = self.build(patient(broker.bootstrap, unknown_topic_after_s=0.0))
         yield sink
         sink.close()
 
@@ -245,7 +252,7 @@ class KafkaContract(SinkContract):
     def test_a_topic_made_a_moment_later_is_not_refused(
         self, broker: Cluster, topics: Topics
     ) -> None:
-        sink = self.build(KafkaSettings(broker.bootstrap, unknown_topic_after_s=30.0))
+        sink = self.build(patient(broker.bootstrap, unknown_topic_after_s=30.0))
         name = topics.make("template") + "-late"
         rows = rows_of([Sent(name)])
         assert sink.deliver(rows).codes.tolist() == [Answer.NOT_NOW]
@@ -259,7 +266,7 @@ class KafkaContract(SinkContract):
     def test_a_missing_topic_is_refused_after_its_time(
         self, broker: Cluster, topics: Topics
     ) -> None:
-        sink = self.build(KafkaSettings(broker.bootstrap, unknown_topic_after_s=0.2))
+        sink = self.build(patient(broker.bootstrap, unknown_topic_after_s=0.2))
         there = topics.make("there")
         rows = rows_of([Sent("missing"), Sent(there)])
         first = sink.deliver(rows)
@@ -270,8 +277,8 @@ class KafkaContract(SinkContract):
         sink.close()
 
     def test_small_bounds_in_flight(self, broker: Cluster, topics: Topics) -> None:
-        settings = KafkaSettings(broker.bootstrap, rows_in_flight_max=7, bytes_in_flight_max=2000)
-        sink = self.build(settings)
+        bounds = {"rows_in_flight_max": 7, "bytes_in_flight_max": 2000}
+        sink = self.build(patient(broker.bootstrap, **bounds))
         topic = topics.make("bounds")
         sent = [Sent(topic, b"%d" % n * (500 if n == 20 else 1)) for n in range(50)]
         assert_accepted(sink.deliver(rows_of(sent)))
