@@ -105,4 +105,10 @@ def _topics_of(rows: pa.RecordBatch) -> pa.Array | None:
     if at < 0 or not rows.num_rows:
         return None
     column = rows.column(at)
-    return column if column.type == pa.utf8() and not column.null_count else None
+    if column.type != pa.utf8() or column.null_count:
+        return None
+    try:
+        column.validate(full=True)  # or a forged offset would be followed out of the batch
+    except pa.ArrowInvalid:
+        return None
+    return column

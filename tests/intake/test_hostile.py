@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slotwheel.delivery.embedded.newtopics import NewTopics
+from slotwheel.intake.door import Door
 from slotwheel.wheel.arrowclaims import _buffers, _header
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.protocol import AppendCommand, encode_json, encode_sequence
@@ -38,7 +40,8 @@ def wheel() -> FakeWheel:
 
 @pytest.fixture
 def server(wheel: FakeWheel) -> Iterator[ServedIntake]:
-    made = ServedIntake(wheel, "127.0.0.1:0", commit=wheel.commit)
+    door = Door(NewTopics(lambda _: None))  # as of each node: it reads the topics of a batch
+    made = ServedIntake(wheel, "127.0.0.1:0", commit=wheel.commit, door=door)
     yield made
     # Whatever a test did: the node still serves an honest client.
     eventually(lambda: made.server.open == 0)  # what was sent before the end is done by then

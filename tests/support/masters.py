@@ -110,6 +110,9 @@ class Later:
         self._now += 10.0
         return self._now
 
+    def thread_time(self) -> float:
+        return 0.0
+
 
 class _Never(threading.Event):
     def is_set(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,11 @@ def test_what_two_threads_commit_becomes_visible_in_order(monkeypatch: pytest.Mo
     taken, go_on = threading.Event(), threading.Event()
     grown = Tail.grown
 
-    def slow_at_first(before: tuple[Piece, ...], new: list[Piece]) -> Sequence[Piece]:
+    def slow_at_first(*given: Any, **more: Any) -> Sequence[Piece]:
         if not taken.is_set():
             taken.set()
             go_on.wait(60)
-        return grown(before, new)
+        return grown(*given, **more)
 
     monkeypatch.setattr(Tail, "grown", slow_at_first)
     threads = [threading.Thread(target=wheel.write_pending, args=(0.0,)) for _ in range(2)]
