@@ -148,10 +148,15 @@ def test_a_failed_sync_ends_the_process(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(OsHandle, "sync", no_sync)
     with Client(node.listening, timeout_s=1) as client:
         receipt = client.send("soon", b"x", delay=1)
-        assert ended.wait(5)
+        assert ended.wait(30)
         assert receipt.error(10) is not None  # and never a receipt
     assert isinstance(fatal[0], SyncFailed)
-    assert node.unhealthy() == ["thread wire has ended"]  # which commits what is small
+    # The wire commits what is small; the syncer may be on its way to the same failure.
+    assert node.unhealthy() in (
+        ["thread wire has ended"],
+        ["thread syncer has ended"],
+        ["thread syncer has ended", "thread wire has ended"],
+    )
     monkeypatch.undo()
     node.stop()
 
