@@ -17,7 +17,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -33,6 +33,10 @@ _NAMED_MAX = 100
 
 class TopicsPort(Protocol):
     """What is known of the topics of the sink (``TopicBook``, ``NewTopics``)."""
+
+    rows_let_in: ClassVar[int]
+    """A batch of at most so many rows need not be looked at: reading its topics would cost it more
+    than all other checks."""
 
     def knows(self, topics: Collection[str]) -> bool: ...
     def absent(
@@ -65,6 +69,8 @@ class Door:
 
     def check_plain(self, one: PlainBatch, wheel: StoredPort, waited_s: float) -> None:
         """The same of plain rows."""
+        if len(one.rows) <= self._topics.rows_let_in:
+            return
         topics = [row[1].decode(errors="replace") for row in one.rows]
         absent = self._absent(list(dict.fromkeys(topics)), waited_s)
         if absent == [] or wheel.stored_before(one.producer, one.sequence):
@@ -78,6 +84,8 @@ class Door:
         """The topics of the rows that Kafka does not have; None: the answer is on its way.
         ``waited_s``: since they came. ``settled``: they came on a delay topic, so of a topic that
         has been missing for long the last answer counts: each batch would wait for a new one."""
+        if rows.num_rows <= self._topics.rows_let_in:
+            return []
         column = _topics_of(rows)
         if column is None:  # the wheel says what is wrong with it
             return []

@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,9 @@ WAIT_S = 1.5
 
 class NewTopics:
     """The topics of a data directory. ``make``: makes a new one. Thread-safe; nothing blocks."""
+
+    rows_let_in: ClassVar[int] = FEW
+    """A batch of so few rows has no more topics."""
 
     def __init__(self, make: Callable[[str], None]) -> None:
         self._make = make

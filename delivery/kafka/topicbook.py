@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from cachetools import TTLCache
 
@@ -99,6 +100,9 @@ class _Missing:
 class TopicBook:
     """A cache of topics. Thread-safe. ``fetch(topics)`` asks the broker: what it says of each;
     raises ``Unreachable``, within its own time limit."""
+
+    rows_let_in: ClassVar[int] = 0
+    """The topic of a single row may be missing."""
 
     def __init__(
         self,
