@@ -49,33 +49,37 @@ def split(given: str | Sequence[str]) -> tuple[str, ...]:
 
 def check_addresses(addresses: Sequence[str]) -> None:
     """Errors: ``InvalidConfiguration`` for an address that no node can have."""
-    for address in addresses:
-        try:
-            split_address(address)
-        except ValueError:
-            raise InvalidConfiguration(
-                "not the address of a node",
-                got=repr(address)[:_ADDRESS_CHARS],
-                limit="host:port, [host]:port for IPv6",
-                remedy=f"Give host and port; without --listen a node is at {DEFAULT_ADDRESS}",
-            ) from None
+    remedy = f"Give host and port; without --listen a node is at {DEFAULT_ADDRESS}"
+    _check_each(addresses, split_address, "a node", "host:port, [host]:port for IPv6", remedy)
 
 
 def is_http(addresses: Sequence[str]) -> bool:
     """Whether these are addresses of gateways. Errors: ``InvalidConfiguration`` for one that no
     gateway can have, and when only some of them are."""
     found = [address for address in addresses if address.startswith(SCHEMES)]
-    for address in addresses if found else ():
+    if found:
+        remedy = "Give scheme, host and port alone, and gateways or nodes, not both"
+        _check_each(addresses, place_of, "a gateway", "http://host:port", remedy)
+    return bool(found)
+
+
+def _check_each(
+    addresses: Sequence[str],
+    read: Callable[[str], object],
+    whose: str,
+    limit: str,
+    remedy: str,
+) -> None:
+    for address in addresses:
         try:
-            place_of(address)
+            read(address)
         except ValueError:
             raise InvalidConfiguration(
-                "not the address of a gateway",
+                f"not the address of {whose}",
                 got=repr(address)[:_ADDRESS_CHARS],
-                limit="http://host:port",
-                remedy="Give scheme, host and port alone, and gateways or nodes, not both",
+                limit=limit,
+                remedy=remedy,
             ) from None
-    return bool(found)
 
 
 def place_of(address: str) -> tuple[bool, str, int]:

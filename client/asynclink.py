@@ -21,7 +21,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 import time
 from collections import deque
@@ -47,7 +46,6 @@ from ..wheel.protocol import (
 )
 from ..wheel.protocol import (
     NO_BATCH,
-    PRODUCER_LIMIT,
     AppendCommand,
     RefusedBatch,
     StoredBatch,
@@ -71,7 +69,7 @@ from .addresses import Addresses
 from .asking import ANSWER_S, EpochOfMaster, Suspicion
 from .asyncthreads import in_pool
 from .batch import Batch, ClientObserver, Shipment
-from .hello import OF_APPENDS, Hello, hello_of
+from .hello import OF_APPENDS, Hello, hello_of, new_producer
 from .message import FlatMessage
 from .storing import plain_row
 from .tries import Tries
@@ -138,8 +136,7 @@ class AsyncLink:
         self._addresses = addresses
         self._pool = pool
         self._observer = observer
-        producer = secrets.randbelow(PRODUCER_LIMIT - 1) + 1
-        self._hello = AppendCommand(producer, acks).encode()
+        self._hello = AppendCommand(new_producer(), acks).encode()
         self._timeout_s = timeout_s
         self._suspicion = Suspicion(addresses, epoch_of_master)
         self._loop = asyncio.get_running_loop()

@@ -19,7 +19,6 @@ import contextlib
 import itertools
 import logging
 import os
-import secrets
 import threading
 import time
 import weakref
@@ -52,7 +51,6 @@ from ..wheel.protocol import (
     HELLO,
     PAGE,
     POLICIES,
-    PRODUCER_LIMIT,
     REGISTER,
     RESCHEDULE,
     STATUS,
@@ -68,6 +66,7 @@ from .batch import ClientObserver, nbytes_of
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
 from .failures import CountedShipment
+from .hello import new_producer
 from .levels import Resolver
 from .link import WireTransport
 from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_of, flatten
@@ -203,8 +202,7 @@ class Client:
 
     def _identity(self) -> tuple[int, int]:
         """As which producer it sends, and its first sequence."""
-        # Never zero (no protection from repeats), never one of a delay topic's partitions.
-        return secrets.randbelow(PRODUCER_LIMIT - 1) + 1, 0
+        return new_producer(), 0
 
     # Sending
 

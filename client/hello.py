@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 from ..wheel.errors import NotMaster, SlotwheelError
-from ..wheel.protocol import JSON_BYTES_MAX, decode_json
+from ..wheel.protocol import JSON_BYTES_MAX, PRODUCER_LIMIT, decode_json
 from ..wire.frames import FrameLimits, Kind
 from .columns import Limits
 from .message import clock_ms
+
+
+def new_producer() -> int:
+    """As whom a sender appends, so that its repeats are known: never zero, which is nobody, and
+    never one of a delay topic's partitions."""
+    return secrets.randbelow(PRODUCER_LIMIT - 1) + 1
+
 
 OF_APPENDS: FrameLimits = {Kind.ANSWER: (0, 64 + 8 * JSON_BYTES_MAX)}
 """What a node sends to who appends."""

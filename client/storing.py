@@ -10,7 +10,6 @@ whoever is the master then, until the client's timeout is over: it is stored onc
 
 from __future__ import annotations
 
-import secrets
 import time
 
 from ..wheel.arrowbytes import PlainRow
@@ -21,7 +20,6 @@ from ..wheel.ids import MessageId
 from ..wheel.plain import encode_records
 from ..wheel.protocol import (
     NO_BATCH,
-    PRODUCER_LIMIT,
     AppendCommand,
     RefusedBatch,
     StoredBatch,
@@ -32,7 +30,7 @@ from ..wire.channel import Channel
 from ..wire.frames import Kind
 from .addresses import Addresses
 from .asking import ANSWER_S, EpochOfMaster, Suspicion
-from .hello import OF_APPENDS, hello_of
+from .hello import OF_APPENDS, hello_of, new_producer
 from .message import FlatMessage
 from .tries import Tries
 
@@ -56,8 +54,7 @@ class Storer:
         self._suspicion = Suspicion(addresses, epoch_of_master)
         self._epoch = 0
         self._timeout_s = timeout_s
-        producer = secrets.randbelow(PRODUCER_LIMIT - 1) + 1
-        self._hello = AppendCommand(producer, acks).encode()
+        self._hello = AppendCommand(new_producer(), acks).encode()
         self._sequence = 0
         self._channel: Channel | None = None
         self._ended = False
