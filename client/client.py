@@ -80,14 +80,14 @@ _log = logging.getLogger("slotwheel.client")
 
 TIMEOUT_MAX_S = 1e9
 _CANCELS_AT_ONCE = 10_000
-_AT_EXIT_S = 5.0
 _ROUND_TRIP_S = 1.0
 _STEP_S = 0.02
 
 
 class Client:
     """A connection to the node at ``address`` (``host:port``), opened on first use and reopened
-    when it breaks. Thread-safe. Leaving the ``with`` block flushes and closes.
+    when it breaks. Thread-safe. Leaving the ``with`` block flushes and closes; so does the end of
+    the program.
 
     For a group of peers, ``address`` names all of them (``"a:7200,b:7200,c:7200"``, or a sequence):
     the client finds the master and follows it. Messages that were in flight when a master failed
@@ -761,7 +761,7 @@ def _close_at_exit(reference: weakref.ref[Client]) -> Any:
         client = reference()
         if client is not None:
             with contextlib.suppress(OSError):  # of receipts; it is logged
-                client.close(_AT_EXIT_S)
+                client.close()
 
     return close
 

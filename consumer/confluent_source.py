@@ -57,6 +57,7 @@ class ConfluentSource(Source):
         self._ck = confluent()
         self._assignment = assignment
         self._held: set[SourcePartition] = set()
+        self._closing = False
         settings = extra or {}
         common: dict[str, Any] = {"bootstrap.servers": bootstrap, "client.id": "slotwheel-consumer"}
         common |= {"reconnect.backoff.max.ms": 1000, "log.connection.close": False}
@@ -190,9 +191,13 @@ class ConfluentSource(Source):
             raise SourceAway(f"positions could not be read: {error}") from error
 
     def close(self) -> None:
+        self._closing = True
         within(CLOSE_S, self._consumer.close)
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
+        if self._closing:
+            # Nobody reads them, and the client may have left its group: it would raise.
+            return
         self._assignment.assigned(_names(partitions), consumer.consumer_group_metadata())
 
     def _on_revoke(self, consumer: Any, partitions: list[Any]) -> None:
@@ -208,7 +213,8 @@ class ConfluentSource(Source):
     def _on_lost(self, consumer: Any, partitions: list[Any]) -> None:
         names = _names(partitions)
         self._assignment.revoked(names)
-        if held := self._held.intersection(names):
+        held = self._held.intersection(names)
+        if held and not self._closing:
             # Else the client would hold them still when they are assigned again.
             consumer.resume(self._parts(dict.fromkeys(held, 0)))
             self._held -= held

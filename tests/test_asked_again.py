@@ -32,12 +32,11 @@ from support.peers import Peers
 from support.ports import free_address
 from support.proxy import Link, Proxy
 from support.proxylab import Loopback
-from support.waiting import eventually, now_ms
+from support.waiting import PATIENCE_S, eventually, now_ms
 
 NAMES = ("a", "b", "c")
 TOPICS = ["one", "two", "three"]
 ASKED, SOAK = 2_000, 200_000
-_LEFT_WITHIN_S = 60.0
 _NOBODYS = 1 << 40
 """A number that no message of a load has."""
 _FATES = 5_000
@@ -63,7 +62,7 @@ def load_of(addresses: str, topics: list[str], asked: int) -> CancelLoad:
 def all_have_left(load: CancelLoad, arrivals: Arrivals) -> None:
     """What is to arrive has. Else a node that delivers nothing would pass, as a message that waits
     is cancelled when it is asked for again."""
-    arrivals.wait_for(load.wanted(), _LEFT_WITHIN_S)
+    arrivals.wait_for(load.wanted(), PATIENCE_S)
     missing = load.wanted() - arrivals.numbers
     assert not missing, f"{len(missing)} of {len(load.wanted())} did not arrive"
 
@@ -74,11 +73,11 @@ def slots_are_gone(data: Path, addresses: str, topic: str) -> None:
     with Client(addresses, timeout_s=30) as client:
 
         def gone() -> bool:
-            client.send(topic, b"%d" % _NOBODYS, delay=0).result(30)
+            client.send(topic, b"%d" % _NOBODYS, delay=0).result(60)
             time.sleep(0.5)
             return not any(int(one.stem) < begun_s for one in (data / "slots").iterdir())
 
-        eventually(gone, 90)
+        eventually(gone)
 
 
 def pause(rng: Random, asked: int) -> None:

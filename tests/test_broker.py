@@ -20,6 +20,7 @@ from kafka.errors import KafkaError
 
 from support import commonbroker
 from support.broker import Broker, BrokerError, Cluster, TopicFactory
+from support.waiting import PATIENCE_S
 
 VALUES = [b"one", b"", b"three"]
 
@@ -35,13 +36,13 @@ def produce_with_confluent(bootstrap: str, topic: str) -> None:
     producer = ConfluentProducer({"bootstrap.servers": bootstrap})
     for value in VALUES:
         producer.produce(topic, value)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def read_with_kafka_python(bootstrap: str, topic: str) -> list[bytes]:
     consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     found: list[bytes] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < len(VALUES) and time.monotonic() < deadline:
         for records in consumer.poll(timeout_ms=200).values():
             found += [record.value for record in records]
@@ -55,7 +56,7 @@ def read_with_confluent(bootstrap: str, topic: str) -> list[bytes]:
     )
     consumer.subscribe([topic])
     found: list[bytes] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < len(VALUES) and time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
@@ -151,7 +152,7 @@ def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         assert state_of(pid) in "RSD"
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while state_of(pid) not in "ZX" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert state_of(pid) in "ZX"

@@ -105,7 +105,7 @@ def test_rows_of_an_aborted_transaction_stay_away(own_broker: Broker) -> None:
     time.sleep(max(0.0, back_s - time.monotonic()))
     broker.start()
     for target, transactions in made.items():
-        assert eventually(partial(_started, transactions), 60) == [None]
+        assert eventually(partial(_started, transactions)) == [None]
         for number in range(2):  # with each id
             transactions.begin()
             assert transactions.send(_plan(target, b"%d" % number)) == {}

@@ -47,7 +47,7 @@ def test_nothing_is_left_of_a_run_that_is_ended(
             said, _ = run.communicate(timeout=60)
         finally:
             run.kill()
-    eventually(lambda: not processes(mark), 30)
+    eventually(lambda: not processes(mark))
     if number is not signal.SIGKILL:
         assert "KeyboardInterrupt" in said, said
 

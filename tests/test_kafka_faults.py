@@ -14,10 +14,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from support.broker import Broker
 from support.kafkafaults import Api, KafkaFaults, Rates
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 RECORDS = 5
-WITHIN_S = 15.0
 BY_COORDINATOR = [Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN]
 OFTEN = [api for api in Api if api is not Api.INIT_PRODUCER_ID]
 
@@ -91,7 +91,7 @@ class Transactions:
         """What a reader of committed records sees: as much as was committed, and what is behind."""
         self._reader.assign([TopicPartition(self._topic, at, 0) for at in range(2)])
         found: Counter[bytes] = Counter()
-        end = time.monotonic() + WITHIN_S
+        end = time.monotonic() + PATIENCE_S
         quiet = False
         while (found.total() < len(self.committed) or not quiet) and time.monotonic() < end:
             records = self._reader.consume(10_000, 0.3)
@@ -100,7 +100,7 @@ class Transactions:
         return found
 
     def mark(self) -> int:
-        (found,) = self._reader.committed([TopicPartition(self._topic, 0)], WITHIN_S)
+        (found,) = self._reader.committed([TopicPartition(self._topic, 0)], PATIENCE_S)
         return int(found.offset)
 
     def close(self) -> None:
@@ -110,10 +110,10 @@ class Transactions:
 
 def _retried(call: Callable[[float], Any]) -> None:
     """Call until its outcome is known."""
-    end = time.monotonic() + WITHIN_S
+    end = time.monotonic() + PATIENCE_S
     while True:
         try:
-            call(WITHIN_S)
+            call(PATIENCE_S)
         except KafkaException as error:
             if not error.args[0].retriable() or time.monotonic() > end:
                 raise

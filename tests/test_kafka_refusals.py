@@ -48,7 +48,7 @@ def test_two_bad_ones_among_ten_thousand(
             load = messages(target, count, begin, begin + 1000 * seconds)
             load[2000].value = b"x" * 2_000_000
             load[3000].topic = "nobody-made-this"
-            ids = client.send_many(load).result(20)
+            ids = client.send_many(load).result(60)
         eventually(lambda: node.metric("slotwheel_pending") == 0)
         stalled_ms = 1000 * watch.stalled_s
         assert node.metric("slotwheel_delivered_total") == count - 2
@@ -89,7 +89,7 @@ def test_one_bad_row_of_a_hundred_does_not_repeat_its_neighbours(
                 load[57].value = b"x" * 2000
             else:
                 load[57].key = None
-            ids = client.send_many(load).result(20)
+            ids = client.send_many(load).result(60)
         eventually(lambda: node.metric("slotwheel_pending") == 0)
     arrived = read_all(broker.bootstrap, [target], 99)
     if known:

@@ -76,12 +76,12 @@ def test_a_broker_that_is_away_across_the_due_time(
         with Client(node.address) as client:
             begin = now_ms() + 1000
             load = messages(topic, count, begin, begin + 1000 * (seconds + 6))
-            client.send_many(load[: count // 2]).result(20)
+            client.send_many(load[: count // 2]).result(60)
             time.sleep((begin + 2000 - now_ms()) / 1000)
             stop()
             away_ms = now_ms()
-            client.send_many(load[count // 2 :]).result(20)  # stored all the same
-            eventually(lambda: node.get("/readyz")[0] == 503, 20)
+            client.send_many(load[count // 2 :]).result(60)  # stored all the same
+            eventually(lambda: node.get("/readyz")[0] == 503)
             assert node.get("/healthz")[0] == 200, "a restart would not help"
             time.sleep(max(0.0, (away_ms + 1000 * seconds - now_ms()) / 1000))
         start()
@@ -121,13 +121,13 @@ def test_a_topic_that_refuses_everything_across_the_due_time(
                 begin = now_ms() + 2000
                 for name in (refusing, other):
                     load = messages(name, count, begin, begin + 1000 * seconds)
-                    client.send_many(load).result(20)
+                    client.send_many(load).result(60)
             eventually(lambda: node.metric("slotwheel_held_topics") == 1, seconds + 20)
             time.sleep(max(0.0, (begin - now_ms()) / 1000 + seconds - 1))
             assert held(broker.bootstrap, [refusing]) == 0
             admin.delete_acls([all_rules(refusing)])
             eventually(lambda: node.metric("slotwheel_pending") == 0)
-            eventually(lambda: node.metric("slotwheel_held_topics") == 0, 5)
+            eventually(lambda: node.metric("slotwheel_held_topics") == 0)
             assert node.metric("slotwheel_delivered_total") == 2 * count
             assert node.metric("slotwheel_dead_total") == 0
             assert "topic held back" in node.log_text()
@@ -166,12 +166,12 @@ def test_64_held_back_topics_with_the_longest_names_survive_a_restart(
             due = now_ms() + 1000
             with Client(node.address) as client:
                 sent = [Message(name, b"%d" % n, due=due) for n in range(each) for name in names]
-                client.send_many(sent).result(30)
+                client.send_many(sent).result(60)
             eventually(lambda: node.metric("slotwheel_held_topics") == 64)
             node.kill()
             node.start()
             with Client(node.address) as client:
-                client.send_many(Message(free, b"%d" % n, delay=0.1) for n in range(100)).result(30)
+                client.send_many(Message(free, b"%d" % n, delay=0.1) for n in range(100)).result(60)
             assert len(read_all(broker.bootstrap, [free], 100)) == 100
             assert node.metric("slotwheel_held_topics") == 64
             assert node.metric("slotwheel_pending") == each * 64
@@ -194,7 +194,7 @@ def test_exactly_once_without_its_rights_says_which_and_begins_once_it_has_them(
         admin.create_acls([rule])
         with exactly_once(broker, tmp_path, name, sink) as node:
             with Client(node.address) as client:
-                client.send_many(Message(topic, b"%d" % n, delay=0.1) for n in range(50)).result(30)
+                client.send_many(Message(topic, b"%d" % n, delay=0.1) for n in range(50)).result(60)
             eventually(lambda: f"dead-letter topic {name} does not exist" in node.get("/readyz")[1])
             broker.create_topic(name)
             eventually(lambda: "WRITE and DESCRIBE on transactional ids" in node.get("/readyz")[1])
@@ -293,7 +293,7 @@ def test_kafka_cannot_be_reached_at_start(
         for target, node in targets.items():
             stack.enter_context(node)
             with Client(node.address) as client:
-                client.send_many(messages(target, 100, now_ms(), now_ms() + 1000)).result(20)
+                client.send_many(messages(target, 100, now_ms(), now_ms() + 1000)).result(60)
         for node in targets.values():
             eventually(partial(_says, node, "sink unreachable: messages are stored"))
             assert broker.bootstrap in node.log_text()
@@ -313,7 +313,7 @@ def test_kafka_cannot_be_reached_at_start(
         broker.stop()
         for target, node in targets.items():
             with Client(node.address) as client:
-                client.send(target, b"more", delay=0.05).result(10)
+                client.send(target, b"more", delay=0.05).result(60)
         time.sleep(0.5)  # it is being handed over
         for node in targets.values():
             assert node.signal() < 2.0

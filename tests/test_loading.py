@@ -94,7 +94,7 @@ def test_a_node_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", PYTHONPROFILEIMPORTTIME="1") as node:
         empty = _imported(node)
         with Client(node.address) as client:
-            client.send_many(_MESSAGES).result(10)
+            client.send_many(_MESSAGES).result(60)
         node.wait_for("load", len(_MESSAGES))
         node.signal()
         busy = _imported(node)

@@ -110,8 +110,8 @@ def test_what_is_redriven_or_redelivered_is_due_then(shifted: Shifted) -> None:
     node, past_ms = shifted.node, now_ms() - 300_000
     with Client(node.address) as client:
         for topic in ("once", "rate"):
-            client.send(topic, b"x", due=past_ms, expires=past_ms + 1).result(20)
-        client.send("old", b"x", due=past_ms).result(20)
+            client.send(topic, b"x", due=past_ms, expires=past_ms + 1).result(60)
+        client.send("old", b"x", due=past_ms).result(60)
     node.wait_for("old", 1)
     node.wait_for(DEAD_LETTER_TOPIC, 2)
     where = ("--yes", "--node", node.address)
@@ -194,7 +194,7 @@ def test_attempts_by_way_of_the_delay_topic(
     options += ["--dead-letter-topic", dead]
     with NodeProcess(tmp_path / "data", *options, **clock.variables) as node:
         with Client(node.address) as sender:
-            sender.send(orders, b"bad", delay=0).result(30)
+            sender.send(orders, b"bad", delay=0).result(60)
         with Consumer(
             orders,
             group,

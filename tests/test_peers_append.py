@@ -10,12 +10,11 @@ from pathlib import Path
 from slotwheel import Client, Message
 from support.peers import Peers
 from support.proxylab import Loopback
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 NAMES = ("a", "b", "c")
 CALLERS = 3
 EACH = 60
-TIMEOUT_S = 60.0
 
 
 def test_waiting_callers_go_on_and_each_message_is_stored_once(tmp_path: Path) -> None:
@@ -28,7 +27,7 @@ def test_waiting_callers_go_on_and_each_message_is_stored_once(tmp_path: Path) -
 
     with Peers(tmp_path, names=NAMES, lab=Loopback(NAMES)) as peers:
         killed = peers.wait_until_whole()
-        with Client(peers.addresses, timeout_s=TIMEOUT_S) as client:
+        with Client(peers.addresses, timeout_s=PATIENCE_S) as client:
             callers = [
                 threading.Thread(target=send, args=(client, caller), daemon=True)
                 for caller in range(CALLERS)
@@ -38,7 +37,7 @@ def test_waiting_callers_go_on_and_each_message_is_stored_once(tmp_path: Path) -
             eventually(lambda: len(ids) > EACH)
             peers[killed].kill()
             for thread in callers:
-                thread.join(2 * TIMEOUT_S)
+                thread.join(2 * PATIENCE_S)
         assert len(ids) == CALLERS * EACH
         assert Counter(ids).most_common(1)[0][1] == 1
         peers[killed].start()

@@ -19,6 +19,7 @@ from support.nodeprocess import NodeProcess
 from support.peers import Peers
 from support.ports import free_address
 from support.proxylab import Loopback
+from support.waiting import PATIENCE_S
 
 NAMES = ("a", "b", "c")
 ELECTION = ("--election", "6s")
@@ -53,7 +54,7 @@ def stray(path: Path, *options: str) -> Iterator[NodeProcess]:
 
 def told(log: Callable[[], str], pattern: str) -> str:
     """Wait for a line in a log; all of it."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + PATIENCE_S
     while not (lines := [line for line in log().splitlines() if re.search(pattern, line)]):
         assert time.monotonic() < deadline, f"no {pattern!r} in\n{log()[-3000:]}"
         time.sleep(0.1)
@@ -62,7 +63,7 @@ def told(log: Callable[[], str], pattern: str) -> str:
 
 def check_unharmed(group: Peers) -> None:
     with Client(group.addresses, timeout_s=60) as client:
-        client.send("topic", b"value", delay=60).result(10)
+        client.send("topic", b"value", delay=60).result(60)
     assert group.wait_until_whole()
 
 

@@ -25,6 +25,7 @@ from support.chaosfaults import Faults
 from support.chaosload import ChaosLoad
 from support.load import Promised
 from support.peers import Peers, lab_of
+from support.waiting import PATIENCE_S
 
 NAMES = ("a", "b", "c")
 TOPICS = 4
@@ -124,7 +125,7 @@ class Chaos:
     def _after(peers: Peers) -> None:
         """Cleaned everywhere, and the same everywhere."""
         peers.wait_until_whole()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while left := {name: files for name in NAMES if (files := peers[name].slot_files())}:
             assert time.monotonic() < deadline, f"slot files are left: {left}\n{peers.log_ends()}"
             time.sleep(0.1)

@@ -46,7 +46,7 @@ class Sender:
         numbers = range(self.count, self.count + count)
         rows = [(self.second * 1000 + n % 1000, "t", b"%d" % n) for n in numbers]
         with Client(self._peers.addresses, timeout_s=30) as client:
-            client.send_table(batch(rows)).result(30)
+            client.send_table(batch(rows)).result(60)
         self.count += count
 
     def spilled(self, node: PeerProcess) -> SlotInfo:

@@ -283,4 +283,4 @@ def send_far(addresses: str) -> None:
             client.send_table(
                 batch([(begin + row % 60 * 1000, "far", b"far %d" % row) for row in rows])
             )
-        client.flush(30)
+        client.flush(60)

@@ -37,7 +37,7 @@ def send(addresses: str, first: int, due: list[int]) -> list[str]:
     """Messages with the numbers from ``first`` on as their values; their ids."""
     rows = [(at, TOPICS[n % len(TOPICS)], b"%d" % n) for n, at in enumerate(due, first)]
     with Client(addresses, timeout_s=30) as client:
-        return client.send_table(batch(rows)).result(30)
+        return client.send_table(batch(rows)).result(60)
 
 
 def arrivals_of(peers: Peers, *names: str) -> EmbeddedArrivals:

@@ -11,10 +11,10 @@ from slotwheel.client.receipts import Receipts
 from slotwheel.wheel.request import RequestKey
 from support.peers import Peers
 from support.proxylab import Loopback
+from support.waiting import PATIENCE_S
 
 NAMES = ("a", "b", "c")
 COUNT = 300
-TIMEOUT_S = 60.0
 
 
 def ship(client: Client, number: int, done: queue.SimpleQueue[tuple[int, Receipts]]) -> None:
@@ -24,7 +24,7 @@ def ship(client: Client, number: int, done: queue.SimpleQueue[tuple[int, Receipt
 
 
 def collect(done: queue.SimpleQueue[tuple[int, Receipts]]) -> dict[int, list[str]]:
-    answers = (done.get(timeout=TIMEOUT_S) for _ in range(COUNT))
+    answers = (done.get(timeout=PATIENCE_S) for _ in range(COUNT))
     return {number: receipts.result(0) for number, receipts in answers}
 
 
@@ -32,12 +32,12 @@ def test_stored_once_with_the_same_ids(tmp_path: Path) -> None:
     with Peers(tmp_path, names=NAMES, lab=Loopback(NAMES)) as peers:
         killed = peers.wait_until_whole()
         done: queue.SimpleQueue[tuple[int, Receipts]] = queue.SimpleQueue()
-        with Client(peers.addresses, timeout_s=TIMEOUT_S) as client:
+        with Client(peers.addresses, timeout_s=PATIENCE_S) as client:
             # One that gives up at once, as a gateway that is killed: nobody knows what is stored.
             for number in range(COUNT):
                 ship(client, number, queue.SimpleQueue())
             client.close(0)
-        with Client(peers.addresses, timeout_s=TIMEOUT_S) as client:
+        with Client(peers.addresses, timeout_s=PATIENCE_S) as client:
             for number in range(COUNT):
                 ship(client, number, done)
                 if number == COUNT // 2:
@@ -45,7 +45,7 @@ def test_stored_once_with_the_same_ids(tmp_path: Path) -> None:
             first = collect(done)
             peers[killed].start()
         peers.wait_until_whole()
-        with Client(peers.addresses, timeout_s=TIMEOUT_S) as client:
+        with Client(peers.addresses, timeout_s=PATIENCE_S) as client:
             for number in range(COUNT):
                 ship(client, number, done)
             assert collect(done) == first

@@ -59,7 +59,7 @@ def test_attempts_come_at_their_times_and_say_what_they_are(
             ) as worker,
         ):
             send(broker.bootstrap, work, count, rate)
-            eventually(lambda: len(worker.done) >= count - len(buried) or worker.error, 120)
+            eventually(lambda: len(worker.done) >= count - len(buried) or worker.error)
             letters = Reader(broker.bootstrap, [dead])
             found = letters.read(len(buried))
             letters.close()

@@ -24,9 +24,9 @@ from slotwheel.wheel.errors import SlotwheelError
 from support.nodeprocess import NodeProcess, run_cli
 from support.ports import free_address
 from support.secured import Right, SecuredBroker, group, topic, transactional_id
+from support.waiting import PATIENCE_S
 
 CLIENTS = ("kafka-python", "confluent")
-DEADLINE_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_a_node_and_its_gateway(secured: SecuredBroker, tmp_path: Path, client: 
     )
     with NodeProcess(tmp_path / "data", *options) as node:
         with Client(node.address) as sender:
-            sender.send(Message(f"{name}-orders", b"hello", key=b"k", delay=0)).result(10)
+            sender.send(Message(f"{name}-orders", b"hello", key=b"k", delay=0)).result(60)
         read = run_cli(
             "consume", f"{name}-orders", "--follow", "--limit", "1", "--json", *user.arguments()
         )
@@ -188,10 +188,10 @@ def test_who_is_let_in_is_told_its_own_error(
 
 
 def _soon(gateway: httpx.Client, path: str) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            answer = gateway.get(path, timeout=DEADLINE_S)
+            answer = gateway.get(path, timeout=PATIENCE_S)
             assert answer.status_code == 200, answer.text
         except (httpx.TransportError, AssertionError):
             if time.monotonic() > deadline:
@@ -213,9 +213,9 @@ def _rest_records(gateway: httpx.Client, name: str, source: str) -> list[str]:
     own = f"/consumers/{name}/instances/one"
     answer = gateway.post(f"{own}/subscription", json={"topics": [source]}, headers=kind)
     assert answer.status_code == 204, answer.text
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        answer = gateway.get(f"{own}/records", headers=accept, timeout=DEADLINE_S)
+        answer = gateway.get(f"{own}/records", headers=accept, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
         if found := answer.json():
             gateway.delete(own, headers=kind)

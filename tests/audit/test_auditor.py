@@ -115,7 +115,7 @@ def test_no_message_waits_for_another_thread_that_notes_some(kept: KeptSums) -> 
     thread = threading.Thread(target=note, daemon=True)
     with auditor._lock:  # as whoever looks for room does
         thread.start()
-        thread.join(30.0)
+        thread.join(60)
         assert not thread.is_alive()
     auditor.close()
     rows = [("orders", 1_500, offset) for offset in range(300)]

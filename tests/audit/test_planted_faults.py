@@ -151,23 +151,23 @@ def test_each_fault_is_found_at_its_boundary_and_nothing_else_is_blamed(side: _S
             if topic != "client-slow":
                 at_ms = slow.get(topic, due_ms)
                 values = [odd.get(topic, b"v")] + [b"v"] * (_MESSAGES - 1)
-                client.send_many(Message(topic, one, due=at_ms) for one in values).result(10)
+                client.send_many(Message(topic, one, due=at_ms) for one in values).result(60)
         cancelled = client.send("fine", b"v", due=due_ms)
         assert client.cancel(cancelled) == ["cancelled"]
         fake = undo.enter_context(served(FakeWheel()))
         undo.enter_context(Client(fake, observer=auditor)).send(
             "client-lost", b"v", due=due_ms
-        ).result(10)
-        undo.enter_context(Client(node.address)).send("client-twice", b"v", due=due_ms).result(10)
+        ).result(60)
+        undo.enter_context(Client(node.address)).send("client-twice", b"v", due=due_ms).result(60)
         host, _, port = node.address.rpartition(":")
         proxy = undo.enter_context(Proxy(int(port), host))
         far = undo.enter_context(Client(proxy.address, observer=auditor))
-        far.send("orders", b"v", delay=1).result(10)
+        far.send("orders", b"v", delay=1).result(60)
         proxy.stall()
         receipts = far.send_many(Message("client-slow", b"v", due=due_ms) for _ in range(_MESSAGES))
         time.sleep(SLOW_S)
         proxy.go_on()
-        receipts.result(30)
+        receipts.result(60)
         expected: dict[str, Any] = {
             topic: [] if planted is None else [planted] for topic, planted in _PLANTED.items()
         }
@@ -218,10 +218,10 @@ def test_a_consumer_that_was_down_and_a_killed_node_are_no_loss(tmp_path: Path) 
                     taken += len(messages)
                 consumer.commit()
 
-        client.send("orders", b"v", delay=0).result(10)
+        client.send("orders", b"v", delay=0).result(60)
         consume(1)
         due_ms = (now_ms() // 1000 + 9) * 1000
-        client.send_many(Message("orders", b"v", due=due_ms) for _ in range(50)).result(10)
+        client.send_many(Message("orders", b"v", due=due_ms) for _ in range(50)).result(60)
         while now_ms() < due_ms - 4_000:
             _seen(watch)
             time.sleep(0.2)

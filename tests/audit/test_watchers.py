@@ -45,7 +45,7 @@ def losing(node: LossyNode) -> Iterator[None]:
             while not over.wait(1.0):
                 due_ms = (now_ms() // 1000 + 9) * 1000
                 for value in (b"v", LOST):
-                    client.send("orders", value, due=due_ms).result(10)
+                    client.send("orders", value, due=due_ms).result(60)
 
     thread = threading.Thread(target=lose)
     thread.start()
@@ -81,7 +81,7 @@ def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_
             found = json.loads(process.stdout.readline())
             process.send_signal(number)
             last = json.loads(process.stdout.read().splitlines()[-1])
-            assert process.wait(30) == 1
+            assert process.wait(60) == 1
             # The second one has gone on meanwhile.
             assert last["end"]["compared"] > 0
             assert last["end"]["differing"] == 1
@@ -129,7 +129,7 @@ def test_what_is_said_of_messages_is_not_audited(node: LossyNode) -> None:
     with AuditWatch(settings) as watch, Client(node.address) as client:
         due_ms = now_ms() + 9_000
         for topic in (TRACE_TOPIC, "kept"):
-            client.send(topic, b"v", due=due_ms).result(10)
+            client.send(topic, b"v", due=due_ms).result(60)
 
         def audited() -> set[str]:
             found = {cell.topic for cell in watch.step().cells}

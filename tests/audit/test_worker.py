@@ -51,14 +51,14 @@ def test_a_process_that_was_killed_is_a_problem_until_another_one_has_begun(tmp_
         return audit.report.problem if audit.report is not None else ""
 
     try:
-        eventually(lambda: "no such directory" in problem(), 60)
+        eventually(lambda: "no such directory" in problem())
         begun_ms = audit.report.at_ms if audit.report is not None else 0
         (process,) = multiprocessing.active_children()
         process.kill()
-        eventually(lambda: "has ended, and is started again" in problem(), 60)
+        eventually(lambda: "has ended, and is started again" in problem())
         assert audit.report is not None
         assert (audit.report.at_ms, audit.report.restarts) == (begun_ms, 0)
-        eventually(lambda: "no such directory" in problem(), 60)
+        eventually(lambda: "no such directory" in problem())
         assert audit.report.restarts == 1
     finally:
         audit.close()

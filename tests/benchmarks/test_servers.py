@@ -11,10 +11,10 @@ import pytest
 from slotwheel.benchmarks.harness import data_directory
 from slotwheel.benchmarks.servers.all import ALL
 from slotwheel.benchmarks.servers.server import Server
+from support.waiting import PATIENCE_S
 
 COUNT = 50
 AHEAD_MS = 2_000
-PATIENCE_S = 60.0
 
 
 @pytest.mark.soak

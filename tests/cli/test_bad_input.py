@@ -56,7 +56,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         yield started
         # After all of it, it serves an honest client, and nothing was an alarm.
         with Client(started.address) as client:
-            client.send("honest", b"1", delay=0).result(10)
+            client.send("honest", b"1", delay=0).result(60)
         started.wait_for("honest", 1)
         assert "alarm" not in started.log_text()
         assert "Traceback" not in started.log_text()
@@ -114,7 +114,7 @@ def test_at_the_node(node: NodeProcess, name: str) -> None:
     arguments = case.arguments
     if "ID" in arguments:
         with Client(node.address) as client:
-            id_ = client.send("t", b"x", delay=30).result(10)
+            id_ = client.send("t", b"x", delay=30).result(60)
         arguments = tuple(id_ if part == "ID" else part for part in arguments)
     check(case, *arguments, "--node", node.address)
 
@@ -237,7 +237,7 @@ def used(data: Path) -> Path:
     with NodeProcess(data) as node:
         with Client(node.address) as client:
             for _ in range(3):
-                client.send_many(Message("t", b"x", delay=60) for _ in range(100)).result(10)
+                client.send_many(Message("t", b"x", delay=60) for _ in range(100)).result(60)
         node.kill()
     return data
 

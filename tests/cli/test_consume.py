@@ -111,7 +111,7 @@ def test_an_arrow_stream_into_a_pipe_goes_there_and_leaves_it(
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(pipe.read_bytes)
         assert run(["consume", "odd", "--data", str(node.path), "--arrow", str(pipe)]) == 0
-        assert pa.ipc.open_stream(read.result(20)).read_all().num_rows == 5
+        assert pa.ipc.open_stream(read.result(60)).read_all().num_rows == 5
     assert pipe.is_fifo()
     assert not pipe.with_name("pipe.part").exists()
 
@@ -172,7 +172,7 @@ def test_a_reader_that_leaves_ends_it_quietly(node: SinkNode, more: bool) -> Non
         if more:
             node.append(messages([node.now + 1] * 500))
             node.deliver(node.now + 2)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
         process.stderr.close()

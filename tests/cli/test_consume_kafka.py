@@ -24,7 +24,7 @@ from slotwheel.reading.read import Ended, RowsSeen, read
 from slotwheel.wheel.rows import Header
 from support.broker import Cluster, TopicFactory
 from support.nodeprocess import command_line, environment
-from support.waiting import now_ms
+from support.waiting import PATIENCE_S, now_ms
 
 
 class Sender:
@@ -39,7 +39,7 @@ class Sender:
         self._producer.produce(topic, value, partition=partition, **more)
 
     def flush(self) -> None:
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def transactional(broker: Cluster, name: str) -> Producer:
 def send_all(producer: Producer, topic: str, values: Sequence[bytes]) -> None:
     for value in values:
         producer.produce(topic, value, partition=0)
-    producer.flush(30)
+    producer.flush(60)
 
 
 def test_transactions(
@@ -277,12 +277,12 @@ def test_a_followed_dump_is_whole_after_ctrl_c(
     part = path.with_name("dump.part")
     try:
         fill(producer, name, 100)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not part.exists() or part.stat().st_size < 8_000:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
     finally:
         process.kill()
         process.communicate()

@@ -24,7 +24,7 @@ ACCEPT = ("--unknown-topics", "accept")
 
 def send(node: NodeProcess, topic: str, value: str) -> None:
     with Client(node.address) as client:
-        client.send(Message(topic, value, delay=0)).result(20)
+        client.send(Message(topic, value, delay=0)).result(60)
 
 
 @pytest.mark.parametrize(("sink", "settings"), SINKS)
@@ -49,7 +49,7 @@ def test_exactly_once_goes_on_when_the_letters_are_purged_or_their_topic_is_made
             if value == "4":
                 node.signal()
             broker.delete_topic(dead)
-            eventually(lambda: _made(broker, dead), 30)
+            eventually(lambda: _made(broker, dead))
             if value == "4":
                 node.start()
             send(node, target, value)
@@ -77,7 +77,7 @@ def test_letters_in_a_nodes_own_directory_are_counted_listed_redriven_and_purged
     with NodeProcess(tmp_path / "data", *options, *ACCEPT) as node:
         send(node, target, "letter")
         with Client(node.address) as client:
-            eventually(lambda: client.status()["own_dead_letters"] == 1, 60)
+            eventually(lambda: client.status()["own_dead_letters"] == 1)
         broker.create_topic(target)
         (counted,) = run_cli("dead", "list", *where, "--json").stdout.splitlines()
         assert json.loads(counted) == {

@@ -156,7 +156,7 @@ def test_stopped_it_says_what_it_did_and_goes_on(embedded: EmbeddedLab) -> None:
 def test_an_expired_letter_is_delivered_and_expires_no_more(tmp_path: Path) -> None:
     with EmbeddedLab(tmp_path) as lab, Client(lab.node.address) as client:
         headers = [("own", b"1")]
-        first = client.send(Message("a", b"late", b"k", headers, 1, delay=-5, ttl=0.001)).result(10)
+        first = client.send(Message("a", b"late", b"k", headers, 1, delay=-5, ttl=0.001)).result(60)
         lab.node.wait_for(lab.topic, 1)
         (listed,) = lab.dead("list", "--json").stdout.splitlines()
         assert json.loads(listed) == {
@@ -180,7 +180,7 @@ def test_the_topic_of_the_notes_has_to_exist(
         a = topic("a")
         lab.bury([letter(a, 1), letter(f"{a}-no", 2)])
         broker.delete_topic(lab.notes_topic)
-        eventually(lambda: "no such topic" in lab.dead("redrive", "--yes").stderr, 20)
+        eventually(lambda: "no such topic" in lab.dead("redrive", "--yes").stderr)
         assert "--create-topics" in lab.dead("redrive", "--yes").stderr
         assert lab.dead("redrive", "--dry-run").returncode == 0
         missing = lab.dead("redrive", "--yes", "--create-topics", "--for-topic", f"{a}-no")
@@ -252,7 +252,7 @@ def test_a_clock_that_was_ahead_bars_nobody(tmp_path: Path) -> None:
         )
         with sender as client:
             notes, group = notes_topic(lab.topic), client.status_of_master()["group"]
-            client.send_whole(note_row(notes, group, (1 << 63) - 1)).result(10)
+            client.send_whole(note_row(notes, group, (1 << 63) - 1)).result(60)
         done = lab.dead("redrive", "--yes")
         assert (done.returncode, done.stdout) == (0, "redrove 1 letter\n"), done.stderr
 
@@ -312,10 +312,10 @@ def test_a_batch_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
         good, bad = (note_row(topic, "g", 1) for topic in ("notes", "not a topic"))
         with sender as client:
             receipts = client.send_whole(pa.concat_batches([good, bad]))
-            errors = receipts.errors(10)
+            errors = receipts.errors(60)
             assert sorted(errors) == [0, 1]
             assert all(isinstance(one, SlotwheelError) for one in errors.values())
-            assert client.send_whole(good).errors(10) == {}
+            assert client.send_whole(good).errors(60) == {}
         assert len(lab.node.wait_for("notes", 1)) == 1
 
 

@@ -19,7 +19,7 @@ from support.nodeprocess import command_line, environment, run_process
 from support.peers import Peers
 from support.proxylab import Loopback
 from support.stopwatch import Stopwatch
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 COUNT = 500_000
 NAMES = ("a", "b", "c")
@@ -34,7 +34,7 @@ def count_by_number(bootstrap: str, topic: str, partitions: int) -> Counter[byte
     end = sum(consumer.get_watermark_offsets(part, 10)[1] for part in parts)
     consumer.assign(parts)
     found: Counter[bytes | None] = Counter()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while found.total() < end and time.monotonic() < deadline:
         found.update(message.value() for message in consumer.consume(10_000, 0.5))
     consumer.close()
@@ -60,7 +60,7 @@ def test_half_a_million(
         done = lab.dead_process("redrive", "--yes")
         redrive_s, redrive_wall_s = watch.seconds, watch.wall_s
         assert done.returncode == 0, done
-        eventually(lambda: lab.node.metric("slotwheel_pending") == 0, 120)
+        eventually(lambda: lab.node.metric("slotwheel_pending") == 0)
         arrive_s = watch.wall_s
         found: Counter[bytes | None] = Counter()
         for name in targets:
@@ -81,8 +81,8 @@ def test_what_a_topic_refused_goes_there_once_it_exists(
 ) -> None:
     with KafkaLab(tmp_path, broker, topic) as lab, Client(lab.node.address) as client:
         target = f"{lab.topic}-later"
-        client.send_many(Message(target, b"%d" % n, delay=0) for n in range(5)).result(20)
-        eventually(lambda: lab.node.metric("slotwheel_dead_total") == 5, 30)
+        client.send_many(Message(target, b"%d" % n, delay=0) for n in range(5)).result(60)
+        eventually(lambda: lab.node.metric("slotwheel_dead_total") == 5)
         broker.create_topic(target, 1)
         try:
             assert lab.dead("redrive", "--yes").returncode == 0
@@ -122,6 +122,6 @@ def test_a_master_that_is_killed_meanwhile(
             done = run_process(*command)
             assert done.returncode == 0, done
             master = peers.wait_until_whole()
-            eventually(lambda: peers[master].status()["pending"] == 0, 120)
+            eventually(lambda: peers[master].status()["pending"] == 0)
         found = count_by_number(broker.bootstrap, target, 3)
         assert found == Counter(b"%d" % n for n in range(count))

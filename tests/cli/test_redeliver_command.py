@@ -47,11 +47,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         with Client(started.address) as client:
             client.send_many(
                 Message("spoilt", b"%d" % n, b"k", [("own", None)], delay=0.3) for n in range(ROWS)
-            ).result(10)
-            gone = client.send("spoilt", b"cancelled", delay=1.5).result(10)
+            ).result(60)
+            gone = client.send("spoilt", b"cancelled", delay=1.5).result(60)
             assert client.cancel(gone) == ["cancelled"]
-            client.send("large", b"x" * 1_000_000, delay=0.1).result(10)
-            client.send("large", b"small", delay=0.1).result(10)
+            client.send("large", b"x" * 1_000_000, delay=0.1).result(60)
+            client.send("large", b"small", delay=0.1).result(60)
         started.wait_for("spoilt", ROWS)
         started.wait_for("large", 2)
         time.sleep(1.6)

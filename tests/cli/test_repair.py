@@ -235,7 +235,7 @@ def test_a_repair_that_is_killed_anywhere_is_done_again(tmp_path: Path, kills: i
         )
         time.sleep(usual_s * (0.75 + step / kills / 2))
         process.send_signal(signal.SIGKILL)
-        process.wait(20)
+        process.wait(60)
     run_cli("repair", tmp_path, "--yes")
     report = verify(tmp_path)
     assert report["invalid"] == 0

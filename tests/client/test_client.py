@@ -38,7 +38,7 @@ def client(address: str) -> Iterator[Client]:
 def test_one_message(client: Client, wheel: FakeWheel) -> None:
     before = now_ms()
     receipt = client.send("orders", b"v", key=b"k", headers=[("h", None)], partition=2, delay=30)
-    message_id = MessageId.parse(receipt.result(5))
+    message_id = MessageId.parse(receipt.result(60))
     row = wheel.rows[0]
     assert wheel.mint.genuine(message_id)
     assert message_id.due == receipt.due_ms == int(row["due"].timestamp() * 1000)
@@ -75,7 +75,7 @@ def test_send_many_keeps_order_and_a_bad_one_fails_alone(client: Client, wheel: 
     messages = [Message("t", str(number), delay=60) for number in range(12_000)]
     messages[7000] = Message("no/topic", b"", delay=60)
     receipts = client.send_many(messages)
-    assert list(receipts.errors(10)) == [7000]
+    assert list(receipts.errors(60)) == [7000]
     offsets = receipts.offsets()
     assert offsets[7000] == -1
     assert np.delete(offsets, 7000).tolist() == list(range(1, 12_000))
@@ -93,7 +93,7 @@ def test_send_table(client: Client, wheel: FakeWheel) -> None:
     due = now_ms() + np.random.default_rng(1).integers(0, 7_000_000, rows)
     values = [b"%d" % number for number in range(rows)]
     receipts = client.send_table(pa.table({"due": due, "topic": ["t"] * rows, "value": values}))
-    ids = [MessageId.parse(text) for text in receipts.result(10)]
+    ids = [MessageId.parse(text) for text in receipts.result(60)]
     assert wheel.values() == values
     assert [found.due for found in ids] == due.tolist() == receipts.due_ms.tolist()
     assert all(wheel.mint.genuine(found) for found in ids)
@@ -111,7 +111,7 @@ def test_what_only_the_node_refuses_fails_alone(client: Client, wheel: FakeWheel
     wheel.before_append = refuse
     values = [b"bad" if number % 40 == 39 else b"%d" % number for number in range(200)]
     receipts = client.send_many(Message("t", value, delay=60) for value in values)
-    errors = receipts.errors(20)
+    errors = receipts.errors(60)
     assert sorted(errors) == list(range(39, 200, 40))
     assert all("does not like" in str(error) for error in errors.values())
     stored = wheel.values()
@@ -125,23 +125,23 @@ def test_what_only_the_node_refuses_fails_alone(client: Client, wheel: FakeWheel
 def test_beyond_the_horizon(client: Client) -> None:
     first = client.send("t", b"", delay=7300)  # the horizon is not known yet: the node says it
     with pytest.raises(InvalidMessage, match=r"^due beyond the horizon"):
-        first.result(10)
+        first.result(60)
     with pytest.raises(InvalidMessage, match="horizon"):
         client.send("t", b"", delay=7300)
-    client.send("t", b"", delay=7199.5).result(10)
-    client.send("t", b"", due=0).result(10)
-    client.send("t", b"", delay=-5).result(10)
+    client.send("t", b"", delay=7199.5).result(60)
+    client.send("t", b"", due=0).result(60)
+    client.send("t", b"", delay=-5).result(60)
 
 
 def test_overloaded_is_retried_in_order(client: Client, wheel: FakeWheel) -> None:
-    client.send("t", b"warm", delay=60).result(10)
+    client.send("t", b"warm", delay=60).result(60)
     wheel.has_room.clear()
     receipts = [client.send_many([Message("t", b"%d" % n, delay=60)]) for n in range(50)]
     time.sleep(0.5)
     assert not receipts[0].done()
     wheel.has_room.set()
     for receipt in receipts:
-        receipt.result(10)
+        receipt.result(60)
     assert sorted(wheel.values()[1:]) == sorted(b"%d" % n for n in range(50))
     assert wheel.duplicates == 0
 
@@ -151,7 +151,7 @@ def test_overloaded_for_too_long_is_an_error_that_knows(address: str, wheel: Fak
     with Client(address, timeout_s=0.5) as client:
         receipt = client.send("t", b"", delay=60)
         with pytest.raises(Overloaded, match="tail is full"):
-            receipt.result(10)
+            receipt.result(60)
     time.sleep(0.3)  # a try that was under way when it was given up finds no room either
     wheel.has_room.set()
     time.sleep(0.2)
@@ -172,7 +172,7 @@ def test_nobody_there() -> None:
     with Client("127.0.0.1:1", timeout_s=0.5) as client:
         receipt = client.send("t", b"", delay=60)
         with pytest.raises(NodeUnreachable) as caught:
-            receipt.result(10)
+            receipt.result(60)
         assert "not known" not in str(caught.value)  # it was never sent, and says nothing else
         with pytest.raises(NodeUnreachable):
             client.status()
@@ -184,7 +184,7 @@ def test_no_answer_says_that_the_outcome_is_not_known(address: str, wheel: FakeW
     wheel.commit_s = 3600
     client = Client(address, timeout_s=0.5)
     with pytest.raises(NodeUnreachable, match="whether the messages are stored is not known"):
-        client.send("t", b"", delay=60).result(10)
+        client.send("t", b"", delay=60).result(60)
     client.close(0)
 
 
@@ -209,7 +209,7 @@ def test_fire_and_forget(address: str, wheel: FakeWheel) -> None:
     with Client(address, acks="0") as client:
         receipts = client.send_many(Message("t", b"%d" % n, delay=60) for n in range(100))
         with pytest.raises(SlotwheelError, match="there is no id"):
-            receipts.result(10)
+            receipts.result(60)
     eventually(lambda: len(wheel.values()) == 100)
     with pytest.raises(InvalidMessage):
         Client(address, acks="2")
@@ -220,7 +220,7 @@ def test_many_threads_share_a_client(client: Client, wheel: FakeWheel) -> None:
 
     def work(name: int) -> None:
         mine = [client.send("t", f"{name}.{n}", delay=60) for n in range(500)]
-        ids.extend(receipt.result(20) for receipt in mine)
+        ids.extend(receipt.result(60) for receipt in mine)
 
     threads = [threading.Thread(target=work, args=[name]) for name in range(8)]
     for thread in threads:
@@ -236,16 +236,16 @@ def test_many_threads_share_a_client(client: Client, wheel: FakeWheel) -> None:
 
 def test_lone_message_does_not_linger(address: str) -> None:
     with Client(address, linger_ms=60_000) as client:
-        client.send("t", b"", delay=1).result(10)
+        client.send("t", b"", delay=1).result(60)
         company = [client.send("t", b"", delay=1) for _ in range(3)]
-        company[-1].result(20)  # who asks ends the wait
+        company[-1].result(60)  # who asks ends the wait
 
 
 def test_messages_too_large_for_one_batch_are_split(address: str, wheel: FakeWheel) -> None:
     wheel.config = WheelConfig(batch_rows_max=100, batch_bytes_max=50_000, message_bytes_max=20_000)
     with Client(address, batch_rows=100, batch_bytes=50_000) as client:
         receipts = client.send_many(Message("t", b"x" * 9000, delay=60) for _ in range(300))
-        assert receipts.errors(20) == {}
+        assert receipts.errors(60) == {}
         with pytest.raises(InvalidMessage, match="too large"):
             client.send("t", b"x" * 20_001, delay=60)
     assert len(wheel.values()) == 300
@@ -254,10 +254,10 @@ def test_messages_too_large_for_one_batch_are_split(address: str, wheel: FakeWhe
 def test_a_node_with_small_limits_gets_small_batches(address: str, wheel: FakeWheel) -> None:
     wheel.config = WheelConfig(batch_rows_max=10, batch_bytes_max=50_000, message_bytes_max=20_000)
     with Client(address, linger_ms=1000) as client:
-        client.send("t", b"the limits are known now", delay=60).result(20)
+        client.send("t", b"the limits are known now", delay=60).result(60)
         receipts = [client.send("t", b"x" * 9000, delay=60) for _ in range(50)]
         many = client.send_many(Message("t", b"x", delay=60) for _ in range(50))
-        assert many.errors(20) == {}
+        assert many.errors(60) == {}
         assert [receipt.error(20) for receipt in receipts] == [None] * 50
     assert len(wheel.values()) == 101
 

@@ -28,7 +28,7 @@ def test_a_standby_first_in_the_list() -> None:
     with FakeGroup() as group:
         group.elect(2)
         with Client(group.addresses, timeout_s=20) as client:
-            client.send("t", b"x", delay=60).result(10)
+            client.send("t", b"x", delay=60).result(60)
         assert group.wheels[2].values() == [b"x"]
         assert [len(wheel.early) for wheel in group.wheels] == [0, 0, 1]
         assert group.proxies[1].connections == 0  # the hint led past it
@@ -76,14 +76,14 @@ def test_masters_die_in_the_middle_of_a_burst(seed: int) -> None:
 
 def test_an_answer_that_died_with_the_master_is_told_by_the_next() -> None:
     with FakeGroup() as group, Client(group.addresses, timeout_s=30) as client:
-        client.send("t", b"warm", delay=60).result(10)
+        client.send("t", b"warm", delay=60).result(60)
         group.wheels[0].before_append = lambda rows: group.proxies[0].stall()
         receipt = client.send("t", b"once", delay=60)
         eventually(lambda: len(group.log.batches) == 2)
         group.die(0)
         group.elect(1)
         group.proxies[0].go_on()
-        receipt.result(20)
+        receipt.result(60)
         assert group.wheel.values() == [b"warm", b"once"]
         assert group.wheels[1].duplicates == 1
 
@@ -92,7 +92,7 @@ def test_a_deposed_master_sends_the_client_on() -> None:
     """The process lives, the connection too: what it refuses goes to the next one."""
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
         for number in range(12):
-            client.send("t", b"%d" % number, delay=60).result(10)
+            client.send("t", b"%d" % number, delay=60).result(60)
             group.elect((number + 1) % 3)
         assert group.wheel.values() == [b"%d" % number for number in range(12)]
         assert all(len(wheel.early) == 4 for wheel in group.wheels)
@@ -100,11 +100,11 @@ def test_a_deposed_master_sends_the_client_on() -> None:
 
 def test_a_quiet_client_leaves_a_deposed_master() -> None:
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
-        client.send("t", b"1", delay=60).result(10)
+        client.send("t", b"1", delay=60).result(60)
         assert group.servers[0].server.open == 1
         group.elect(1)
-        eventually(lambda: not group.servers[0].server.open, 10)
-        client.send("t", b"2", delay=60).result(10)
+        eventually(lambda: not group.servers[0].server.open)
+        client.send("t", b"2", delay=60).result(60)
         assert len(group.wheels[0].early) == 1  # it was not even asked
         assert group.wheel.values() == [b"1", b"2"]
 
@@ -125,7 +125,7 @@ def test_what_waits_for_a_majority_when_the_master_is_deposed_is_sent_to_the_nex
         group.elect(1)
         for future in waiting:
             future.set_exception(NotMaster(master=group.addresses[1]))
-        assert receipts.errors(10) == {}
+        assert receipts.errors(60) == {}
         assert group.wheel.values() == [b"%d" % number for number in range(8)]
         assert receipts.offsets().tolist() == list(range(8))
 
@@ -148,11 +148,11 @@ def test_a_hint_to_an_address_that_was_not_given() -> None:
     with FakeGroup() as group:
         group.elect(1)
         with Client(group.addresses[0], timeout_s=20) as client:
-            client.send("t", b"1", delay=60).result(10)
+            client.send("t", b"1", delay=60).result(60)
             group.die(1)
             group.elect(2)
-            client.send("t", b"2", delay=60).result(10)
-            (answer,) = client.cancel(client.send("t", b"3", delay=60).result(10))
+            client.send("t", b"2", delay=60).result(60)
+            (answer,) = client.cancel(client.send("t", b"3", delay=60).result(60))
         assert answer == "cancelled"
         assert group.wheel.values() == [b"1", b"2", b"3"]
 
@@ -170,8 +170,8 @@ def test_no_master_for_a_while() -> None:
         asked = sum(group.asked)
         assert 4 <= asked <= 120, "some rounds a second, and no busy loop"
         group.elect(1)
-        receipt.result(5)
-        asking.join(10)
+        receipt.result(60)
+        asking.join(60)
         assert said == ["cancelled"]
 
 
@@ -180,7 +180,7 @@ def test_no_master_for_too_long_names_every_address() -> None:
         group.elect(None)
         began = Stopwatch()
         with pytest.raises(NodeUnreachable) as caught:
-            client.send("t", b"", delay=60).result(10)
+            client.send("t", b"", delay=60).result(60)
         assert began.wall_s > 0.6
         assert began.seconds < 3
         for address in group.addresses:
@@ -193,7 +193,7 @@ def test_no_master_for_too_long_names_every_address() -> None:
 def test_all_down() -> None:
     with Client("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", timeout_s=0.7) as client:
         for ask in (
-            lambda: client.send("t", b"", delay=60).result(10),
+            lambda: client.send("t", b"", delay=60).result(60),
             client.status,
             lambda: client.cancel("default.1.2.00000000"),
             lambda: client.reschedule("default.1.2.00000000", delay=5),
@@ -220,7 +220,7 @@ def test_peers_that_point_at_each_other() -> None:
         assert sum(group.asked) <= 60 * (time.monotonic() - began)
         group.says.clear()
         group.elect(1)
-        receipt.result(5)
+        receipt.result(60)
 
 
 def test_a_master_that_takes_batches_and_refuses_them_is_not_hammered(
@@ -238,20 +238,20 @@ def test_a_master_that_takes_batches_and_refuses_them_is_not_hammered(
         assert not receipt.done()
         assert 1 < group.proxies[0].connections <= 30
         group.elect(1)
-        receipt.result(5)
+        receipt.result(60)
 
 
 def test_a_master_that_stands_still_is_left_for_the_next() -> None:
     """Paused or cut off: it says nothing, its connection stays. The others know better."""
     with FakeGroup() as group, Client(group.addresses, timeout_s=30) as client:
-        client.send("t", b"0", delay=60).result(10)
+        client.send("t", b"0", delay=60).result(60)
         group.proxies[0].stall()
         receipt = client.send("t", b"1", delay=60)
         time.sleep(1.5)
         assert not receipt.done()
         group.elect(1)
         began = Stopwatch()
-        receipt.result(10)
+        receipt.result(60)
         assert began.seconds < 4
         assert client.cancel(receipt.result()) == ["cancelled"]
         group.proxies[0].go_on()
@@ -260,11 +260,11 @@ def test_a_master_that_stands_still_is_left_for_the_next() -> None:
 
 def test_a_slow_master_is_not_left() -> None:
     with FakeGroup() as group, Client(group.addresses, timeout_s=30) as client:
-        client.send("t", b"0", delay=60).result(10)
+        client.send("t", b"0", delay=60).result(60)
         before = [proxy.connections for proxy in group.proxies]
         for wheel in group.wheels:
             wheel.commit_s = 2.5
-        client.send("t", b"1", delay=60).result(10)
+        client.send("t", b"1", delay=60).result(60)
         assert group.proxies[0].connections == before[0]
         assert sum(group.asked[1:]) > 0  # the others were asked, and said that it still is
         assert group.wheels[0].duplicates == 0
@@ -295,7 +295,7 @@ def test_a_reschedule_is_not_asked_twice_when_it_may_have_been_heard() -> None:
             return super().reschedule(message_id, due_ms, now_ms, timeout_s)
 
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
-        target = client.send("t", b"1", delay=60).result(10)
+        target = client.send("t", b"1", delay=60).result(60)
         group.servers[0].actions._wheel = counting = Counting(log=group.log)
         with pytest.raises(NodeUnreachable):
             client.reschedule(target, delay=90)
@@ -333,7 +333,7 @@ def test_a_peer_of_another_version_does_not_stop_the_others() -> None:
         addresses = [f"127.0.0.1:{other.port}", group.addresses[1]]
         with Client(addresses, timeout_s=20) as client:
             target = client.send("t", b"x", delay=60)
-            assert client.cancel(target.result(10)) == ["cancelled"]
+            assert client.cancel(target.result(60)) == ["cancelled"]
         assert MessageId.parse(target.id).offset == 0
 
 

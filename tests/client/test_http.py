@@ -124,8 +124,8 @@ def test_messages_are_delivered_as_they_are(node: NodeWithGateway) -> None:
         one = client.send("odd", odd, key=odd, headers=[("h", odd), ("h", None)], delay=0.2, ttl=60)
         many = client.send_many([Message("many", b"%d" % n, delay=0.2) for n in range(12_000)])
         bad = client.send_many([Message("many", b"x", delay=0.2), Message("no/t", b"", delay=1)])
-        ids = many.result(30)
-        assert list(bad.errors(30)) == [1]
+        ids = many.result(60)
+        assert list(bad.errors(60)) == [1]
         (row,) = node.wait_for("odd", 1)
         assert (row["value"], row["key"]) == (odd, odd)
         headers = [(header["key"], header["value"]) for header in row["headers"]]
@@ -164,7 +164,7 @@ def test_a_row_that_only_the_node_refuses_fails_alone(node: NodeWithGateway) -> 
         messages = [Message("far", b"%d" % n, delay=3600) for n in range(10)]
         messages[7] = Message("far", b"beyond", delay=1e6)
         receipts = client.send_many(messages)
-        (bad,) = receipts.errors(30).items()
+        (bad,) = receipts.errors(60).items()
         assert bad[0] == 7
         assert type(bad[1]) is InvalidMessage
         assert "horizon" in bad[1].message
@@ -179,7 +179,7 @@ def test_a_gateway_that_is_killed_and_a_link_that_is_cut_store_nothing_twice(
         Proxy(int(node.url.rpartition(":")[2])) as proxy,
         Client(f"http://{proxy.address}", timeout_s=60) as client,
     ):
-        client.send("once", b"first", delay=600).result(30)
+        client.send("once", b"first", delay=600).result(60)
         before = direct.status()["pending"]
         receipts = []
         for number in range(300):
@@ -194,12 +194,12 @@ def test_a_gateway_that_is_killed_and_a_link_that_is_cut_store_nothing_twice(
 
 def test_waiting_messages_share_a_request(client: Client, gateway: Gateway) -> None:
     go_on = threading.Event()
-    gateway.answers.put(lambda body: (go_on.wait(10), gateway.store(body))[1])
+    gateway.answers.put(lambda body: (go_on.wait(60), gateway.store(body))[1])
     first = client.send("t", b"first", delay=60)
     eventually(lambda: gateway.keys)
     receipts = [client.send("t", b"%d" % number, delay=60) for number in range(1000)]
     go_on.set()
-    ids = [MessageId.parse(one.result(20)) for one in (first, *receipts)]
+    ids = [MessageId.parse(one.result(60)) for one in (first, *receipts)]
     assert all(gateway.mint.genuine(one) for one in ids)
     assert [one.offset for one in ids] == list(range(1001))
     assert len(gateway.keys) < 50
@@ -221,7 +221,7 @@ def test_it_is_sent_again_under_the_same_key(
 ) -> None:
     gateway.answers.put(trouble)
     gateway.answers.put(trouble)
-    assert client.send("t", b"once", delay=60).result(20)
+    assert client.send("t", b"once", delay=60).result(60)
     assert len(gateway.keys) == 3
     assert len(set(gateway.keys)) == 1
     assert gateway.values() == [b"once"]
@@ -272,7 +272,7 @@ def test_overloaded_for_too_long(gateway: Gateway) -> None:
 
 def test_another_gateway_is_asked(gateway: Gateway) -> None:
     with Client(["http://127.0.0.1:1", gateway.url], timeout_s=20) as client:
-        client.send("t", b"", delay=60).result(20)
+        client.send("t", b"", delay=60).result(60)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Gate(FakeWheel):
 
     def _note(self, rows: pa.RecordBatch) -> None:
         self.arrived += 1
-        self.open.wait(20)
+        self.open.wait(60)
         self.sizes.append(rows.num_rows)
 
 
@@ -65,7 +65,7 @@ def test_tables_that_wait_leave_together(gated: str, gate: Gate) -> None:
     with Client(gated) as client:
         handed = [client.send_table(table(start, 100)) for start in range(0, 4000, 100)]
         gate.open.set()
-        client.flush(20)
+        client.flush(60)
     # Five went off alone while the window was open; the rest had to wait, and needs few batches.
     assert sum(gate.sizes) == 4000
     assert len(gate.sizes) <= IN_FLIGHT_MAX + 2
@@ -87,7 +87,7 @@ def test_single_messages_of_many_threads_leave_together(gated: str, gate: Gate) 
             receipt = client.send("t", b"%d" % number, delay=60)
             with lock:
                 receipts.append(receipt)
-            receipt.result(20)  # whoever waits ends the lingering of its message
+            receipt.result(60)  # whoever waits ends the lingering of its message
 
         threads = [threading.Thread(target=send, args=(number,)) for number in range(60)]
         for thread in threads:
@@ -95,7 +95,7 @@ def test_single_messages_of_many_threads_leave_together(gated: str, gate: Gate) 
         eventually(lambda: len(receipts) == 60)
         gate.open.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert len({receipt.id for receipt in receipts}) == 60
     assert sorted(gate.values()) == sorted(b"%d" % number for number in range(60))
     assert len(gate.sizes) < 30
@@ -110,15 +110,15 @@ def test_who_waits_while_a_batch_is_under_way_shares_the_next(gated: str, gate: 
 
         def ask(receipt: Receipt) -> None:
             asked.set()
-            receipt.result(10)  # less than it would linger
+            receipt.result(60)  # less than it would linger
 
         threads = [threading.Thread(target=ask, args=(receipt,)) for receipt in handed]
         for thread in threads:
             thread.start()
-        asked.wait(10)
+        asked.wait(60)
         gate.open.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert first.done()
         assert all(receipt.done() for receipt in handed)
     assert gate.sizes == [1, 20]
@@ -129,7 +129,7 @@ def test_never_more_than_a_batch_may_hold(gated: str, gate: Gate) -> None:
         for start in range(0, 4000, 100):
             client.send_table(table(start, 100))
         gate.open.set()
-        client.flush(20)
+        client.flush(60)
     assert max(gate.sizes) == 200
     assert sum(gate.sizes) == 4000
     assert gate.values() == [b"%d" % number for number in range(4000)]
@@ -146,7 +146,7 @@ def test_what_the_node_refuses_in_company_fails_alone(gated: str, gate: Gate) ->
     with Client(gated) as client:
         handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
         gate.open.set()
-        client.flush(20)
+        client.flush(60)
         for number, receipts in enumerate(handed):
             assert list(receipts.errors()) == [77]
             assert isinstance(receipts.errors()[77], InvalidMessage)
@@ -170,7 +170,7 @@ def test_what_is_wrong_with_a_whole_batch_is_found(gated: str, gate: Gate) -> No
     with Client(gated) as client:
         handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
         gate.open.set()
-        client.flush(20)
+        client.flush(60)
         failed = [number for number, receipts in enumerate(handed) if receipts.errors()]
         assert failed == [7]
         assert len(handed[7].errors()) == 100
@@ -201,7 +201,7 @@ def test_given_up_together_and_told_the_truth(gate: Gate) -> None:
         client.status()
         proxy.stall()
         handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
-        errors = [receipts.errors(30) for receipts in handed]
+        errors = [receipts.errors(60) for receipts in handed]
         assert all(len(found) == 100 for found in errors)
         uncertain = [
             all("whether the messages are stored is not known" in str(e) for e in found.values())
@@ -210,7 +210,7 @@ def test_given_up_together_and_told_the_truth(gate: Gate) -> None:
         assert all(isinstance(e, NodeUnreachable) for found in errors for e in found.values())
         gate.open.set()
         proxy.go_on()
-        client.send("t", b"after", delay=60).result(20)
+        client.send("t", b"after", delay=60).result(60)
     server.close()
     stored = {int(value) // 100 for value in gate.values() if value != b"after"}
     assert all(uncertain[number] for number in stored)
@@ -222,7 +222,7 @@ def test_receipts_are_written_for_each(gated: str, gate: Gate, tmp_path: object)
         for start in range(0, 2000, 100):
             client.send_table(table(start, 100))
         gate.open.set()
-        client.flush(20)
+        client.flush(60)
     with pa.OSFile(path) as file:
         found = pa.ipc.open_stream(file).read_all()
     assert found.schema.equals(RECEIPTS)
@@ -234,7 +234,7 @@ def test_fire_and_forget_ends_all_of_them(gated: str, gate: Gate) -> None:
     gate.open.set()
     with Client(gated, acks="0") as client:
         handed = [client.send_many([Message("t", b"x", delay=60)] * 50) for _ in range(100)]
-        client.flush(20)
+        client.flush(60)
         assert all(receipts.done() for receipts in handed)
     eventually(lambda: len(gate.values()) == 5000)
 
@@ -256,7 +256,7 @@ def test_what_may_be_stored_is_not_sent_again_under_another_sequence() -> None:
     with Client(f"127.0.0.1:{server.port}") as client:
         handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
         wheel.open.set()
-        client.flush(20)
+        client.flush(60)
         told = sum(len(receipts.errors()) for receipts in handed)
     server.close()
     assert told == failed[0]
@@ -270,7 +270,7 @@ def test_a_receipt_that_is_kept_keeps_no_rows(gated: str, gate: Gate) -> None:
     gc.disable()
     try:
         with Client(gated) as client:
-            receipts = client.send_table(rows).wait(20)
+            receipts = client.send_table(rows).wait(60)
             del rows
             assert receipts.errors() == {}
             eventually(lambda: alive() is None)
@@ -296,5 +296,5 @@ def test_slices_without_headers_are_as_small_as_they_look(gated: str, gate: Gate
         }
     )
     with Client(gated, batch_rows=100) as client:
-        client.send_table(whole.slice(20_000)).wait(20)
+        client.send_table(whole.slice(20_000)).wait(60)
     assert max(sizes) < 20_000

@@ -70,14 +70,14 @@ def test_answer_lost_after_the_commit_is_recognised() -> None:
     wheel = FakeWheel()
     server = ServedIntake(wheel, "127.0.0.1:0")
     with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=30) as client:
-        client.send("t", b"warm", delay=60).result(10)
+        client.send("t", b"warm", delay=60).result(60)
         wheel.before_append = lambda rows: proxy.stall()  # the answer will not get through
         receipt = client.send("t", b"once", delay=60)
         eventually(lambda: len(wheel.batches) == 2)
         wheel.before_append = None
         proxy.cut()
         proxy.go_on()
-        receipt.result(20)
+        receipt.result(60)
     server.close()
     assert wheel.values() == [b"warm", b"once"]
     assert wheel.duplicates == 1
@@ -93,7 +93,7 @@ def test_a_refused_repeat_of_what_may_be_stored_says_one_thing(kind: type[Slotwh
         raise kind("no", remedy=f"{NOTHING_STORED} Send it again")
 
     with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=5) as client:
-        client.send("t", b"warm", delay=60).result(10)
+        client.send("t", b"warm", delay=60).result(60)
         wheel.before_append = lambda rows: proxy.stall()  # the answer will not get through
         receipt = client.send("t", b"once", delay=60)
         eventually(lambda: len(wheel.batches) == 2)
@@ -114,14 +114,14 @@ def test_node_away_for_a_while() -> None:
     server = ServedIntake(wheel, "127.0.0.1:0")
     port = server.port
     with Client(f"127.0.0.1:{port}", timeout_s=30) as client:
-        client.send("t", b"0", delay=60).result(10)
+        client.send("t", b"0", delay=60).result(60)
         server.close()
         receipts = [client.send("t", str(n), delay=60) for n in range(1, 100)]
         time.sleep(0.5)
         assert not any(receipt.done() for receipt in receipts)
         server = ServedIntake(wheel, f"127.0.0.1:{port}")
         for receipt in receipts:
-            receipt.result(20)
+            receipt.result(60)
     server.close()
     assert wheel.values() == [b"%d" % n for n in range(100)]
 
@@ -130,7 +130,7 @@ def test_node_that_stops_answering_is_left() -> None:
     wheel = FakeWheel()
     server = ServedIntake(wheel, "127.0.0.1:0")
     with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=2) as client:
-        client.send("t", b"0", delay=60).result(10)
+        client.send("t", b"0", delay=60).result(60)
         proxy.stall()
         # More than a socket takes: the sender is stuck in a write, and given up all the same.
         receipts = client.send_many(Message("t", b"x" * 100_000, delay=60) for _ in range(300))
@@ -138,7 +138,7 @@ def test_node_that_stops_answering_is_left() -> None:
         assert len(errors) == 300
         assert all(isinstance(error, NodeUnreachable) for error in errors.values())
         proxy.go_on()
-        client.send("t", b"after", delay=60).result(20)
+        client.send("t", b"after", delay=60).result(60)
     server.close()
 
 

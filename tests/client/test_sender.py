@@ -121,9 +121,9 @@ def test_what_is_given_up_while_it_is_gathered_is_never_written() -> None:
         time.sleep(0.2)
         closing = threading.Thread(target=closed.close)
         closing.start()
-        one.wait(5)
-        two.wait(5)
-        closing.join(10)
+        one.wait(60)
+        two.wait(60)
+        closing.join(60)
         time.sleep(0.8)
     for shipment, made in ((one, links), (two, other_links)):
         assert shipment.failure is not None
@@ -141,7 +141,7 @@ def test_fire_and_forget_goes_on_behind_a_bad_row() -> None:
         for start in range(0, 300, 10):
             ship(to, start)
             time.sleep(0.005)
-        to.flush(5)
+        to.flush(60)
         written = {value for _, values in links[0].wrote for value in values}
     assert written == {b"%d" % number for number in range(300)}
 
@@ -156,8 +156,8 @@ def test_uncertain_batches_are_never_taken_apart() -> None:
         [(sequence, values)] = links[1].wrote
         assert (sequence, len(values)) == (0, 20)
         links[1].on_answer(RefusedBatch(0, SequenceTooOld("too old to say whether it was stored")))
-        one.wait(5)
-        two.wait(5)
+        one.wait(60)
+        two.wait(60)
         assert isinstance(one.failure, SequenceTooOld)
         assert isinstance(two.failure, SequenceTooOld)
         assert len(links[1].wrote) == 1

@@ -268,7 +268,7 @@ def test_closing_ends_who_waits(wheel: FakeWheel, address: str) -> None:
     caller.start()
     eventually(lambda: wheel.early)
     client.close()
-    caller.join(20)
+    caller.join(60)
     assert [error.code for error in errors] == ["not-running"]
     assert errors[0].uncertain
     with pytest.raises(NotRunning):
@@ -291,7 +291,7 @@ def test_the_client_for_asyncio_has_the_other_methods(wheel: FakeWheel, address:
             assert await client.cancel(own) == ["cancelled"]
             assert (await client.status())["next_offset"] == 4
             later = [client.send("t", b"later %d" % n, delay=60) for n in range(3)]
-            await client.flush(20)
+            await client.flush(60)
             assert all(one.done() for one in later)
             with pytest.raises(InvalidMessage):
                 client.send("no topic", b"x", delay=60)

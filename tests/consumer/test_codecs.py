@@ -34,7 +34,7 @@ def written(broker: Cluster, topic: TopicFactory, codec: str) -> str:
     producer = Producer(settings | {"linger.ms": 50})
     for number in range(20):
         producer.produce(name, LARGE if number == 7 else b"%d" % number * 100)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     return name
 
 

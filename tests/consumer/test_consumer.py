@@ -31,7 +31,7 @@ from support.consuming import (
 from support.nodeprocess import NodeProcess
 from support.sourcecontract import send_not_text
 from support.stopwatch import Stopwatch
-from support.waiting import eventually, now_ms
+from support.waiting import PATIENCE_S, eventually, now_ms
 
 CLIENTS = ["kafka-python", "confluent"]
 
@@ -226,7 +226,7 @@ def test_a_rebalance_loses_nothing_and_repeats_only_what_was_not_finished(
             found: list[Received] = []
             # The first unfinished one of each partition is its record 0: all comes again, but only
             # to whoever got the partition.
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_S
             while len({one.partition for one in found}) < 2 or len(found) < 100:
                 found += second.take(1000, 0.1)
                 assert time.monotonic() < deadline
@@ -289,7 +289,7 @@ def test_messages_are_handled_side_by_side_and_each_fate_is_its_own(
             if (number, attempt) == (3, 1):
                 raise ValueError("three")
             if (number, attempt) == (5, 1):
-                release.wait(30)
+                release.wait(60)
                 return
             times[number] = time.monotonic()
             if len(times) == 10:
@@ -340,10 +340,10 @@ def test_it_closes_within_two_seconds_whatever_its_handlers_do(
 
         running = threading.Thread(target=consumer.run, args=(hang,))
         running.start()
-        assert started.wait(30)
+        assert started.wait(60)
         began = Stopwatch()
         consumer.close()
-        running.join(20)
+        running.join(60)
         assert began.seconds < 2
     assert committed(broker.bootstrap, own.name, own.topic) is None
 
@@ -381,7 +381,7 @@ def test_embedded_topics_are_consumed_and_retried_like_those_of_kafka(tmp_path: 
     arrived: list[tuple[int, int]] = []
     with NodeProcess(tmp_path / "data") as node:
         with Client(node.address) as client:
-            client.send_many([Message("work", b"%d" % n, delay=0) for n in range(5)]).result(20)
+            client.send_many([Message("work", b"%d" % n, delay=0) for n in range(5)]).result(60)
         own: dict[str, Any] = {"data": node.data, "wheel": node.address, "retry": "50ms"}
         for _ in range(2):  # the second one has nothing left to do
             with Consumer("work", "group", **own) as consumer:

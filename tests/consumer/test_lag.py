@@ -13,8 +13,7 @@ from kafka.admin import OffsetSpec
 
 from slotwheel.consumer import Consumer
 from support.broker import Cluster, TopicFactory
-
-WITHIN_S = 20.0
+from support.waiting import PATIENCE_S
 
 
 def transactions(broker: Cluster, name: str, *ends: str) -> None:
@@ -38,7 +37,7 @@ def lag(broker: Cluster, group: str, name: str) -> int:
 
 
 def until_no_lag(broker: Cluster, group: str, name: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + PATIENCE_S
     while left := lag(broker, group, name):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
@@ -65,7 +64,7 @@ def test_a_consumer_gets_to_the_end(
     ) as consumer:
         taken: list[Any] = []
         while len(taken) < 4:
-            taken += consumer.take(4 - len(taken), WITHIN_S)
+            taken += consumer.take(4 - len(taken), PATIENCE_S)
         consumer.done(*taken)
         until_no_lag(broker, f"{name}-g", name)
         transactions(broker, name, "abort", "abort")  # and where nothing comes

@@ -17,9 +17,9 @@ from slotwheel.consumer import Consumer
 from slotwheel.gateway.rest.instance import ConsumerInstance, InstanceSettings
 from slotwheel.gateway.rest.kafka_cluster import KafkaCluster
 from support.broker import Cluster, TopicFactory
+from support.waiting import PATIENCE_S
 
 SLOWLY_S = 1.5
-WITHIN_S = 60.0
 Place = tuple[str, int, int]
 
 
@@ -34,7 +34,7 @@ def topics(broker: Cluster, topic: TopicFactory) -> dict[Place, int]:
             for name in [topic(f"of-{count}", count)]
             for number in range(2_000)
         ]
-        made = [one.get(WITHIN_S) for one in sent]
+        made = [one.get(PATIENCE_S) for one in sent]
     return {(one.topic, one.partition, one.offset): 1 for one in made}
 
 
@@ -61,7 +61,7 @@ def test_a_consumer(
         create_topics=True,
         **more,
     ) as consumer:
-        while found.total() < len(topics) and time.monotonic() < began + WITHIN_S:
+        while found.total() < len(topics) and time.monotonic() < began + PATIENCE_S:
             if time.monotonic() < began + SLOWLY_S:
                 time.sleep(0.01)
             taken = consumer.take(20, 1.0)
@@ -78,7 +78,7 @@ def test_an_instance_of_the_rest_proxy(broker: Cluster, topics: dict[Place, int]
         instance = ConsumerInstance(cluster, names[0], settings, 0.0)
         with closing(instance):
             instance.subscribe(names)
-            while found.total() < len(topics) and time.monotonic() < began + WITHIN_S:
+            while found.total() < len(topics) and time.monotonic() < began + PATIENCE_S:
                 if time.monotonic() < began + SLOWLY_S:
                     time.sleep(0.005)
                 instance.fetch(0.1)

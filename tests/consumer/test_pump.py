@@ -149,7 +149,7 @@ def test_a_transaction_that_fails_while_it_closes_is_no_defect(running: Any) -> 
         def commit(self, batch: CommitBatch) -> None:
             self.batches.append(batch)
             under_way.set()
-            assert closing.wait(20)
+            assert closing.wait(60)
             raise TransactionFailed("the member was rebalanced away")
 
     transactor = Fails()
@@ -166,13 +166,13 @@ def test_a_transaction_that_fails_while_it_closes_is_no_defect(running: Any) -> 
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert under_way.wait(20)
+    assert under_way.wait(60)
     close = threading.Thread(target=one.pump.close)
     close.start()
     eventually(lambda: one.pump.closed)
     closing.set()
-    close.join(20)
-    asking.join(20)
+    close.join(60)
+    asking.join(60)
     one.pump.check()
     assert answers == ["not committed: the consumer is closed"]
     assert len(transactor.batches) == 1
@@ -189,7 +189,7 @@ def test_a_commit_while_it_closes_is_part_of_the_last_one(running: Any) -> None:
     one.inflight.done([message])
     one.pump.commit(10)
     assert message.committed
-    closing.join(5)
+    closing.join(60)
 
 
 def test_a_commit_that_comes_behind_the_last_one_ends_with_the_consumer(
@@ -205,7 +205,7 @@ def test_a_commit_that_comes_behind_the_last_one_ends_with_the_consumer(
     monkeypatch.setattr(one.source, "close", leave)
 
     def commit() -> None:
-        assert leaving.wait(5)
+        assert leaving.wait(60)
         try:
             one.pump.commit(30)
         except TimeoutError as error:
@@ -214,7 +214,7 @@ def test_a_commit_that_comes_behind_the_last_one_ends_with_the_consumer(
     waiting = threading.Thread(target=commit)
     waiting.start()
     one.pump.close()
-    waiting.join(5)
+    waiting.join(60)
     assert [str(error) for error in errors] == ["not committed: the consumer is closed"]
 
 

@@ -20,6 +20,7 @@ from slotwheel.consumer.pump import Pump
 from slotwheel.consumer.source import ConsumerFailed, Source
 from slotwheel.consumer.transactions import TransactionFailed, Transactor
 from slotwheel.policy.retry import RetryPolicy
+from support.waiting import PATIENCE_S
 
 PARTITION = SourcePartition("work", 0)
 
@@ -90,7 +91,7 @@ def ended_by(transactor: Transactor) -> ConsumerFailed:
 
 
 def answer_all(pump: Pump, inflight: InFlight) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for message in inflight.take(1, 0.1):
             inflight.answer(message)

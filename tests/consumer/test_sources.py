@@ -36,7 +36,7 @@ from support.sourcecontract import (
     read,
     values,
 )
-from support.waiting import now_ms
+from support.waiting import eventually, now_ms
 
 
 class TestKafkaPythonSource(KafkaSourceContract):
@@ -98,6 +98,23 @@ class TestConfluentSource(KafkaSourceContract):
         away = confluent_kafka.KafkaException(confluent_kafka.KafkaError(-195))  # _TRANSPORT
         source._consumer = FailsBehindFirst(source._consumer, away)
         assert values(read(source, 5)) == list(range(5))
+
+    def test_what_is_assigned_while_it_closes_is_nobodys(self, rig: KafkaRig) -> None:
+        """An assignment waits for the next poll, which does not come: the client hands it over
+        while it closes, and may have left the group that it is asked about."""
+        name = rig.topic("closing")
+        source, book = rig.open(name)
+        group = f"{name}-group"
+        with closing(KafkaAdminClient(bootstrap_servers=rig.broker.bootstrap)) as admin:
+            eventually(lambda: is_stable(admin, group))
+        rig.close(source)
+        assert (book.own, book.member) == (set(), None)
+
+
+def is_stable(admin: KafkaAdminClient, group: str) -> bool:
+    """Each member of the group has its partitions."""
+    (found,) = admin.describe_groups([group]).values()
+    return bool(found["group_state"] == "Stable")
 
 
 class FailsBehindFirst:

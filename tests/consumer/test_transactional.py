@@ -36,7 +36,7 @@ from support.consuming import (
     values,
 )
 from support.sourcecontract import Book
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 KINDS: dict[str, tuple[Any, Any]] = {
     "kafka-python": (KafkaPythonSource, KafkaPythonTransactor),
@@ -250,7 +250,7 @@ def test_a_member_that_was_rebalanced_away_commits_nothing(
         before = batch(book, b"fenced")
         second, other, more = member("second")
         with closing(second), closing(more):
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_S
             while len(book.own) != 1 or len(other.own) != 1:
                 assert time.monotonic() < deadline
                 first.poll(0.05, 10)

@@ -14,10 +14,9 @@ from slotwheel.consumer import Consumer
 from support.broker import Broker
 from support.nodeprocess import NodeProcess, command_line, environment
 from support.ports import free_address
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 CLIENTS = ("kafka-python", "confluent")
-WITHIN_S = 60.0
 
 
 def test_consumers_and_commands_wait(
@@ -33,7 +32,7 @@ def test_consumers_and_commands_wait(
     def consume(client: str) -> bytes | None:
         where = {"bootstrap": own_broker.bootstrap, "client": client, "wheel": node_address}
         with Consumer("orders", client, **where) as consumer:  # type: ignore[arg-type]
-            (message,) = consumer.take(1, WITHIN_S)
+            (message,) = consumer.take(1, PATIENCE_S)
             consumer.done(message)
             return message.value
 
@@ -58,8 +57,8 @@ def test_consumers_and_commands_wait(
         eventually(lambda: said(node_address) == len(CLIENTS))
         with NodeProcess(tmp_path / "data", "--listen", node_address):
             own_broker.start()
-            assert [one.result(WITHIN_S) for one in waiting] == [b"hello", b"hello"]
-    out, _ = printing.communicate(timeout=WITHIN_S)
+            assert [one.result(PATIENCE_S) for one in waiting] == [b"hello", b"hello"]
+    out, _ = printing.communicate(timeout=PATIENCE_S)
     err = told.read_bytes()
     assert b"hello" in out
     assert err.count(b"waiting: ") == 1

@@ -50,7 +50,7 @@ def test_a_row_without_an_answer_is_not_sent_again_and_its_cancel_is_unknown(
     rig.scripted.script = script
     rig.start()
     now = rig.clock()
-    receipt = rig.wheel.append(batch([(now, "t", b"lost"), (now, "t", b"kept")]), now).result(10)
+    receipt = rig.wheel.append(batch([(now, "t", b"lost"), (now, "t", b"kept")]), now).result(60)
     rig.wait(lambda: rig.wheel.status().pending == 0)
     ids = [rig.wheel.mint.one(now, receipt.base_offset + n) for n in range(2)]
     answers = rig.wheel.cancel(ids, rig.clock())

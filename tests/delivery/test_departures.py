@@ -38,7 +38,7 @@ def sent(rig: Rig, topic: str, due_in_ms: int = 0, headers: Any = ()) -> Message
     """One message, with its topic as key."""
     now = rig.clock()
     rows = from_columns([now + due_in_ms], [topic], [None], [topic], [b"value"], [headers])
-    receipt = rig.wheel.append(rows, now).result(10)
+    receipt = rig.wheel.append(rows, now).result(60)
     return rig.wheel.mint.one(int(receipt.due[0]), receipt.base_offset)
 
 

@@ -21,6 +21,7 @@ from support.crashfs import CrashFiles
 from support.deliveries import MINT, NOW_MS, Sent, rows_of
 from support.references import no_collection
 from support.sinkcontract import Got, SinkContract, Topics
+from support.waiting import PATIENCE_S
 
 
 class EmbeddedTopics(Topics):
@@ -138,7 +139,7 @@ CROWD = [f"new-{number}" for number in range(2 * FEW)]
 
 
 def ends(of: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + PATIENCE_S
     while of() and time.monotonic() < deadline:
         time.sleep(0.001)
     return not of()

@@ -23,6 +23,7 @@ from slotwheel.wheel.errors import Damaged, SyncFailed
 from slotwheel.wheel.mark import Mark
 from slotwheel.wheel.schema import ROW
 from support.handrig import Rig, Script
+from support.waiting import PATIENCE_S
 from support.wheels import batch, master_of
 
 
@@ -151,14 +152,14 @@ def test_a_topic_with_too_many_bytes_in_a_second_keeps_none_waiting(rig: Rig) ->
 
     def slow(rows: pa.RecordBatch, _trial: bool) -> None:
         if "large" in rows.column("topic").to_pylist():
-            ready.wait(20)
+            ready.wait(60)
 
     rig.scripted.before = slow
     second_ms = (rig.clock() // 1_000 + 4) * 1_000
     rows = [(second_ms + 900, "large", b"%d" % n + bytes(900_000)) for n in range(42)]
     rows += [(second_ms + 10 * n, "small", b"%d" % n) for n in range(90)]
     for part in range(0, len(rows), 16):  # a batch is smaller than that
-        rig.wheel.append(batch(rows[part : part + 16]), rig.clock()).result(10)
+        rig.wheel.append(batch(rows[part : part + 16]), rig.clock()).result(60)
     rig.start()
     rig.wait(lambda: len(rig.scripted.taken) == 90)
     assert rig.scripted.values("small") == [b"%d" % n for n in range(90)]
@@ -196,7 +197,7 @@ def test_a_failed_sync_ends_the_process(tmp_path: Path) -> None:
     rig.scripted.before = fail
     rig.start()
     rig.send([("t", b"x")])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while not rig.fatal and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [type(error) for error in rig.fatal] == [SyncFailed]
@@ -252,7 +253,7 @@ def test_what_expires_in_a_topic_that_is_held_back_is_not_delivered(
     now = rig.clock()
     rows = [(now, "bad", b"%d" % number) for number in range(6)]
     times = [now + 300 if number % 2 else now + 600_000 for number in range(6)]
-    rig.wheel.append(batch(rows, times), now).result(10)
+    rig.wheel.append(batch(rows, times), now).result(60)
     rig.wait(lambda: master_of(rig.wheel).held_topics() == ["bad"])
     rig.wait(lambda: rig.clock() >= now + 300)
     rig.scripted.script = refuse()
@@ -276,7 +277,7 @@ def test_a_topic_that_hangs_delays_nobody(rig: Rig) -> None:
     rig.scripted.before = hang
     rig.start()
     rig.send([("hangs", b"1")])
-    assert hangs.wait(30)
+    assert hangs.wait(60)
     rig.send(numbered("good", 500), list(range(500)))
     rig.wait(lambda: len(rig.scripted.values("good")) == 500)
     rig.scripted.script = refuse()

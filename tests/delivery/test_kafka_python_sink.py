@@ -33,7 +33,7 @@ def test_a_topic_that_went_is_asked_for_only_while_something_waits(broker: Clust
             metadata.request_update()
             return metadata.leader_for_partition(target) is None
 
-        eventually(is_gone, 30)
+        eventually(is_gone)
         assert not ready(metadata)[2]
         lane.append(target, None, b"value", [])
         assert ready(metadata)[2]

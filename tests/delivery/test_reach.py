@@ -31,7 +31,7 @@ def listener(serve: Callable[[socket.socket], object]) -> Iterator[str]:
         thread.start()
         yield "{}:{}".format(*server.getsockname())
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(60)
 
 
 def hang_up(talking: socket.socket) -> None:

@@ -35,6 +35,7 @@ from slotwheel.delivery.sink import Answer
 from support.broker import Broker, Cluster, TopicFactory
 from support.deliveries import MINT, Sent, rows_of
 from support.stopwatch import Stopwatch
+from support.waiting import PATIENCE_S
 
 KINDS: list[type[KafkaSink]] = [ConfluentSink, KafkaPythonSink]
 pytestmark = pytest.mark.parametrize("kind", KINDS, ids=["confluent", "kafka-python"])
@@ -88,7 +89,7 @@ def committed(bootstrap: str, topic: str, *, ended: bool = True) -> list[bytes]:
         _, end = _ends(bootstrap, topic)
         consumer.assign([TopicPartition(topic, 0, 0)])
         got: list[bytes] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             record = consumer.poll(0.2)
             if record is None:
@@ -174,7 +175,7 @@ def test_an_unfinished_mark_is_waited_for(rig: Rig) -> None:
         time.sleep(1.5)
         assert not mark.done()
         other.commit_transaction(10)
-        assert mark.result(10) == StoredMark(7, "late")
+        assert mark.result(60) == StoredMark(7, "late")
 
 
 def test_a_refused_row_is_found(rig: Rig, topic: TopicFactory) -> None:
@@ -274,7 +275,7 @@ def test_an_outage_between_send_and_commit(kind: type[KafkaSink], own_broker: Br
 
 
 def _start_again(transactions: Transactions) -> StoredMark | None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return transactions.start()
@@ -334,7 +335,7 @@ def test_members_are_counted(rig: Rig) -> None:
     config = {"bootstrap.servers": rig.broker.bootstrap, "group.id": rig.group}
     with closing(Consumer(config)) as member:
         member.subscribe([rig.dead])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not member.assignment():
             assert time.monotonic() < deadline
             member.poll(0.1)

@@ -82,8 +82,8 @@ def test_a_topic_without_dead_letters_is_not_read_through(
 ) -> None:
     with Client(lab.node.address) as client:
         messages = (Message("orders", b"%d" % n, delay=0) for n in range(FOREIGN_MAX + 1))
-        client.send_many(messages).result(30)
-        client.send(Message("few", b"x", delay=0)).result(30)
+        client.send_many(messages).result(60)
+        client.send(Message("few", b"x", delay=0)).result(60)
     lab.node.wait_for("orders", FOREIGN_MAX + 1)
     lab.node.wait_for("few", 1)
     looks = [

@@ -35,7 +35,7 @@ def test_a_job_runs_to_its_end() -> None:
     jobs.start(steps.job, steps.work)
     assert steps.job.report().state == "running"
     steps.allowed.release(3)
-    assert steps.job.wait(30)
+    assert steps.job.wait(60)
     report = steps.job.report()
     assert (report.state, report.done, report.total) == ("done", 3, 3)
     assert jobs.find(steps.job.id) is steps.job
@@ -48,7 +48,7 @@ def test_a_stopped_job_says_what_it_has_done() -> None:
     eventually(lambda: steps.done == 1)
     steps.job.stop()
     steps.allowed.release()
-    assert steps.job.wait(30)
+    assert steps.job.wait(60)
     report = steps.job.report()
     assert (report.state, report.summary) == ("cancelled", {"done": 2, "complete": False})
 
@@ -57,7 +57,7 @@ def test_a_job_that_was_complete_before_it_was_stopped_is_done() -> None:
     jobs, steps = Jobs(), Steps()
     steps.allowed.release(3)
     jobs.start(steps.job, steps.work)
-    assert steps.job.wait(30)
+    assert steps.job.wait(60)
     steps.job.stop()
     assert steps.job.report().state == "done"
 
@@ -69,7 +69,7 @@ def test_a_failure_is_reported_with_what_was_done() -> None:
 
     jobs, job = Jobs(), GatewayJob("fails", 3, dict)
     jobs.start(job, fail)
-    assert job.wait(30)
+    assert job.wait(60)
     report = job.report()
     assert (report.state, report.done) == ("failed", 1)
     assert report.error is not None
@@ -85,12 +85,12 @@ def test_few_run_and_few_are_kept() -> None:
         jobs.start(Steps().job, lambda _: None)
     for one in running:
         one.allowed.release(3)
-        assert one.job.wait(30)
+        assert one.job.wait(60)
     later = []
     for _ in range(4):
         job = GatewayJob("short", 0, dict)
         jobs.start(job, lambda _: None)
-        assert job.wait(30)
+        assert job.wait(60)
         later.append(job)
     assert jobs.every() == [later[3], later[2], later[1]]
     assert jobs.find(running[0].job.id) is None

@@ -93,7 +93,7 @@ def test_stored_once_under_the_ids_that_were_answered(
         peers.wait_until_whole()
         callers = KeyedCallers([(HOST, port) for port in group.ports.values()], CALLERS, kills)
         try:
-            eventually(lambda: callers.count > 50, 60, otherwise=peers.log_ends)
+            eventually(lambda: callers.count > 50, otherwise=peers.log_ends)
             group.trouble(kills)
         finally:
             told = callers.stop()

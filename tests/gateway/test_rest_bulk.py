@@ -17,9 +17,9 @@ from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.rest.instance import ConsumerInstance, InstanceSettings
 from slotwheel.gateway.rest.kafka_cluster import KafkaCluster
 from support.broker import Cluster, TopicFactory
+from support.waiting import PATIENCE_S
 
 MANY = 100
-WITHIN_S = 60.0
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def cluster(broker: Cluster) -> Iterator[KafkaCluster]:
 
 def until_led(cluster: KafkaCluster, partitions: list[SourcePartition]) -> None:
     """A busy broker names itself the leader of a partition before it is."""
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             cluster.extents(partitions)

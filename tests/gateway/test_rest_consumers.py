@@ -383,7 +383,7 @@ def test_a_request_waits_for_records(embedded: NodeWithGateway, make: Make) -> N
     record = {"records": [{"value": "here", "delay_ms": 300}]}
     answer = embedded.http.post(f"/topics/{name}", json=record, headers=JSON)
     assert answer.status_code == 200
-    thread.join(30)
+    thread.join(60)
     assert [one["value"] for one in found] == ["here"]
 
 
@@ -399,7 +399,7 @@ def test_a_request_waits_for_as_many_bytes_as_its_instance_wants(
     time.sleep(0.1)
     assert thread.is_alive()
     embedded.ask("POST", f"/topics/{test}", json={"records": [{"value": "twelve"}]}, headers=JSON)
-    thread.join(30)
+    thread.join(60)
     assert len(found) == 2
 
 

@@ -16,7 +16,7 @@ def test_who_asks_while_a_call_runs_gets_its_result() -> None:
 
     def answer() -> int:
         calls.append(1)
-        assert go.wait(30)
+        assert go.wait(60)
         return len(calls)
 
     async def ask(pool: ThreadPoolExecutor) -> None:

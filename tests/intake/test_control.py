@@ -177,10 +177,10 @@ def test_all_rows_of_a_record_are_in_one_append_however_batches_are_cut() -> Non
     thread = threading.Thread(target=intake.run, args=[stop])
     thread.start()
     try:
-        eventually(lambda: [one.position for one in intake.states()] == [199], 20)
+        eventually(lambda: [one.position for one in intake.states()] == [199])
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(60)
     assert "delay-topic-failed" not in events.names
     found: dict[bytes, list[tuple[int, str]]] = {}
     for number, batch in enumerate(wheel.batches):

@@ -90,7 +90,7 @@ def running(
         yield intake
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -143,7 +143,7 @@ def test_records_arrive_once_through_restarts(
         producer.send(source, b"first", key=b"k", headers=headers(h=b"1"), partition=0)
         producer.send(source, key=b"k", headers=[("slotwheel-topic", b"orders")], partition=0)
         with running(wheel, reader, source) as intake:
-            eventually(lambda: len(wheel.rows) == 2, 20)
+            eventually(lambda: len(wheel.rows) == 2)
             row, dead = wheel.rows
             assert (row["topic"], row["key"], row["value"]) == ("orders", b"k", b"first")
             assert row["headers"] == [{"key": "h", "value": b"1"}]
@@ -155,14 +155,14 @@ def test_records_arrive_once_through_restarts(
             with running(wheel, reader, source) as intake:
                 produce(producer, source, range(start + 1000, start + 2000))
                 middle = start + 1500
-                eventually(lambda: position(intake) >= middle, 20)  # noqa: B023
+                eventually(lambda: position(intake) >= middle)  # noqa: B023
         with running(wheel, reader, source) as intake:
-            eventually(lambda: position(intake) == 6001, 20)
-            eventually(lambda: is_read(intake), 10)
+            eventually(lambda: position(intake) == 6001)
+            eventually(lambda: is_read(intake))
     assert wheel.values()[2:] == [b"%d" % number for number in range(6000)]
     with KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id="wheel") as consumer:
         place = TopicPartition(source, 0)
-        eventually(lambda: consumer.committed(place) == 6002, 10)
+        eventually(lambda: consumer.committed(place) == 6002)
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -183,21 +183,21 @@ def test_aborted_transactions_are_not_taken(
             else:
                 producer.commit_transaction()
         with running(wheel, lambda: READERS[name](broker.bootstrap, "w"), source) as intake:
-            eventually(lambda: len(wheel.rows) == 30, 20)
-            eventually(lambda: is_read(intake), 20)
+            eventually(lambda: len(wheel.rows) == 30)
+            eventually(lambda: is_read(intake))
             producer.begin_transaction()
             produce(producer, source, range(100, 110))
             time.sleep(0.5)
             assert len(wheel.rows) == 30  # open: not taken yet
             producer.commit_transaction()
-            eventually(lambda: len(wheel.rows) == 40, 20)
+            eventually(lambda: len(wheel.rows) == 40)
             producer.begin_transaction()
             produce(producer, source, range(200, 210))
             producer.abort_transaction()
             with KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id="w") as consumer:
                 place = TopicPartition(source, 0)
                 end = consumer.end_offsets([place])[place]
-                eventually(lambda: consumer.committed(place) == end, 20)
+                eventually(lambda: consumer.committed(place) == end)
             assert is_read(intake)
     numbers = [int(value) for value in wheel.values()]
     assert numbers == [*range(10), *range(20, 30), *range(40, 50), *range(100, 110)]
@@ -215,12 +215,12 @@ def test_retention_passed_us(broker: Cluster, topic: TopicFactory, name: str) ->
     with KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
         produce(producer, source, range(100))
         with running(wheel, reader, source) as intake:
-            eventually(lambda: position(intake) == 99, 20)
+            eventually(lambda: position(intake) == 99)
         produce(producer, source, range(100, 200))
         with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
             admin.delete_records({TopicPartition(source, 0): 150})
         with running(wheel, reader, source, events) as intake:
-            eventually(lambda: position(intake) == 199, 20)
+            eventually(lambda: position(intake) == 199)
     assert wheel.values() == [b"%d" % n for n in [*range(100), *range(150, 200)]]
     missed = events.of("delay-topic-records-missed")
     assert (missed["partitions"], missed["offsets"]) == ("0", 50)
@@ -251,15 +251,15 @@ def test_broker_away_at_start_and_later(own_broker: Broker) -> None:
         def arrived(number: int) -> bool:
             return all(position(intake) == number for intake in intakes)
 
-        eventually(lambda: unreachable(1), 20)
+        eventually(lambda: unreachable(1))
         own_broker.start()
-        eventually(lambda: arrived(99), 30)
+        eventually(lambda: arrived(99))
         own_broker.kill()
-        eventually(lambda: unreachable(2), 30)
+        eventually(lambda: unreachable(2))
         own_broker.start()
         with KafkaProducer(bootstrap_servers=own_broker.bootstrap) as producer:
             produce(producer, source, range(100, 200))
-        eventually(lambda: arrived(199), 30)
+        eventually(lambda: arrived(199))
     for wheel, events in zip(wheels, told, strict=True):
         assert wheel.values() == [b"%d" % number for number in range(200)]
         assert "delay-topic-failed" not in events.names, events.fields
@@ -310,7 +310,7 @@ def test_header_key_that_is_not_utf8_blocks_nobody(
         producer.flush()
     events = Events()
     with running(wheel, lambda: READERS[name](broker.bootstrap, "w"), source, events) as intake:
-        eventually(lambda: position(intake) == 9, 20)
+        eventually(lambda: position(intake) == 9)
     assert "delay-topic-failed" not in events.names, events.fields
     assert wheel.values() == [b"%d" % number for number in range(10)]
     assert [row["topic"] == DEAD_LETTER_TOPIC for row in wheel.rows] == [n == 4 for n in range(10)]
@@ -340,7 +340,7 @@ def test_the_loop_outlives_everything_and_overlaps_are_trimmed() -> None:
         return made[-1]
 
     with running(wheel, open_reader, events=events) as intake:
-        eventually(lambda: position(intake) == 499, 20)
+        eventually(lambda: position(intake) == 499)
     assert wheel.values() == [b"%d" % number for number in range(500)]
     assert all(reader.closed for reader in made)
     assert events.names.count("delay-topic-failed") == 2

@@ -436,7 +436,7 @@ def test_who_stores_nothing_keeps_nobody_out(wheel: FakeWheel, useless: str) -> 
         sending = threading.Thread(target=go_on_sending)
         sending.start()
         try:
-            eventually(lambda: min(quiet_s()) >= 0.5, 20)
+            eventually(lambda: min(quiet_s()) >= 0.5)
             useful.send(rows(b"x"), 1)
             useful.stored()
         finally:
@@ -466,7 +466,7 @@ def test_who_waits_for_an_answer_is_not_quiet(
         return [pool.submit(receipt, one) for one in outcomes]
 
     def receipt(outcome: Any) -> Any:
-        return late() or outcome.result(30)
+        return late() or outcome.result(60)
 
     append_all: Any = wheel.append_all
     if waits_for == "receipt":
@@ -636,7 +636,7 @@ def test_a_client_that_leaves_while_its_action_is_done_leaves_nothing(wheel: Fak
     with contextlib.closing(ServedIntake(wheel, "127.0.0.1:0")) as server:
         with Exchange(server) as client:
             client.send_bytes(action_frame("cancel", encode_json({"ids": ["x"]})))
-            assert begun.wait(30)
+            assert begun.wait(60)
         go_on.set()
         eventually(lambda: server.server.open == 0)
         assert "status" in action(server, "status", encode_json({}))
@@ -662,7 +662,7 @@ def test_closing_answers_what_was_read_and_waits_for_no_idle_client(
         busy.stored()
         assert busy.ended()
         assert idle.ended()
-        ending.join(30)
+        ending.join(60)
         assert not ending.is_alive()
     ServedIntake(wheel, f"127.0.0.1:{server.port}").close()  # the port is free
 
@@ -682,7 +682,7 @@ def test_closing_does_not_wait_for_commits_that_never_come(wheel: FakeWheel) -> 
             assert answer.sequence == sequence
             assert type(answer.error) is NotRunning
             assert answer.error.uncertain
-        ending.join(30)
+        ending.join(60)
         assert not ending.is_alive()
 
 
@@ -698,7 +698,7 @@ def test_who_comes_while_the_node_ends_is_told_so(wheel: FakeWheel) -> None:
         with pytest.raises(NotRunning, match="shutting down"):
             Exchange(server)
         busy.stored()
-        ending.join(30)
+        ending.join(60)
 
 
 def test_results_are_json_objects_of_this_version(exchange: Exchange) -> None:

@@ -128,7 +128,7 @@ def test_a_burst_leaves_a_node_with_little_memory_alive(tmp_path: Path) -> None:
                 look()
                 return bool(client.status()["delivered"] == rows * parts)
 
-            eventually(left, 120)
+            eventually(left)
             chosen = client.status()["limits"]
         assert peak < limit
         assert chosen == fitting(limit, gateway=False, given={})

@@ -51,14 +51,14 @@ def test_a_day_ahead_for_a_moment_changes_nothing(tmp_path: Path) -> None:
     options = ("--slots", "90000", "--metrics", "127.0.0.1:0")
     with NodeProcess(tmp_path / "data", *options, **clock.variables) as node:
         with Client(node.address, timeout_s=30) as client:
-            client.send("t", b"tomorrow", delay=3 * 3600).result(20)
-            client.send("t", b"first", due=due_soon()).result(20)
+            client.send("t", b"tomorrow", delay=3 * 3600).result(60)
+            client.send("t", b"first", due=due_soon()).result(60)
             node.wait_for("t", 1)
-            client.send("t", b"second", delay=3).result(20)
+            client.send("t", b"second", delay=3).result(60)
             clock.set(DAY_MS)
             eventually(lambda: "--accept" in why_not(node))
             with Client(node.address, timeout_s=4) as other, pytest.raises(Overloaded) as refused:
-                other.send("t", b"by which clock?", delay=1).result(20)
+                other.send("t", b"by which clock?", delay=1).result(60)
             shown = json.loads(run_cli("clock", "--json", "--node", node.address).stdout)
             for ms in (shown["clock"]["now_ms"], shown["clock"]["wall_ms"]):
                 assert time_text(ms)[:14] in str(refused.value)
@@ -70,7 +70,7 @@ def test_a_day_ahead_for_a_moment_changes_nothing(tmp_path: Path) -> None:
         clock.set(0)
         eventually(lambda: not why_not(node))
         with Client(node.address, timeout_s=30) as client:
-            client.send("t", b"third", due=due_soon()).result(20)
+            client.send("t", b"third", due=due_soon()).result(60)
             node.wait_for("t", 3)
             clock.set(DAY_MS)
             shown = run_cli("clock", "--node", node.address)
@@ -79,7 +79,7 @@ def test_a_day_ahead_for_a_moment_changes_nothing(tmp_path: Path) -> None:
             node.wait_for("t", 4)
             clock.set(0)
             eventually(lambda: "--set-back" in why_not(node))
-            client.send("t", b"fourth", due=due_soon()).result(20)
+            client.send("t", b"fourth", due=due_soon()).result(60)
             shown = run_cli("clock", "--set-back", "--node", node.address)
             assert "is set back" in shown.stdout, shown.stderr
             node.wait_for("t", 5)
@@ -111,7 +111,7 @@ def test_what_left_by_a_clock_a_day_ahead_stays_so_exactly_once(
         due_ms = due_soon() + 3 * 3_600_000
         with Client(node.address, timeout_s=60) as client:
             early = client.send(topic, b"early", due=due_ms)
-            early.result(20)
+            early.result(60)
             clock.set(DAY_MS)
             eventually(lambda: "--accept" in why_not(node))
             assert operate("--accept").returncode == 0
@@ -119,15 +119,15 @@ def test_what_left_by_a_clock_a_day_ahead_stays_so_exactly_once(
             clock.set(0)
             eventually(lambda: "--set-back" in why_not(node))
             later = client.send(topic, b"later", due=due_ms)
-            later.result(20)
+            later.result(60)
             done = operate("--set-back")
             assert done.returncode == 0, done.stderr
-            client.send(topic, b"between", due=due_soon()).result(20)
+            client.send(topic, b"between", due=due_soon()).result(60)
             eventually(lambda: node.metric("slotwheel_delivered_total") == 2)
         node.kill()
         node.start()
         with Client(node.address, timeout_s=60) as client:
-            client.send(topic, b"behind", due=due_soon()).result(20)
+            client.send(topic, b"behind", due=due_soon()).result(60)
             with closing(Reader(broker.bootstrap, [topic])) as reader:
                 values = [one.value for one in reader.read(3)]
             assert values == [b"early", b"between", b"behind"]

@@ -31,7 +31,7 @@ def send(node: NodeProcess, topic: str, count: int, delay_s: float) -> list[str]
     with Client(node.address) as client:
         due = int((time.time() + delay_s) * 1000)
         return client.send_many([Message(topic, b"%d" % n, due=due) for n in range(count)]).result(
-            20
+            60
         )
 
 

@@ -71,7 +71,7 @@ def test_idle_connections_take_nothing_from_sends_spills_and_deliveries(
             soon = [Message("soon", b"x", delay=0.5) for _ in range(20)]
             later = [Message("later", b"x" * 100, delay=600 + slot) for slot in range(300)]
             receipts = client.send_many(soon + later)
-            assert receipts.errors(30) == {}, batch
+            assert receipts.errors(60) == {}, batch
             time.sleep(0.2)
         node.wait_for("soon", 120)
         eventually(lambda: node.metric("slotwheel_slot_rows") == 1800)
@@ -88,7 +88,7 @@ def test_five_thousand_idle_connections_cost_little_and_are_all_answered(
     with NodeProcess(tmp_path / "data") as node, contextlib.ExitStack() as stack:
         process = psutil.Process(node.running.pid)
         with Client(node.address) as client:
-            client.send(Message("t", b"x", delay=600)).result(30)
+            client.send(Message("t", b"x", delay=600)).result(60)
         before = process.memory_full_info().uss
         threads = process.num_threads()
         idle = [stack.enter_context(Exchange(node.address)) for _ in range(many)]
@@ -100,7 +100,7 @@ def test_five_thousand_idle_connections_cost_little_and_are_all_answered(
             one.send_bytes(status)
             assert one.frame().kind == Kind.RESULT
         with Client(node.address) as client:
-            client.send(Message("t", b"x", delay=600)).result(30)
+            client.send(Message("t", b"x", delay=600)).result(60)
 
 
 def test_idle_connections_for_metrics_are_bounded(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_too_few_descriptors_are_refused_at_the_start(tmp_path: Path) -> None:
         limit = "-n 300"
 
     node = Poor(tmp_path / "data").start(wait=False)
-    assert node.running.wait(30) == 1
+    assert node.running.wait(60) == 1
     assert "too few files may be open at a time; got 300" in node.log_text()
     assert "LimitNOFILE" in node.log_text()
 

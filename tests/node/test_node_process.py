@@ -23,7 +23,7 @@ def test_a_signal_stops_it_within_two_seconds_with_clients_connected(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with NodeProcess(tmp_path / "data") as node, Client(node.address, timeout_s=2) as client:
-        client.send("orders", b"1", delay=60).result(5)
+        client.send("orders", b"1", delay=60).result(60)
         seconds = node.signal(number)
         assert node.running.returncode == 0
         assert seconds < STOP_S
@@ -46,7 +46,7 @@ def test_it_stops_in_time_under_load(tmp_path: Path) -> None:
         eventually(lambda: len(stored) >= 1000)
         seconds = node.signal()
         over.set()
-        sender.join(10)
+        sender.join(60)
         assert node.running.returncode == 0
         assert seconds < STOP_S
         with node.start():
@@ -65,14 +65,14 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         node.running.send_signal(signal.SIGINT)
         node.running.send_signal(signal.SIGTERM)
         node.running.send_signal(signal.SIGCONT)
-        node.running.wait(5)
+        node.running.wait(60)
         assert node.running.returncode == 130
 
 
 def test_sigkill_loses_nothing_that_had_a_receipt(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         with Client(node.address) as client:
-            ids = client.send_many(_messages(2000, delay=1.0)).result(10)
+            ids = client.send_many(_messages(2000, delay=1.0)).result(60)
         node.kill()
         assert topic_rows(node.data, "load") == []
         with node.start():

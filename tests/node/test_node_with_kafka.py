@@ -30,7 +30,7 @@ def test_messages_and_delay_records_reach_their_topic(
         with Client(node.address) as client:
             client.send_many(
                 [Message(target, f"c{number}", delay=0.5) for number in range(50)]
-            ).result(20)
+            ).result(60)
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
         headers = [("slotwheel-topic", target.encode()), ("slotwheel-delay-ms", b"500")]
         for number in range(50):

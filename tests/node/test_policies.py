@@ -237,7 +237,7 @@ def test_who_needs_the_file_waits_for_it() -> None:
     waiting = threading.Thread(target=made(engine, PolicySet())[0].settle, args=[stop])
     waiting.start()
     stop.set()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 
@@ -334,13 +334,13 @@ def test_among_peers_the_file_of_the_master_counts(tmp_path: Path) -> None:
                 right = expected is None or all(levels == expected for _, levels in found)
                 return found[0][0] if same and right else 0
 
-            version = eventually(agreed, 30)
+            version = eventually(agreed)
             assert version >= last
             last = version
             with Client(peers.addresses, timeout_s=30) as client:
                 assert client.policies()["groups"] == {"g": None}
                 message = Message("t", b"x", level=(expected or ["5s"])[0])
-                client.send(message).result(20)
+                client.send(message).result(60)
             peers[master].kill()
             peers.master(other_than=master)
             peers[master].start()

@@ -43,9 +43,9 @@ class Rig:
         stop = threading.Event()
         thread = threading.Thread(target=self.loop.run, args=(stop,), daemon=True)
         thread.start()
-        assert self.over.wait(5)
+        assert self.over.wait(60)
         stop.set()
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
 
 

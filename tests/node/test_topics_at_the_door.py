@@ -31,9 +31,9 @@ def test_an_unknown_topic_is_refused_at_the_door_and_its_neighbours_are_taken(
     options += ["--delay-topic", delays]
     with NodeWithGateway(tmp_path / "data", *options) as node, Client(node.address) as client:
         with pytest.raises(UnknownTopic, match=f"{missing[0]}.*Create it"):
-            client.send(Message(missing[0], "first", delay=0)).result(20)
+            client.send(Message(missing[0], "first", delay=0)).result(60)
         with pytest.raises(UnknownTopic):  # nor is it taken a second time
-            client.send(Message(missing[0], "second", delay=0)).result(20)
+            client.send(Message(missing[0], "second", delay=0)).result(60)
         batch = [Message(name, "many", delay=0) for name in (*missing, good, *missing)]
         receipts = client.send_many(batch)
         errors = receipts.errors()
@@ -45,8 +45,8 @@ def test_an_unknown_topic_is_refused_at_the_door_and_its_neighbours_are_taken(
             assert found.status_code == (201 if body["topic"] == good else 422), found.text
             assert body["topic"] == good or found.json()["code"] == "unknown-topic"
         broker.create_topic(missing[0])
-        client.send(Message(missing[0], "third", delay=0)).result(20)  # it is there since a moment
-        client.send(Message(dead, "own", delay=0)).result(20)
+        client.send(Message(missing[0], "third", delay=0)).result(60)  # it is there since a moment
+        client.send(Message(dead, "own", delay=0)).result(60)
         with KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
             headers = [("slotwheel-topic", missing[1].encode()), ("slotwheel-delay-ms", b"3600000")]
             producer.send(delays, b"a letter", headers=headers).get(20)
@@ -63,9 +63,9 @@ def test_unknown_topics_are_taken_where_that_is_asked_for_and_while_kafka_is_awa
     options = ("--sink", SINKS[-1], "--dead-letter-topic", dead)
     taking = ("--bootstrap", broker.bootstrap, "--unknown-topics", "accept")
     with NodeProcess(tmp_path / "taking", *options, *taking) as node, Client(node.address) as one:
-        one.send(Message("no-such-topic", "a letter", delay=0)).result(20)
+        one.send(Message("no-such-topic", "a letter", delay=0)).result(60)
         (letter,) = read_all(broker.bootstrap, [dead], 1)
         assert letter.value == b"a letter"
     away = ("--bootstrap", free_address())
     with NodeProcess(tmp_path / "away", *options, *away) as node, Client(node.address) as one:
-        one.send(Message("no-such-topic", "who knows", delay=0)).result(20)
+        one.send(Message("no-such-topic", "who knows", delay=0)).result(60)

@@ -103,7 +103,7 @@ class Traffic:
                 with Client(self._node.address, observer=self.tracer) as client:
                     while not self._end.wait(0.1):
                         messages = [Message(TOPIC, b"x", delay=0.5) for _ in range(10)]
-                        self.acknowledged += len(client.send_many(messages).result(5))
+                        self.acknowledged += len(client.send_many(messages).result(60))
             except (SlotwheelError, TimeoutError):
                 self._end.wait(0.3)
 
@@ -120,7 +120,7 @@ class Traffic:
     def stop(self) -> list[int]:
         """End the sending; when all has arrived, the consumer. Returns offsets of what arrived."""
         self._end.set()
-        self._sender.join(30)
+        self._sender.join(60)
         assert not self._sender.is_alive()
         arrived: list[int] = []
 
@@ -128,10 +128,10 @@ class Traffic:
             arrived[:] = [row["offset"] for row in self._node.delivered(TOPIC)]
             return len(set(arrived)) >= self.acknowledged
 
-        eventually(all_arrived, 60, every_s=LOOK_S)
-        eventually(lambda: self.taken >= len(arrived), 60)
+        eventually(all_arrived, every_s=LOOK_S)
+        eventually(lambda: self.taken >= len(arrived))
         self._consumed.set()
-        self._consumer.join(30)
+        self._consumer.join(60)
         assert not self._consumer.is_alive()
         self.tracer.close()
         return arrived
@@ -160,7 +160,7 @@ class Job:
         """The command, and Spark with it."""
         children = [int(one) for one in _children(self.process.pid)]
         self.process.kill()
-        self.process.wait(15)
+        self.process.wait(60)
         for pid in children:
             _kill(pid)
 
@@ -218,7 +218,7 @@ def test_exact_in_the_end_although_node_and_job_are_killed(
     # Clients find it again when it was killed.
     with NodeProcess(tmp_path / "data", "--listen", free_address()) as node:
         traffic = Traffic(node, target)
-        eventually(lambda: len(node.delivered(TOPIC)) > 0, 60)
+        eventually(lambda: len(node.delivered(TOPIC)) > 0)
         with ended(Job(node.data, store, tables, tmp_path / "state")) as job:
             eventually(lambda: len(newest(tables)[0]) > 0, START_S, every_s=LOOK_S)
             group = find_group([str(node.data)])

@@ -47,8 +47,8 @@ def test_a_node_with_kafka(
                     delay=0.001 * (n % 1500),
                 )
                 for n in range(ROWS)
-            ).result(20)
-            client.send("no-such-topic", b"x", key=b"k", delay=0.1).result(10)
+            ).result(60)
+            client.send("no-such-topic", b"x", key=b"k", delay=0.1).result(60)
         eventually(lambda: held(broker.bootstrap, [name]) == ROWS)
         eventually(lambda: held(broker.bootstrap, [dead_letters]) == 1)
         node.signal()

@@ -77,7 +77,7 @@ class Follower:
 
     def end(self, timeout_s: float) -> int:
         code = self.process.wait(timeout_s)
-        self._reader.join(10)
+        self._reader.join(60)
         return code
 
 
@@ -94,13 +94,13 @@ def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: in
             time.sleep(seconds / 4)
             with Client(node.address) as client:
                 due_ms = now_ms() + 2_000
-                planted = client.send("orders", LOST, due=due_ms).result(10)
-                taken_back = client.send("orders", b"never", due=due_ms + 5).result(10)
-                moved = client.send("orders", b"later", due=due_ms + 10).result(10)
+                planted = client.send("orders", LOST, due=due_ms).result(60)
+                taken_back = client.send("orders", b"never", due=due_ms + 5).result(60)
+                moved = client.send("orders", b"later", due=due_ms + 10).result(60)
                 assert [str(one) for one in client.cancel([taken_back])] == ["cancelled"]
                 client.reschedule(moved, due=due_ms + WINDOW_MS)
             watch = Stopwatch()
-            eventually(lambda: follower.said, 60)
+            eventually(lambda: follower.said)
             stalled_ms = 1000 * watch.stalled_s
             time.sleep(max(0.0, began + seconds - time.monotonic()))
             follower.process.send_signal(signal.SIGINT)
@@ -108,7 +108,7 @@ def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: in
         finally:
             if follower.process.poll() is None:
                 follower.process.kill()
-                follower.process.wait(15)
+                follower.process.wait(60)
             stream.stop()
     ((at_ms, flag),) = follower.said
     assert (flag["flag"], flag["id"], flag["topic"]) == ("lost", planted, "orders")
@@ -139,7 +139,7 @@ def test_a_loss_in_kafka(spark: Any, tmp_path: Path, broker: Cluster) -> None:
                 topics=(topic,),
             )
             with Client(node.address) as client:
-                planted = client.send(topic, LOST, due=now_ms() + 2_000).result(10)
+                planted = client.send(topic, LOST, due=now_ms() + 2_000).result(60)
             flagged = until(lambda: told.flags and len(told.windows) > 1)
             follow(spark, audit, every_s=EVERY_S, goes_on=flagged)
         finally:
@@ -257,7 +257,7 @@ def test_three_peers_whose_masters_are_killed(tmp_path: Path) -> None:
         finally:
             if follower.process.poll() is None:
                 follower.process.kill()
-                follower.process.wait(15)
+                follower.process.wait(60)
             stream.stop()
     assert {flag["flag"] for _, flag in follower.said} <= {"repeated"}
     assert follower.log.read_text().endswith("nothing is lost\n")
@@ -300,8 +300,8 @@ def test_a_node_that_is_killed_and_an_audit_that_is_begun_again(spark: Any, tmp_
             first = now_ms()
             soon = [client.send("orders", b"soon", due=first + 500) for _ in range(20)]
             later = [client.send("orders", b"later", due=first + 5_000) for _ in range(10)]
-            in_time = {one.result(10) for one in soon}
-            overdue = {one.result(10) for one in later}
+            in_time = {one.result(60) for one in soon}
+            overdue = {one.result(60) for one in later}
         node.wait_for("orders", 20)
         node.kill()
         follow(spark, audit, every_s=EVERY_S, goes_on=until(lambda: len(told.of("overdue")) == 10))
@@ -337,12 +337,12 @@ def test_a_batch_that_comes_as_the_audit_ends_is_left_for_the_next_one(
 
     def end_slowly(batches: _Batches) -> None:
         end(batches)
-        eventually(lambda: batches.refused, 30)
+        eventually(lambda: batches.refused)
         refused.append(True)
 
     def send(node: NodeProcess) -> None:
         with Client(node.address) as client:
-            client.send_many([Message("orders", b"soon", delay=0.5)] * 5).result(10)
+            client.send_many([Message("orders", b"soon", delay=0.5)] * 5).result(60)
 
     told = Told()
     with NodeProcess(tmp_path / "data") as node:
@@ -375,7 +375,7 @@ def test_what_a_node_keeps_in_its_archive(spark: Any, tmp_path: Path) -> None:
             client.send_many(some)
             client.flush(60)
         node.wait_for("orders", count, 60)
-        eventually(lambda: list(node.data.glob("archive/*/journal/*.journal")), 60)
+        eventually(lambda: list(node.data.glob("archive/*/journal/*.journal")))
         audit = told.audit(tmp_path / "audit", node.data)
 
         def all_judged() -> bool:

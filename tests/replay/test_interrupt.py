@@ -12,8 +12,8 @@ import pytest
 
 from support import replayrun
 from support.nodeprocess import command_line, environment
+from support.waiting import PATIENCE_S
 
-WITHIN_S = 240.0
 ENDS_S = 15.0
 
 
@@ -50,14 +50,14 @@ def test_an_interrupt(tmp_path: Path, moment: str) -> None:
 
 def wait_for(process: subprocess.Popen[bytes], moment: str) -> list[psutil.Process]:
     """All processes it has started, when one of them has that in its command line."""
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         assert process.poll() is None
         started = psutil.Process(process.pid).children(recursive=True)
         if any(moment in command_of(one) for one in started):
             return started
         time.sleep(0.1)
-    raise AssertionError(f"not so within {WITHIN_S} s")
+    raise AssertionError(f"not so within {PATIENCE_S} s")
 
 
 def command_of(process: psutil.Process) -> str:

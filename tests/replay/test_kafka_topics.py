@@ -63,7 +63,7 @@ def open_transaction(broker: Cluster, topic: str) -> Iterator[Any]:
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, b"in it", partition=0)
-    producer.flush(30)
+    producer.flush(60)
     with KafkaProducer(bootstrap_servers=broker.bootstrap) as other:
         other.send(topic, b"behind it", partition=0).get(30)
     yield producer

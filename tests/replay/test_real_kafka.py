@@ -32,7 +32,7 @@ from support.killing import SMALL
 from support.nodeprocess import NodeProcess, run_cli, run_process
 from support.ports import free_address
 from support.spark import Replay
-from support.waiting import now_ms
+from support.waiting import PATIENCE_S, now_ms
 
 COUNT, DEAD, CANCELLED = 20_000, 7, 30
 PARTITIONS = 2
@@ -94,7 +94,7 @@ def _deliver(run: Run) -> None:
         node.start()
         with closing(Reader(run.bootstrap, [*run.topics, run.dead_letters])) as reader:
             arrived: set[str] = set()  # the kill makes some arrive twice
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_S
             while len(arrived) < COUNT + DEAD:
                 assert time.monotonic() < deadline, f"{len(arrived)} have arrived"
                 arrived.update(one.id for one in reader.new())

@@ -130,10 +130,10 @@ def test_a_node_and_its_producer(spark: Any, tmp_path: Path) -> None:
             client.send_many(
                 Message("odd", value, key, [("h", value), ("h", key)][: n % 3], delay=0.2)
                 for n, (key, value) in enumerate((k, v) for k in odd for v in odd)
-            ).result(10)
+            ).result(60)
             due = pa.array([0] * 1000)
             table = {"due": due, "topic": ["t"] * 1000, "value": [b"%d" % n for n in range(1000)]}
-            client.send_table(pa.table(table)).result(10)
+            client.send_table(pa.table(table)).result(60)
         node.wait_for("odd", 36)
         node.wait_for("t", 1000)
         done = run_cli(

@@ -248,7 +248,7 @@ def test_what_was_sent_again_is_proven_like_the_rest(spark: Any, tmp_path: Path)
             client.send_many(
                 Message("spoilt", b"%d" % n, None, [("n", b"%d" % n)][: n % 2], delay=0.3)
                 for n in range(count)
-            ).result(20)
+            ).result(60)
         node.wait_for("spoilt", count)
         end = datetime.now(UTC)
         time_range = ("--from", (end - timedelta(hours=1)).isoformat(), "--to", end.isoformat())

@@ -104,7 +104,7 @@ def test_a_routed_message_is_stored_for_all_topics_or_for_none(
         def pending() -> float:
             return node.metric("slotwheel_pending")
 
-        eventually(lambda: pending() == 0, 30)
+        eventually(lambda: pending() == 0)
         node.signal()
     found = {
         topic: Counter(int(row["value"]) for row in topic_rows(data, topic)) for topic in TOPICS

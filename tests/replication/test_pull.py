@@ -162,7 +162,7 @@ def test_all_chunks_arrive_in_order_and_then_the_end(
     source = Source(count)
     made, sink = rig(source), Sink()
     fetch = made.fetch(sink)
-    assert made.ended.wait(20)
+    assert made.ended.wait(60)
     assert (fetch.error, fetch.update) == (None, "update")
     assert sink.calls == [
         "begin",
@@ -170,7 +170,7 @@ def test_all_chunks_arrive_in_order_and_then_the_end(
         *((5 + n // 4, n % 4 << 20, 1 << 20, n, n) for n in range(count)),
         "finish",
     ]
-    assert source.closed.wait(5)
+    assert source.closed.wait(60)
     assert source.asked == [sink.request]
     eventually(lambda: ("snapshot-sent", {"peer": "b", "bytes": source.nbytes}) in made.told)
 
@@ -180,7 +180,7 @@ def test_a_request_may_name_very_many_files(rig: Callable[[Source], Rig]) -> Non
     made, sink = rig(source), Sink()
     sink.request = SnapshotRequest({second: HeldSlot(7, 8) for second in range(300_000)})
     fetch = made.fetch(sink)
-    assert made.ended.wait(20)
+    assert made.ended.wait(60)
     assert (fetch.error, source.asked) == (None, [sink.request])
 
 
@@ -190,11 +190,11 @@ def test_damage_on_the_sender_is_told_and_nothing_is_finished(
     source = Source(10, break_at=6)
     made, sink = rig(source), Sink()
     fetch = made.fetch(sink)
-    assert made.ended.wait(20)
+    assert made.ended.wait(60)
     assert "slots/5.arrows is damaged" in str(fetch.error)
     assert sink.calls[-1] == "close"  # the files before it need not come again
     assert "finish" not in sink.calls
-    assert source.closed.wait(5)
+    assert source.closed.wait(60)
     eventually(lambda: made.events.alarmed("snapshot-failed", "damaged"))
 
 
@@ -211,10 +211,10 @@ def test_a_sink_that_refuses_ends_it(rig: Callable[[Source], Rig], why: Exceptio
     made, sink = rig(source), Sink()
     sink.refuse = why
     fetch = made.fetch(sink)
-    assert made.ended.wait(20)
+    assert made.ended.wait(60)
     assert fetch.error is sink.refuse
     assert sink.calls[-2:] == ["close", "discard"]
-    assert source.closed.wait(10)
+    assert source.closed.wait(60)
     assert source.read < 1000
 
 
@@ -227,10 +227,10 @@ def test_a_connection_that_breaks_is_an_error_on_both_sides(
         fetch = made.fetch(sink, proxy.address)
         eventually(lambda: sink.received)
         proxy.cut()
-        assert made.ended.wait(20)
+        assert made.ended.wait(60)
         assert isinstance(fetch.error, SlotwheelError)
         assert sink.calls[-1] == "close"
-        assert source.closed.wait(10)
+        assert source.closed.wait(60)
 
 
 @pytest.mark.parametrize("request_bytes", [b"", b"SWSNPREQ", b"x" * 1000])
@@ -241,7 +241,7 @@ def test_a_request_that_is_none_is_refused(
     made, sink = rig(source), Sink()
     monkeypatch.setattr(SnapshotRequest, "encode", lambda _: request_bytes)
     fetch = made.fetch(sink)
-    assert made.ended.wait(20)
+    assert made.ended.wait(60)
     assert "snapshot request is damaged" in str(fetch.error)
     assert source.asked == []
 
@@ -261,7 +261,7 @@ def test_what_takes_long_on_this_side_is_no_stall(
     sink.begin = sink.finish = slow  # type: ignore[assignment, method-assign]
     made = rig(Source(3))
     fetch = made.fetch(sink)
-    assert made.ended.wait(20)
+    assert made.ended.wait(60)
     assert stalled == [False, False]
 
 
@@ -273,7 +273,7 @@ def test_what_is_given_up_touches_nothing_more(rig: Callable[[Source], Rig]) -> 
     fetch.abandon()
     count = len(sink.calls)
     assert sink.calls[-1] == "close"
-    assert source.closed.wait(10)
+    assert source.closed.wait(60)
     time.sleep(0.3)
     assert len(sink.calls) == count
     assert not made.ended.is_set()
@@ -287,17 +287,17 @@ def test_what_is_given_up_while_it_greets_asks_for_nothing(
     def greet(*arguments: Any) -> Channel:
         channel = really(*arguments)
         greeted.set()
-        abandoned.wait(30)
+        abandoned.wait(60)
         return channel
 
     monkeypatch.setattr(pull, "open_channel", greet)
     source = Source(1)
     made = rig(source)
     fetch = made.fetch(Sink())
-    assert greeted.wait(30)
+    assert greeted.wait(60)
     fetch.abandon()
     abandoned.set()
-    fetch._thread.join(30)
+    fetch._thread.join(60)
     assert source.asked == []
     assert not made.ended.is_set()
 
@@ -320,7 +320,7 @@ def test_what_is_given_up_does_not_wait_until_all_files_are_removed(
     assert removed.acquire(timeout=30)
     giving_up = threading.Thread(target=fetch.abandon, daemon=True)
     giving_up.start()
-    giving_up.join(10)
+    giving_up.join(60)
     assert not giving_up.is_alive()
 
 
@@ -333,7 +333,7 @@ def test_a_newer_request_ends_the_older_one(rig: Callable[[Source], Rig]) -> Non
     eventually(lambda: second.received)
     eventually(lambda: older.error is not None)
     assert "finish" not in first.calls
-    assert made.ended.wait(30)
+    assert made.ended.wait(60)
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(
@@ -343,9 +343,9 @@ def test_a_reader_that_takes_nothing_is_cut_off(
     source = Source(3000)
     made, sink = rig(source), Sink(1e9)
     gate = threading.Event()
-    sink.chunk = lambda *_: gate.wait(30)  # type: ignore[assignment, method-assign]
+    sink.chunk = lambda *_: gate.wait(60)  # type: ignore[assignment, method-assign]
     made.fetch(sink)
-    assert source.closed.wait(20)
+    assert source.closed.wait(60)
     assert 1 < source.read < 3000
     gate.set()
 
@@ -369,7 +369,7 @@ def test_a_stranger_gets_no_snapshot(rig: Callable[[Source], Rig]) -> None:
     source = Source(1)
     made, sink = rig(source), Sink()
     fetch = made.fetch(sink, node_id="stranger")
-    assert made.ended.wait(20)
+    assert made.ended.wait(60)
     assert "not among the peers" in str(fetch.error)
     assert source.read == 0
 

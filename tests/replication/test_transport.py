@@ -127,7 +127,7 @@ def test_small_messages_overtake_entries(make: Make) -> None:
     gate = threading.Event()
 
     def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
-        gate.wait(10)
+        gate.wait(60)
         return entries_from(first, last, 3 << 20)
 
     a, b = make("a", load=load), make("b")
@@ -216,7 +216,7 @@ def with_nine_under_way(make: Make) -> tuple[Mailbox, Mailbox, threading.Event]:
     gate = threading.Event()
 
     def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
-        gate.wait(10)
+        gate.wait(60)
         return entries_from(first, last)
 
     a, b = make("a", load=load), make("b")

@@ -66,7 +66,7 @@ class ConsumerProcess:
 
     def kill(self) -> None:
         self.running.kill()
-        self.running.wait(15)
+        self.running.wait(60)
 
     def __enter__(self) -> Self:
         return self if self.process is not None else self.start()

@@ -122,7 +122,7 @@ class EmbeddedLab:
             messages = (
                 Message(self.topic, one.value, one.key, one.headers, delay=0) for one in letters
             )
-            client.send_many(messages).result(30)
+            client.send_many(messages).result(60)
         self.buried += len(letters)
         self.node.wait_for(self.topic, self.buried)
 

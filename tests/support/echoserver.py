@@ -103,7 +103,7 @@ def echoing(
     finally:
         made.server.close(10)
         ended.set()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -153,7 +153,7 @@ class FakeWheel:
         [(first, future)] = self._producers[producer].items()
         shift_ms = RequestKey.from_sequence(producer, sequence).shift_ms(first)
         again: Future[AppendReceipt] = Future()
-        again.set_result(replace(future.result(5), due=due + shift_ms))
+        again.set_result(replace(future.result(60), due=due + shift_ms))
         return again
 
     def _store(

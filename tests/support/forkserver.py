@@ -120,7 +120,7 @@ class _Server:
     def _close(self) -> None:
         self.control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+            self._process.wait(60)
 
 
 Process = subprocess.Popen[bytes] | Forked

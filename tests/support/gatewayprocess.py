@@ -19,10 +19,9 @@ import psutil
 
 from support import forkserver
 from support.nodeprocess import NodeProcess, command_line, environment
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 _LISTENING = re.compile(r"gateway listening on ([\w.\[\]:]+:\d+)")
-START_S = 60.0
 _numbers = itertools.count()
 _WITH_LIMITS = """
 import functools, json, sys
@@ -99,7 +98,7 @@ class GatewayProcess:
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
             self._process = forkserver.start(self.command(), subprocess.DEVNULL, log, environment())
-        found = eventually(self._listening, START_S, otherwise=self.log_text)
+        found = eventually(self._listening, PATIENCE_S, otherwise=self.log_text)
         assert found
         self.http = httpx.Client(base_url=self.url, timeout=30)
         return self
@@ -121,10 +120,10 @@ class GatewayProcess:
         self.http.close()
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(15)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(15)
+            self._process.wait(60)
 
 
 class NodeWithGateway(NodeProcess):
@@ -150,7 +149,7 @@ class NodeWithGateway(NodeProcess):
         return command[:at] + command[at + 2 :]
 
     def _wait_for_the_gateway(self) -> str:
-        return str(eventually(lambda: self._listening(0), START_S, otherwise=self.log_text))
+        return str(eventually(lambda: self._listening(0), PATIENCE_S, otherwise=self.log_text))
 
     def _listening(self, before: int) -> str:
         """Where the gateway listens that comes after ``before`` others; empty: not yet."""
@@ -168,7 +167,7 @@ class NodeWithGateway(NodeProcess):
         """Kill it, and wait for the next one."""
         found = _LISTENING.findall(self.log.read_bytes()[self._seen :].decode())
         self.gateway.kill()
-        self.metrics = eventually(lambda: self._listening(len(found)), START_S)
+        self.metrics = eventually(lambda: self._listening(len(found)), PATIENCE_S)
         self.url = f"http://{self.metrics}"
         self.http.base_url = httpx.URL(self.url)
 

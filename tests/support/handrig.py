@@ -188,7 +188,7 @@ class Rig:
         now = self.clock()
         due = (np.full(len(rows), now, np.int64) + np.asarray(due_in_ms, np.int64)).tolist()
         sent = batch([(at, *row) for at, row in zip(due, rows, strict=True)])
-        self.wheel.append(sent, now).result(10)
+        self.wheel.append(sent, now).result(60)
 
     def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
@@ -200,13 +200,13 @@ class Rig:
     def stop_hand(self) -> None:
         self._stop.set()
         if self._threads[1].is_alive():
-            self._threads[1].join(10)
+            self._threads[1].join(60)
         assert not self._threads[1].is_alive()
 
     def close(self) -> None:
         self.stop_hand()
         self._stop_syncer.set()
-        self._threads[0].join(10)
+        self._threads[0].join(60)
         self.departures.close()
         self.wheel.close()
         self.files.close()

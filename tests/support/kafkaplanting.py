@@ -24,8 +24,8 @@ from support.broker import Cluster
 from support.factrows import MINT, Keeps
 from support.planting import KAFKA_RUN, Lab, made_run
 from support.replayrun import TTL_MS, Deliveries, Run
+from support.waiting import PATIENCE_S
 
-_WITHIN_S = 30.0
 _IN_ORDER = itemgetter(1, 0)
 """The key of deliveries: by time, then by offset."""
 
@@ -115,21 +115,21 @@ def plant_in_kafka(
             "partitioner": "murmur2_random",
         }
     )
-    producer.init_transactions(_WITHIN_S)
+    producer.init_transactions(PATIENCE_S)
     dead = [one for peer in run.peers for one in peer.dead]
     letters = _letters(run, [offset for offset, _ in dead], dead_letters)
     producer.begin_transaction()
     _produce(producer, letters, [at for _, at in dead])
     _produce(producer, *_messages(run, made.committed))
-    producer.commit_transaction(_WITHIN_S)
+    producer.commit_transaction(PATIENCE_S)
     producer.begin_transaction()
     _produce(producer, *_messages(run, made.again))
-    producer.commit_transaction(_WITHIN_S)
+    producer.commit_transaction(PATIENCE_S)
     producer.begin_transaction()
     _produce(producer, *_messages(run, made.aborted))
     # What the client has not sent yet it would drop.
-    assert producer.flush(_WITHIN_S) == 0
-    producer.abort_transaction(_WITHIN_S)
+    assert producer.flush(PATIENCE_S) == 0
+    producer.abort_transaction(PATIENCE_S)
     return lab, made
 
 

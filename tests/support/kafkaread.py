@@ -29,9 +29,9 @@ from slotwheel.wheel.rows import Header
 from slotwheel.wheel.schema import Int64s
 from support.deliveries import Sent
 from support.kafkaload import NAMED
+from support.waiting import PATIENCE_S
 
 OURS = ("slotwheel-id", "slotwheel-due-ms", "slotwheel-created-ms")
-_WITHIN_S = 60.0
 
 
 class Arrived(NamedTuple):
@@ -74,7 +74,7 @@ class Reader:
         self._latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         self._read = {(part.topic, part.partition): 0 for part in self._parts}
 
-    def read(self, count: int, within_s: float = _WITHIN_S) -> list[Arrived]:
+    def read(self, count: int, within_s: float = PATIENCE_S) -> list[Arrived]:
         """Wait until there are ``count`` records, and read all that there are."""
         deadline = time.monotonic() + within_s
         while len(self._all) < count:
@@ -83,7 +83,7 @@ class Reader:
             self.new(within_s)
         return list(self._all)
 
-    def new(self, within_s: float = _WITHIN_S) -> list[Arrived]:
+    def new(self, within_s: float = PATIENCE_S) -> list[Arrived]:
         """What came since this was asked last, up to what can be read now: not what stands behind
         the beginning of an open transaction."""
         known, deadline = len(self._all), time.monotonic() + within_s

@@ -19,14 +19,13 @@ import numpy as np
 
 from slotwheel.client import Client, Message, Receipts
 from slotwheel.wheel.schema import Int64s
-from support.waiting import now_ms
+from support.waiting import PATIENCE_S, now_ms
 from support.wheels import batch
 
 STEADY_MS = 4
 """Between two messages of a steady stream."""
 AHEAD_MS = 3_000
 _STEADY_ROWS = 50
-_PATIENCE_S = 90
 When = Callable[[range], Sequence[int]]
 """The due times of the messages with these numbers, which are about to be sent."""
 
@@ -97,7 +96,7 @@ class Load:
         self._topics = topics
         self._when = when
         self._rows = rows
-        self._client = Client(addresses, timeout_s=_PATIENCE_S, receipts=receipts)
+        self._client = Client(addresses, timeout_s=PATIENCE_S, receipts=receipts)
         self._ending = threading.Event()
         self._failures: list[BaseException] = []
         self._threads: list[threading.Thread] = []
@@ -123,11 +122,11 @@ class Load:
         """Stop, and wait until every answer is there. Errors: those of the threads."""
         self._ending.set()
         for thread in self._threads:
-            thread.join(_PATIENCE_S)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
         if self._failures:
             raise self._failures[0]
-        self._client.flush(_PATIENCE_S)
+        self._client.flush(PATIENCE_S)
         self._client.close()
         errors = [str(error) for one in self.receipts for error in one.errors().values()]
         assert not errors, errors[:3]

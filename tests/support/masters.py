@@ -84,7 +84,7 @@ class Actor:
         if not self.over:
             self._stop = True
             self._go.release()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:

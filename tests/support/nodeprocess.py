@@ -26,9 +26,8 @@ from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 from support import forkserver
 from support.stopwatch import Stopwatch
+from support.waiting import PATIENCE_S
 
-START_S = 60.0
-COMMAND_S = 120.0
 told_to = 2
 """Where a command that hangs is told, a descriptor; not the one that is captured for a test."""
 GIVES_UP_SOON = {
@@ -84,7 +83,7 @@ class NodeProcess:
         return self
 
     def wait_until_it_listens(self) -> None:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             text = self.log.read_bytes()[self._seen :].decode()
             found = _LISTENING.search(text)
@@ -95,7 +94,7 @@ class NodeProcess:
                 return
             assert self.running.poll() is None, text
             time.sleep(0.02)
-        raise AssertionError(f"no node after {START_S} s: {text}")
+        raise AssertionError(f"no node after {PATIENCE_S} s: {text}")
 
     @property
     def running(self) -> forkserver.Process:
@@ -109,12 +108,12 @@ class NodeProcess:
         """Send a signal and wait for the end; how long that took, as a ``Stopwatch`` counts."""
         watch = Stopwatch()
         self.running.send_signal(number)
-        self.running.wait(15)
+        self.running.wait(60)
         return watch.seconds
 
     def kill(self) -> None:
         self.running.kill()
-        self.running.wait(15)
+        self.running.wait(60)
 
     def get(self, page: str) -> tuple[int, str]:
         try:
@@ -170,7 +169,7 @@ def _batches(data: Path, topic: str) -> list[pa.RecordBatch]:
 
 def run_cli(*arguments: str | Path, given: str | bytes = b"") -> subprocess.CompletedProcess[str]:
     """Run one command to its end, in this process, which ends with a traceback if the command takes
-    longer than ``COMMAND_S``; ``given`` is its stdin."""
+    longer than ``PATIENCE_S``; ``given`` is its stdin."""
     out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
     with (
         _watched(),
@@ -189,7 +188,7 @@ def run_cli(*arguments: str | Path, given: str | bytes = b"") -> subprocess.Comp
 
 @contextmanager
 def _watched() -> Iterator[None]:
-    faulthandler.dump_traceback_later(COMMAND_S, exit=True, file=told_to)
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True, file=told_to)
     try:
         yield
     finally:

@@ -11,10 +11,9 @@ import threading
 import time
 from pathlib import Path
 
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PATIENCE_S = 90.0
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -61,7 +60,7 @@ class Session:
 
     def _ended_without(self, lines: list[str]) -> bool:
         if self._process.poll() is not None:
-            self._reader.join(10)
+            self._reader.join(60)
             assert all(line in self.printed for line in lines), (self.commands, self.printed)
         return False
 
@@ -72,7 +71,7 @@ class Session:
             if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGINT)
         code = self._process.wait(PATIENCE_S)
-        self._reader.join(10)
+        self._reader.join(60)
         fine = (0, 130, -signal.SIGINT) if interrupt else (0,)
         assert code in fine, (code, self.commands, self.printed)
         assert "defect" not in self.printed, self.printed
@@ -81,4 +80,4 @@ class Session:
     def stop(self) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)
-            self._process.wait(30)
+            self._process.wait(60)

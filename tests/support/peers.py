@@ -24,9 +24,8 @@ from support.chaosaccount import Fault
 from support.namespaces import Lab, Namespaces, NotAllowed, SmallDisk
 from support.nodeprocess import NodeProcess, run_cli
 from support.proxylab import Proxies
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
-MASTER_WITHIN_S = 60.0
 _ASK_S = 2.0
 _POLL_S = 0.05
 _PROMISE_MS = 800
@@ -169,7 +168,7 @@ class Peers:
             node.wait_until_it_listens()
         return self
 
-    def master(self, within_s: float = MASTER_WITHIN_S, *, other_than: str = "") -> str:
+    def master(self, within_s: float = PATIENCE_S, *, other_than: str = "") -> str:
         """The one that serves, and of several that think so (one is paused or cut off) the one of
         the highest epoch. Waits for it."""
         deadline = time.monotonic() + within_s
@@ -228,7 +227,7 @@ class Peers:
         for node in self.nodes.values():
             node.running.send_signal(signal.SIGTERM)
         for node in self.nodes.values():
-            node.running.wait(20)
+            node.running.wait(60)
 
     def disagreements(self) -> list[str]:
         """Of stopped peers: what ``verify`` finds in each, and between the first and the others."""

@@ -67,7 +67,7 @@ class PlainWorker:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         if self.error is not None:
             raise self.error
@@ -89,7 +89,7 @@ class PlainWorker:
                     assert record.error() is None, record.error()
                     self._handle(record, producer)
                 producer.poll(0)
-            assert producer.flush(10) == 0
+            assert producer.flush(60) == 0
         except BaseException as error:
             self.error = error
         finally:
@@ -178,4 +178,4 @@ def send(bootstrap: str, topic: str, count: int, rate: float) -> None:
         if number % 20 == 19:
             producer.poll(0)
             time.sleep(max(0.0, started + number / rate - time.monotonic()))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0

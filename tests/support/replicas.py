@@ -25,7 +25,7 @@ from slotwheel.wheel.state import LmdbState
 from support.mailboxes import Events
 from support.ports import free_address
 from support.served import ServedIntake
-from support.waiting import eventually, now_ms
+from support.waiting import PATIENCE_S, eventually, now_ms
 from support.wheels import batch, next_chunk
 
 TIMING = Timing(
@@ -104,7 +104,7 @@ class Replica:
         self.server.close(0.2)
         self._ending.set()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         self.wheel.close()
         self.files.close()
 
@@ -196,11 +196,11 @@ class Replicas:
         """Until it is committed, with as many tries as it takes, as a client would."""
         producer, sequence = 1 + next(self._sequence), 0
         now, rows = now_ms(), batch_of(*values, due_ms=due_ms)
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 future = self.master().wheel.append(rows, now, producer=producer, sequence=sequence)
-                return future.result(5)
+                return future.result(60)
             except (SlotwheelError, TimeoutError):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)

@@ -27,4 +27,4 @@ class ServedIntake(WireIntake):
     def close(self, grace_s: float = 1.0) -> None:
         super().close(grace_s)
         self._served = False
-        self._thread.join(10)
+        self._thread.join(60)

@@ -27,8 +27,7 @@ from support.broker import Broker, Cluster, TopicFactory
 from support.deliveries import MINT, Sent, id_of, odd, rows_of
 from support.sinkcontract import deliver_until_accepted
 from support.stopwatch import Stopwatch
-
-WITHIN_S = 60.0
+from support.waiting import PATIENCE_S
 
 
 class Book:
@@ -91,7 +90,7 @@ class SourceRig(ABC):
 def read(source: Source, count: int, *, each: int = 1000) -> list[Received]:
     """Poll until there are ``count`` records."""
     found: list[Received] = []
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count}"
         try:
@@ -103,7 +102,7 @@ def read(source: Source, count: int, *, each: int = 1000) -> list[Received]:
 
 def settled(members: Sequence[tuple[Source, Book, int]]) -> None:
     """Poll until each has so many partitions."""
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + PATIENCE_S
     while any(len(book.own) != count for _, book, count in members):
         assert time.monotonic() < deadline, [book.own for _, book, _ in members]
         for source, _, _ in members:
@@ -143,7 +142,7 @@ class SourceContract:
         rig.fill(numbers(topic, 0, 1000))
         source, _ = rig.open(topic)
         found: list[Received] = []
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while len(found) < 1000:
             polled = source.poll(0.1, 64)
             assert len(polled) <= 64
@@ -292,7 +291,7 @@ class KafkaSourceContract(SourceContract):
         before = book.member
         second, other = rig.open(name)
         found: list[Received] = []
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while len(found) < 10 or len(book.own) != 2:
             assert time.monotonic() < deadline, (len(found), book.own, other.own)
             first.poll(0.05, 100)  # what it keeps it may read again
@@ -413,7 +412,7 @@ class KafkaSourceContract(SourceContract):
         own_broker.start()
         deliver_until_accepted(sink, numbers(name, 5, 8))
         assert set(values(read(source, 3))) >= {5}
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 source.commit({SourcePartition(name, 0): 5})

@@ -23,9 +23,9 @@ import pyspark
 from support import java
 from support.ports import free_address
 from support.spark import LOGGING
+from support.waiting import PATIENCE_S
 
 SPARK = Path(pyspark.__file__).parent
-START_S = 180.0
 
 
 class SparkCluster:
@@ -108,7 +108,7 @@ class SparkCluster:
         self._stack.callback(_end, process)
 
     def _wait(self, workers: int) -> None:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while (found := self._alive()) != workers:
             assert time.monotonic() < deadline, f"{found} of {workers} workers\n{self.logs()}"
             time.sleep(0.1)
@@ -155,7 +155,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Also ends the executors that a worker has started."""
     process.terminate()
     try:
-        process.wait(15)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

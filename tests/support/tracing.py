@@ -39,7 +39,7 @@ class KeptEvents:
 
     def send(self, value: bytes) -> None:
         self.tries += 1
-        self.free.wait(30)
+        self.free.wait(60)
         if self.away:
             raise ConnectionError("the trace topic is away")
         sender, rows = decode(value)

@@ -181,8 +181,8 @@ def test_the_chain_of_each_message_is_what_happened_to_it(
         tracer.close(60)
         assert tracer.dropped == 0
         store = node.data / STORE_DIRECTORY
-        eventually(lambda: stored(store) == tracer.sent, 60)
-        eventually(lambda: node.metric("slotwheel_pending") == 0, 60)
+        eventually(lambda: stored(store) == tracer.sent)
+        eventually(lambda: node.metric("slotwheel_pending") == 0)
         with TraceLookup(store, node.data, letters) as lookup:
             took_s = []
             for number, message_id in account.ids.items():

@@ -45,7 +45,7 @@ def _send(bootstrap: str, client: str, recorder: Recorder, topic: str) -> list[A
             headers=HEADERS,
             on_delivery=lambda error, sent: told.append((error, sent.offset())),
         )
-    producer.flush(30)
+    producer.flush(60)
     assert told == [(None, number) for number in range(5)]
     return told
 
@@ -90,7 +90,7 @@ def test_a_producer_tells_what_the_brokers_do_not_take(
         settings = {"bootstrap.servers": broker.bootstrap, "message.max.bytes": 10_000_000}
         producer = traced_producer(Producer(settings), recorder)
         producer.produce(name, large, key=b"large")
-        producer.flush(30)
+        producer.flush(60)
     (event,) = kept.of(recorder)
     assert (event["key"], event["offset"]) == (b"large", None)
     assert event["error"]

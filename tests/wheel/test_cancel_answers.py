@@ -61,7 +61,7 @@ def test_before_during_and_after_delivery_and_twice(node: Node) -> None:
     asking = Asking(node, second)
     asking.start()
     master_of(node.wheel).answer(chunk, np.ones(3, np.bool_))
-    asking.thread.join(5)
+    asking.thread.join(60)
     assert asking.answers == [CancelAnswer.DELIVERED]
     assert cancel(node, third, first) == [CancelAnswer.DELIVERED, CancelAnswer.CANCELLED]
     never = node.wheel.mint.one(NOW, 10_000)
@@ -92,7 +92,7 @@ def test_a_row_that_goes_into_flight_again_is_waited_for_again(node: Node) -> No
     time.sleep(0.1)
     assert not asking.answers
     master_of(node.wheel).answer(chunk, np.ones(2, np.bool_))
-    asking.thread.join(5.0)
+    asking.thread.join(60)
     assert asking.answers == [CancelAnswer.DELIVERED] * 2
 
 

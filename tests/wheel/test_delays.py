@@ -46,7 +46,7 @@ def test_no_time_is_taken_for_a_delay(due: int) -> None:
 def sent(node: Node, due: list[int], now_ms: int, **producer: Any) -> AppendReceipt:
     future = node.wheel.append(batch([(at, "t", b"v") for at in due]), now_ms, **producer)
     node.sync()
-    return future.result(5)
+    return future.result(60)
 
 
 @given(st.lists(dues, min_size=1, max_size=5), clocks, st.lists(clocks, min_size=1, max_size=3))

@@ -337,7 +337,7 @@ def test_one_thread_appends_another_syncs_a_third_reads(tmp_path: Path) -> None:
         journal.append([entry(index)])
     done.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert failures == []
     journal.sync()
     assert [one.index for one in open_journal(files)[1]] == list(range(1, 301))

@@ -29,7 +29,7 @@ class OneIsSlow:
         self.reads += 1
         if second == SLOW:
             self.begun.set()
-            assert self.may_end.wait(20)
+            assert self.may_end.wait(60)
         return [rows_at([(second * 1000, 1)])]
 
 
@@ -40,12 +40,12 @@ def test_a_file_that_is_read_ahead_keeps_no_other_from_being_read() -> None:
     with ThreadPoolExecutor(3) as pool:
         slow = [pool.submit(slots.blocks, SLOW, INFO) for _ in range(2)]
         try:
-            assert files.begun.wait(20)
-            found = [pool.submit(slots.blocks, second, INFO).result(20) for second in others]
+            assert files.begun.wait(60)
+            found = [pool.submit(slots.blocks, second, INFO).result(60) for second in others]
             assert [len(blocks) for blocks in found] == [1] * len(others)
             assert not any(one.done() for one in slow)
         finally:
             files.may_end.set()
-        assert [len(one.result(20)) for one in slow] == [1, 1]
+        assert [len(one.result(60)) for one in slow] == [1, 1]
     assert files.reads == len(others) + 1, "each is read once"
     assert not slots._alone

@@ -400,7 +400,7 @@ def test_a_cancel_that_outlives_its_epoch_decides_nothing(peers: tuple[Peer, Pee
     b.wheel.stand_by("a")
     a.lead(3)
     first.answer(chunk, np.zeros(1, np.bool_), sink_down=True)
-    asked.join(10)
+    asked.join(60)
     assert failed
     a.sync()
     a.wheel.commit(a.wheel.log_view().durable)

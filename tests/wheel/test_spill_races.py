@@ -144,7 +144,7 @@ def test_append_and_spill_while_the_slot_drains(tmp_path: Path) -> None:
             (now + ms, "t", b"%d" % (sent + at)) for at, ms in enumerate((-2, 0, 1, 3, 997, 999))
         ]
         sent += len(rows)
-        wheel.append(batch(rows), now).result(10)
+        wheel.append(batch(rows), now).result(60)
         clock[0] += 7
     clock[0] += 2000
     until = time.monotonic() + 10
@@ -152,7 +152,7 @@ def test_append_and_spill_while_the_slot_drains(tmp_path: Path) -> None:
         time.sleep(0.01)
     stop.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert not failed, failed
     assert sent > 100
     assert taken == Counter(b"%d" % n for n in range(sent))

@@ -430,7 +430,7 @@ class WheelMachine(RuleBasedStateMachine):
         thread = threading.Thread(target=ask, daemon=True)
         own = self.node.wheel._log.next_offset
         thread.start()
-        asked.wait(5)
+        asked.wait(60)
         certain = self._certain(target)
         if certain:
             thread.join(0.001)

@@ -35,7 +35,7 @@ def test_an_idle_thread_is_used_before_another_one_is_started() -> None:
     for _ in range(10):
         done = threading.Event()
         pool.submit(done.set)
-        assert done.wait(30)
+        assert done.wait(60)
         eventually(lambda: not pool._under_way)
     assert pool.started == 1
     pool.close()
@@ -53,7 +53,7 @@ def test_without_a_thread_the_call_is_refused(monkeypatch: pytest.MonkeyPatch) -
             pool.submit(print)
     done = threading.Event()
     pool.submit(done.set)
-    assert done.wait(30)
+    assert done.wait(60)
     pool.close()
 
 

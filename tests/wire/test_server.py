@@ -193,7 +193,7 @@ def test_a_connections_error_comes_after_its_last_answers() -> None:
         assert isinstance(client.error(), InvalidMessage)
         assert client.ended()
         assert node.made[1].taken == 1
-        assert node.made[1].ended.wait(10)
+        assert node.made[1].ended.wait(60)
         assert echo(good, b"good") == b"good"
     assert node.alarms == []
 
@@ -359,7 +359,7 @@ def test_what_was_sent_before_the_end_is_done(go: Callable[[RawClient], None], s
                 assert client.ended()
         eventually(lambda: node.made and node.made[0].taken == many)
         eventually(lambda: node.server.open == 0)
-        assert node.made[0].ended.wait(10)
+        assert node.made[0].ended.wait(60)
         assert node.server._nbytes == 0
         assert node.alarms == []
 
@@ -418,7 +418,7 @@ def test_a_peer_is_not_counted_and_gets_a_thread_of_its_own() -> None:
             other.send_bytes(encode_frame(Kind.MESSAGE, b"", 101))
             assert "101" in str(other.error())
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         eventually(lambda: not node.server._channels)
     assert node.alarms == []
 

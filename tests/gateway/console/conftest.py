@@ -51,7 +51,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithGateway]:
             for number, found in enumerate(letters):
                 client.send(
                     Message(DEAD_LETTER_TOPIC, found.value, found.key, found.headers, delay=0)
-                ).result(30)
+                ).result(60)
                 one.wait_for(DEAD_LETTER_TOPIC, number + 1)
         eventually(lambda: one.ask("GET", "/v1/status").json()["delivered"] == 504)
         yield one

@@ -45,7 +45,7 @@ def plant_sums(address: str, bucket_ms: int) -> None:
     sums = {lost: IdSum(3, 7), read: IdSum(2, 9)}
     batch = SumBatch(EventSender("s" * 16, PLANTED), 0, _INTERVAL_MS, sums, last=True)
     with Client(address) as client:
-        client.send(AUDIT_TOPIC, encode_sums(batch), delay=0).result(30)
+        client.send(AUDIT_TOPIC, encode_sums(batch), delay=0).result(60)
 
 
 def way_of(message_id: str) -> list[Row]:
@@ -105,9 +105,9 @@ def judged(node: GatewayProcess) -> None:
         found = node.get("/v1/audit")["comparisons"]
         return {(one["boundary"], one["verdict"]) for one in found if one["topic"] == topic}
 
-    eventually(lambda: ("client to wheel", "lost") in verdicts(FORGED), 60)
+    eventually(lambda: ("client to wheel", "lost") in verdicts(FORGED))
     wanted = {("client to wheel", "equal"), ("wheel to topic", "equal")}
-    eventually(lambda: wanted <= verdicts("orders"), 60)
+    eventually(lambda: wanted <= verdicts("orders"))
     assert not {"lost", "repeated", "differs"} & {verdict for _, verdict in verdicts("orders")}
 
 
