@@ -125,16 +125,19 @@ clean: ## Remove .venv, .cache and all that tools left behind
 	rm -rf $(VENV) .cache build dist slotwheel.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
+# What is imported is compiled then; the most of these files never is.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
 # A base install is part of a development install, so the demo does not redo it.
 $(BASE): setup.cfg | $(BIN)/pip
 	@if [ $(DEV) -nt setup.cfg ]; then touch $@; exit 0; fi; \
 	echo "==> installing slotwheel and what it needs into $(VENV) (once; about a minute)"; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[http]'; \
+	$(PIP_INSTALL) -e '.[http]'; \
 	touch $@
 
 $(DEV): setup.cfg | $(BIN)/pip
 	@echo "==> installing slotwheel with its development tools into $(VENV) (once; a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench,dev,fast,http,replay]'
+	@$(PIP_INSTALL) -e '.[bench,dev,fast,http,replay]'
 	@touch $@
 
 # Debian and Ubuntu ship Python without ensurepip; as root that is mended, else explained.
