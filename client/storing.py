@@ -14,7 +14,7 @@ import time
 
 from ..wheel.arrowbytes import PlainRow
 from ..wheel.backoff import Backoff
-from ..wheel.delay import due_times
+from ..wheel.delay import due_time
 from ..wheel.errors import NodeUnreachable, NotMaster, NotRunning, SlotwheelError
 from ..wheel.ids import MessageId
 from ..wheel.plain import encode_records
@@ -22,8 +22,8 @@ from ..wheel.protocol import (
     NO_BATCH,
     AppendCommand,
     RefusedBatch,
-    StoredBatch,
     decode_answer,
+    decode_stored_one,
     encode_request,
 )
 from ..wire.channel import Channel
@@ -75,7 +75,7 @@ class Storer:
                     self._channel = self._open(end)
                 tries.sent()
                 self._channel.send(Kind.ROWS, metadata, body)
-                answer = self._answer(self._channel, sequence, end)
+                answer = self._answer(self._channel, flat.due, sequence, end)
             except SlotwheelError as error:
                 self._close()
                 failed = error
@@ -83,10 +83,10 @@ class Storer:
                 self._close()
                 raise
             else:
-                if isinstance(answer, StoredBatch):
+                if isinstance(answer, str):
                     self._addresses.served()
-                    return self._id(flat, answer)
-                failed = answer.error
+                    return answer
+                failed = answer
                 tries.refused(failed)
                 if not failed.retryable:
                     raise failed.in_doubt() if tries.in_doubt else failed
@@ -106,10 +106,6 @@ class Storer:
         if channel is not None:
             channel.close()
 
-    def _id(self, flat: FlatMessage, stored: StoredBatch) -> str:
-        [due_ms] = due_times([flat.due], stored.created_ms)
-        return str(MessageId(self._group, due_ms, stored.base_offset, int(stored.checks[0])))
-
     def _open(self, end: float) -> Channel:
         address = self._addresses.current
         wait_s = min(max(0.05, end - time.monotonic()), self._addresses.attempt_s)
@@ -123,8 +119,11 @@ class Storer:
         self._group, self._epoch = hello.group, hello.epoch
         return channel
 
-    def _answer(self, channel: Channel, sequence: int, end: float) -> StoredBatch | RefusedBatch:
-        """Errors: ``SlotwheelError``: the connection is of no use any more."""
+    def _answer(
+        self, channel: Channel, due: int, sequence: int, end: float
+    ) -> str | SlotwheelError:
+        """The message's id, or why it is refused. Errors: ``SlotwheelError``: the connection is of
+        no use any more."""
         several = self._addresses.several
         asked_s = time.monotonic()
         while True:
@@ -137,11 +136,20 @@ class Storer:
                 if several and self._suspicion.proves_true(self._epoch, time.monotonic() - asked_s):
                     raise NodeUnreachable("the master is silent, and was replaced")
                 continue
-            answer = decode_answer(bytes(frame.body))
-            if answer.sequence == sequence:
-                return answer
-            if answer.sequence == NO_BATCH and isinstance(answer, RefusedBatch):
-                raise answer.error
+            body = bytes(frame.body)
+            stored = decode_stored_one(body)
+            if stored is not None:
+                number, offset, created_ms, check = stored
+                if number == sequence:
+                    due_ms = due_time(due, created_ms)
+                    return str(MessageId(self._group, due_ms, offset, check))
+                continue
+            answer = decode_answer(body)
+            if isinstance(answer, RefusedBatch):
+                if answer.sequence == sequence:
+                    return answer.error
+                if answer.sequence == NO_BATCH:
+                    raise answer.error
 
     def _wait_for_another(
         self, failed: SlotwheelError, end: float, backoff: Backoff, *, uncertain: bool

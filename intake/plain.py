@@ -25,13 +25,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
 
 import numpy as np
 
+from ..wheel.arrowbytes import PlainRow
 from ..wheel.errors import InvalidBatch, NotRunning, Overloaded, SlotwheelError
 from ..wheel.plain import PlainAnswer, PlainBatch, decode_records
-from ..wheel.protocol import AppendCommand, decode_request, encode_refused, encode_stored
+from ..wheel.protocol import (
+    STORED_ONE,
+    AppendCommand,
+    decode_request,
+    encode_refused,
+    encode_stored,
+)
 from ..wheel.request import RequestKey
 from ..wire.frames import Frame, Kind, encode_answer
 from .door import Door
@@ -40,9 +46,10 @@ from .ports import Clock, IntakeEvents, WheelPort
 
 _ONE = struct.Struct("<BBHI" + "B3xIQqq" + "I")
 """A whole frame: the answer to a request of one row (``frames.py``, ``protocol.py``)."""
-_ONE_BYTES = 36
-assert _ONE.size == 8 + _ONE_BYTES
+assert _ONE.size == 8 + STORED_ONE.size
 
+_ROW_BYTES = 300
+"""What a row takes in memory besides its bytes, about."""
 BYTES_MAX = 64 << 10
 """Of a request, unless a single message may be larger; and such a one is told what is wrong with it
 up to twice its limit."""
@@ -52,11 +59,21 @@ OnPlainAnswer = Callable[["Request", bytes | None], None]
 
 
 class Request:
-    """A request under way. ``number``: of it in its connection. ``batch``: its rows, or the error
-    that they are; its ``caller`` is this request. ``silent``: its sender wants no receipt.
-    ``waits``: for its answer."""
+    """A request under way. ``number``: of it in its connection. ``batch``: its rows; its ``caller``
+    is this request. ``error``: why it has none. ``nbytes``: what it takes in memory, about.
+    ``silent``: its sender wants no receipt. ``waits``: for its answer."""
 
-    __slots__ = ("_answer", "batch", "began_s", "key", "number", "silent", "waits")
+    __slots__ = (
+        "_answer",
+        "batch",
+        "began_s",
+        "error",
+        "key",
+        "nbytes",
+        "number",
+        "silent",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -86,20 +103,12 @@ class Request:
                     limit=f"{bytes_max} bytes",
                     remedy="Send fewer at a time, or an Arrow batch",
                 )
-            rows: Any = decode_records(body, count)
+            rows: Sequence[PlainRow] = decode_records(body, count)
+            self.error: SlotwheelError | None = None
         except InvalidBatch as error:
-            rows = copy(error)
+            rows, self.error = (), copy(error)
         self.batch = PlainBatch(rows, len(body), producer, sequence, early, self)
-
-    @property
-    def error(self) -> SlotwheelError | None:
-        """Why it has no rows."""
-        rows: object = self.batch.rows
-        return rows if isinstance(rows, SlotwheelError) else None
-
-    @property
-    def rows(self) -> int:
-        return 0 if self.error is not None else len(self.batch.rows)
+        self.nbytes = len(body) + len(rows) * _ROW_BYTES
 
     def give(self, answer: bytes | None) -> None:
         """Answer it, unless it was answered."""
@@ -133,14 +142,11 @@ class PlainIntake:
         self._wake = wake
         self._has_peers = has_peers
         self._door = door
+        self.bytes_max = max(BYTES_MAX, 2 * wheel.config.message_bytes_max)
+        """Of a request."""
         self._taken: list[Request] = []  # to be appended in this turn
         self._waiting: list[Request] = []  # for room
         self._done: deque[tuple[Sequence[PlainBatch], PlainAnswer]] = deque()
-
-    @property
-    def bytes_max(self) -> int:
-        """Of a request."""
-        return max(BYTES_MAX, 2 * self._wheel.config.message_bytes_max)
 
     @property
     def pending(self) -> bool:
@@ -218,7 +224,7 @@ class PlainIntake:
                 if one.silent:
                     one.give(None)
                 elif count == 1 and one.key is None:
-                    head = Kind.ANSWER, 0, 0, _ONE_BYTES
+                    head = Kind.ANSWER, 0, 0, STORED_ONE.size
                     receipt = 0, 1, one.number, base + at, created_ms
                     one.give(_ONE.pack(*head, *receipt, checks[at]))
                 else:
@@ -236,7 +242,7 @@ class PlainIntake:
         if patient and isinstance(error, Overloaded):
             self._waiting.append(one)
             return
-        self._events.refused(error.code, one.rows)
+        self._events.refused(error.code, len(one.batch.rows))
         one.give(encode_answer(encode_refused(one.number, error)))
 
 

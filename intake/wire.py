@@ -88,8 +88,6 @@ ACTION_THREADS = 32
 ACTIONS_MAX = 256
 """Actions that are carried out or wait for a thread, in all; ``_ACTIONS_EACH`` of a connection."""
 _ACTIONS_EACH = 8
-_ROW_BYTES = 300
-"""What a plain row takes in memory besides its bytes, about."""
 _HEAD_BYTES = 16 << 10
 """Of a record batch message besides its buffers, at most."""
 _SEQUENCE_BYTES_MAX = 24
@@ -402,8 +400,11 @@ class ClientSession:
         self._counting = threading.Lock()
         self._acting = 0  # actions that are not answered
         self._plain = self._keyed = self._plain_bytes = 0  # plain requests that are not answered
-        self._results: deque[bytes] = deque()  # of actions, too, from their threads
+        self._receipts: list[bytes] = []  # answers to plain requests
+        self._receipts_bytes = 0
+        self._results: deque[bytes] = deque()  # of actions, from their threads
         self._results_bytes = 0
+        self._batch_bytes_max = intake.batch_bytes_max
         self._used_s = time.monotonic()
 
     @property
@@ -416,7 +417,7 @@ class ClientSession:
         return (
             self._plain < IN_FLIGHT_MAX
             and self._keyed < REQUESTS_IN_FLIGHT_MAX
-            and self._plain_bytes < self._intake.batch_bytes_max
+            and self._plain_bytes < self._batch_bytes_max
             and self._acting < _ACTIONS_EACH
             and (exchange is None or exchange.has_room)
         )
@@ -424,7 +425,8 @@ class ClientSession:
     @property
     def _waits(self) -> bool:
         """Whether something is not answered, but for batches."""
-        return bool(self._acting or self._plain or self._keyed or self._results)
+        under_way = self._acting or self._plain or self._keyed
+        return bool(under_way or self._receipts or self._results)
 
     @property
     def idle(self) -> bool:
@@ -432,7 +434,7 @@ class ClientSession:
 
     @property
     def nbytes(self) -> int:
-        held = self._plain_bytes + self._results_bytes
+        held = self._plain_bytes + self._receipts_bytes + self._results_bytes
         return held if self.exchange is None else held + self.exchange.waiting_bytes
 
     @property
@@ -467,7 +469,10 @@ class ClientSession:
             self.answered(encode_error(number, error))
 
     def answers(self) -> list[bytes]:
-        found: list[bytes] = []
+        found, self._receipts = self._receipts, []
+        if found:
+            self._used_s = time.monotonic()
+            self._receipts_bytes = 0
         if self._results:
             self._used_s = time.monotonic()
             with self._counting:
@@ -483,19 +488,16 @@ class ClientSession:
         """An action is done. From any thread."""
         with self._counting:
             self._acting -= 1
-            self._give(result)
+            self._results.append(result)
+            self._results_bytes += len(result)
         self.connection.resolved()
 
     def answered_plain(self, request: Request, answer: bytes | None) -> None:
         self._count(request, -1)
         if answer is not None:
-            with self._counting:
-                self._give(answer)
+            self._receipts.append(answer)
+            self._receipts_bytes += len(answer)
         self.connection.resolved()
-
-    def _give(self, answer: bytes) -> None:
-        self._results.append(answer)
-        self._results_bytes += len(answer)
 
     def _count(self, request: Request, one: int) -> None:
         """``one`` request more under way, or if it is -1, less."""
@@ -503,7 +505,7 @@ class ClientSession:
             self._plain += one
         else:
             self._keyed += one
-        self._plain_bytes += one * (request.batch.nbytes + request.rows * _ROW_BYTES)
+        self._plain_bytes += one * request.nbytes
 
     def depose(self, error: NotMaster) -> None:
         """Errors: ``NotMaster``, which ends a connection that waits for nothing."""

@@ -49,6 +49,12 @@ def delay_of(due: int) -> int | None:
     return delay_ms - (1 << _BITS) if delay_ms >= DELAY_LIMIT_MS else delay_ms
 
 
+def due_time(due: int, start_ms: int) -> int:
+    """A due time, ms; a delay in its place is counted from ``start_ms``."""
+    delay = delay_of(due)
+    return due if delay is None else start_ms + delay
+
+
 def are_delays(due: Int64s) -> Mask:
     """Which of them are delays, shape (rows,)."""
     found: Mask = due >> _BITS == _MARK
@@ -64,10 +70,7 @@ def due_times(due: Int64s | list[int], start_ms: int) -> Int64s | Sequence[int]:
     if isinstance(due, list):
         if min(due, default=0) >= 0:
             return due
-        delays = map(delay_of, due)
-        return [
-            at if delay is None else start_ms + delay for at, delay in zip(due, delays, strict=True)
-        ]
+        return [due_time(one, start_ms) for one in due]
     if not len(due) or bounds(due)[0] >= 0:
         return due
     found: Int64s = np.where(are_delays(due), (due << 64 - _BITS >> 64 - _BITS) + start_ms, due)

@@ -113,6 +113,8 @@ _RECEIPT = struct.Struct(
     "q"  # base offset: row i has offset base + i; -1 when refused
     "q"  # created: the master's clock when it appended, ms since the epoch; 0 when refused
 )
+STORED_ONE = struct.Struct(f"{_RECEIPT.format}I")
+"""The answer that says of one row that it is stored: a receipt, and the row's check."""
 _SHIFT = struct.Struct(
     "<q"  # what makes the due times of a repeat those of the first time, ms; 0 the first time
 )
@@ -245,6 +247,17 @@ def encode_stored(
     head = _RECEIPT.pack(STORED, len(checks), sequence, base_offset, created_ms)
     tail = b"" if shift_ms is None else _SHIFT.pack(shift_ms)
     return head + checks.astype("<u4", copy=False).tobytes() + tail
+
+
+def decode_stored_one(data: bytes) -> tuple[int, int, int, int] | None:
+    """Sequence, base offset, created and the check of an answer that says of one row that it is
+    stored; None: it is another answer (``decode_answer``)."""
+    if len(data) == STORED_ONE.size:
+        status, count, *found = STORED_ONE.unpack(data)
+        if status == STORED and count == 1:
+            sequence, base_offset, created_ms, check = found
+            return sequence, base_offset, created_ms, check
+    return None
 
 
 def encode_refused(sequence: int, error: SlotwheelError) -> bytes:

@@ -13,8 +13,8 @@ nothing for minutes.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import select
 import socket
 import struct
 import threading
@@ -42,6 +42,8 @@ from .frames import (
 _RECEIVED_MAX = 256 << 10
 _LAST_WORD_S = 1.0
 _REMEDY = "Check the address, and that the node runs"
+
+_TIME = struct.Struct("@ll")  # C's struct timeval: seconds, microseconds
 
 # Part of Linux' struct tcp_info, include/uapi/linux/tcp.h.
 _INFO = struct.Struct(
@@ -76,8 +78,7 @@ class Channel:
         self._socket = sock
         self._frames = frames
         self._sending = threading.Lock()
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
+        self._waits_ms = 0  # how long the kernel waits for something to receive; 0: without end
         self.welcome = b""
 
     @classmethod
@@ -162,6 +163,8 @@ class Channel:
 
     def _send(self, parts: list[Bytes]) -> None:
         sent = self._socket.sendmsg(parts)
+        if sent == sum(map(len, parts)):
+            return
         for part in parts:
             if sent < len(part):
                 self._socket.sendall(memoryview(part)[sent:])
@@ -171,13 +174,8 @@ class Channel:
         """The next frame; None when none is whole within ``timeout_s``. Errors: what ends the
         connection: ``NodeUnreachable``, ``InvalidBatch`` when the other side sends what it may not,
         an error that it sent."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            while (frame := self._frames.next()) is None:
-                left_ms = None if end is None else max(0.0, end - time.monotonic()) * 1000
-                if not self._poll.poll(left_ms):
-                    return None
-                self._receive()
+            frame = self._frames.next() or self._next(timeout_s)
         except OSError as error:
             raise unreachable(error) from None
         except SlotwheelError:
@@ -186,6 +184,35 @@ class Channel:
             self.shut()
             raise
         return self._checked(frame)
+
+    def _next(self, timeout_s: float | None) -> Frame | None:
+        """The next frame, which has not come yet; None: it does not come in time."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._wait_at_most(timeout_s)
+            try:
+                self._receive()
+            except BlockingIOError:
+                return None
+            frame = self._frames.next()
+            if frame is not None:
+                return frame
+            if end is not None:
+                timeout_s = max(0.0, end - time.monotonic())
+
+    def _wait_at_most(self, timeout_s: float | None) -> None:
+        """Set how long the kernel waits, so that a thread waits in the call that receives. Of two
+        calls, a poll and a receive, each gives the interpreter away and has to get it back, which
+        takes longer than the rest where many threads wait. A long time is rounded up by 0.1 s at
+        most: it is the same for many calls, and need not be set again."""
+        wait_ms = 0
+        if timeout_s is not None:
+            step_ms = 100 if timeout_s > 1 else 1
+            wait_ms = step_ms * max(1, math.ceil(timeout_s * 1000 / step_ms))
+        if wait_ms != self._waits_ms:
+            wait = _TIME.pack(wait_ms // 1000, wait_ms % 1000 * 1000)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+            self._waits_ms = wait_ms
 
     def receive_more(self) -> Frame | None:
         """The next frame of what was received before; None: it is not whole. Errors: as of
@@ -216,7 +243,15 @@ class Channel:
     @property
     def is_stale(self) -> bool:
         """Whether something has come, though nothing was asked: most often, that it was closed."""
-        return bool(self._poll.poll(0)) or not self._frames.between_frames
+        if not self._frames.empty:
+            return True
+        try:
+            self._socket.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
 
     def progress(self) -> TcpProgress:
         with contextlib.suppress(OSError, struct.error):  # closed, or an older kernel

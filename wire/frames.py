@@ -185,7 +185,7 @@ class FrameReader:
         self._connected = greeted  # whoever reads has connected, and reads what a node sends
         self._greeted = greeted
         self._first = True
-        self._held = bytearray()
+        self._held = b""
         self._at = 0  # what stands before it in ``_held`` was given out
         self._head = (0, b"")
         self.waits_for = 0
@@ -204,12 +204,13 @@ class FrameReader:
 
     def feed(self, data: bytes | memoryview) -> None:
         """Bytes that were received while there was no ``room``."""
-        self._held += data
+        self._held = self._held[self._at :] + data if self._held else bytes(data)
+        self._at = 0
 
     @property
     def begin(self) -> bytes:
         """The first bytes that are there."""
-        return bytes(self._held[: _MAGIC.size])
+        return self._held[: _MAGIC.size]
 
     @property
     def body_bytes(self) -> int:
@@ -222,10 +223,9 @@ class FrameReader:
         return len(self._held) + self.body_bytes
 
     @property
-    def between_frames(self) -> bool:
-        """Whether nothing of a frame is there that is not whole."""
-        whole = self._body is None and self._too_large is None
-        return whole and len(self._held) == self._at
+    def empty(self) -> bool:
+        """Whether nothing of a frame is there."""
+        return not self._held and self._body is None and self._too_large is None
 
     def next(self, body_bytes_max: int = 1 << 32) -> Frame | None:
         """The next frame, if it is whole. ``body_bytes_max``: for a larger body than that, of which
@@ -257,22 +257,25 @@ class FrameReader:
             if ready < metadata_bytes:
                 self._forget()
                 return None
-            metadata = bytes(self._held[begin : begin + metadata_bytes])
+            metadata = self._held[begin : begin + metadata_bytes]
             self._too_large = Frame(kind, metadata, b"", body_bytes)
             self._to_throw_away, self._at = body_bytes, begin + metadata_bytes
             return self._throw_away()
         self._first = False
         middle, end = begin + metadata_bytes, begin + metadata_bytes + body_bytes
         if ready >= metadata_bytes + body_bytes:
-            with memoryview(self._held) as held:
-                frame = Frame(kind, bytes(held[begin:middle]), bytes(held[middle:end]))
-            self._at = end
+            held = self._held
+            frame = Frame(kind, held[begin:middle], held[middle:end])
+            if end < len(held):
+                self._at = end
+            else:
+                self._held, self._at = b"", 0
             return frame
         if ready >= metadata_bytes and body_bytes > _COPIED_BYTES_MAX:
             if body_bytes > body_bytes_max:
                 self.waits_for = body_bytes
                 return None
-            self._head = kind, bytes(self._held[begin:middle])
+            self._head = kind, self._held[begin:middle]
             self._body = pa.allocate_buffer(body_bytes)
             there = len(self._held) - middle
             self._missing = memoryview(self._body).cast("B")
@@ -300,7 +303,7 @@ class FrameReader:
         if magic != MAGIC:
             raise InvalidBatch(
                 "not a client of slotwheel's wire",
-                got=repr(bytes(self._held[: _MAGIC.size])),
+                got=repr(self._held[: _MAGIC.size]),
                 limit=f"version {VERSION} of the wire, which begins with {MAGIC!r}",
                 remedy="HTTP has a port of its own, --http. A client of Arrow Flight is an older"
                 " slotwheel's, so use a client and a node of matching versions",
@@ -313,7 +316,7 @@ class FrameReader:
 
     def _refuse(self, kind: int, reserved: int, metadata_bytes: int, body_bytes: int) -> None:
         if self._first and self._connected:
-            _check_node(bytes(self._held[self._at : self._at + _HEAD.size]))
+            _check_node(self._held[self._at : self._at + _HEAD.size])
         limit = self.limits.get(kind)
         if limit is None or reserved:
             allowed = ", ".join(Kind(one).name for one in sorted(self.limits))
@@ -332,8 +335,9 @@ class FrameReader:
 
     def _forget(self) -> None:
         """What was given out."""
-        del self._held[: self._at]
-        self._at = 0
+        if self._at:
+            self._held = self._held[self._at :]
+            self._at = 0
 
 
 def _other_version(version: object) -> UnsupportedVersion:

@@ -69,6 +69,7 @@ SMALL_BYTES = 16 << 10
 """So much of a connection may be held though there is no room for more."""
 STUCK_S = 10.0
 """How long, s, a frame may take to come, or answers to be read, while others wait for the room."""
+_COUNTED_BYTES = 2 << 10
 _SCRATCH_BYTES = 256 << 10
 _READS_A_TURN = 4
 _ACCEPTED_A_TURN = 64
@@ -155,6 +156,7 @@ class Connection:
         self.counted = 0  # its bytes, as they stand in the server's sum
         self.stuck_s = 0.0  # since when a frame, or what is sent, is on its way; 0: nothing is
         self.held = False  # the session's work of this turn will go on with it
+        self.there = True  # neither closed nor handed over
         self.events = _READ
         self.began_s = time.monotonic()
 
@@ -220,6 +222,7 @@ class Server:
         self._queue: dict[Connection, int] = {}  # waits for room, for so many bytes; in order
         self._channels: set[Channel] = set()
         self._ready: deque[Connection] = deque()  # an answer may be ready
+        self._changed: dict[Connection, None] = {}  # to be watched anew when the turn ends
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._looked_s = 0.0
         self._closed = False
@@ -301,6 +304,7 @@ class Server:
                     break
         self._work.work()
         self._answer_all()
+        self._watch_changed()
         self._give_room()
         self._end_the_silent()
         return 0.0
@@ -327,13 +331,9 @@ class Server:
         if self._forget(connection):
             connection.sock.close()
 
-    def _has(self, connection: Connection) -> bool:
-        """Whether it is neither closed nor handed over."""
-        return self._connections.get(connection.sock.fileno()) is connection
-
     def _forget(self, connection: Connection) -> bool:
         """Take a connection out. Returns whether it was there."""
-        there = self._has(connection)
+        there, connection.there = connection.there, False
         if there:
             del self._connections[connection.sock.fileno()]
             self._newcomers.pop(connection, None)
@@ -351,8 +351,14 @@ class Server:
     def _answer_all(self) -> None:
         ready, self._ready = self._ready, deque()
         for connection in dict.fromkeys(ready):
-            if self._has(connection):
+            if connection.there:
                 self.handle(connection, self._answer, connection)
+
+    def _watch_changed(self) -> None:
+        """Once a turn, however often a connection was read and answered in it."""
+        changed, self._changed = self._changed, {}
+        for connection in changed:
+            self.handle(connection, self._watch, connection)
 
     def _end_all(self) -> None:
         if self._ended.is_set():
@@ -374,9 +380,9 @@ class Server:
             return
         if mask & _WRITE:
             self.handle(connection, self._answer, connection)
-        if mask & ~_WRITE and self._has(connection):
+        if mask & ~_WRITE and connection.there:
+            self._changed[connection] = None
             self.handle(connection, self._receive, connection)
-        self.handle(connection, self._watch, connection)
 
     # Newcomers
 
@@ -516,19 +522,22 @@ class Server:
             else:
                 frames.received(count)
             self._read(connection)
+            if count >= _COUNTED_BYTES or frames.body_bytes or frames.waits_for:
+                self._count(connection)  # for less, the end of the turn is soon enough
             if count < len(target):
                 return
 
     def _reads(self, connection: Connection) -> bool:
         """Whether more of it is to be received."""
-        waits = connection.left or connection in self._queue
-        return not waits and connection.takes and self._has(connection)
+        waits = connection.left or (self._queue and connection in self._queue)
+        return not waits and connection.there and connection.takes
 
     def _read(self, connection: Connection) -> None:
         """Give the session what is there in whole frames, as far as it has room."""
         while connection.takes:
-            first = next(iter(self._queue), connection)  # a large frame waits for its turn
-            free = self._bytes_max - self._nbytes if first is connection else 0
+            free = self._bytes_max - self._nbytes
+            if self._queue and next(iter(self._queue)) is not connection:
+                free = 0  # a large frame waits for its turn
             frame = connection.frames.next(free)
             if frame is None:
                 connection.ended = connection.left  # what comes behind the last frame is none
@@ -538,17 +547,19 @@ class Server:
                 self._hello(connection, frame)
             else:
                 connection.session.take(frame)
+            if connection.frames.empty and not connection.left:
+                return
 
     def _read_on(self, connection: Connection) -> None:
+        self._changed[connection] = None
         self._read(connection)
         if connection.lost and self._reads(connection):  # nothing else will say that there is more
             self._receive(connection)
             self._ready.append(connection)
-        self._watch(connection)
 
     def _lose(self, connection: Connection) -> None:
         """The other side is gone. What it has sent is done all the same, and nobody answered."""
-        if self._has(connection) and not connection.lost:
+        if connection.there and not connection.lost:
             connection.lost = True
             self._poll.unregister(connection.sock)
             self._ready.append(connection)
@@ -577,6 +588,7 @@ class Server:
             if wanted > self._bytes_max - self._nbytes:
                 return
             self.handle(first, self._read_on, first)
+            self.handle(first, self._watch, first)
             if self._queue.get(first) == wanted:  # whatever it waits for, others are served
                 self._queue[first] = self._queue.pop(first)
                 return
@@ -597,7 +609,13 @@ class Server:
             if not answers:
                 break
             connection.out = memoryview(b"".join(answers))
-        self._read_on(connection)
+            if not connection.last_word:  # the session has given all that it had
+                self._send(connection)
+                break
+        if connection.frames.empty and not (connection.left or connection.lost):
+            self._changed[connection] = None
+        else:
+            self._read_on(connection)
 
     def _leave_in_order(self, connection: Connection) -> None:
         """Throw away what has come meanwhile: while something is unread, the kernel ends a
@@ -632,9 +650,9 @@ class Server:
 
     def _watch(self, connection: Connection) -> None:
         """Wait for what can be done next: a full window is not read, so TCP stops the sender."""
-        if not self._has(connection):
+        if not connection.there:
             return
-        if connection.done:
+        if connection.ended and connection.done:
             self._leave_in_order(connection)
             self.drop(connection)
             return

@@ -68,7 +68,7 @@ def read_in_pieces(reader: FrameReader, data: bytes, size: int) -> list[tuple[in
 def test_frames_are_the_same_whatever_the_pieces(size: int) -> None:
     reader = FrameReader(TAKEN)
     assert read_in_pieces(reader, STREAM, size) == EXPECTED
-    assert reader.between_frames
+    assert reader.empty
 
 
 def test_bytes_behind_the_last_whole_frame_wait_for_the_rest() -> None:
@@ -76,7 +76,7 @@ def test_bytes_behind_the_last_whole_frame_wait_for_the_rest() -> None:
     frame = encode_frame(Kind.BATCH, b"metadata", 3) + b"abc"
     expected = [(Kind.BATCH, b"metadata", b"abc")]
     assert read_in_pieces(reader, frame + frame[:-1], 1000) == expected
-    assert not reader.between_frames
+    assert not reader.empty
     assert read_in_pieces(reader, frame[-1:], 1) == expected
 
 
