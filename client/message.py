@@ -112,15 +112,17 @@ def _due_ms(due: datetime | SupportsIndex) -> int:
 
 def delay_ms_of(delay: Delay) -> int:
     """A delay in ms. Errors: ``TypeError``, ``ValueError``, ``OverflowError``."""
+    number: Any = delay
+    if type(number) is int:  # sooner said than what kind of number it is otherwise
+        return number * 1000
     if isinstance(delay, timedelta):
         return -(-delay // _MILLISECOND)
     if isinstance(delay, str):
         span = span_of(delay)
         if span is None:
             raise ValueError("not a time span as 3s, 500ms or 1.5h")
-        delay = span / 1000
-    number: Any = delay
-    if delay is None or issubclass(type(number), bool) or not isinstance(number, Real | Decimal):
+        number = span / 1000
+    if number is None or issubclass(type(number), bool) or not isinstance(number, Real | Decimal):
         raise TypeError("not a delay")
     if not math.isfinite(number):
         raise ValueError("not a number of seconds")

@@ -57,6 +57,7 @@ class Storer:
         self._hello = AppendCommand(new_producer(), acks).encode()
         self._sequence = 0
         self._channel: Channel | None = None
+        self._served = False  # by it
         self._ended = False
         self._group = ""
 
@@ -68,7 +69,7 @@ class Storer:
         metadata = encode_request(sequence, None, 1)
         end = time.monotonic() + self._timeout_s
         tries = Tries()
-        backoff = Backoff(_PAUSE_S)
+        backoff: Backoff | None = None
         while True:
             try:
                 if self._channel is None:
@@ -84,7 +85,9 @@ class Storer:
                 raise
             else:
                 if isinstance(answer, str):
-                    self._addresses.served()
+                    if not self._served:
+                        self._served = True
+                        self._addresses.served()
                     return answer
                 failed = answer
                 tries.refused(failed)
@@ -92,6 +95,8 @@ class Storer:
                     raise failed.in_doubt() if tries.in_doubt else failed
                 if isinstance(failed, NotMaster | NotRunning):
                     self._close()
+            backoff = backoff or Backoff(_PAUSE_S)
+            self._served = False
             self._wait_for_another(failed, end, backoff, uncertain=tries.in_doubt)
 
     def end(self) -> None:
@@ -117,6 +122,7 @@ class Storer:
             channel.close()
             raise
         self._group, self._epoch = hello.group, hello.epoch
+        self._served = False
         return channel
 
     def _answer(

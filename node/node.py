@@ -287,9 +287,10 @@ class Node:
         return 0.0
 
     def _commit(self) -> bool:
-        """Commit a group of what is queued, in the wire's thread. Returns whether there was one."""
+        """Commit a group of what is queued, in the wire's thread. Returns whether there is more."""
         try:
-            return work.sync(self.wheel, self.metrics, 0.0)
+            work.sync(self.wheel, self.metrics, 0.0)
+            return self.wheel.has_queued
         except Exception as error:  # it may have left entries half-way
             self._on_fatal(error)
             raise

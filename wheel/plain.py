@@ -35,7 +35,7 @@ from .checks import (
     reserved_among,
 )
 from .config import WheelConfig
-from .delay import due_times
+from .delay import delay_of
 from .errors import InvalidBatch, SlotwheelError
 from .expiry import EXPIRES_HEADER
 from .request import is_request
@@ -180,8 +180,6 @@ def check_plain(
     # In Arrow's buffers a row takes less than twice what it takes here.
     size_max = min(config.message_bytes_max, config.batch_bytes_max)
     if 0 < len(rows) <= config.batch_rows_max and 2 * nbytes + 64 <= size_max:
-        if _are_good(rows, latest_ms):
-            return rows
         begun = _begun(rows, now_ms)
         if _are_good(begun, latest_ms):
             return begun
@@ -190,11 +188,17 @@ def check_plain(
 
 def _begun(rows: Sequence[PlainRow], now_ms: int) -> Sequence[PlainRow]:
     """The rows with due times for delays."""
-    begun = due_times([row[0] for row in rows], now_ms)
-    return [
-        row if at == row[0] else (at, *row[1:5], [_begun_header(one, at) for one in row[5]])
-        for at, row in zip(begun, rows, strict=True)
-    ]
+    begun: list[PlainRow] = []
+    for row in rows:
+        delay = delay_of(row[0]) if row[0] < 0 else None
+        if delay is None:
+            begun.append(row)
+            continue
+        _, topic, partition, key, value, headers = row
+        due = now_ms + delay
+        headers = headers and [_begun_header(one, due) for one in headers]
+        begun.append((due, topic, partition, key, value, headers))
+    return begun
 
 
 def _begun_header(header: PlainHeader, due: int) -> PlainHeader:
@@ -206,7 +210,7 @@ def _begun_header(header: PlainHeader, due: int) -> PlainHeader:
 
 
 def _are_good(rows: Sequence[PlainRow], latest_ms: int) -> bool:
-    """Whether rows are surely good, but for their size. Delays are not."""
+    """Whether rows are surely good, but for their size."""
     for due, topic, partition, _, _, headers in rows:
         if not 0 <= due <= latest_ms or len(topic) > TOPIC_LENGTH_MAX or not _is_topic(topic):
             return False

@@ -92,6 +92,7 @@ _SEQUENCE = struct.Struct(
 _COUNT = struct.Struct(
     "<I"  # of plain rows: how many they are; behind the others
 )
+_ROWS = struct.Struct("<QI")  # a sequence and a count
 _REQUEST = struct.Struct(
     "<Q"  # a number that the answer has, too; of this connection only
     "Q"  # the request's own producer
@@ -228,6 +229,9 @@ def encode_request(sequence: int, request: RequestKey | None, count: int) -> byt
 
 def decode_request(metadata: bytes) -> tuple[int, RequestKey | None, int]:
     """Errors: ``InvalidBatch``."""
+    if len(metadata) == _ROWS.size and metadata[7] < 0x80:  # what nearly all have
+        sequence, count = _ROWS.unpack(metadata)
+        return sequence, None, count
     if len(metadata) < _COUNT.size:
         raise InvalidBatch(
             "plain rows without their number",

@@ -590,6 +590,11 @@ class Wheel:
 
     # -- who writes ------------------------------------------------------------------------------
 
+    @property
+    def has_queued(self) -> bool:
+        """Whether there are entries to be written."""
+        return self._log.wait(0.0)
+
     def write_pending(self, timeout_s: float) -> bool:
         """Wait for entries, write and sync them; on a node without peers they are committed then.
 

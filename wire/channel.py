@@ -39,7 +39,8 @@ from .frames import (
     error_of,
 )
 
-_RECEIVED_MAX = 256 << 10
+_RECEIVED_MAX = 32 << 10
+"""At a time, besides large bodies: Python makes room for so much, and an answer needs little."""
 _LAST_WORD_S = 1.0
 _REMEDY = "Check the address, and that the node runs"
 
