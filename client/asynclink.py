@@ -163,7 +163,8 @@ class AsyncLink:
         deadline = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
         record = encode_records([plain_row(flat)])
         self._waiting.append(_Message(flat, record, deadline, answer))
-        self._go_on()
+        if not self._scheduled:
+            self._go_on()
 
     async def close(self) -> None:
         """End at once; messages not answered yet fail with ``NotRunning``."""

@@ -2,7 +2,8 @@
 
 Theory: one path carries nearly all of the load, single messages. It is looked up in a table and
 answered without a router, a request object or a response object, which together cost more than the
-rest of it. Everything else is Starlette's.
+rest of it; and most of it does not come here at all (``direct.py``). Everything else is
+Starlette's.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class GatewayApp:
         self._direct = dict(direct)
         self._router = Router(routes, redirect_slashes=False, default=_no_such_route)
         self._metrics = metrics
-        self._guard = guard
+        self.guard = guard
         self._error_forms = error_forms
         self._access_log = access_log
 
@@ -59,22 +60,30 @@ class GatewayApp:
         if direct is not None:
             route = path
             try:
-                self._guard.check(scope)
+                self.guard.check(scope)
                 answer = await direct(scope, receive)
             except ClientDisconnect:
                 return
             except (Exception, asyncio.CancelledError) as error:
-                answer = self._refusal(path, error)
+                answer = self.refusal(path, error)
             await answer(scope, receive, send)
             status = answer.status
         else:
             route, status = await self._by_router(scope, receive, send)
+        # As it came: decoded it might have the end of a line in it.
+        sent = scope["raw_path"].decode("ascii", "backslashreplace")
+        self.count(method, route, status, began, sent, scope.get("client"))
+
+    def count(
+        self, method: str, route: str, status: int, began: float, sent: str, client: Any
+    ) -> None:
+        """Note a request that was answered. ``began``: of ``time.perf_counter``; ``sent``: its
+        path, as it came; ``client``: host and port of who sent it."""
         seconds = time.perf_counter() - began
         self._metrics.answered(method, route, status, seconds)
         if self._access_log:
-            # As it came: decoded it might have the end of a line in it.
-            sent = scope["raw_path"].decode("ascii", "backslashreplace")
-            log.info("%s %s %d %.1f ms %s", method, sent, status, seconds * 1000, _peer(scope))
+            peer = "-" if client is None else f"{client[0]}:{client[1]}"
+            log.info("%s %s %d %.1f ms %s", method, sent, status, seconds * 1000, peer)
 
     async def _by_router(self, scope: Any, receive: Any, send: Any) -> tuple[str, int]:
         """The route's name and the status."""
@@ -88,20 +97,21 @@ class GatewayApp:
 
         scope["app"] = self  # so that the router raises its errors
         try:
-            self._guard.check(scope)
+            self.guard.check(scope)
             await self._router(scope, receive, noting)
         except ClientDisconnect:
             status = status or 499
         except (Exception, asyncio.CancelledError) as error:
             if status:  # the answer has begun: all that is left is to end the connection
                 raise
-            answer = self._refusal(scope["path"], error)
+            answer = self.refusal(scope["path"], error)
             status = answer.status
             await answer(scope, receive, send)
         endpoint = scope.get("endpoint")
         return getattr(endpoint, "__name__", _NO_SUCH_ROUTE), status
 
-    def _refusal(self, path: str, error: BaseException) -> Reply:
+    def refusal(self, path: str, error: BaseException) -> Reply:
+        """The answer to a request for ``path`` that ended so."""
         if isinstance(error, SlotwheelError):
             refused = from_slotwheel(error)
         elif isinstance(error, HttpError):
@@ -128,8 +138,3 @@ def _ending() -> NotRunning:
 
 async def _no_such_route(scope: Any, _receive: Any, _send: Any) -> None:
     raise HttpError(404, "no such page", got=scope["path"], remedy="/openapi.json lists them all")
-
-
-def _peer(scope: Any) -> str:
-    client = scope.get("client")
-    return "-" if client is None else f"{client[0]}:{client[1]}"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ..client import Client, Receipts
-from ..client.asynclink import AsyncLink
+from ..client.asynclink import AsyncLink, MessageAnswer
 from ..client.batch import PLAIN_BYTES_MAX, nbytes_of
 from ..client.message import FlatMessage
 from ..wheel.errors import Overloaded
@@ -32,24 +32,24 @@ _PLAIN_HEADERS_MAX = 1_000
 
 @dataclass(slots=True)
 class _Answer:
-    """What became of one message goes to ``future``, and its room back."""
+    """What became of one message goes to ``taker``, and its room back."""
 
     gatherer: Gatherer
     nbytes: int
-    future: asyncio.Future[str]
+    taker: MessageAnswer
 
     def done(self) -> bool:
         return False  # its room is to be given back, also where its connection is gone
 
     def set_result(self, message_id: str, /) -> None:
         self.gatherer.nbytes -= self.nbytes
-        if not self.future.done():
-            self.future.set_result(message_id)
+        if not self.taker.done():
+            self.taker.set_result(message_id)
 
     def set_exception(self, error: Exception, /) -> None:
         self.gatherer.nbytes -= self.nbytes
-        if not self.future.done():
-            self.future.set_exception(error)
+        if not self.taker.done():
+            self.taker.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -92,10 +92,15 @@ class Gatherer:
     def store(self, flat: FlatMessage, body_bytes: int = 0) -> asyncio.Future[str]:
         """Store one message, together with others; its id. ``body_bytes``: of the request, if it is
         kept in memory until then. Errors: ``Overloaded`` at once; all others are the future's."""
+        future: asyncio.Future[str] = self._loop.create_future()
+        self.store_for(future, flat, body_bytes)
+        return future
+
+    def store_for(self, taker: MessageAnswer, flat: FlatMessage, body_bytes: int = 0) -> None:
+        """As ``store``; ``taker`` gets what the future would get, later, and must not raise."""
         size = max(flat.nbytes, body_bytes) + _MESSAGE_OVERHEAD
         self._make_room(size)
-        future: asyncio.Future[str] = self._loop.create_future()
-        answer = _Answer(self, size, future)
+        answer = _Answer(self, size, taker)
         try:
             if flat.nbytes <= PLAIN_BYTES_MAX and len(flat.headers) <= _PLAIN_HEADERS_MAX:
                 self._link.store(flat, answer)
@@ -104,7 +109,6 @@ class Gatherer:
         except BaseException:
             self.nbytes -= size
             raise
-        return future
 
     def _ship(self, flat: FlatMessage, answer: _Answer) -> None:
         def done(receipts: Receipts) -> None:

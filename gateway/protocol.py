@@ -1,9 +1,9 @@
 """Connections with limits: how many, how large their headers, how slow they may be.
 
-Theory: the server that we use bounds the body it holds (it stops reading) and the time between two
-requests; it bounds neither headers, nor the time a request takes to arrive, nor that of who does
-not take an answer. One look at all connections each second costs less than a timer for each
-request.
+Theory: the server that we use bounds the body it holds (it stops reading); it bounds neither
+headers, nor the time a request takes to arrive, nor that of who does not take an answer. One look
+at all connections each second costs less than a timer for each request, as the server has it for
+the time between two.
 
 A connection that is closed while something still comes is reset by the kernel, and the reset takes
 an answer along that the other side has not read yet: it would see a broken connection instead of
@@ -37,8 +37,10 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from .answering import AnswerTransport
+from .direct import METHOD, PATH, DirectAnswer, DirectMessages
 from .errors import HttpError
 from .framing import unreadable, unusable_head
+from .requests import Reply
 from .settings import GatewaySettings
 
 _LOOK_EVERY_S = 1.0
@@ -48,13 +50,16 @@ _DISCARDED_MAX = 64 << 20
 _TURNED_AWAY_MAX = 100
 """Connections beyond the limit that may wait for their refusal to be read."""
 _ALL = "all"
+_METHOD, _PATH = METHOD.encode(), PATH.encode()
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. Each server has a subclass with its own ``settings`` and ``hosts``: the
-    number of connections by address and of all (``_ALL``), without those that were refused."""
+    """One connection. Each server has a subclass with its own ``settings``, ``direct``, what
+    answers single messages past ASGI, and ``hosts``: the number of connections by address and of
+    all (``_ALL``), without those that were refused."""
 
     settings = GatewaySettings()
+    direct: ClassVar[DirectMessages | None] = None
     hosts: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -80,6 +85,12 @@ class LimitedProtocol(HttpToolsProtocol):
         """The request that is being answered, or was answered last."""
         self._last_words: HttpError | None = None
         """The answer to what came behind requests that are still being answered."""
+        self._arriving: DirectAnswer | None = None
+        """The request that comes, if it may be answered past ASGI."""
+        self._plain_headers: list[tuple[bytes, bytes]] | None = None
+        """Of a request that was: a head that is equal to it need not be looked through again."""
+        self._first_line = b""
+        """Of a request with an offer of another protocol."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -110,7 +121,6 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         if self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
         self._active_at = self.loop.time()
         if self._in_head:
             self._head_bytes += len(data)
@@ -136,8 +146,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _head_without_offer(self) -> bytes:
         lines = [b"%s: %s\r\n" % one for one in self.headers if one[0] != b"upgrade"]
-        method, version = (self.scope[name].encode() for name in ("method", "http_version"))
-        return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, b"".join(lines))
+        return b"%s%s\r\n" % (self._first_line, b"".join(lines))
 
     # What the parser finds
 
@@ -145,11 +154,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self._receiving_since = self.loop.time()
         self._in_head = True
         self._head_bytes, self._trailer_bytes = 1, 0
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
             return
         # A trailer, behind a body in chunks: nobody here looks at it.
         self._trailer_bytes += len(name) + len(value) + 4
@@ -159,17 +173,21 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        parser = self.parser
+        method, version = parser.get_method(), parser.get_http_version()
+        single = self.url == _PATH and method == _METHOD and version == "1.1"
+        if single and self.headers == self._plain_headers and self._is_free:
+            self._begin_direct()
+            return
         self._head_bytes = len(self.url) + sum([len(n) + len(v) + 4 for n, v in self.headers])
         if self._head_bytes > self.settings.header_bytes_max:
             self._refusal = self._headers_too_large()
             raise ValueError("headers too large")
-        parser = self.parser
-        self._refusal = unusable_head(parser.get_method(), parser.get_http_version(), self.headers)
+        self._refusal = unusable_head(method, version, self.headers)
         if self._refusal is not None:
             raise ValueError(self._refusal.message)
         if parser.should_upgrade():
-            self.scope["method"] = parser.get_method().decode("ascii")
-            self.scope["http_version"] = parser.get_http_version()
+            self._first_line = b"%s %s HTTP/%s\r\n" % (method, self.url, version.encode())
             return  # this head comes again
         if len(self.pipeline) >= _PIPELINED_MAX:
             self._refusal = HttpError(
@@ -179,12 +197,54 @@ class LimitedProtocol(HttpToolsProtocol):
                 remedy="Await answers before further requests; those before this one are answered",
             )
             raise ValueError("too many requests")
+        if single and self._is_free and self.direct is not None and self.direct.takes(self.headers):
+            self._plain_headers = self.headers
+            self._begin_direct()
+        else:
+            self._begin_cycle()
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether all that came before on this connection is answered."""
+        newest: RequestResponseCycle | None = self.cycle
+        return (newest is None or newest.response_complete) and not self.flow.write_paused
+
+    def _begin_direct(self) -> None:
+        assert self.direct is not None
+        self._arriving = DirectAnswer(self.direct, self)
+
+    def _begin_cycle(self) -> None:
+        """What the server does when a head is complete. It makes the scope before there is one."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
         super().on_headers_complete()
+
+    def _leave_direct(self, arriving: DirectAnswer) -> None:
+        """Answer a request through ASGI after all."""
+        self._arriving = None
+        self._begin_cycle()
+        super().on_body(arriving.body)
+
+    def on_body(self, body: bytes) -> None:
+        if self._arriving is None:
+            super().on_body(body)
+        else:
+            self._arriving.body += body
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
         self._receiving_since = 0.0
+        arriving = self._arriving
+        if arriving is not None:
+            if arriving.begin():
+                self._arriving = None
+                arriving.keep_alive = self.parser.should_keep_alive()
+                self.cycle = self._running = cast("RequestResponseCycle", arriving)
+                return
+            self._leave_direct(arriving)
         if not self.parser.should_keep_alive():  # by a trailer: the parser reads nothing any more
             self.cycle.keep_alive = False
         super().on_message_complete()
@@ -207,14 +267,29 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle.transport = cast("asyncio.Transport", transport)
         super()._start_asgi_task(cycle, app)
 
+    def answer(self, reply: Reply, *, keep_alive: bool) -> None:
+        """Write the answer to the request that was answered past ASGI, as the server would."""
+        if not self.transport.is_closing():
+            headers = [*self.server_state.default_headers, *reply.all_headers]
+            if not keep_alive:
+                headers.append((b"connection", b"close"))
+            lines = [b"%s: %s\r\n" % one for one in headers]
+            self.transport.write(b"".join([STATUS_LINE[reply.status], *lines, b"\r\n", reply.body]))
+        if not keep_alive:
+            self._close_in_order()
+        self.on_response_complete()
+
     def on_response_complete(self) -> None:
+        """As the server's, without its timer: ``look`` ends who is quiet."""
         self._active_at = self.loop.time()
-        if self._ended_at:
-            self.server_state.total_requests += 1
+        self.server_state.total_requests += 1
+        if self._ended_at or self.transport.is_closing():
             return
-        super().on_response_complete()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
         done = self._running is None or self._running.response_complete
-        if self._last_words is not None and done and not self.transport.is_closing():
+        if self._last_words is not None and done:
             self._end(self._last_words)
 
     def _close_in_order(self) -> None:
@@ -223,15 +298,16 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._ended_at = self.loop.time()
         self.pipeline.clear()
-        self._unset_keepalive_if_required()
         self.flow.resume_reading()
         self.transport.write_eof()
 
     def shutdown(self) -> None:
         if self._ended_at:
             self.transport.close()
-        else:
-            super().shutdown()
+            return
+        if self._arriving is not None:
+            self._leave_direct(self._arriving)
+        super().shutdown()
 
     # Time
 
@@ -270,7 +346,7 @@ class LimitedProtocol(HttpToolsProtocol):
             else:
                 limit = f"{allowed:g} s"
                 self._refuse(HttpError(408, "the request takes too long to arrive", limit=limit))
-        elif not self._receiving_since and not running and now - self._active_at > idle_s + 1:
+        elif not self._receiving_since and not running and now - self._active_at > idle_s:
             self.transport.close()
 
     @property

@@ -24,21 +24,26 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer."""
+    """A whole answer. Names of ``headers`` are in lower case."""
 
     status: int
     body: bytes
     content_type: str = JSON
     headers: Sequence[tuple[bytes, bytes]] = field(default=())
 
+    @property
+    def all_headers(self) -> list[tuple[bytes, bytes]]:
+        if self.status == 204:
+            return [*self.headers]
+        return [
+            *self.headers,
+            (b"content-type", self.content_type.encode()),
+            (b"content-length", b"%d" % len(self.body)),
+        ]
+
     async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
         """Send it, as an ASGI application."""
-        headers = list(self.headers)
-        if self.status != 204:
-            headers += [
-                (b"content-type", self.content_type.encode()),
-                (b"content-length", b"%d" % len(self.body)),
-            ]
+        headers = self.all_headers
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
@@ -48,7 +53,7 @@ def as_json(value: Any, status: int = 200) -> Reply:
 
 
 def error_reply(error: HttpError, body: bytes | None = None, content_type: str = JSON) -> Reply:
-    headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     return Reply(error.status, error.body() if body is None else body, content_type, headers)
 
 

@@ -37,6 +37,7 @@ from ..trace.targets import WheelTarget
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
 from .app import GatewayApp
+from .direct import DirectMessages
 from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .jobs import Jobs
@@ -99,7 +100,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as undo:
         services = undo.enter_context(made_services(settings))
-        server = _Server(_configuration(make_app(services), settings))
+        server = new_server(*make_app(services), settings)
         ends = [signal.SIGTERM, signal.SIGINT]
         for number in ends:
             loop.add_signal_handler(number, server.end)
@@ -223,10 +224,10 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         )
 
 
-def _configuration(app: GatewayApp, settings: GatewaySettings) -> uvicorn.Config:
-    own = {"settings": settings, "hosts": Counter()}
+def new_server(app: GatewayApp, direct: DirectMessages, settings: GatewaySettings) -> GatewayServer:
+    own = {"settings": settings, "direct": direct, "hosts": Counter()}
     protocol = type("OurProtocol", (LimitedProtocol,), own)
-    return uvicorn.Config(
+    configuration = uvicorn.Config(
         app,
         http=protocol,
         ws="none",
@@ -235,12 +236,12 @@ def _configuration(app: GatewayApp, settings: GatewaySettings) -> uvicorn.Config
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=round(settings.idle_s),
         timeout_graceful_shutdown=END_S,
     )
+    return GatewayServer(configuration)
 
 
-class _Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """Signals are the loop's, and not raised again at the end: who stops a gateway gets 0."""
 
     def end(self) -> None:

@@ -6,6 +6,7 @@ gateway: the key is a producer of its own (``wheel/request.py``).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from ...client import Message
+from ...client.asynclink import MessageAnswer
 from ...client.message import clock_ms
 from ...wheel.errors import InvalidMessage, SlotwheelError
-from ...wheel.ids import MessageId
 from ..arrowbody import read_table
 from ..errors import HttpError, too_many_messages
 from ..idempotency import idempotency_key, request_of
@@ -47,7 +48,7 @@ class SendMessages:
         kind = content_type_of(scope, (JSON, NDJSON, ARROW))
         key = idempotency_key(scope)
         body = await read_body(scope, receive, self._services.settings.body_bytes_max)
-        if kind == JSON and not body.lstrip(b" \t\r\n").startswith(b"["):
+        if kind == JSON and not _is_array(body):
             return await self._one(decoded(_ONE, body, "", _names_in), body, key)
         if kind == ARROW:
             return await self._many(read_table(body, self._rows_max), body, key)
@@ -62,16 +63,28 @@ class SendMessages:
     def _rows_max(self) -> int:
         return self._services.client.batch_limits[0]
 
+    def begin(self, body: bytes, taker: MessageAnswer) -> bool:
+        """Store the one message in a body; ``taker`` gets its id, for ``stored_one``, or an error.
+        False: there are several, or it has a level or a route; nothing was done. Errors:
+        ``HttpError``, ``SlotwheelError``: it cannot be stored."""
+        return not _is_array(body) and self._begin(decoded(_ONE, body, "", _names_in), body, taker)
+
+    def _begin(self, given: MessageBody, body: bytes, taker: MessageAnswer) -> bool:
+        if given.route is not None or given.level is not None:
+            return False
+        services = self._services
+        flat = services.client.prepare(given.message(), clock_ms())
+        services.gatherer.store_for(taker, flat, len(body))
+        return True
+
     async def _one(self, given: MessageBody, body: bytes, key: str | None) -> Reply:
-        services, now_ms = self._services, clock_ms()
         try:
-            if key is None and given.route is None and given.level is None:
-                flat = services.client.prepare(given.message(), now_ms)
-                own = await services.gatherer.store(flat, len(body))
-                return as_json(StoredMessages(own, MessageId.parse(own).due, 1, [own]), 201)
+            future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            if key is None and self._begin(given, body, future):
+                return stored_one(await future)
             ids, due_ms = await self._store([given], body, key)
         except SlotwheelError as error:
-            error.row = None  # of the batch that it shared with others
+            without_row(error)
             raise
         return as_json(StoredMessages(ids[0], due_ms, 1, ids), 201)
 
@@ -112,6 +125,21 @@ class SendMessages:
             if error.row is not None:
                 error.row = numbers[error.row]
             raise
+
+
+def stored_one(message_id: str) -> Reply:
+    """The answer to a message that has just got this id."""
+    due_ms = int(message_id.split(".", 2)[1])
+    return as_json(StoredMessages(message_id, due_ms, 1, [message_id]), 201)
+
+
+def without_row(error: SlotwheelError) -> None:
+    """What a row says of one message is its place in the batch that it shared with others."""
+    error.row = None
+
+
+def _is_array(body: bytes) -> bool:
+    return body.lstrip(b" \t\r\n").startswith(b"[")
 
 
 def _messages(given: Sequence[MessageBody]) -> list[Message]:
