@@ -30,9 +30,7 @@ METHOD = "POST"
 PATH = "/v1/messages"
 BYTES_MAX = 16 << 10
 """Of a body: so much may wait for its rest on each connection, as of a head."""
-_UNUSUAL = frozenset(
-    b"content-encoding expect idempotency-key origin sec-fetch-site transfer-encoding".split()
-)
+_UNUSUAL = frozenset(b"content-encoding expect idempotency-key transfer-encoding".split())
 
 
 class DirectConnection(Protocol):
@@ -63,7 +61,7 @@ class DirectMessages:
                 size = int(value)  # the parser has checked that it is a number
         if not 0 <= size <= self._bytes_max:
             return False
-        scope = {"headers": headers}
+        scope = {"method": METHOD, "path": PATH, "headers": headers}
         try:
             self.app.guard.check(scope)
             content_type_of(scope, (JSON,))
@@ -132,6 +130,5 @@ class DirectAnswer:
     def _answer(self, reply: Reply) -> None:
         self.response_complete = True
         connection = self._connection
-        if not self.disconnected:
-            connection.answer(reply, keep_alive=self.keep_alive)
+        connection.answer(reply, keep_alive=self.keep_alive)
         self._direct.app.count(METHOD, PATH, reply.status, self._began, PATH, connection.client)

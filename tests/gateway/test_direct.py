@@ -32,7 +32,7 @@ USUAL = b"Content-Encoding: identity\r\n"
 """Changes nothing but the way that a request takes."""
 LAST = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 DUE_MS = now_ms() + 3_600_000
-BODY_MAX = 10_000
+BODY_MAX = 14_000
 _OF_NOW = re.compile(
     rb"(?<=date: )[^\r]+|(?<=\d)\.\d+\.[0-9a-f]{8}\b|[\d.]+ s too far|[\d-]{10}T[\d:.]+Z"
 )
@@ -65,7 +65,8 @@ BODIES = {
     "reserved": message(headers={"slotwheel-id": "1"}),
     "too late": message(due_ms=1 << 60),
     "refused by the node": message(topic="refused"),
-    "more than may wait": message(value="x" * 5_000),
+    "refused as Arrow": message(topic="refused", headers=[["", ""]] * 1001),
+    "more than may wait": message(value="x" * 12_000),
 }
 THROUGH_ASGI = {
     "many": b"[" + message() + b"]",
@@ -96,8 +97,7 @@ class Running:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         for piece in pieces:
             writer.write(piece)
-            for _ in range(20):  # turns of the loop, in which the gateway reads it
-                await asyncio.sleep(0)
+            await _turns()
         found = await asyncio.wait_for(reader.read(), 30)
         writer.close()
         return _OF_NOW.sub(b"*", found)
@@ -115,6 +115,12 @@ class Running:
         after = self.counts()
         grown = {name: value - before.get(name, 0) for name, value in after.items()}
         return found, {name: value for name, value in grown.items() if value}
+
+
+async def _turns() -> None:
+    """Of the loop, in which the gateway reads what was sent."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -143,7 +149,7 @@ def node(free: threading.Event) -> Iterator[ServedIntake]:
     def refuse(rows: pa.RecordBatch) -> None:
         assert free.wait(60)
         if "refused" in rows.column("topic").to_pylist():
-            raise InvalidMessage("not this one", got=1, limit=2, remedy="Send another")
+            raise InvalidMessage("not this one", got=1, limit=2, remedy="Send another", row=0)
 
     # Offsets, and so the lengths of answers, have as many digits all the time.
     wheel = FakeWheel(before_append=refuse, log=Log(next_offset=10**6))
@@ -154,17 +160,24 @@ def node(free: threading.Event) -> Iterator[ServedIntake]:
 @asynccontextmanager
 async def running(port: int, calls: list[str], **limits: Any) -> AsyncIterator[Running]:
     settings = GatewaySettings(nodes=(f"127.0.0.1:{port}",), **limits)
-    listening = serving.listen("127.0.0.1:0")
-    with closing(listening), serving.made_services(settings) as services:
-        server = serving.new_server(*make_app(services), settings)
-        task = asyncio.create_task(server.serve(sockets=[listening]))
-        while not server.started:
-            await asyncio.sleep(0)
-        yield Running(services, server, listening.getsockname()[1], calls)
-        assert not server.server_state.tasks
-        server.end()
-        await task
-    assert services.gatherer.nbytes == 0
+    ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
+
+    async def serve() -> None:
+        """As the program does: what it serves with ends in the turn in which the server ends."""
+        listening = serving.listen("127.0.0.1:0")
+        with closing(listening), serving.made_services(settings) as services:
+            server = serving.new_server(*make_app(services), settings)
+            ready.set_result(Running(services, server, listening.getsockname()[1], calls))
+            await server.serve(sockets=[listening])
+
+    task = asyncio.create_task(serve())
+    gateway = await ready
+    while not gateway.server.started:
+        await asyncio.sleep(0)
+    yield gateway
+    gateway.server.end()
+    await task
+    assert gateway.services.gatherer.nbytes == 0
 
 
 def cut(data: bytes, size: int) -> list[bytes]:
@@ -173,7 +186,7 @@ def cut(data: bytes, size: int) -> list[bytes]:
 
 def test_each_body_gets_the_same_answer(node: ServedIntake, calls: list[str]) -> None:
     async def test() -> None:
-        limits = {"waiting_bytes_max": 5_000, "body_bytes_max": BODY_MAX}
+        limits = {"waiting_bytes_max": 12_000, "body_bytes_max": BODY_MAX}
         async with running(node.port, calls, **limits) as gateway:
             for name, body in (BODIES | THROUGH_ASGI).items():
                 for more, last in ((b"", LAST), (b"Connection: close\r\n", b"")):
@@ -199,6 +212,10 @@ UNUSUAL = {
     "two hosts": posted(message(), b"Host: localhost\r\n"),
     "another site": posted(message(), b"Origin: http://evil.example\r\n"),
     "another site's page": posted(message(), b"Sec-Fetch-Site: cross-site\r\n"),
+    "by hand": posted(message(), b"Sec-Fetch-Site: none\r\n"),
+    "our page": posted(message(), b"Sec-Fetch-Site: same-origin\r\nOrigin: http://localhost\r\n"),
+    "a key": posted(message(), b"Idempotency-Key: a\r\n"),
+    "an answer before": posted(message(), b"Expect: 100-continue\r\n"),
     "a bad key": posted(message(), b"Idempotency-Key: a b\r\n"),
     "compressed": posted(message(), b"Content-Encoding: gzip\r\n"),
     "too large": posted(b"x" * (BODY_MAX + 1)),
@@ -227,10 +244,13 @@ def test_what_is_unusual_is_answered_behind_what_is_not_as_before_it(
                 found = []
                 for way in (b"", USUAL):
                     plain = posted(message(), way)
+                    also = sent.replace(b"\r\n", b"\r\n" + way, 1)
+                    at = 150 + len(way)
                     calls.clear()
-                    whole = await gateway.observed(plain, plain, sent + LAST)
+                    whole = await gateway.observed(plain, plain, also + LAST)
                     assert calls.count("/v1/messages") >= 2 * bool(way), name
-                    found.append((whole, await gateway.observed(*cut(sent, 150), plain + LAST)))
+                    pieces = also[:at], *cut(also[at:], 150), plain + LAST
+                    found.append((whole, await gateway.observed(*pieces)))
                 assert found[0] == found[1], name
 
     uvloop.run(test())
@@ -296,25 +316,39 @@ def test_who_goes_before_the_answer_leaves_nothing_behind(
 
 
 def test_a_node_that_is_away_and_a_gateway_that_ends_are_told_of(calls: list[str]) -> None:
+    begun: list[bytes] = []
+
+    async def late(gateway: Running, sent: bytes) -> bytes:
+        """The answer to what comes whole while the gateway ends."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(sent[:-20])
+        await _turns()
+        begun.append(sent)
+        while not gateway.server.should_exit:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # it looks for that ten times a second
+        writer.write(sent[-20:])
+        found = await reader.read()
+        writer.close()
+        return _OF_NOW.sub(b"*", found)
+
     async def test() -> None:
+        ways = posted(message(), b""), posted(message(), USUAL)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
             async with running(port, calls, answer_s=0.2) as gateway:
-                ways = posted(message(), b"") + LAST, posted(message(), USUAL) + LAST
-                away = await asyncio.gather(*map(gateway.answers, ways))
+                away = await asyncio.gather(*(gateway.answers(one + LAST) for one in ways))
                 assert away[0] == away[1]
                 assert b" 503 " in away[0]
-                assert b"retry-after" in away[0].lower()
+                assert b"\r\nretry-after: 1\r\n" in away[0]
             async with running(port, calls) as gateway:
-                both = [asyncio.create_task(gateway.answers(one)) for one in ways]
-                cut_off = asyncio.create_task(gateway.answers(ways[0][:100]))
-                while len(gateway.server.server_state.tasks) < 2:
+                asked = [asyncio.create_task(gateway.answers(one)) for one in ways]
+                asked += [asyncio.create_task(late(gateway, one)) for one in ways]
+                while len(gateway.server.server_state.tasks) < 3 or len(begun) < 2:
                     await asyncio.sleep(0.01)
-                gateway.server.end()
-                ended = await asyncio.gather(*both)
-                assert ended[0] == ended[1]
-                assert b"shutting down" in ended[0]
-                assert b"connection: close" in ended[0]
-                await cut_off
+            ended = await asyncio.gather(*asked)
+            assert len(set(ended)) == 1, ended
+            assert b"shutting down" in ended[0]
+            assert b"\r\nconnection: close\r\n" in ended[0]
 
     uvloop.run(test())
