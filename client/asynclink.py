@@ -218,15 +218,16 @@ class AsyncLink:
         return bool(self._waiting) and self._sequence - oldest < REMEMBERED
 
     def _joined(self) -> _Request:
-        first = self._waiting.popleft()
+        waiting = self._waiting
+        first = waiting.popleft()
         messages, nbytes = [first], len(first.record)
         latest = first.deadline + _JOIN_WITHIN * self._timeout_s
-        while self._waiting and len(messages) < ROWS_MAX:
-            one = self._waiting[0]
+        while waiting and len(messages) < ROWS_MAX:
+            one = waiting[0]
             nbytes += len(one.record)
             if nbytes > BYTES_MAX or one.deadline > latest:
                 break
-            messages.append(self._waiting.popleft())
+            messages.append(waiting.popleft())
         return self._request(messages)
 
     def _request(self, messages: list[_Message]) -> _Request:
@@ -258,8 +259,9 @@ class AsyncLink:
         due = due_times([one.flat.due for one in request.messages], stored.created_ms)
         found = zip(request.messages, due, stored.checks.tolist(), strict=True)
         for offset, (one, due_ms, check) in enumerate(found, stored.base_offset):
-            if not one.answer.done():  # whoever asked may be gone
-                one.answer.set_result(f"{group}.{due_ms}.{offset}.{check:08x}")
+            answer = one.answer
+            if not answer.done():  # whoever asked may be gone
+                answer.set_result(f"{group}.{due_ms}.{offset}.{check:08x}")
 
     def _refused(self, request: _Request, error: SlotwheelError) -> None:
         request.tries.refused(error)

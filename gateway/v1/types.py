@@ -66,17 +66,14 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
             key = _only("key", key, self.key_base64)
         headers = _pairs(self.headers) if self.headers else ()
         due, expires = self.due_ms, self.expires_ms
-        delay, ttl = _span(self.delay_ms), _span(self.ttl_ms)
+        delay = None if self.delay_ms is None else timedelta(milliseconds=self.delay_ms)
+        ttl = None if self.ttl_ms is None else timedelta(milliseconds=self.ttl_ms)
         if due is not None and delay is not None:
             raise _both("due_ms", "delay_ms")
         return Message(
             *(self.topic, value, key, headers, self.partition, due, delay, expires, ttl),
             *(self.level, self.route),
         )
-
-
-def _span(ms: int | None) -> timedelta | None:
-    return None if ms is None else timedelta(milliseconds=ms)
 
 
 def _only(name: str, given: object, other: bytes) -> Any:
