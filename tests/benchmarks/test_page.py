@@ -159,8 +159,12 @@ def test_the_stages_of_the_budget_are_the_whole() -> None:
     loads = [name.removeprefix("all, ") for name in figures if name.startswith("all, ")]
     assert len(loads) == 7
     for load_ in loads:
-        parts = sum(figures[f"{stage}, {load_}"].median for stage in STEPS)
-        assert figures[f"all, {load_}"].median == pytest.approx(parts, rel=1e-9), load_
+        # Of several runs, the median of the sums is not the sum of the medians.
+        parts = [figures[f"{stage}, {load_}"] for stage in STEPS]
+        low, high = sum(one.lowest for one in parts), sum(one.highest for one in parts)
+        whole = figures[f"all, {load_}"]
+        assert low * (1 - 1e-9) <= whole.lowest <= whole.highest <= high * (1 + 1e-9), load_
+        assert sum(one.median for one in parts) == pytest.approx(whole.median, rel=0.1), load_
 
 
 def test_a_row_that_was_not_measured_is_left_out() -> None:
