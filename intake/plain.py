@@ -44,7 +44,7 @@ from .door import Door
 from .exchange import failed_on
 from .ports import Clock, IntakeEvents, WheelPort
 
-_ONE = struct.Struct("<BBHI" + "B3xIQqq" + "I")
+_ONE = struct.Struct("<BBHI" + STORED_ONE.format.removeprefix("<"))
 """A whole frame: the answer to a request of one row (``frames.py``, ``protocol.py``)."""
 assert _ONE.size == 8 + STORED_ONE.size
 

@@ -164,8 +164,6 @@ class Channel:
 
     def _send(self, parts: list[Bytes]) -> None:
         sent = self._socket.sendmsg(parts)
-        if sent == sum(map(len, parts)):
-            return
         for part in parts:
             if sent < len(part):
                 self._socket.sendall(memoryview(part)[sent:])

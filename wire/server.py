@@ -70,6 +70,8 @@ SMALL_BYTES = 16 << 10
 STUCK_S = 10.0
 """How long, s, a frame may take to come, or answers to be read, while others wait for the room."""
 _COUNTED_BYTES = 2 << 10
+"""What was received is counted at once from so much on, or all connections together could take more
+within a turn than there is room for."""
 _SCRATCH_BYTES = 256 << 10
 _READS_A_TURN = 4
 _ACCEPTED_A_TURN = 64
