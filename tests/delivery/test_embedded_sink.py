@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import itertools
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +88,45 @@ def test_a_full_disk_costs_nothing_but_time() -> None:
         assert sum(batch.num_rows for batch in reader.batches()) == count
         reader.close()
     sink.close()
+
+
+@pytest.mark.parametrize("slow", ["recover", "_cut"])
+@pytest.mark.parametrize("step", ["sync_block", "write_record", "sync_record"])
+def test_who_counts_beside_an_append_takes_nothing_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, slow: str
+) -> None:
+    """A status may be asked for at any moment, and the one who counts may be slow."""
+    sink = EmbeddedSink(OsFiles(tmp_path), MINT, lambda: NOW_MS)
+    counting, appended = threading.Event(), threading.Event()
+    threads = list[threading.Thread]()
+
+    def begin_to_count(do: Callable[..., Any], *args: Any) -> Any:
+        sink._ends.clear()  # forgotten, as of many topics
+        threads.append(threading.Thread(target=sink.count, args=["a"]))
+        threads[-1].start()
+        counting.wait(0.2)
+        return do(*args)
+
+    def slowly(do: Callable[..., Any], *args: Any) -> Any:
+        found = do(*args) if slow == "recover" else None
+        if threading.current_thread() in threads:
+            counting.set()
+            appended.wait(60)
+        return found if slow == "recover" else do(*args)
+
+    for name, call in ((step, begin_to_count), (slow, slowly)):
+        monkeypatch.setattr(sink._writer, name, partial(call, getattr(sink._writer, name)))
+    for offset in (0, 1):
+        counting.clear()
+        appended.clear()
+        sink.deliver(rows_of([Sent("a", b"1")], offset))
+        appended.set()
+        threads[-1].join(60)
+        assert sink.count("a") == offset + 1
+    sink.close()
+    reader = TopicReader(OsFiles(tmp_path), "a")
+    assert sum(batch.num_rows for batch in reader.batches()) == 2
+    reader.close()
 
 
 @pytest.mark.parametrize("call", ["pwrite", "pread"])

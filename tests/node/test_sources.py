@@ -54,6 +54,9 @@ READERS: dict[str, Callable[..., SourceReader]] = {
 }
 SIZES = (1, 3, 100)
 CODECS = ("gzip", "snappy", "lz4", "zstd")
+_HEARS_SOON = {"topic.metadata.refresh.interval.ms": "1000"}
+"""Whoever asked a moment too early, for partitions that were just made, asks again after 5 minutes
+otherwise."""
 _numbers = itertools.count()
 
 
@@ -72,7 +75,8 @@ class Delays:
     def produce(self, each: int = 1, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         """Produce to all partitions of all topics. With a transactional id, as much again is
         produced behind it and aborted."""
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap, **settings})
+        own = {"bootstrap.servers": self.broker.bootstrap, **_HEARS_SOON}
+        producer = Producer(own | settings)
         if "transactional.id" in settings:
             producer.init_transactions()
             producer.begin_transaction()
