@@ -75,8 +75,8 @@ class Delays:
     def produce(self, each: int = 1, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         """Produce to all partitions of all topics. With a transactional id, as much again is
         produced behind it and aborted."""
-        own = {"bootstrap.servers": self.broker.bootstrap, **_HEARS_SOON}
-        producer = Producer(own | settings)
+        where = {"bootstrap.servers": self.broker.bootstrap}
+        producer = Producer({**where, **_HEARS_SOON, **settings})
         if "transactional.id" in settings:
             producer.init_transactions()
             producer.begin_transaction()
