@@ -12,6 +12,8 @@ Rules
   answer, the batch is accepted: the wheel is there to take messages while Kafka is away.
 - A batch that was stored before is not refused when it is sent again.
 - Embedded topics are made, not refused: here a batch waits while many new ones are (``NewTopics``).
+  So it does where a node accepts messages to any topic: until it is known which of many topics
+  Kafka has (``AnyTopic``).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _NAMED_MAX = 100
 
 
 class TopicsPort(Protocol):
-    """What is known of the topics of the sink (``TopicBook``, ``NewTopics``)."""
+    """What is known of the topics of the sink (``TopicBook``, ``AnyTopic``, ``NewTopics``)."""
 
     rows_let_in: ClassVar[int]
     """A batch of at most so many rows need not be looked at: reading its topics would cost it more

@@ -17,7 +17,7 @@ from ..delivery.kafka.plan import KafkaSettings
 from ..delivery.kafka.settings import CONFLUENT as CONFLUENT_KAFKA
 from ..delivery.kafka.settings import KAFKA_PYTHON, check
 from ..delivery.kafka.sink import KafkaSink
-from ..delivery.kafka.topicbook import TopicBook
+from ..delivery.kafka.topicbook import AnyTopic, TopicBook
 from ..delivery.ports import DeliveryEvents
 from ..delivery.semantics import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, AtLeastOnce, AtMostOnce
 from ..delivery.sink import Sink
@@ -58,11 +58,12 @@ class WaysOut:
             raise
         self.book: TopicBook | None = None
         """What is known of Kafka's topics; None: they are the node's own."""
-        self.door: Door | None = Door(embedded.topics)
+        self.door = Door(embedded.topics)
         if isinstance(self.sink, KafkaSink):
             self.book = self.sink.book
             refuses = config.unknown_topics == REFUSE
-            self.door = Door(self.book, own=[config.dead_letter_topic]) if refuses else None
+            known = self.book if refuses else AnyTopic(self.book)
+            self.door = Door(known, own=[config.dead_letter_topic])
             self.sink.clocks.alarm = lambda text: events.alarm("clocks-differ", reason=text)
         local = None if self.sink is embedded else embedded
         dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)
@@ -162,7 +163,7 @@ def delay_topics(
     config: NodeConfig,
     wheel: Wheel,
     policies: PoliciesPort,
-    door: Door | None,
+    door: Door,
     clock: Clock,
     events: IntakeEvents,
 ) -> DelayTopicIntake | None:

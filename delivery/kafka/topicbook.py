@@ -9,7 +9,9 @@ A message must not be refused for good because its topic was created only a mome
 counts as missing only when the broker has said so for ``unknown_after_s``; until then it is held
 back. But the wheel can hold back only a few dozen topics: while more than ``UNSURE_MAX`` are
 missing at a time, ``CROWDED_AFTER_S`` is enough. Otherwise a misconfigured tenant who sends each
-message to a topic of its own would hold up the messages of all others.
+message to a topic of its own would hold up the messages of all others. For the same reason a batch
+with so many unknown topics waits at the door until it is known what they are: its messages may be
+due at once, and then all others would wait for the answer.
 """
 
 from __future__ import annotations
@@ -226,6 +228,21 @@ class TopicBook:
             self._wanted.notify()
             return absent if self._away or waited_s > DOOR_WAIT_S else None
 
+    def is_asking(self, topics: Collection[str], waited_s: float) -> bool:
+        """Whether it is not known yet of many of ``topics`` if they exist, and Kafka is asked, for
+        a caller that has waited for ``waited_s``. Never blocks."""
+        with self._lock:
+            undecided = []
+            for topic in topics:
+                missing = self._missing.get(topic)
+                if topic not in self._present and not (missing and self._is_sure(topic, missing)):
+                    undecided.append(topic)
+            if len(undecided) <= UNSURE_MAX or self._away or waited_s > DOOR_WAIT_S:
+                return False
+            self._ahead |= dict.fromkeys(undecided)
+            self._wanted.notify()
+            return True
+
     def turn(self) -> float:
         """Ask for what will be looked up soon, and again for what is in use; waits a moment for
         something to ask for. Returns how long to wait before the next turn, s."""
@@ -320,6 +337,27 @@ class TopicBook:
         return topic not in self._unsure or (
             crowded and missing.asked - missing.since >= CROWDED_AFTER_S
         )
+
+
+class AnyTopic:
+    """The topics of a node that accepts messages also to those that Kafka does not have."""
+
+    rows_let_in: ClassVar[int] = UNSURE_MAX
+    """A batch of so few rows has no more topics."""
+
+    def __init__(self, book: TopicBook) -> None:
+        self._book = book
+
+    def knows(self, topics: Collection[str]) -> bool:
+        """Whether a batch with these topics need not wait."""
+        return len(topics) <= UNSURE_MAX or self._book.knows(topics)
+
+    def absent(
+        self, topics: Collection[str], waited_s: float, *, settled: bool = False
+    ) -> list[str] | None:
+        """No topic is refused, but None says that many of them are being looked up."""
+        del settled
+        return None if self._book.is_asking(topics, waited_s) else []
 
 
 def _not_sure(topic: str) -> NotYet:

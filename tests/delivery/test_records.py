@@ -15,8 +15,11 @@ from slotwheel.delivery.kafka.murmur2 import murmur2, partitions_of
 from slotwheel.delivery.kafka.records import to_records
 from slotwheel.delivery.kafka.topicbook import (
     ASK_AGAIN_S,
+    CROWDED_AFTER_S,
     DOOR_WAIT_S,
     SETTLED_S,
+    UNSURE_MAX,
+    AnyTopic,
     Found,
     NotYet,
     TopicBook,
@@ -239,6 +242,28 @@ def test_for_what_has_been_missing_for_long_a_delay_topic_does_not_wait() -> Non
     kafka.there.add("gone")
     book.turn()
     assert book.absent(["gone"], 0.0, settled=True) == []
+
+
+def test_messages_to_many_unknown_topics_come_in_when_it_is_known_what_these_are() -> None:
+    """They may be due at once, and then the messages of all others would wait for the answer."""
+    clock, kafka = Time(), Kafka("t0")
+    book = TopicBook(kafka.fetch, 1.0, clock)
+    door, many = AnyTopic(book), [f"t{n}" for n in range(1_000)]
+    assert door.absent(many[:UNSURE_MAX], 0.0) == [], "few of them hold up nobody"
+    assert not door.knows(many)
+    for clock.now in (0.0, CROWDED_AFTER_S):
+        assert door.absent(many, clock.now) is None
+        book.turn()
+    assert door.absent(many, clock.now) == []
+    asked = len(kafka.asked)
+    assert set(book.lookup_all(many).values()) == {TopicInfo(1), None}
+    assert len(kafka.asked) == asked, "the hand asks for none of them"
+    others = [f"u{n}" for n in range(UNSURE_MAX + 1)]
+    assert door.absent(others, DOOR_WAIT_S + 0.1) == []
+    assert door.absent(others, 0.0) is None
+    kafka.away = True
+    book.turn()
+    assert door.absent(others, 0.0) == [], "Kafka is away"
 
 
 @pytest.mark.parametrize("answer", [TopicInfo(3, leaderless=1), NotYet("no rights")])
