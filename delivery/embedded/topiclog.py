@@ -5,6 +5,10 @@ that a sink can do each for several topics together, and sync many files in one 
 
     block written -> block synced -> record written -> record synced, end moves
 
+One sync of both would be enough for the writer, but not for readers in other processes, which take
+what the index names: a consumer that commits position 10, whose row a power cut then takes back,
+would never see the row that gets position 10 next.
+
 A crash or an error (a full disk, say) before the last step leaves the old end, and the next append
 overwrites what was left behind. Each step names its position; nothing is appended blindly.
 

@@ -62,16 +62,23 @@ class FakeWheel:
     doubt: Overloaded | None = None
     """Why the clock is in doubt."""
     master: str = ""
+    may_commit: threading.Event = field(default_factory=threading.Event)
+    """What takes ``commit_s`` waits for this, too."""
+    under_way_max: int = 0
+    """The most batches that had no answer yet, at once."""
     early: list[bool] = field(default_factory=list)
     """Of each append, whether it asked to be answered before a majority has it."""
 
     def __post_init__(self) -> None:
         self.has_room.set()
+        self.may_commit.set()
         self._lock = self.log.lock
         self._producers = self.log.producers
         self.batches = self.log.batches
         self._positions: dict[int, int] = {}
         self.sources: Mapping[str, Any] = {}
+        self._begun = 0
+        self._answered: list[Future[AppendReceipt]] = []
         self._to_commit: list[tuple[Future[AppendReceipt], AppendReceipt]] = []
 
     def append_all(
@@ -169,15 +176,22 @@ class FakeWheel:
         self.log.next_offset += rows.num_rows
         self.batches.append(rows)
         future: Future[AppendReceipt] = Future()
+        future.add_done_callback(self._answered.append)
+        self._begun += 1
+        self.under_way_max = max(self.under_way_max, self._begun - len(self._answered))
         if not wake:
             self._to_commit.append((future, receipt))
         elif self.commit_s:
-            timer = threading.Timer(self.commit_s, future.set_result, [receipt])
+            timer = threading.Timer(self.commit_s, self._commit_one, [future, receipt])
             timer.daemon = True
             timer.start()
         else:
             future.set_result(receipt)
         return future
+
+    def _commit_one(self, future: Future[AppendReceipt], receipt: AppendReceipt) -> None:
+        self.may_commit.wait(60)
+        future.set_result(receipt)
 
     def commit(self) -> bool:
         """Commit what was appended without waking anybody. Returns whether there was anything."""
