@@ -12,6 +12,11 @@ from importlib import import_module
 from typing import Any
 
 
+def load() -> None:
+    """Load them now, while nobody waits: it takes a tenth of a second."""
+    import_module("pyarrow.compute")
+
+
 def __getattr__(name: str) -> Any:
     found = getattr(import_module("pyarrow.compute"), name)
     globals()[name] = found  # from here on it is found without this call
