@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -74,7 +75,8 @@ class EmbeddedSink(Sink):
         self._writer = TopicWriter(files, self._handles, mint.group, segment_bytes)
         self._ends: LRUCache[str, TopicEnd] = LRUCache(TOPICS_REMEMBERED)
         self._lock = threading.Lock()  # guards _ends and _busy
-        self._busy: dict[str, threading.Lock] = {}
+        self._busy = WeakValueDictionary[str, threading.Lock]()
+        """By topic, while somebody has its lock or waits for it."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="embedded-topic")
         self.topics = NewTopics(self._make)
         files.make_directory(TOPICS_DIRECTORY)
@@ -234,6 +236,4 @@ class EmbeddedSink(Sink):
     def _alone(self, topic: str) -> threading.Lock:
         """A topic's own lock. The hand never delivers a topic twice at once; this enforces it."""
         with self._lock:
-            if len(self._busy) > TOPICS_REMEMBERED:
-                self._busy = {name: lock for name, lock in self._busy.items() if lock.locked()}
             return self._busy.setdefault(topic, threading.Lock())

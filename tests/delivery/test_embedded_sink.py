@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from slotwheel.delivery.embedded import sink as sink_module
 from slotwheel.delivery.embedded.newtopics import FEW, WAIT_S
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answer, Sink
@@ -127,6 +128,20 @@ def test_who_counts_beside_an_append_takes_nothing_from_it(
     reader = TopicReader(OsFiles(tmp_path), "a")
     assert sum(batch.num_rows for batch in reader.batches()) == 2
     reader.close()
+
+
+def test_a_topic_has_one_lock_however_many_others_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has got it and does not hold it yet must not be alone beside somebody else."""
+    monkeypatch.setattr(sink_module, "TOPICS_REMEMBERED", 2)
+    sink = EmbeddedSink(OsFiles(tmp_path), MINT, lambda: NOW_MS)
+    mine = sink._alone("a")
+    for number in range(10):
+        sink._alone(f"other-{number}")
+    assert sink._alone("a") is mine
+    assert len(sink._busy) == 1, "those that nobody uses are gone"
+    sink.close()
 
 
 @pytest.mark.parametrize("call", ["pwrite", "pread"])
