@@ -60,9 +60,9 @@ class ClockAlarms:
 
     def taken(self, topics: Iterable[str]) -> None:
         """These topics took records."""
-        if not self._topics:
-            return
-        with self._lock:
+        with self._lock:  # even its length: a cache that forgets changes when it is looked at
+            if not self._topics:
+                return
             for topic in topics:
                 self._topics.pop(topic, None)
             if not self._topics:

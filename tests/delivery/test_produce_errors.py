@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from cachetools import TTLCache
 from kafka import errors as kafka_errors
 
 from slotwheel.delivery.kafka import confluent_client, kafka_python_client
@@ -103,3 +105,21 @@ def test_an_alarm_names_both_clocks(info: TopicInfo | None, said: str) -> None:
     clocks.taken(["b"])
     clocks.refused("a", info)
     assert len(alarms) == 2, "it was over meanwhile"
+
+
+def test_topics_whose_clocks_differ_are_looked_at_by_one_thread_at_a_time() -> None:
+    """A cache that forgets by time changes when it is asked how much it has: two threads whose
+    records were taken would both forget the same topic, and one of them fails."""
+    clocks = ClockAlarms(lambda: 10**12)
+
+    class Watched(TTLCache[str, str]):
+        def expire(self, time: float | None = None) -> Any:
+            assert clocks._lock.locked()
+            return super().expire(time)
+
+    clocks._topics = Watched(9, 60)
+    clocks.taken(["a"])
+    clocks.refused("a", None)
+    assert list(clocks.problems) == ["a"]
+    clocks.taken(["a"])
+    assert not clocks.problems
