@@ -59,6 +59,7 @@ class KafkaCluster(Cluster):
         self._admin: Any = None
         self._away: tuple[float, str] | None = None
         self._known: LRUCache[str, tuple[float, int]] = LRUCache(_TOPICS_REMEMBERED)
+        self._knowing = threading.Lock()  # guards _known, and is never held during a question
 
     def topics(self) -> list[str]:
         found: list[str] = self._ask(lambda admin: admin.list_topics())
@@ -69,7 +70,8 @@ class KafkaCluster(Cluster):
             return None
         found = self._ask(lambda admin: self._described(admin, topic))
         if found is not None:
-            self._known[topic] = time.monotonic(), len(found.partitions)
+            with self._knowing:
+                self._known[topic] = time.monotonic(), len(found.partitions)
         return found
 
     def _described(self, admin: Any, topic: str) -> TopicDescription | None:
@@ -105,8 +107,9 @@ class KafkaCluster(Cluster):
 
     def known_partitions(self, topics: Collection[str]) -> dict[str, int]:
         since = time.monotonic() - FRESH_S
-        known = ((topic, self._known.get(topic)) for topic in topics)
-        return {topic: one[1] for topic, one in known if one is not None and one[0] > since}
+        with self._knowing:
+            known = {topic: self._known.get(topic) for topic in topics}
+        return {topic: one[1] for topic, one in known.items() if one is not None and one[0] > since}
 
     def ask_partitions(self, topics: Collection[str]) -> dict[str, int]:
         names = [topic for topic in topics if is_topic(topic)]
@@ -115,16 +118,18 @@ class KafkaCluster(Cluster):
         try:
             found = self._ask(lambda admin: _counts(admin, names))
         except HttpError:
-            known = {topic: self._known.get(topic) for topic in names}
+            with self._knowing:
+                known = {topic: self._known.get(topic) for topic in names}
             if None in known.values():
                 raise
             return {topic: one[1] for topic, one in known.items() if one is not None}
         now = time.monotonic()
-        for topic in names:
-            if topic in found:
-                self._known[topic] = now, found[topic]
-            else:
-                self._known.pop(topic, None)
+        with self._knowing:
+            for topic in names:
+                if topic in found:
+                    self._known[topic] = now, found[topic]
+                else:
+                    self._known.pop(topic, None)
         return found
 
     def open_source(

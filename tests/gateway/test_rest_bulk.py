@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from cachetools import LRUCache
 from kafka import KafkaAdminClient
 from kafka.net.manager import KafkaConnectionManager
 
@@ -94,3 +96,28 @@ def test_topics(
         cluster.check_partitions([*places, (SourcePartition("no-such-topic", 0), "$[10]")])
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
         assert "no-such-topic" not in admin.list_topics()
+
+
+def test_a_topic_that_is_forgotten_while_it_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop looks up what threads that ask Kafka note and forget."""
+    cluster = KafkaCluster("127.0.0.1:1", {})
+    there = {"a": 3}
+    monkeypatch.setattr(cluster, "_ask", lambda _question: dict(there))
+    forgetting: list[threading.Thread] = []
+
+    class Slow(LRUCache[str, tuple[float, int]]):
+        def __contains__(self, topic: object) -> bool:
+            found = super().__contains__(topic)
+            if found and not there and not forgetting:
+                forgetting.append(threading.Thread(target=cluster.ask_partitions, args=[["a"]]))
+                forgetting[0].start()
+                forgetting[0].join(0.2)
+            return found
+
+    cluster._known = Slow(9)
+    assert cluster.ask_partitions(["a"]) == there
+    assert cluster.known_partitions(["a"]) == there
+    there.clear()
+    assert cluster.known_partitions(["a"]) == {"a": 3}
+    forgetting[0].join(60)
+    assert cluster.known_partitions(["a"]) == {}
