@@ -352,8 +352,8 @@ class Node:
             reasons.append(f"the sink cannot be reached: {self.events.sink_problem}")
         if self._peers is not None:
             reasons += self._peers.unready()
-        if self._sources is not None:
-            reasons += self._sources.unready()
+        if (sources := self._sources) is not None:
+            reasons += sources.unready()
         reasons += sorted(set(self._out.sink.problems.values()))[:1]
         reasons += self._damage.slot_files() + self._threads.failing()
         threads = self._master_threads
@@ -384,8 +384,8 @@ class Node:
         deadline = time.monotonic() + within_s
         if self._peers is not None:
             self._hand_over(self._peers)
-        if self._master_threads is not None:
-            self._master_threads.request_stop()
+        if (threads := self._master_threads) is not None:
+            threads.request_stop()
         self._wire.close(grace_s=within_s / 4)
         # The syncer ends last: others may wait for a commit.
         left = self._stop_threads(deadline - _LAST_MARK_S)
@@ -430,7 +430,12 @@ class Node:
             self._peers.driver.stop()
         threads = self._master_threads
         left = [] if threads is None else threads.stop(deadline - time.monotonic())
-        return left + self._threads.stop(deadline, last="syncer")
+        left += self._threads.stop(deadline, last="syncer")
+        # A peer may have become master just now. No thread is left that could start others.
+        late = self._master_threads
+        if late is not None and late is not threads:
+            left += late.stop(deadline - time.monotonic())
+        return left
 
     def _close_sinks(self) -> None:
         with contextlib.suppress(Exception):  # whatever it is, the process is ending

@@ -97,8 +97,8 @@ class PeerNode:
             self._wheel.hold_appends(True)
             self._paused = True
             try:
-                if self.master_threads is not None:
-                    self.master_threads.wait_for_chunk(_LAST_CHUNK_S)
+                if (threads := self.master_threads) is not None:
+                    threads.wait_for_chunk(_LAST_CHUNK_S)
                 dispatcher.append_mark(self._clock(), at_once=True)
                 return self.driver.step_down(max(0.0, deadline - time.monotonic()))
             finally:

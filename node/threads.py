@@ -132,8 +132,8 @@ class Threads:
             self._silent_s[name] = silent_s
         stop = self._stops[name] = threading.Event()
         thread = threading.Thread(target=target, args=(stop,), name=name, daemon=True)
-        self._threads[name] = thread
         thread.start()
+        self._threads[name] = thread  # not sooner: whoever asks meanwhile would find that it ended
 
     def unhealthy(self) -> list[str]:
         """Reasons: threads that ended without a request, and loops that do not turn."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,44 @@ def running(
         started = Stopwatch()
         left += node.stop()
         assert started.seconds < 2.0
+
+
+class Deposed:
+    """A master's threads, or a part of them: they are gone when somebody looks again."""
+
+    def __init__(self, threads: Any) -> None:
+        self.threads = threads
+        self.looks = 0
+
+    def __get__(self, _node: Node, _kind: type[Node]) -> Any:
+        self.looks += 1
+        return None if self.looks == 2 else self.threads
+
+
+def test_a_master_that_is_deposed_while_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path / "data") as (node, left):
+        sources = SimpleNamespace(unready=lambda: ["a topic is not read"])
+        with monkeypatch.context() as patched:
+            patched.setattr(Node, "_sources", Deposed(sources))
+            assert node.unready() == ["a topic is not read"]
+        assert node.unready() == []
+        monkeypatch.setattr(Node, "_master_threads", Deposed(node._single))
+    assert left == []
+
+
+def test_a_peer_that_becomes_master_while_it_stops(tmp_path: Path) -> None:
+    """The loop that starts a master's threads has not ended yet when these are looked for."""
+    node = Node(NodeConfig(tmp_path / "data", "127.0.0.1:0", metrics=None))
+
+    def start_late(stop: threading.Event) -> None:
+        stop.wait(60)
+        node._single = late
+
+    late: Any = SimpleNamespace(stop=lambda _within_s: ["a thread that hangs"])
+    node._threads.run("roles", start_late)
+    assert node._stop_threads() == ["a thread that hangs"]
 
 
 @pytest.mark.parametrize("stuck", ["hand", "slot-files"])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
-from slotwheel.node.threads import Loop
+import pytest
+
+from slotwheel.node.threads import Loop, Threads
 from slotwheel.wheel.errors import SyncFailed
 
 
@@ -86,3 +89,25 @@ def test_it_says_how_long_it_was_silent() -> None:
     rig.run()
     before = rig.loop.silent_s
     assert rig.loop.silent_s >= before >= 0
+
+
+def test_a_thread_that_just_starts_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Health may be asked for at any moment: by its answer the process would be started again."""
+    threads = Threads(lambda _kind, _error: None, lambda _error: None)
+    said: list[list[str]] = []
+
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        said.append(threads.unhealthy())
+        real(thread)
+        said.append(threads.unhealthy())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        threads.loop("work", lambda: 0.01)
+    assert said == [[], []]
+    assert threads.stop(time.monotonic() + 60, last="") == []
+    threads.run("brief", lambda _stop: None)
+    threads._threads["brief"].join(60)
+    assert threads.unhealthy() == ["thread brief has ended"]
