@@ -6,13 +6,14 @@ import errno
 import resource
 import threading
 from pathlib import Path
+from typing import SupportsIndex
 
 import pytest
 
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SyncFailed
 from slotwheel.wheel.files import Files, OsFiles
 from slotwheel.wheel.journal.entry import EntryKind
-from slotwheel.wheel.journal.scan import walk
+from slotwheel.wheel.journal.scan import Segment, walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES
 from support.crashfs import CrashFiles
 from support.journals import (
@@ -341,6 +342,37 @@ def test_one_thread_appends_another_syncs_a_third_reads(tmp_path: Path) -> None:
     assert failures == []
     journal.sync()
     assert [one.index for one in open_journal(files)[1]] == list(range(1, 301))
+
+
+def test_who_asks_during_a_change_of_segments_counts_none_twice(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A status asks without the lock; and by its bytes it is decided what peers still need."""
+    journal, _, _ = open_journal(files)
+    seen: list[tuple[int, int]] = []
+
+    class Watched(list[Segment]):
+        def append(self, segment: Segment) -> None:
+            super().append(segment)
+            seen.append((journal.bytes, journal.first_index))
+
+        def pop(self, at: SupportsIndex = -1) -> Segment:
+            seen.append((journal.bytes, journal.first_index))
+            return super().pop(at)
+
+    monkeypatch.setattr(journal, "_closed", Watched())
+    for index in range(1, 12):
+        before = journal.bytes
+        journal.append([entry(index)])
+        assert all(found == (before, 1) for found in seen)
+        if seen:
+            break
+    assert len(seen) == 1
+    before = journal.bytes
+    journal.truncate_after(1)
+    assert len(seen) == 2
+    assert seen[1][0] < before
+    assert seen[1][1] == 1
 
 
 def test_every_kind_passes_through(files: Files) -> None:

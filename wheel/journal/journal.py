@@ -203,7 +203,7 @@ class Journal:
         was dropped or cut off, before or meanwhile; ``Damaged``; ``OSError``.
         """
         with self._lock:
-            segments, last, cuts = self._segments_now(), self._last_index, self._readers.cuts
+            segments, last, cuts = self._segments(), self._last_index, self._readers.cuts
         return self._readers.read(segments, from_index, last, cuts)
 
     def drop_below(
@@ -244,16 +244,14 @@ class Journal:
         self._writer.close_cut()
 
     def _segments(self) -> list[Segment]:
-        """All segments, the open one last; without the lock, which may be held for a sync."""
-        while True:
-            writer, found = self._writer, self._segments_now()
-            if writer is self._writer:
-                return found
-
-    def _segments_now(self) -> list[Segment]:
+        """All segments, the open one last. Also without the lock, which may be held for a sync:
+        then the open one may be among the closed ones, too, or be closed just now."""
         writer = self._writer
+        closed = [*self._closed]
+        while closed and closed[-1].first_index >= writer.first_index:
+            closed.pop()
         last = Segment(writer.path, writer.first_index, self._last_index + 1, writer.size)
-        return [*self._closed, last]
+        return [*closed, last]
 
     def _remove_newest(self, before: SegmentWriter) -> None:
         """Remove the open segment, durably, and open the one ``before`` it again."""
