@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 
+from slotwheel.delivery.kafka import collection
 from slotwheel.delivery.kafka.murmur2 import murmur2, partitions_of
 from slotwheel.delivery.kafka.records import to_records
 from slotwheel.delivery.kafka.topicbook import (
@@ -322,3 +325,33 @@ def test_nothing_is_absent_while_kafka_is_away() -> None:
     clock.now = 10.1
     book.turn()
     assert book.absent(["new"], 0.1) == []
+
+
+def test_the_collector_is_on_again_however_two_readers_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one ends while the second one begins: it must not be off for good."""
+    first, second = collection.without_collection(), collection.without_collection()
+    running = [first]
+
+    def end_the_first() -> None:
+        while running:
+            running.pop().__exit__(None, None, None)
+
+    def isenabled() -> bool:
+        found = gc.isenabled()
+        if not found:
+            end_the_first()
+        return found
+
+    slow = SimpleNamespace(isenabled=isenabled, enable=gc.enable, disable=gc.disable)
+    monkeypatch.setattr(collection, "gc", slow)
+    try:
+        first.__enter__()
+        with second:
+            assert not gc.isenabled()
+            end_the_first()
+            assert not gc.isenabled(), "the second one still reads"
+        assert gc.isenabled()
+    finally:
+        gc.enable()
