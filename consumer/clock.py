@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 from ..client import Client
 from ..client.message import clock_ms
@@ -24,11 +23,10 @@ WAIT_S = 1.0
 
 
 class RemoteClock:
-    """``open_client``: of a node or a group; called when the time is asked for. None: there is no
-    node to ask. Thread-safe."""
+    """``client``: of a node or a group. None: there is no node to ask. Thread-safe."""
 
-    def __init__(self, open_client: Callable[[], Client] | None) -> None:
-        self._open_client = open_client
+    def __init__(self, client: Client | None) -> None:
+        self._client = client
         self._lock = threading.Lock()
         self._asked_s = float("-inf")
         self._ahead_ms: float | None = None
@@ -37,7 +35,7 @@ class RemoteClock:
 
     def known_ms(self) -> int | None:
         """The node's clock, ms since the epoch; None: not known."""
-        if self._open_client is None:
+        if self._client is None:
             return None
         with self._lock:
             asks = time.monotonic() - self._asked_s > FRESH_S
@@ -56,11 +54,10 @@ class RemoteClock:
         return clock_ms() if known_ms is None else known_ms
 
     def _ask(self) -> None:
-        assert self._open_client is not None
+        assert self._client is not None
         try:
-            client = self._open_client()
             began_s = time.monotonic()
-            node_ms = client.clock_of_master(WAIT_S)
+            node_ms = self._client.clock_of_master(WAIT_S)
             self._ahead_ms = node_ms - (began_s + time.monotonic()) * 500
         except SlotwheelError:  # it is away, or only to be had over HTTP
             pass

@@ -114,21 +114,24 @@ class Parts:
         self.inflight = InFlight(
             wanted.messages_max, wanted.bytes_max, transactional=wanted.transactional
         )
-        self.clock = RemoteClock(self._open_clock if self._has_node else None)
-        self._asker: Client | None = None
-        """For the clock, if no other client is there."""
+        # With transactions the consumer needs no node, and knows one only if it is given.
+        no_node = wanted.transactional and wanted.wheel is None
+        self._client = (
+            None if no_node else Client(wanted.wheel or DEFAULT_ADDRESS, observer=wanted.observer)
+        )
+        self.clock = RemoteClock(self._client)
         failing = Failing(wanted.group, policy, wanted.dead_letter_topic, self.clock)
         self.transactor: Transactor | None = None
         self.outbox: ConsumerOutbox
         if wanted.transactional:
             assert wanted.delay_topic is not None
             self.outbox = KafkaOutbox(failing, wanted.retry, wanted.delay_topic, self.inflight)
-            self.transactor = self._make_transactor()
         else:
-            self._asker = Client(wanted.wheel or DEFAULT_ADDRESS, observer=wanted.observer)
-            self.outbox = WheelOutbox(self._asker, failing, self.inflight)
+            assert self._client is not None
+            self.outbox = WheelOutbox(self._client, failing, self.inflight)
         try:
-            if self.transactor is not None:
+            if wanted.transactional:
+                self.transactor = self._make_transactor()
                 self._awaited(self.transactor.start)
             self.source = self._awaited(lambda: self._make_source(failing.dead_letters))
         except BaseException:
@@ -140,19 +143,9 @@ class Parts:
         if self.rule is not None:
             self.source.unwanted = self._unwanted
 
-    @property
-    def _has_node(self) -> bool:
-        """Whether the consumer knows a node: with transactions only if it is given."""
-        return not self.wanted.transactional or self.wanted.wheel is not None
-
-    def _open_clock(self) -> Client:
-        if self._asker is None:
-            self._asker = Client(self.wanted.wheel or DEFAULT_ADDRESS)
-        return self._asker
-
     def close(self) -> None:
-        if self._asker is not None:
-            self._asker.close(0)
+        if self._client is not None:
+            self._client.close(0)
 
     def _awaited(self, call: Callable[[], T]) -> T:
         """Call again until the node, or the brokers, are there; that they are not is said once.

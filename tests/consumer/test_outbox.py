@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from slotwheel import Client
 from slotwheel.client.message import clock_ms
-from slotwheel.consumer import outbox
+from slotwheel.consumer import outbox, parts
 from slotwheel.consumer.clock import RemoteClock
 from slotwheel.consumer.failing import Cause, Failing
 from slotwheel.consumer.inflight import InFlight
 from slotwheel.consumer.message import Received, SourcePartition
 from slotwheel.consumer.outbox import WheelOutbox
+from slotwheel.consumer.parts import Parts, Wanted
 from slotwheel.policy.retry import RetryPolicy
 from slotwheel.wheel.errors import Overloaded, UnknownTopic
 from support.fakewheel import FakeWheel
@@ -132,3 +135,49 @@ def test_an_error_that_cannot_say_what_it_is_has_its_name() -> None:
             raise ValueError("nothing to say")
 
     assert Cause.of(Mute()) == Cause("Mute", "Mute")
+
+
+def test_who_asks_for_the_time_while_a_consumer_ends_leaves_no_client_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread of its own asks. It may come to that when all else is closed."""
+    made: list[Client] = []
+
+    class Noted(Client):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            made.append(self)
+
+    monkeypatch.setattr(parts, "Client", Noted)
+    stub = SimpleNamespace(start=lambda: None, close=lambda: None)
+    for name, found in (
+        ("_policy", RetryPolicy.literal("1s")),
+        ("_make_transactor", stub),
+        ("_make_source", stub),
+    ):
+        monkeypatch.setattr(Parts, name, lambda *_given, found=found: found)
+    wanted = Wanted(
+        topics=("work",),
+        group="group",
+        bootstrap="127.0.0.1:1",
+        data=None,
+        client="kafka-python",
+        wheel="127.0.0.1:1",
+        retry="1s",
+        where=None,
+        transactional=True,
+        transactional_id=None,
+        delay_topic="delays",
+        dead_letter_topic="dead",
+        create_topics=False,
+        messages_max=1,
+        bytes_max=1,
+        kafka={},
+        observer=None,
+        wait_s=None,
+    )
+    whole = Parts(wanted)
+    whole.close()
+    whole.clock._ask()
+    assert made
+    assert all(client._closed for client in made)
