@@ -62,6 +62,19 @@ def test_the_longest_unused_is_closed_first(files: OsFiles) -> None:
         a.size()
 
 
+def test_who_comes_behind_the_end_leaves_nothing_open(files: OsFiles) -> None:
+    """A peer asks for rows of a slot while a snapshot takes the place of the storage."""
+    cache = HandleCache(files, 4)
+    with cache.use("a", create=True) as early:
+        cache.close()
+        with cache.use("a") as late:
+            late.pwrite([b"x"], 0)
+            assert early.size() == 1
+    for handle in (early, late):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            handle.size()
+
+
 def test_a_forgotten_path_is_opened_anew(files: OsFiles) -> None:
     cache = HandleCache(files, 4)
     with cache.use("a", create=True) as handle:

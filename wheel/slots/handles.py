@@ -53,14 +53,17 @@ class HandleCache:
         self._files = files
         self._cache = _Cache(maxsize=max(1, capacity))
         self._lock = threading.Lock()
+        self._closed = False
 
     def use(self, path: str, *, create: bool = False) -> AbstractContextManager[Handle]:
         """For a ``with`` statement: a handle that stays open for the length of the block."""
         with self._lock:
             entry = self._cache.get(path)
             if entry is None:
-                entry = _Pinned(self._files.open(path, create=create), self._lock)
-                self._cache[path] = entry
+                handle = self._files.open(path, create=create)
+                entry = _Pinned(handle, self._lock, evicted=self._closed)
+                if not self._closed:
+                    self._cache[path] = entry
             entry.users += 1
             return entry
 
@@ -74,6 +77,9 @@ class HandleCache:
         return len(self._cache)
 
     def close(self) -> None:
+        """Keep none open any more, also of what is used later: a reader may come behind the end of
+        a storage that a snapshot has replaced."""
         with self._lock:
+            self._closed = True
             for path in list(self._cache):
                 del self._cache[path]
