@@ -27,14 +27,12 @@ _DEPARTURES_STALE_S = 10.0
 
 
 class NodeEvents(DeliveryEvents, IntakeEvents):
-    """Events of the ways in and out, and of replication.
-
-    ``sink_problem``: why the sink cannot be reached, for health; None: it can, as far as is known.
-    """
+    """Events of the ways in and out, and of replication."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.sink_problem: str | None = None
+        self._down = ""  # of the hand
+        self._unreached = ""  # of the check at the start
         self._next_missed_s = 0.0
         self.departures = Duty("keeping what left, when and how", _DEPARTURES_STALE_S)
 
@@ -68,20 +66,31 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
     def released(self, topic: str) -> None:
         event(log, logging.INFO, "topic released", topic=topic)
 
+    @property
+    def sink_problem(self) -> str | None:
+        """Why the sink cannot be reached, for health; None: it can, as far as is known. Each says
+        and takes back its own: the hand, and the check that asks until the sink was reached once.
+        """
+        return self._down or self._unreached or None
+
     def sink_down(self, reason: str) -> None:
-        self.sink_problem = reason or "the sink takes nothing now"
-        event(
-            log,
-            logging.WARNING,
-            "sink unreachable: messages are stored, and delivered when it comes back",
-            reason=self.sink_problem,
-        )
+        self._down = reason or "the sink takes nothing now"
+        _log_down(self._down)
 
     def sink_up(self) -> None:
-        if self.sink_problem is None:
-            return
-        self.sink_problem = None
-        event(log, logging.INFO, "sink reachable again")
+        if self._down:
+            self._down = ""
+            event(log, logging.INFO, "sink reachable again")
+
+    def sink_unreached(self, reason: str) -> None:
+        """The sink was not reached since the start."""
+        self._unreached = reason
+        _log_down(reason)
+
+    def sink_reached(self) -> None:
+        if self._unreached:
+            self._unreached = ""
+            event(log, logging.INFO, "sink reachable again")
 
     def failed(self, kind: str, error: Exception) -> None:
         """A loop failed and is tried again."""
@@ -107,3 +116,12 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
     def alarm(self, name: str, **fields: object) -> None:
         self._metrics.alarms.labels(name).inc()
         event(log, logging.ERROR, f"alarm {name}", **fields)
+
+
+def _log_down(reason: str) -> None:
+    event(
+        log,
+        logging.WARNING,
+        "sink unreachable: messages are stored, and delivered when it comes back",
+        reason=reason,
+    )

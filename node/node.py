@@ -348,8 +348,8 @@ class Node:
         if not self._started:
             return ["the node is starting"]
         reasons = []
-        if self.events.sink_problem is not None:
-            reasons.append(f"the sink cannot be reached: {self.events.sink_problem}")
+        if (problem := self.events.sink_problem) is not None:
+            reasons.append(f"the sink cannot be reached: {problem}")
         if self._peers is not None:
             reasons += self._peers.unready()
         if (sources := self._sources) is not None:

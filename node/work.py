@@ -193,12 +193,10 @@ class SinkCheck:
         self._done = done
 
     def turn(self) -> float:
-        mine = f"no answer from {self._where}"
         if self._sink.healthy():
-            if self._events.sink_problem == mine:  # others are the hand's, which takes them back
-                self._events.sink_up()
+            self._events.sink_reached()
             self._done()
             return 0.0
         if self._events.sink_problem is None:
-            self._events.sink_down(mine)
+            self._events.sink_unreached(f"no answer from {self._where}")
         return SINK_CHECK_EVERY_S
