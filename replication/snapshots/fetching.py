@@ -23,7 +23,8 @@ _PASSING = frozenset({"node-unreachable", "not-running"})
 
 
 class Fetching:
-    """At most one snapshot at a time. All methods belong to the driver's thread.
+    """At most one snapshot at a time. All methods belong to the driver's thread, but ``give_up``:
+    at the node's end another calls it, also beside a driver whose step takes long.
 
     ``done``: called in the fetch's own thread when it has ended. ``commit``: gives the commit
     index; when that moves without a snapshot, the log goes on without one, and the partial snapshot
@@ -91,10 +92,10 @@ class Fetching:
             self.give_up("another master")
 
     def give_up(self, why: str) -> None:
-        if self._fetch is not None:
-            self._events.event("snapshot-lost", peer=self._fetch.peer, error=why)
-            self._fetch.abandon()
-            self._fetch = None
+        fetch, self._fetch = self._fetch, None
+        if fetch is not None:
+            self._events.event("snapshot-lost", peer=fetch.peer, error=why)
+            fetch.abandon()
             self._not_before = self._clock() + RETRY_S
 
     def ended(self, fetch: SnapshotFetch) -> bool:
