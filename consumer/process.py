@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -46,7 +47,7 @@ class HandlerProcess:
         self._handler = handler
         self._process: multiprocessing.process.BaseProcess | None = None
         self._line: Connection | None = None
-        self._ended = False
+        self._ended = threading.Event()
 
     def call(self, message: Received, limit_s: float) -> None:
         """Errors: ``HandlerFailed``."""
@@ -64,13 +65,13 @@ class HandlerProcess:
 
     def kill(self) -> None:
         """For good; from any thread."""
-        self._ended = True
+        self._ended.set()
         process = self._process
         if process is not None:
             process.kill()
 
     def _started(self) -> Connection:
-        if self._ended:
+        if self._ended.is_set():
             raise HandlerFailed("the consumer is closed")
         if self._process is not None and self._line is not None:
             if self._process.is_alive():
@@ -82,6 +83,8 @@ class HandlerProcess:
         process.start()
         other.close()
         self._process, self._line = process, line
+        if self._ended.is_set():  # ``kill`` came while there was none yet
+            process.kill()
         # Its start is not the handler's time.
         try:
             if not line.poll(_START_S) or line.recv() is not None:

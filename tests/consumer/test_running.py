@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.process
 import os
 import queue
 import signal
@@ -101,3 +102,18 @@ def test_a_process_that_stands_still_is_killed_also_before_it_has_its_message(
     guard.cancel()
     assert watch.seconds < 5
     process.call(message(2), 5)
+
+
+def test_a_process_that_is_killed_for_good_while_it_starts_handles_nothing(
+    process: HandlerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a consumer's ``run`` ends: another member gets the message."""
+    start = multiprocessing.process.BaseProcess.start
+
+    def start_and_kill(started: multiprocessing.process.BaseProcess) -> None:
+        start(started)
+        process.kill()
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_and_kill)
+    with pytest.raises(HandlerFailed, match="did not start: signal 9"):
+        process.call(message(0), 5)
