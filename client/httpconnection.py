@@ -122,8 +122,9 @@ class GatewayConnection:
 
     def cut(self) -> None:
         """End it, whatever it is doing; from any thread."""
+        # Not by the method of a socket with TLS: whoever uses it then goes on without.
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.cut()
