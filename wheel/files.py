@@ -20,6 +20,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Protocol
@@ -32,6 +33,9 @@ Bytes = bytes | bytearray | memoryview
 
 SLOT_DIRECTORY = "slots"
 ARCHIVE_DIRECTORY = "archive"
+
+_AGAIN_S, _TRIES = 0.002, 2000
+"""For so many times so long somebody who asks may share a lock: on a busy machine, or stopped."""
 
 
 class Handle(Protocol):
@@ -295,7 +299,7 @@ class DirectoryLock:
         os.makedirs(os.fspath(root), exist_ok=True)
         self._fd = regular(self._path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _hold(self._fd)
         except BlockingIOError:
             holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
             os.close(self._fd)
@@ -309,3 +313,19 @@ class DirectoryLock:
 
     def release(self) -> None:
         os.close(self._fd)
+
+
+def _hold(fd: int) -> None:
+    """Lock a file. Who asks whether it is locked (``reading/directory.py``) shares it for a moment,
+    and keeps nobody out. Errors: ``BlockingIOError``: another one has it."""
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            time.sleep(_AGAIN_S)
+        else:
+            return

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +21,7 @@ from click.testing import CliRunner
 
 from slotwheel.cli.verify import command
 from slotwheel.delivery.embedded.topicfile import HEADER_BYTES, RECORD_BYTES
+from slotwheel.reading.directory import running_process
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.files import DirectoryLock, OsFiles
 from slotwheel.wheel.journal.journal import Journal
@@ -345,6 +349,20 @@ def test_a_running_node_is_named(root: Path) -> None:
     finally:
         lock.release()
     assert verify(root)["running"] is None
+
+
+def test_who_asks_for_a_running_node_keeps_none_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DirectoryLock(tmp_path).release()
+    asks = os.open(tmp_path / "LOCK", os.O_RDONLY)
+    with ExitStack() as asking:
+        asking.callback(os.close, asks)
+        fcntl.flock(asks, fcntl.LOCK_SH)  # as ``running_process`` does for a moment
+        monkeypatch.setattr("slotwheel.wheel.files.time.sleep", lambda _: asking.close())
+        lock = DirectoryLock(tmp_path)
+        assert running_process(tmp_path) == str(os.getpid())
+        lock.release()
 
 
 def test_a_live_directory_is_verified_while_it_changes(tmp_path: Path) -> None:
