@@ -51,6 +51,7 @@ class AskedProcess:
         self._nice = nice
         self._lock = Lock()
         self._pool: ProcessPoolExecutor | None = None
+        self._closed = False
         with suppress(NotRunning):
             self._pool = self._started()
 
@@ -58,6 +59,8 @@ class AskedProcess:
         """``function``: of a module; it is called there. Errors: ``NotRunning``: there is no
         process, and none can be started."""
         with self._lock:
+            if self._closed:
+                raise RuntimeError("the process was closed")
             try:
                 if self._pool is not None:
                     return self._pool.submit(function, *args, **named)
@@ -69,8 +72,9 @@ class AskedProcess:
     def close(self) -> None:
         """End the process after the question it has; those that wait are cancelled."""
         with self._lock:
-            if self._pool is not None:
-                self._pool.shutdown(cancel_futures=True)
+            self._closed = True
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
         """Errors: ``NotRunning``."""

@@ -6,13 +6,14 @@ import os
 import signal
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from slotwheel.search.followup import Cancellation
 from slotwheel.search.query import Query
 from slotwheel.search.worker import NICE, SearchProcess, WaitingFinder
-from slotwheel.wheel.errors import InvalidConfiguration
+from slotwheel.wheel.errors import InvalidConfiguration, NotRunning
 from support.datadirs import START_MS, SinkNode, messages
 
 LATER = [START_MS + 60_000 + row for row in range(30)]
@@ -55,3 +56,18 @@ def test_errors_are_those_of_the_question(tmp_path: Path) -> None:
     SinkNode(tmp_path).close()
     assert search.count().result().total == 0
     search.close()
+
+
+def test_none_is_started_once_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may ask while a gateway ends."""
+
+    def no_room(_: object) -> NoReturn:
+        raise NotRunning("no room")
+
+    with monkeypatch.context() as at_the_start:
+        at_the_start.setattr(SearchProcess, "_started", no_room)
+        search = SearchProcess(tmp_path, nice=0)
+    search.close()
+    with pytest.raises(RuntimeError):
+        search.count()
+    assert search._pool is None
