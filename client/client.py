@@ -295,6 +295,7 @@ class Client:
             )
             with self._storers_lock:
                 self._all_storers.add(storer)
+            self._check_usable()  # who closes may not have seen it
         try:
             return storer.store(self.prepare(message, clock_ms()))
         except OverflowError:  # more or longer headers than a plain row can have

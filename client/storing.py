@@ -74,6 +74,8 @@ class Storer:
             try:
                 if self._channel is None:
                     self._channel = self._open(end)
+                    if self._ended:  # while there was none
+                        raise NotRunning("the client was closed")
                 tries.sent()
                 self._channel.send(Kind.ROWS, metadata, body)
                 answer = self._answer(self._channel, flat.due, sequence, end)

@@ -25,6 +25,7 @@ from slotwheel import (
     Overloaded,
     SlotwheelError,
 )
+from slotwheel.client.storing import Storer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.schema import times
@@ -273,6 +274,26 @@ def test_closing_ends_who_waits(wheel: FakeWheel, address: str) -> None:
     assert errors[0].uncertain
     with pytest.raises(NotRunning):
         client.store("t", b"y", delay=60)
+
+
+@pytest.mark.parametrize("step", ["__init__", "_open"])
+def test_closing_ends_who_has_no_connection_yet(
+    wheel: FakeWheel, address: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    client = Client(address, timeout_s=60)
+    done = getattr(Storer, step)
+
+    def close_then(*arguments: Any, **named: Any) -> Any:
+        found = done(*arguments, **named)
+        client.close()
+        return found
+
+    monkeypatch.setattr(Storer, step, close_then)
+    with pytest.raises(NotRunning) as failed:
+        client.store("t", b"x", delay=60)
+    assert not failed.value.uncertain
+    assert stored(wheel) == {}
+    assert [one._channel for one in client._all_storers] == [None]
 
 
 def test_a_level_or_acks_0_goes_the_other_way(address: str) -> None:
