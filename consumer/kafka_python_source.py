@@ -170,14 +170,15 @@ class KafkaPythonSource(PositionedSource):
         wanted = {TopicPartition(*one) for one in partitions}
         wanted &= self._consumer.assignment()
         paused = set(self._consumer.paused())
-        if wanted - paused:
-            self._consumer.pause(*(wanted - paused))
-        if paused - wanted:
-            self._consumer.resume(*(paused - wanted))
-            # kafka-python keeps what it had fetched of these, and hands it out only when another
+        for partition in wanted - paused:
+            with suppress(KeyError):
+                self._consumer.pause(partition)
+        for partition in paused - wanted:
+            with suppress(KeyError):
+                self._consumer.resume(partition)
+            # kafka-python keeps what it had fetched of it, and hands it out only when another
             # partition has something new: it is fetched again.
-            for partition in paused - wanted:
-                self._consumer._fetcher._paused_partition_records.pop(partition, None)
+            self._consumer._fetcher._paused_partition_records.pop(partition, None)
 
     def rewind(self, starts: Mapping[SourcePartition, int]) -> None:
         assignment = self._consumer.assignment()
@@ -190,7 +191,7 @@ class KafkaPythonSource(PositionedSource):
         try:
             for one, position in positions.items():
                 self._consumer.seek(TopicPartition(*one), position)
-        except ValueError as error:  # it has just been revoked
+        except (ValueError, KeyError) as error:  # it has just been revoked
             raise SourceAway(f"not a partition of this member: {error}") from error
 
     def committed(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
