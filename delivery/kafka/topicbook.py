@@ -149,7 +149,7 @@ class TopicBook:
         with self._lock:
             now = self._clock()
             for topic in topics:
-                known = self._known.get(topic)
+                known = self._known.get(topic) if topic in self._present else None
                 if known is not None:
                     self._used.add(topic)
                     found[topic] = known
