@@ -113,6 +113,8 @@ class Instances:
 
     async def end(self, instance: ConsumerInstance) -> None:
         """Leave the group. Who is waiting for records gets those that there are."""
+        if instance.ended:  # another one may have its name by now
+            return
         self._known.pop((instance.group, instance.settings.name), None)
         instance.ended = True
         async with instance.lock:
