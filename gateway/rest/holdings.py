@@ -96,7 +96,7 @@ class Holdings:
         """These partitions are read from elsewhere now."""
         with self._mutex:
             self._waiting = deque(one for one in self._waiting if _place(one) not in positions)
-            self._positions |= positions
+            self._positions |= self._of_held(positions)
             for one in positions:
                 self._ends.pop(one, None)
 
@@ -131,7 +131,11 @@ class Holdings:
 
     def committed(self, positions: Mapping[SourcePartition, int]) -> None:
         with self._mutex:
-            self._committed |= positions
+            self._committed |= self._of_held(positions)
+
+    def _of_held(self, positions: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+        """Without those that were revoked meanwhile: what another member has is not committed."""
+        return {one: position for one, position in positions.items() if one in self._held}
 
     def revoked(self, partitions: Sequence[SourcePartition]) -> None:
         gone = set(partitions)

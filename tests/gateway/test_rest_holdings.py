@@ -24,3 +24,26 @@ def test_no_commit_passes_records_that_were_taken_and_put_back() -> None:
         taken = holdings.take(1 << 20, 10, first=True)
     holdings.gave(taken)
     assert holdings.finished([PLACE]) == {PLACE: 4}
+
+
+def test_a_position_that_is_sought_while_its_partition_goes_is_not_committed() -> None:
+    """It would be set in the middle of what another member reads."""
+    holdings = Holdings(auto_commit=True)
+    holdings.assigned([PLACE], None)
+    assert holdings.missing([PLACE]) == []
+    holdings.revoked([PLACE])
+    holdings.sought({PLACE: 7})
+    assert holdings.uncommitted() == {}
+
+
+def test_a_commit_that_ends_when_its_partition_has_gone_counts_for_nothing() -> None:
+    """The group may be elsewhere when the partition comes back, and there again later."""
+    holdings = Holdings(auto_commit=True)
+    holdings.assigned([PLACE], None)
+    holdings.sought({PLACE: 7})
+    committing = holdings.uncommitted()
+    holdings.revoked([PLACE])
+    holdings.committed(committing)
+    holdings.assigned([PLACE], None)
+    holdings.sought({PLACE: 7})
+    assert holdings.uncommitted() == {PLACE: 7}
