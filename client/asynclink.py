@@ -406,9 +406,8 @@ class AsyncLink:
         if self._observer is None:
             return
         columns = tuple(map(list, zip(*(one.flat[:6] for one in request.messages), strict=True)))
-        shipment = Shipment(0.0, lambda *_: None, columns=columns, due=columns[0])
-        shipment.began_s = request.began_s
-        Batch(request.sequence, [shipment]).tries = request.tries
+        shipment = Shipment(due=columns[0], columns=columns, began_s=request.began_s)
+        Batch(request.sequence, [shipment], tries=request.tries)
         shipment.observe(self._observer)
         if failure is None:
             shipment.finish(stored, group)

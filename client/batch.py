@@ -9,6 +9,7 @@ shipment in it.
 from __future__ import annotations
 
 import bisect
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +32,11 @@ from ..wheel.request import RequestKey
 from ..wheel.rows import from_columns
 from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
-from .message import clock_ms
+from .message import FlatMessage, clock_ms
 from .tries import Tries
 
+ROW_OVERHEAD = 64
+"""About the bytes of memory that a row takes besides its content."""
 _CONTENT = ("topic", "key", "value", "headers")
 Columns = tuple[list[Any], ...]
 """Columns of many messages, in the order of ``rows.from_columns``."""
@@ -50,30 +53,26 @@ class ClientObserver(Protocol):
         perhaps under the sender's lock: it must return at once."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class Shipment:
-    """Rows that are sent in one batch. Written by the sender, read by receipts once done.
+    """Rows that are sent in one batch. Whoever makes it says all about its content; then only the
+    sender calls what changes it, under its lock, and receipts read it once it is done.
 
     ``rows``, or ``columns`` of single messages: to be sent (neither: nothing, or sent already);
     ``kept``: the numbers of these rows among all rows of the caller (None: all of them).
     """
 
-    deadline: float
-    _wait_for: Callable[[Shipment, float | None], None]
+    due: Int64s | list[int]
+    """Due times, and delays (``wheel/delay.py``) until it is done."""
     rows: pa.RecordBatch | None = None
     columns: Columns | None = None
-    due: Int64s | list[int] = field(default_factory=list)
-    """Due times, and delays (``wheel/delay.py``) until it is done."""
     kept: Int64s | None = None
     errors: Errors = field(default_factory=dict)
     nbytes: int = 0
-    batch: Batch | None = None
-    """The batch that it is sent in; None before it is first sent."""
+    """What it takes of the buffer. Those of ``rows`` need not be given."""
     copies: bool = False
     """Its rows are one message, for several topics: they are stored together, or none is. ``due``
     has one entry then."""
-    alone: bool = False
-    """Its batch was refused as a whole: it is sent in a batch of its own."""
     whole: bool = False
     """It is stored with all of its rows or not at all, in a batch of its own."""
     request: RequestKey | None = None
@@ -81,17 +80,29 @@ class Shipment:
     on_done: Callable[[], None] | None = None
     """Called once when it is done, by the thread that found that out, perhaps under the sender's
     lock: it must return at once."""
-    failure: SlotwheelError | None = None
-    stored: StoredBatch | None = None
+    wait_for: Callable[[Shipment, float | None], None] | None = None
+    """Called by a thread before it waits until it is done."""
+    began_s: float = field(default_factory=time.monotonic)
+    """When it was made, by the monotonic clock."""
+    deadline: float = field(default=math.inf, init=False)
+    """When it is given up, by the monotonic clock."""
+    batch: Batch | None = field(default=None, init=False)
+    """The batch that it is sent in; None before it is first sent."""
+    alone: bool = field(default=False, init=False)
+    """Its batch was refused as a whole: it is sent in a batch of its own."""
+    failure: SlotwheelError | None = field(default=None, init=False)
+    stored: StoredBatch | None = field(default=None, init=False)
     group: str = field(default="", init=False)
     """Of the node that has stored it."""
-    began_s: float = field(default_factory=time.monotonic, init=False)
-    """When it was made, by the monotonic clock."""
     _observed: tuple[ClientObserver, Columns | pa.RecordBatch, Int64s | None] | None = field(
         default=None, init=False
     )
     _places: Int64s | None = field(default=None, init=False)
     _done: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
+        if self.rows is not None:
+            self.nbytes = self.rows.nbytes + ROW_OVERHEAD
 
     @property
     def by_itself(self) -> bool:
@@ -110,21 +121,46 @@ class Shipment:
         """The rows to be sent, at least one."""
         return self.rows if self.columns is None else self.columns
 
-    def drop(self, bad: Errors) -> None:
-        """Remove rows (by their number in ``rows``) and keep their errors for their receipts."""
-        assert self.rows is not None
+    def add(self, flat: FlatMessage, nbytes: int) -> int:
+        """Add a message to ``columns``, of whose times ``due`` is made. Returns its number."""
+        assert self.columns is not None
+        for column, value in zip(self.columns, flat, strict=False):
+            column.append(value)
+        self.nbytes += nbytes
+        return len(self.due) - 1
+
+    def try_until(self, deadline: float) -> None:
+        self.deadline = deadline
+
+    def drop_rows(self) -> None:
+        """Its batch has them, or it is done."""
+        self.rows = self.columns = None
+
+    def leave_buffer(self) -> tuple[Batch | None, int]:
+        """Returns its batch, as a receipt that is kept must not keep all of that in memory, and
+        how many bytes of the buffer are free again."""
+        left = self.batch, self.nbytes
+        self.batch, self.nbytes = None, 0
+        return left
+
+    def take_back(self, rows: pa.RecordBatch, bad: Errors | None, *, alone: bool) -> None:
+        """Its batch was refused: ``rows``, its own, are to be sent in another one, without the
+        ``bad`` ones (by their number in ``rows``), whose errors are kept for their receipts."""
+        self.batch, self.rows, self.alone = None, rows, alone
+        if bad is None:
+            return
         if self.copies:
             self.errors[0], self.rows = next(iter(bad.values())), None
             return
-        kept, rest = without(self.rows, list(bad))
-        numbers = np.arange(self.rows.num_rows) if self.kept is None else self.kept
+        kept, rest = without(rows, list(bad))
+        numbers = np.arange(rows.num_rows) if self.kept is None else self.kept
         for row, error in bad.items():
             self.errors[int(numbers[row])] = error
         self.kept, self.rows = numbers[kept], rest
 
     def finish(self, stored: StoredBatch | None, group: str) -> None:
         self.stored, self.group = stored, group
-        self.rows = self.columns = None
+        self.drop_rows()
         self.due = due_times(self.due, clock_ms() if stored is None else stored.created_ms)
         if stored is not None and stored.shift_ms:
             self.due = np.asarray(self.due, np.int64) + stored.shift_ms
@@ -135,7 +171,7 @@ class Shipment:
 
     def fail(self, error: SlotwheelError) -> None:
         self.failure = error
-        self.rows = self.columns = None
+        self.drop_rows()
         self.due = due_times(self.due, clock_ms())
         self._end()
 
@@ -162,7 +198,8 @@ class Shipment:
         if self._done.is_set():
             return
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        self._wait_for(self, timeout_s)
+        if self.wait_for is not None:
+            self.wait_for(self, timeout_s)
         if not self._done.wait(None if end is None else max(0.0, end - time.monotonic())):
             raise TimeoutError(f"no receipt within {timeout_s} s; the message is still being sent")
 
@@ -220,20 +257,21 @@ class Shipment:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Batch:
-    """Shipments under one sequence. Written by the sender alone, under its lock."""
+    """Shipments under one sequence. Only the sender calls what changes it, under its lock."""
 
     sequence: int
     shipments: Sequence[Shipment]
-    rows: pa.RecordBatch | None = None
-    """Made when it is first sent, unless that is by plain rows."""
-    records: bytes = b""
-    """Plain rows, made when it is first sent, of a few single messages."""
-    sent_at: float = 0.0
     tries: Tries = field(default_factory=Tries)
-    last_error: SlotwheelError | None = None
-    digest: UInt64s | None = None
+    rows: pa.RecordBatch | None = field(default=None, init=False)
+    """Made when it is first sent, unless that is by plain rows."""
+    records: bytes = field(default=b"", init=False)
+    """Plain rows, made when it is first sent, of a few single messages."""
+    sent_at: float = field(default=0.0, init=False)
+    """When it was sent, by the monotonic clock; 0: it is to be sent, perhaps again."""
+    last_error: SlotwheelError | None = field(default=None, init=False)
+    digest: UInt64s | None = field(default=None, init=False)
     """Digests of ``rows``, if there is a file of receipts; set when it is first sent."""
-    sent_ms: int = 0
+    sent_ms: int = field(default=0, init=False)
     starts: list[int] = field(init=False)
     """The number of each shipment's first row, and one past the last shipment's last row."""
 
@@ -255,6 +293,28 @@ class Batch:
     def was_made(self) -> bool:
         """Whether it was made to be sent."""
         return self.rows is not None or bool(self.records)
+
+    def keep(self, rows: pa.RecordBatch) -> None:
+        """The rows of its shipments are joined, and their own ones go."""
+        self.rows = rows
+        for shipment in self.shipments:
+            shipment.drop_rows()
+
+    def keep_plain(self, records: bytes) -> None:
+        """The same as plain rows. The shipments keep theirs: it may be refused."""
+        self.records = records
+
+    def sent(self, now: float) -> None:
+        self.sent_at = now
+        self.tries.sent()
+
+    def to_be_sent_again(self) -> None:
+        self.sent_at = 0.0
+
+    def refused(self, error: SlotwheelError) -> None:
+        self.tries.refused(error)
+        if error.retryable:
+            self.last_error = error
 
     def note_content(self, now_ms: int) -> None:
         """Compute the receipts' content digests, before ``rows`` may be dropped."""

@@ -32,8 +32,6 @@ from .batch import Batch, Shipment
 from .columns import Errors, Limits
 from .message import FlatMessage
 
-ROW_OVERHEAD = 64
-"""About the bytes of memory that a row takes besides its content."""
 _FIRST_REQUEST = 1 << 62
 """Sequences of requests begin here, above all others."""
 _JOIN_WITHIN = 0.1
@@ -90,8 +88,15 @@ class Buffer:
     def has_room(self, nbytes: int) -> bool:
         return not self.nbytes or self.nbytes + nbytes <= self.bytes_max
 
+    def occupy(self, nbytes: int) -> None:
+        """Something takes room here besides shipments."""
+        self.nbytes += nbytes
+
+    def free(self, nbytes: int) -> None:
+        self.nbytes -= nbytes
+
     def add(self, shipment: Shipment) -> None:
-        """Add a shipment with its ``rows`` and ``nbytes``, behind the lingering one."""
+        """Add a shipment with its ``nbytes``, behind the lingering one."""
         self.nbytes += shipment.nbytes
         self.seal()
         self.open.add(shipment)
@@ -100,7 +105,8 @@ class Buffer:
     def linger(
         self, flat: FlatMessage, nbytes: int, now: float, new_shipment: Callable[[], Shipment]
     ) -> tuple[Shipment, int]:
-        """Add a message to the lingering shipment. Returns it and the row's number in it."""
+        """Add a message to the lingering shipment. Returns it and the row's number in it.
+        ``new_shipment`` makes one that has no message yet."""
         self.nbytes += nbytes
         shipment = self.lingering
         if shipment is not None and shipment.nbytes + nbytes > self.batch_bytes_max:
@@ -108,15 +114,9 @@ class Buffer:
             shipment = None
         if shipment is None:
             shipment = self.lingering = new_shipment()
-            shipment.columns = ([], [], [], [], [], [])
-            shipment.due = shipment.columns[0]
             self._seal_at = now + self._linger_s
             self.open.add(shipment)
-        assert shipment.columns is not None
-        row = len(shipment.due)
-        for column, value in zip(shipment.columns, flat, strict=False):
-            column.append(value)
-        shipment.nbytes += nbytes
+        row = shipment.add(flat, nbytes)
         # Waiting for further messages pays only while something is in flight already.
         if row + 1 >= self.batch_rows_max or len(self.open) == 1:
             self.seal()
@@ -191,7 +191,7 @@ class Buffer:
         # there, is sent again.
         earliest = min(shipment.deadline for shipment in shipments)
         for shipment in shipments:
-            shipment.deadline = earliest
+            shipment.try_until(earliest)
         return shipments
 
     def awaits(self, batch: Batch) -> bool:
@@ -203,13 +203,13 @@ class Buffer:
         return min((one.sent_at for one in self.unanswered.values() if one.sent_at), default=None)
 
     def send_again(self, batch: Batch) -> None:
-        batch.sent_at = 0.0
+        batch.to_be_sent_again()
         heapq.heappush(self._resend, batch.sequence)
 
     def send_all_again(self) -> None:
         """The link is lost: batches that were sent may be stored, and will not be answered."""
         for batch in self.unanswered.values():
-            batch.sent_at = 0.0
+            batch.to_be_sent_again()
         self._resend = sorted(self.unanswered)
 
     def take_apart(self, batch: Batch, rows: pa.RecordBatch, bad: Errors) -> list[Shipment]:
@@ -220,12 +220,9 @@ class Buffer:
         wrong = batch.by_shipment(bad)
         empty = []
         for number, (shipment, mine) in reversed(list(enumerate(batch.spans()))):
-            shipment.batch = None
-            shipment.rows = rows.slice(mine.start, len(mine))
-            if number in wrong:
-                shipment.drop(wrong[number])
             # The fault of a whole batch shows when each shipment is sent by itself.
-            shipment.alone = not bad
+            own = rows.slice(mine.start, len(mine))
+            shipment.take_back(own, wrong.get(number), alone=not bad)
             if shipment.rows is None:
                 self.end(shipment)
                 empty.append(shipment)
@@ -247,9 +244,7 @@ class Buffer:
     def end(self, shipment: Shipment) -> None:
         """A shipment is done."""
         self.open.discard(shipment)
-        # A receipt that is kept must not keep the whole batch in memory.
-        batch, shipment.batch = shipment.batch, None
+        batch, nbytes = shipment.leave_buffer()
+        self.free(nbytes)
         if batch is not None and self.unanswered.pop(batch.sequence, None) is not None:
             self._requests_open -= batch.request is not None
-        self.nbytes -= shipment.nbytes
-        shipment.nbytes = 0

@@ -62,8 +62,8 @@ from ..wheel.rows import Content, from_columns
 from ..wheel.schema import times
 from .addresses import Addresses, check_addresses, is_http, split
 from .asking import ANSWER_S, Asker
-from .batch import ClientObserver, nbytes_of
-from .buffer import ROW_OVERHEAD, Buffer
+from .batch import ROW_OVERHEAD, ClientObserver, nbytes_of
+from .buffer import Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
 from .failures import CountedShipment
 from .hello import new_producer
@@ -249,7 +249,16 @@ class Client:
             message = topic
         else:
             message = Message(
-                topic, value, key, headers, partition, due, delay, expires, ttl, level
+                topic=topic,
+                value=value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                due=due,
+                delay=delay,
+                expires=expires,
+                ttl=ttl,
+                level=level,
             )
         if message.level is not None or message.route is not None:
             message, route = self._resolver.resolve(message)
@@ -257,7 +266,8 @@ class Client:
                 shipment = self._copies(message, route)
                 self._sender.submit(shipment)
                 return Receipt(shipment, 0)
-        return Receipt(*self._sender.linger(self.prepare(message, clock_ms())))
+        shipment, row = self._sender.linger(self.prepare(message, clock_ms()))
+        return Receipt(shipment, row)
 
     def store(
         self,
@@ -281,7 +291,16 @@ class Client:
             message = topic
         else:
             message = Message(
-                topic, value, key, headers, partition, due, delay, expires, ttl, level
+                topic=topic,
+                value=value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                due=due,
+                delay=delay,
+                expires=expires,
+                ttl=ttl,
+                level=level,
             )
         if not self._stores or needs_policies(message):
             return self.send(message).result()
@@ -413,19 +432,20 @@ class Client:
                 limit=f"1 to {rows_max} messages, {bytes_max} bytes",
                 remedy="Send fewer at a time, but at least one",
             )
-        whole |= request is not None
-        shipment = self._sender.new_shipment()
-        shipment.due = times(flats, "due") if as_rows else [flat.due for flat in flats]
-        receipts = Receipts([shipment])
-        shipment.whole, shipment.request = whole, request
-        shipment.on_done = lambda: _report(done, receipts)
-        shipment.counted_in = None
-        if as_rows:
-            shipment.rows = flats
-        else:
-            columns = zip(*[flat[:6] for flat in flats], strict=True)
-            shipment.columns = tuple(list(column) for column in columns)
-        shipment.nbytes = nbytes
+        columns = None
+        if not as_rows:
+            columns = tuple(map(list, zip(*[flat[:6] for flat in flats], strict=True)))
+        shipment = self._sender.new_shipment(
+            due=times(flats, "due") if columns is None else columns[0],
+            rows=flats if as_rows else None,
+            columns=columns,
+            nbytes=nbytes,
+            whole=whole or request is not None,
+            request=request,
+            on_done=lambda: _report(done, receipts),
+            counted_in=None,
+        )
+        receipts: Receipts = Receipts([shipment])
         self._sender.submit(shipment, wait=False, timeout_s=timeout_s)
         return receipts
 
@@ -486,14 +506,14 @@ class Client:
                 limit=f"{limits.batch_bytes} bytes, {limits.batch_rows} topics",
                 remedy="Shorten it, or the route: it is stored for all topics at once",
             )
-        shipment = self._sender.new_shipment()
         # Lists, not a batch of its own: those of many messages are joined much faster.
         _, _, *same = flat[:6]
-        due = [flat.due] * count
-        shipment.columns = (due, topics, *([value] * count for value in same))
-        shipment.copies, shipment.due = True, due[:1]
-        shipment.nbytes = nbytes + ROW_OVERHEAD * count
-        return shipment
+        return self._sender.new_shipment(
+            due=[flat.due],
+            columns=([flat.due] * count, topics, *([value] * count for value in same)),
+            nbytes=nbytes + ROW_OVERHEAD * count,
+            copies=True,
+        )
 
     def _check_limits(self, flat: FlatMessage, now_ms: int) -> None:
         limits = self._buffer.limits
@@ -516,14 +536,11 @@ class Client:
             self._ship(found, shipments)
 
     def _ship(self, found: SortedColumns, shipments: list[CountedShipment]) -> None:
-        shipment = self._sender.new_shipment()
-        shipment.due, shipment.kept, shipment.errors = found.due, found.kept, found.errors
-        shipment.rows = found.rows
+        shipment = self._sender.new_shipment(
+            due=found.due, rows=found.rows, kept=found.kept, errors=found.errors
+        )
         shipments.append(shipment)
-        if found.rows is None:
-            shipment.finish(None, "")
-        else:
-            self._sender.submit(shipment)
+        self._sender.submit(shipment)
 
     # Requests
 

@@ -8,7 +8,7 @@ knows which of its rows were read, and it lives as long as its receipts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ..wheel.errors import SlotwheelError
 from .batch import Shipment
@@ -24,23 +24,20 @@ class UnreadFailures:
         self.first: SlotwheelError | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class CountedShipment(Shipment):
-    """A shipment whose failures are counted when it is done. ``counted_in``: None where a
-    callback gets the receipts, and so nothing stays unread."""
+    """A shipment whose failures are counted when it is done."""
 
-    __slots__ = ("_unread", "counted_in")
+    counted_in: UnreadFailures | None
+    """None where a callback gets the receipts, and so nothing stays unread."""
+    _unread: set[int] | None = field(default=None, init=False)
+    """Rows that failed; None: not counted yet."""
 
-    def __init__(
-        self,
-        deadline: float,
-        wait_for: Callable[[Shipment, float | None], None],
-        failures: UnreadFailures,
-    ) -> None:
-        super().__init__(deadline, wait_for)
-        self.counted_in: UnreadFailures | None = failures
-        self._unread: set[int] | None = None
-        """Rows that failed; None: not counted yet."""
-        self.on_done = self._count
+    def _end(self) -> None:
+        Shipment._end(self)  # no ``super()`` where ``slots`` makes the class anew
+        if self.counted_in is not None and (self.failure is not None or self.errors):
+            with self.counted_in.lock:
+                self._counted(self.counted_in)
 
     def read(self, row: int | None = None) -> None:
         """A caller gets the result of a row, or of all of them. The shipment is done."""
@@ -56,11 +53,6 @@ class CountedShipment(Shipment):
             self.counted_in.count -= before - len(unread)
             if not self.counted_in.count:
                 self.counted_in.first = None
-
-    def _count(self) -> None:
-        if self.counted_in is not None and (self.failure is not None or self.errors):
-            with self.counted_in.lock:
-                self._counted(self.counted_in)
 
     def _counted(self, failures: UnreadFailures) -> set[int]:
         """The unread rows. Counts them at the first call: a caller may be faster than the thread

@@ -15,6 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -36,13 +37,15 @@ from .addresses import Addresses
 from .asking import EpochOfMaster, Suspicion
 from .batch import (
     PLAIN_BYTES_MAX,
+    ROW_OVERHEAD,
     Batch,
     ClientObserver,
+    Columns,
     Shipment,
     gathered,
     plain_records,
 )
-from .buffer import ROW_OVERHEAD, Buffer
+from .buffer import Buffer
 from .columns import Errors
 from .failures import CountedShipment, UnreadFailures
 from .message import FlatMessage, clock_ms
@@ -96,6 +99,8 @@ class Sender:
         self._last_error: SlotwheelError | None = None
         self._closed = threading.Event()
         self.unread = UnreadFailures()
+        self.new_shipment = partial(CountedShipment, wait_for=self.wait_for, counted_in=self.unread)
+        """Takes the rest of a shipment's fields: all about its content."""
         # Started here and not with each link: a script's last messages are sent while the
         # interpreter ends, when no more threads can be started.
         self._reads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -111,25 +116,30 @@ class Sender:
 
     # Called by the application's threads
 
-    def new_shipment(self) -> CountedShipment:
-        return CountedShipment(time.monotonic() + self._timeout_s, self.wait_for, self.unread)
+    def _new_lingering(self) -> CountedShipment:
+        columns: Columns = ([], [], [], [], [], [])
+        shipment = self.new_shipment(due=columns[0], columns=columns)
+        shipment.try_until(time.monotonic() + self._timeout_s)
+        if self._observer is not None:
+            shipment.observe(self._observer)
+        return shipment
 
     def submit(
         self, shipment: Shipment, *, wait: bool = True, timeout_s: float | None = None
     ) -> None:
-        """Queue a shipment whose ``rows`` are set, or ``columns`` and ``nbytes``. ``wait``: for
-        room in the buffer. ``timeout_s``: how long it is tried, if not as long as all others.
-        Errors: ``Overloaded``, ``NodeUnreachable``, ``NotRunning``."""
-        if shipment.rows is not None:
-            shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
-        assert shipment.count
+        """Queue a shipment of ``new_shipment``. ``wait``: for room in the buffer. ``timeout_s``:
+        how long it is tried, if not as long as all others. Errors: ``Overloaded``,
+        ``NodeUnreachable``, ``NotRunning``."""
+        if not shipment.count:  # all of its rows were refused here
+            shipment.finish(None, "")
+            return
         assert shipment.nbytes
         if self._observer is not None:
             shipment.observe(self._observer)
         with self._changed:
             self._wait_for_room(shipment.nbytes, self._timeout_s if wait else 0.0)
             tried_s = self._timeout_s if timeout_s is None else timeout_s
-            shipment.deadline = time.monotonic() + tried_s
+            shipment.try_until(time.monotonic() + tried_s)
             self._buffer.add(shipment)
             self._changed.notify_all()
 
@@ -139,13 +149,11 @@ class Sender:
         with self._changed:
             self._wait_for_room(nbytes, self._timeout_s)
             buffer = self._buffer
-            shipment, row = buffer.linger(flat, nbytes, time.monotonic(), self.new_shipment)
-            if row == 0 and self._observer is not None:
-                shipment.observe(self._observer)
+            shipment, row = buffer.linger(flat, nbytes, time.monotonic(), self._new_lingering)
             link, batch = self._link, self._batch_to_write_here()
             if batch is None and (row == 0 or buffer.lingering is None):
                 self._changed.notify_all()
-        assert isinstance(shipment, CountedShipment)  # ``new_shipment`` made it
+        assert isinstance(shipment, CountedShipment)  # ``_new_lingering`` made it
         if link is not None and batch is not None:
             self._write(link, batch, read=False)
         return shipment, row
@@ -294,9 +302,10 @@ class Sender:
     def _open_link(self) -> None:
         address = self._addresses.current
         wait_s = min(self._answer_timeout_s, self._timeout_s, self._addresses.attempt_s)
-        ours = (self._answered, self._lost, self._reads.put)
         try:
-            link = self._new_link(address, self._command, wait_s, *ours)
+            link = self._new_link(
+                address, self._command, wait_s, self._answered, self._lost, self._reads.put
+            )
         except SlotwheelError as error:
             self._lost(None, error)
             return
@@ -341,11 +350,9 @@ class Sender:
         with self._changed:
             if not self._buffer.awaits(batch):
                 return  # given up meanwhile, and reported as never sent
-            batch.sent_at = time.monotonic()
-            batch.tries.sent()
+            batch.sent(time.monotonic())
         if batch.rows is None:
-            how = batch.sequence, batch.request
-            link.write_records(batch.records, batch.count, *how, read=read)
+            link.write_records(batch.records, batch.count, batch.sequence, batch.request, read=read)
         else:
             link.write(batch.rows, batch.sequence, batch.request, read=read)
         if self._command.acks == "0":
@@ -367,18 +374,11 @@ class Sender:
             contents = [shipment.content for shipment in batch.shipments]
             nbytes = sum(shipment.nbytes for shipment in batch.shipments)
         if plain and nbytes <= PLAIN_BYTES_MAX:
-            batch.records = plain_records(contents)
+            batch.keep_plain(plain_records(contents))
         if not batch.records:
             rows = gathered(contents)
             with self._changed:
-                self._has_rows(batch, rows)
-
-    def _has_rows(self, batch: Batch, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Under the lock: the rows are the batch's, and no more those of its shipments."""
-        batch.rows = rows
-        for shipment in batch.shipments:
-            shipment.rows = shipment.columns = None
-        return rows
+                batch.keep(rows)
 
     # The reader's thread
 
@@ -412,15 +412,15 @@ class Sender:
                 shipment.fail(SlotwheelError("a receipt for another batch", got=answer.count))
 
     def _refused(self, batch: Batch, error: SlotwheelError) -> None:
-        batch.tries.refused(error)
+        batch.refused(error)
         if error.retryable:
-            batch.last_error = self._last_error = error
+            self._last_error = error
             self._buffer.send_again(batch)
             self._back_off()
             return
+        if batch.rows is None:
+            batch.keep(gathered([one.content for one in batch.shipments]))
         rows = batch.rows
-        if rows is None:
-            rows = self._has_rows(batch, gathered([one.content for one in batch.shipments]))
         bad = {} if batch.shipments[0].whole else self._rows_to_drop(rows, error)
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.tries.in_doubt
         if not bad and (len(batch.shipments) == 1 or not sure):
@@ -438,21 +438,21 @@ class Sender:
         if self._receipts is None or batch.digest is None:
             return
         promised = BatchReceipts(
-            self._group,
-            stored.base_offset,
-            due_times(times(rows, "due"), stored.created_ms) + stored.shift_ms,
-            stored.checks,
-            rows.column("topic"),
-            batch.digest_of(rows, stored.created_ms),
-            batch.sent_ms,
-            clock_ms(),
+            group=self._group,
+            base_offset=stored.base_offset,
+            due=due_times(times(rows, "due"), stored.created_ms) + stored.shift_ms,
+            check=stored.checks,
+            topic=rows.column("topic"),
+            digest=batch.digest_of(rows, stored.created_ms),
+            sent_ms=batch.sent_ms,
+            received_ms=clock_ms(),
         )
         if self._receipts.put(promised):
-            self._buffer.nbytes += promised.nbytes
+            self._buffer.occupy(promised.nbytes)
 
     def _release_room(self, nbytes: int) -> None:
         with self._changed:
-            self._buffer.nbytes -= nbytes
+            self._buffer.free(nbytes)
             self._ended.notify_all()
 
     def _rows_to_drop(self, rows: pa.RecordBatch, error: SlotwheelError) -> Errors:

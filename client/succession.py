@@ -70,15 +70,14 @@ class Successor(Client):
         Errors: as of ``send_table``; ``SequenceTooOld`` is the receipts'.
         """
         self._check_usable()
-        shipment = self._sender.new_shipment()
-        shipment.rows, shipment.whole = rows, True
-        shipment.due = times(rows, "due")
-        if left_out:
-            count = rows.num_rows + len(left_out)
-            shipment.errors = left_out
-            shipment.kept = np.setdiff1d(np.arange(count), list(left_out))
+        due, errors, kept = times(rows, "due"), left_out or {}, None
+        if errors:
+            count = rows.num_rows + len(errors)
+            kept = np.setdiff1d(np.arange(count), list(errors))
             due = np.zeros(count, np.int64)
-            due[shipment.kept] = shipment.due
-            shipment.due = due
+            due[kept] = times(rows, "due")
+        shipment = self._sender.new_shipment(
+            due=due, rows=rows, kept=kept, errors=errors, whole=True
+        )
         self._sender.submit(shipment)
         return Receipts([shipment])

@@ -88,12 +88,11 @@ def sender(
 
 
 def ship(to: Sender, start: int, rows: int = 10) -> Shipment:
-    shipment = to.new_shipment()
     values = [b"%d" % number for number in range(start, start + rows)]
     nothing = [None] * rows
     due = [now_ms() + 60_000] * rows
-    shipment.rows = from_columns(due, ["t"] * rows, nothing, nothing, values, [()] * rows)
-    shipment.due = times(shipment.rows, "due")
+    content = from_columns(due, ["t"] * rows, nothing, nothing, values, [()] * rows)
+    shipment = to.new_shipment(due=times(content, "due"), rows=content)
     to.submit(shipment)
     return shipment
 
@@ -200,7 +199,7 @@ def test_giving_up_very_many_takes_time_in_proportion() -> None:
 
     def seconds(count: int) -> float:
         buffer = Buffer(timeout_s=1.0, linger_s=1.0, batch_rows=1, batch_bytes=1, bytes_max=1 << 30)
-        shipments = [Shipment(0.0, lambda *_: None) for _ in range(count)]
+        shipments = [Shipment(due=[]) for _ in range(count)]
         for shipment in shipments:
             buffer.add(shipment)
         began = time.thread_time()
