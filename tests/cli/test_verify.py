@@ -359,7 +359,7 @@ def test_who_asks_for_a_running_node_keeps_none_from_starting(
     with ExitStack() as asking:
         asking.callback(os.close, asks)
         fcntl.flock(asks, fcntl.LOCK_SH)  # as ``running_process`` does for a moment
-        monkeypatch.setattr("slotwheel.wheel.files.time.sleep", lambda _: asking.close())
+        monkeypatch.setattr("slotwheel.wheel.files.os.sched_yield", asking.close)
         lock = DirectoryLock(tmp_path)
         assert running_process(tmp_path) == str(os.getpid())
         lock.release()
