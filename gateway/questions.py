@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from ..wheel.errors import NotRunning, Overloaded
+from ..aside.process import AsideEnded
+from ..wheel.errors import Overloaded
 
 WAITING_MAX = 16
 
@@ -35,11 +35,7 @@ class Questions:
         try:
             try:
                 return await asyncio.wrap_future(question())
-            except BrokenProcessPool:  # another one is started for the next question
+            except AsideEnded:  # another one is started for the next question
                 return await asyncio.wrap_future(question())
-        except BrokenProcessPool:
-            raise NotRunning(
-                "the process that searches has ended", remedy="Ask again in a moment"
-            ) from None
         finally:
             self._waiting -= 1

@@ -5,15 +5,14 @@ priority, too. That process has nothing but what is on disk, so it can end at an
 goes on from the positions that the store has.
 
 Rules
-- It ends with the gateway, also where that is killed. Where it ends by itself it is started again;
-  later each time, if it stored nothing before.
-- What it counts and logs comes over a pipe. Counts go on from those of the process before.
+- It ends with the gateway. Where it ends by itself it is started again; later each time, if it
+  stored nothing before.
+- What it counts comes over its line. Counts go on from those of the process before.
 """
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import threading
 import time
 from collections import Counter
@@ -24,17 +23,16 @@ from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ..aside.process import Aside, log_to
 from ..reading.kafka.anytail import open_tail
-from ..search.worker import NICE, begin_aside
 from ..trace.store import StoreCounts, StoreWriter
-from ..wheel.backoff import Backoff
 from ..wheel.jumps import JumpGuard
 
 log = logging.getLogger("slotwheel.trace")
 FLUSH_S = 1.0
 _READ_S = 0.2
 _LAG_EVERY_S = 5.0
-_AGAIN_S, _AGAIN_MAX_S = 1.0, 30.0
+_AGAIN_S = 1.0, 30.0
 _END_S = 2.0
 _guard = JumpGuard()
 
@@ -64,25 +62,18 @@ class StoreProcess:
     """Runs until ``close``. A collector of Prometheus, too."""
 
     def __init__(self, settings: StoringSettings) -> None:
-        self._settings = settings
         self._before = StoreCounts()
         """Of the processes that have ended."""
         self._report = StoringReport()
-        self._starts = 0
-        self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._process: multiprocessing.process.BaseProcess | None = None
+        self._aside = Aside(
+            "the process that stores trace events", _store, settings, again_s=_AGAIN_S
+        )
         self._thread = threading.Thread(target=self._run, name="trace-store", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._stopped.set()
-        with self._lock:
-            process = self._process
-        if process is not None:
-            process.terminate()  # it can end at any time
-            process.join(_END_S)
-            process.kill()
+        self._aside.close()
         self._thread.join(_END_S)
 
     def collect(self) -> Iterable[Metric]:
@@ -108,45 +99,16 @@ class StoreProcess:
             "slotwheel_trace_lag", "Records of the trace topic that are not read", self._report.lag
         )
         yield CounterMetricFamily(
-            "slotwheel_trace_store_starts", "Starts of the process that stores", self._starts
+            "slotwheel_trace_store_starts", "Starts of the process that stores", self._aside.starts
         )
 
     def _run(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        backoff = Backoff(_AGAIN_S, _AGAIN_MAX_S)
-        while not self._stopped.is_set():
-            receiving, sending = context.Pipe(duplex=False)
-            process = context.Process(target=_store, args=(sending, self._settings), daemon=True)
-            with self._lock:
-                if self._stopped.is_set():
-                    return
-                process.start()
-                self._process = process
-                self._starts += 1
-            sending.close()
-            if self._listen(receiving):
-                backoff.worked()
-            process.join()
-            self._add_up()
-            pause_s = backoff.failed()
-            if not self._stopped.is_set():
-                ended = "the process that stores trace events ended with %s, next try in %.1f s"
-                log.warning(ended, process.exitcode, pause_s)
-            self._stopped.wait(pause_s)
-
-    def _listen(self, receiving: Connection) -> bool:
-        """Until the process ends; whether it could store."""
-        worked = False
-        with receiving:
-            while True:
-                try:
-                    found = receiving.recv()
-                except (EOFError, OSError):
-                    return worked
-                if isinstance(found, StoringReport):
-                    self._report, worked = found, True
-                else:
-                    log.log(*found)
+        for message in self._aside.messages():
+            if isinstance(message, StoringReport):
+                self._report = message
+            else:
+                self._add_up()
+                log.warning("%s", message)
 
     def _add_up(self) -> None:
         ended, before = self._report.counts, self._before
@@ -160,29 +122,18 @@ class StoreProcess:
             self._report = StoringReport(left, self._report.lag)
 
 
-class _ToParent(logging.Handler):
-    def __init__(self, sending: Connection) -> None:
-        super().__init__(logging.INFO)
-        self._sending = sending
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._sending.send((record.levelno, "%s", record.getMessage()))
-
-
-def _store(sending: Connection, settings: StoringSettings) -> None:
+def _store(line: Connection, settings: StoringSettings) -> None:
     """In the process."""
-    begin_aside(NICE)
-    own = logging.getLogger("slotwheel.trace")
-    own.addHandler(_ToParent(sending))
-    own.setLevel(logging.INFO)
-    own.propagate = False
+    log_to(line, log.name)
     try:
-        _read_and_write(sending, settings)
+        _read_and_write(line, settings)
+    except BrokenPipeError:
+        raise  # the gateway is gone
     except Exception as error:
-        own.warning("trace events cannot be stored: %s", error)
+        log.warning("trace events cannot be stored: %s", error)
 
 
-def _read_and_write(sending: Connection, settings: StoringSettings) -> None:
+def _read_and_write(line: Connection, settings: StoringSettings) -> None:
     writer = StoreWriter(settings.store, settings.topic, retain_ms=settings.retain_ms)
     tail = open_tail(
         settings.topic,
@@ -210,7 +161,7 @@ def _read_and_write(sending: Connection, settings: StoringSettings) -> None:
         flushed_s = time.monotonic()
         if now_s - looked_s >= _LAG_EVERY_S:
             lag, looked_s = tail.lag(), now_s
-        sending.send(StoringReport(writer.counts, lag))
+        line.send(StoringReport(writer.counts, lag))
 
 
 def _now_ms() -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -53,8 +54,8 @@ def test_a_process_that_was_killed_is_a_problem_until_another_one_has_begun(tmp_
     try:
         eventually(lambda: "no such directory" in problem())
         begun_ms = audit.report.at_ms if audit.report is not None else 0
-        (process,) = multiprocessing.active_children()
-        process.kill()
+        assert audit.pid is not None
+        os.kill(audit.pid, signal.SIGKILL)
         eventually(lambda: "has ended, and is started again" in problem())
         assert audit.report is not None
         assert (audit.report.at_ms, audit.report.restarts) == (begun_ms, 0)

@@ -1,8 +1,10 @@
-"""Where the temporary folder or shared memory is full: the gateway goes on, or says why not."""
+"""Where the temporary folder is full, or one more process cannot be started: the gateway goes on,
+or says why not."""
 
 from __future__ import annotations
 
 import errno
+import subprocess
 import tempfile
 from typing import Any
 
@@ -11,7 +13,6 @@ import pytest
 
 from slotwheel.deadletters.spool import Spool
 from slotwheel.gateway.errors import from_slotwheel
-from slotwheel.search import worker
 from slotwheel.search.query import Query
 from slotwheel.search.worker import SearchProcess
 from slotwheel.wheel.errors import NotRunning
@@ -44,10 +45,10 @@ def test_few_letters_need_no_file_and_many_name_the_folder(
 
 def test_questions_wait_for_room(monkeypatch: pytest.MonkeyPatch, node: NodeProcess) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(worker, "ProcessPoolExecutor", full)
+        patched.setattr(subprocess, "Popen", full)
         process = SearchProcess(node.data)
         with pytest.raises(NotRunning, match="cannot be started"):
-            process.count(Query())
+            process.count(Query()).result(60)
     try:
         assert process.count(Query()).result(60).total >= 0
     finally:
@@ -55,18 +56,17 @@ def test_questions_wait_for_room(monkeypatch: pytest.MonkeyPatch, node: NodeProc
 
 
 _FULL = """
-import errno, sys
-from multiprocessing import synchronize
+import errno, subprocess, sys
 from slotwheel.cli.main import main
 def full(*_, **__):
-    raise OSError(errno.ENOSPC, "No space left on device")
-synchronize.SemLock.__init__ = full
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+subprocess.Popen = full
 main(["gateway", *sys.argv[1:]])
 """
 
 
 class _Crowded(GatewayProcess):
-    """Where there is no room for a semaphore."""
+    """Where there is no room for another process."""
 
     def command(self) -> list[str]:
         command = super().command()
@@ -81,7 +81,7 @@ def test_a_gateway_without_room_answers(node: NodeProcess) -> None:
             answer = gateway.request("GET", path)
             assert answer.status_code == 503
             error = answer.json()
-            assert error["got"] == "No space left on device"
-            assert "/dev/shm" in error["remedy"]
+            assert error["got"] == "Resource temporarily unavailable"
+            assert "one more process" in error["remedy"]
         page = gateway.request("GET", "/console/pending?whole=true")
         assert (page.status_code, "cannot be started" in page.text) == (200, True)

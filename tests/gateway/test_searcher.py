@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from slotwheel.aside.process import AsideEnded
 from slotwheel.gateway import searcher
 from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.searcher import Searcher
@@ -37,7 +37,7 @@ class Process:
             self.held.append(future)
         elif self.broken:
             self.broken -= 1
-            future.set_exception(BrokenProcessPool())
+            future.set_exception(AsideEnded("ended"))
         else:
             self.index += 1
             future.set_result(PendingCount(self.total, replace(POINT, index=self.index)))

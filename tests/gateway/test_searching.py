@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from slotwheel.aside.process import NICE
 from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
 from support.waiting import eventually
@@ -173,7 +174,7 @@ def test_no_condition_cancels_nothing(gateway: GatewayProcess, where: dict[str, 
 def test_a_search_process_that_was_killed_is_started_again(gateway: GatewayProcess) -> None:
     gateway.get("/v1/messages")
     (worker,) = _workers(gateway.process)
-    assert worker.nice() > gateway.process.nice()
+    assert worker.nice() == min(19, gateway.process.nice() + NICE)
     worker.kill()
     assert gateway.get("/v1/messages/count")["complete"]
     (second,) = _workers(gateway.process)
@@ -213,4 +214,4 @@ def test_a_gateway_without_a_directory_says_what_it_lacks(node: NodeProcess) -> 
 
 
 def _workers(process: psutil.Process) -> list[psutil.Process]:
-    return [one for one in process.children() if "spawn_main" in " ".join(one.cmdline())]
+    return [one for one in process.children() if "begin.py" in " ".join(one.cmdline())]

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from kafka import KafkaProducer
 
+from slotwheel.aside.process import NICE
 from slotwheel.client import Client
 from slotwheel.gateway.settings import GatewaySettings
 from slotwheel.gateway.storing import StoreProcess, StoringSettings
@@ -66,7 +67,7 @@ def test_a_gateway_stores_what_clients_tell_and_goes_on_when_its_process_is_kill
                     client.send("orders", b"x", delay=0)
                     sent += 1
                 process = eventually(lambda: storing(gateway, root))
-                assert process.nice() == 10
+                assert process.nice() == min(19, gateway.process.nice() + NICE)
                 if turn:
                     process.kill()
                     killed.add(process.pid)

@@ -55,11 +55,12 @@ GATEWAY_VALUES = "gateway: values"
 MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "wire": frozenset({ENGINE_VALUES}),
+    "aside": frozenset({ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "wire", "policy"}),
     GATEWAY_VALUES: frozenset(
         {
             *(ENGINE_VALUES, "client", "policy", "reading", "search", "trace", "trace/chains"),
-            *("audit", "audit/watch"),
+            *("aside", "audit", "audit/watch"),
         }
     ),
     "gateway/v1": frozenset(
@@ -79,7 +80,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "gateway": frozenset(
         {
-            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading/kafka", "search"),
+            *(
+                ENGINE_VALUES,
+                GATEWAY_VALUES,
+                "aside",
+                "client",
+                "policy",
+                "reading/kafka",
+                "search",
+            ),
             *("trace", "trace/chains", "trace/store", "audit", "audit/watch"),
             *("gateway/v1", "gateway/rest", "gateway/console"),
         }
@@ -130,7 +139,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "delivery/kafka"}),
     "trace/chains": frozenset(
-        {ENGINE_VALUES, "policy", "client", "reading", "search", "trace", "trace/store"}
+        {ENGINE_VALUES, "aside", "policy", "client", "reading", "search", "trace", "trace/store"}
     ),
     "trace/store": frozenset({ENGINE_VALUES, "reading", "trace"}),
     "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka", "reading"}),
@@ -138,7 +147,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "audit/watch": frozenset(
         {
             *(ENGINE_VALUES, "policy", "reading", "reading/growing", "reading/kafka", "search"),
-            *("delivery/embedded", "replay/facts", "trace", "audit"),
+            *("aside", "delivery/embedded", "replay/facts", "trace", "audit"),
         }
     ),
     "deadletters": frozenset(
@@ -162,7 +171,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
     "search": frozenset(
         {
-            *(ENGINE_VALUES, "wheel/slots", "policy", "delivery/embedded"),
+            *(ENGINE_VALUES, "aside", "wheel/slots", "policy", "delivery/embedded"),
             *("reading", "reading/growing"),
         }
     ),
@@ -249,7 +258,7 @@ OUTSIDE = ("audit", "consumer", "deadletters", "gateway", "reading", "replay", "
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.
-SCRIPTS = frozenset({"replay/job.py"})
+SCRIPTS = frozenset({"aside/begin.py", "replay/job.py"})
 # What only one room imports, and of the command line's modules only the one that is named.
 PYSPARK = "pyspark"
 PYSPARK_ONLY = ("replay/", "cli/replay.py")

@@ -8,18 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ...search.worker import AskedProcess
+from ...aside.asked import AskedAside
 from .lookup import TraceLookup
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LookupProcess(AskedProcess):
+class LookupProcess(AskedAside):
     """Asks a lookup of these directories, which are as of ``TraceLookup``."""
 
     def __init__(self, store: Path | None, data: Path | None, dead_letter_topic: str) -> None:
-        super().__init__()
+        super().__init__("the process that looks up traces")
         self.store = store
         self._lookup = store, data, dead_letter_topic
 
