@@ -55,9 +55,9 @@ class _Logged:
 class Aside:
     """A process that calls ``function(line, *given)``, which sends and receives by its line.
 
-    One thread sends and receives here; any may call ``close`` and ``kill``. ``name``: in errors.
-    ``again_s``: the first and the longest pause. ``program``: import this process's own program
-    there, too, as the function or a message may be of it; or else it does without pandas.
+    One thread at a time sends and receives here; any may call ``close`` and ``kill``. ``name``: in
+    errors. ``again_s``: the first and the longest pause. ``program``: import this process's own
+    program there, too, as the function or a message may be of it; else it does without pandas.
     """
 
     def __init__(
@@ -82,23 +82,30 @@ class Aside:
         self.starts = 0
 
     @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
     def pid(self) -> int | None:
         process = self._process
         return None if process is None else process.pid
 
     def begin(self) -> bool:
         """Start it unless it runs; returns whether it was started. Errors: ``NotRunning``."""
-        process = self._process
-        if process is not None and process.poll() is None:
-            return False
-        if process is not None:
-            self._ended()
+        process, before = self._process, self._line
+        if process is not None and before is not None:
+            if process.poll() is None:
+                return False
+            self._ended(before)
         self._closed.wait(self._pause_s)
         with self._lock:
             if self._closed.is_set():
                 raise NotRunning(f"{self._name} was closed")
             line = self._line = self._start()
-        program = get_preparation_data(self._name) if self._program else None
+        program = None
+        if self._program:
+            program = get_preparation_data(self._name)
+            program["authkey"] = bytes(program["authkey"])  # goes to no file, and so may be pickled
         with suppress(OSError):  # it has ended, which the next call finds
             line.send((sys.path, self._nice, program))
             line.send(self._job)
@@ -107,25 +114,27 @@ class Aside:
     def send(self, message: object) -> None:
         """Errors: ``NotRunning``, of which ``AsideEnded``; those of a message that is no value."""
         self.begin()
-        assert self._line is not None
+        line = self._line
+        assert line is not None
         try:
-            self._line.send(message)
+            line.send(message)
         except OSError:
-            raise self._ended() from None
+            raise self._ended(line) from None
 
     def receive(self, wait_s: float | None = None) -> Any:
         """What it sends next; None: nothing came within ``wait_s``. What it logs is logged here.
         Errors: ``NotRunning``, of which ``AsideEnded``."""
         if self._line is None:
             self.begin()
-        assert self._line is not None
+        line = self._line
+        assert line is not None
         while True:
             try:
-                if wait_s is not None and not self._line.poll(wait_s):
+                if wait_s is not None and not line.poll(wait_s):
                     return None
-                message = self._line.recv()
+                message = line.recv()
             except (EOFError, OSError):
-                raise self._ended() from None
+                raise self._ended(line) from None
             if not isinstance(message, _Logged):
                 self._backoff.worked()
                 return message
@@ -145,6 +154,7 @@ class Aside:
         process = self._process
         if process is not None:
             process.kill()
+            _wait(process, END_S)
 
     def close(self, within_s: float = END_S) -> None:
         """End it for good: by SIGTERM, and by force if it has not ended ``within_s``."""
@@ -179,14 +189,14 @@ class Aside:
             self.starts += 1
             return Connection(near.detach())
 
-    def _ended(self) -> AsideEnded:
-        """Of the process that runs no more, or hears nobody."""
+    def _ended(self, line: Connection) -> AsideEnded:
+        """Of the process at the other end of ``line``, which runs no more, or hears nobody."""
         with self._lock:
-            process, line = self._process, self._line
+            process = self._process
+            if process is None or line is not self._line:  # another call has come to it
+                return AsideEnded(f"{self._name} has ended")
             self._process = self._line = None
-            if line is not None:
-                line.close()
-        assert process is not None
+            line.close()
         code = _wait(process, 0.5)
         self._pause_s = self._backoff.failed()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -111,7 +111,6 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
     help="With --audit: as of 'slotwheel audit --others'; may be repeated.",
 )
 @click.option("--access-log", is_flag=True, help="Log each request.")
-@click.option("--ends-with-stdin", is_flag=True, help="End when standard input ends.")
 @click.option(
     "--log-format", type=click.Choice(FORMATS), default=FORMATS[0], help="As of 'slotwheel node'."
 )
@@ -135,7 +134,6 @@ def command(
     audit_ahead: timedelta,
     others: tuple[str, ...],
     access_log: bool,
-    ends_with_stdin: bool,
     log_format: str,
     log_level: str,
 ) -> None:
@@ -169,7 +167,7 @@ def command(
         audit_others=others,
         access_log=access_log,
     )
-    run(settings, ends_with_stdin=ends_with_stdin)
+    run(settings)
     # Threads that wait for a node which is away would keep the process for as long as they do.
     logging.shutdown()
     os._exit(0)

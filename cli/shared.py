@@ -187,8 +187,10 @@ def kafka_option(function: F) -> F:
 
 
 def merged(
-    _context: click.Context, _option: click.Parameter, values: tuple[dict[str, str], ...]
+    _context: click.Context, option: click.Parameter, values: tuple[dict[str, str], ...]
 ) -> dict[str, str]:
+    # Others can see the environment of each process that this one starts, and the passwords in it.
+    os.environ.pop(str(option.envvar), None)
     return {name: value for one in values for name, value in one.items()}
 
 

@@ -1,7 +1,6 @@
 """Runs the gateway in this process: the socket, the loop, and how it ends.
 
-It ends on SIGTERM and SIGINT, and when its standard input ends, if a node has started it: a gateway
-whose node is gone would answer for nobody. Requests that are being answered have ``END_S`` for it.
+It ends on SIGTERM and SIGINT. Requests that are being answered have ``END_S`` for it.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import contextlib
 import errno
 import gc
 import logging
-import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -63,14 +61,14 @@ _PAGES = ("/metrics", "/healthz", "/readyz")
 """Of the node, which the gateway has, too."""
 
 
-def run(settings: GatewaySettings, *, ends_with_stdin: bool = False) -> None:
-    """Serve until a signal, or the end of standard input. Errors: ``AddressInUse``, ``OSError``."""
+def run(settings: GatewaySettings) -> None:
+    """Serve until a signal. Errors: ``AddressInUse``, ``OSError``."""
     listening = listen(settings.listen)
     # What is here stays; what a request leaves behind is freed by counts, not by the collector.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     try:
-        uvloop.run(_serve(settings, listening, ends_with_stdin=ends_with_stdin))
+        uvloop.run(_serve(settings, listening))
     finally:
         listening.close()
 
@@ -94,18 +92,13 @@ def listen(address: str) -> socket.socket:
     return made
 
 
-async def _serve(
-    settings: GatewaySettings, listening: socket.socket, *, ends_with_stdin: bool
-) -> None:
+async def _serve(settings: GatewaySettings, listening: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as undo:
         services = undo.enter_context(made_services(settings))
         server = new_server(*make_app(services), settings)
-        ends = [signal.SIGTERM, signal.SIGINT]
-        for number in ends:
+        for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.end)
-        if ends_with_stdin:
-            loop.add_reader(0, _read_stdin, server.end)
         look = loop.create_task(look_at_connections(server.server_state.connections))
         host, port = listening.getsockname()[:2]
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -252,13 +245,3 @@ class GatewayServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _read_stdin(end: Callable[[], None]) -> None:
-    try:
-        data = os.read(0, 1024)
-    except OSError:
-        data = b""
-    if not data:
-        asyncio.get_running_loop().remove_reader(0)
-        end()

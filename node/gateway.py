@@ -1,26 +1,20 @@
-"""The gateway beside a node: a process of its own, started again when it ends.
-
-Its standard input is a pipe that the node holds open: however the node ends, the gateway ends, too.
-"""
+"""The gateway beside a node: a process of its own, started again when it ends."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import threading
+import importlib
 from collections.abc import Sequence
-from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from .config import NodeConfig
+from ..aside.process import Aside
+from ..wheel.errors import NotRunning
+
+if TYPE_CHECKING:  # the gateway, which imports this module, does without
+    from .config import NodeConfig
 
 _LOOK_EVERY_S = 0.2
 GATEWAY_END_S = 2.0
 """For the requests that it has, and the last sums for the audit."""
-
-
-class GatewayEnded(Exception):
-    """The gateway's process has ended by itself."""
 
 
 class GatewayProcess:
@@ -28,60 +22,25 @@ class GatewayProcess:
     waits after errors are those between two starts."""
 
     def __init__(self, config: NodeConfig, listening: str) -> None:
-        self._command = command(config, listening)
-        lines = [f"{name}={value}\n" for name, value in config.kafka_settings.items()]
-        self._kafka_settings = "".join(lines).encode()
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stopped = False
+        self._aside = Aside("the gateway", _serve, arguments(config, listening), nice=0)
 
     def turn(self) -> float:
-        """Start it if it does not run. Errors: ``GatewayEnded``, ``OSError``."""
-        with self._lock:
-            if self._stopped:
-                return _LOOK_EVERY_S
-            process = self._process
-            if process is None:
-                self._process = self._start()
-            elif process.poll() is not None:
-                self._close(process)
-                self._process = None
-                raise GatewayEnded(f"the gateway ended with {process.returncode}")
-        return _LOOK_EVERY_S
+        """Start it if it does not run, and wait a moment for its end. Errors: ``NotRunning``."""
+        try:
+            self._aside.receive(_LOOK_EVERY_S)
+        except NotRunning:
+            if not self._aside.closed:
+                raise
+            return _LOOK_EVERY_S
+        return 0.0
 
     def stop(self) -> None:
         """End it, by force if it does not end in time."""
-        with self._lock:
-            self._stopped = True
-            process, self._process = self._process, None
-        if process is None:
-            return
-        self._close(process)
-        try:
-            process.wait(GATEWAY_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            with suppress(subprocess.TimeoutExpired):  # the kernel does not let it go
-                process.wait(GATEWAY_END_S)
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        """Kafka's settings come in a file without a name: everybody can see a command line."""
-        if not self._kafka_settings:
-            return subprocess.Popen(self._command, stdin=subprocess.PIPE)
-        with open(os.memfd_create("kafka"), "wb", buffering=0) as file:
-            file.write(self._kafka_settings)
-            number = file.fileno()
-            command = [*self._command, f"--kafka=/dev/fd/{number}"]
-            return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[number])
-
-    @staticmethod
-    def _close(process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None
-        process.stdin.close()
+        self._aside.close(GATEWAY_END_S)
 
 
-def command(config: NodeConfig, listening: str) -> Sequence[str]:
-    """The command line of the gateway of a node."""
+def arguments(config: NodeConfig, listening: str) -> Sequence[str]:
+    """The options of the gateway of a node. They go by its line, so they may have passwords."""
     assert config.http is not None
     others = [address for one, address in config.peers.items() if one != config.node_id]
     given = {
@@ -101,7 +60,12 @@ def command(config: NodeConfig, listening: str) -> Sequence[str]:
         given["audit-ahead"] = f"{config.wheel.horizon_ms}ms"
     options = [f"--{name}={value}" for name, value in given.items()]
     options += [f"--http-name={name}" for name in config.http_names]
+    options += [f"--kafka={name}={value}" for name, value in config.kafka_settings.items()]
     options += ["--access-log"] if config.http_log else []
     options += ["--audit"] if config.audit else []
-    module = ["-m", "slotwheel.cli.main", "gateway", "--ends-with-stdin"]
-    return [sys.executable, *module, *options]
+    return options
+
+
+def _serve(_line: object, options: Sequence[str]) -> None:
+    """In the process."""
+    importlib.import_module("slotwheel.cli.main").main(["gateway", *options])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from slotwheel.cli import main
 from slotwheel.node.config import NodeConfig
-from slotwheel.node.gateway import command
+from slotwheel.node.gateway import arguments
 from slotwheel.wheel.errors import InvalidConfiguration
 
 THREE = ("--peer", "a=10.0.0.1:7200", "--peer", "b=10.0.0.2:7200", "--peer", "c=10.0.0.3:7300")
@@ -39,7 +40,16 @@ def test_the_gateway_beside_a_node_audits_if_the_node_was_told_so(
 ) -> None:
     http = ("--http", "127.0.0.1:0")
     assert [run(*http), run(*http, "--audit")] == [0, 0]
-    assert ["--audit" in command(config, "127.0.0.1:7200") for config in started] == [False, True]
+    assert ["--audit" in arguments(config, "127.0.0.1:7200") for config in started] == [False, True]
+
+
+def test_passwords_of_a_variable_are_passed_on_to_no_other_process(
+    started: list[NodeConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTWHEEL_KAFKA", "sasl.password=secret")
+    assert run("--bootstrap", "k:9092", "--http", "127.0.0.1:0") == 0
+    assert "SLOTWHEEL_KAFKA" not in os.environ
+    assert "--kafka=sasl.password=secret" in arguments(started[0], "127.0.0.1:7200")
 
 
 def test_peers(started: list[NodeConfig]) -> None:
@@ -231,8 +241,8 @@ def test_a_file_that_is_not_there(
 def test_retention_is_a_span_or_a_size(
     started: list[NodeConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments in ((), ("--retain", "24h"), ("--retain", "2h,10GiB"), ("--retain", "1.5T")):
-        assert run(*arguments) == 0
+    for options in ((), ("--retain", "24h"), ("--retain", "2h,10GiB"), ("--retain", "1.5T")):
+        assert run(*options) == 0
     kept = [(config.wheel.retain_ms, config.wheel.retain_bytes) for config in started]
     assert kept == [(0, 0), (86_400_000, 0), (7_200_000, 10 << 30), (0, 3 << 39)]
     assert run("--retain", "everything") == 2

@@ -15,7 +15,7 @@ from slotwheel.trace.events import AUDIT_TOPIC
 from support.gatewayprocess import NodeWithGateway, ask
 from support.nodeprocess import run_process
 from support.stopwatch import Stopwatch
-from support.waiting import eventually
+from support.waiting import eventually, has_ended
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def test_it_is_started_again_and_ends_with_its_node(tmp_path: Path) -> None:
         assert sent.status_code == 201
         node.wait_for("t", 1)
         node.kill()
-        eventually(lambda: _ended(second))
+        eventually(lambda: has_ended(second))
         node.start()
         third = node.gateway
         assert node.signal() < 5
-        eventually(lambda: _ended(third))
+        eventually(lambda: has_ended(third))
     assert "the gateway ended with" in node.log_text()
 
 
@@ -57,11 +57,6 @@ def _senders(node: NodeWithGateway, *, last: bool = False) -> set[str]:
     """Who has sent sums; ``last``: and has said that these are all."""
     batches = [decode_sums(row["value"]) for row in node.delivered(AUDIT_TOPIC)]
     return {one.sender.name for one in batches if one.last or not last}
-
-
-def _ended(process: psutil.Process) -> bool:
-    """Nobody may wait for a process whose parent was killed."""
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_it_shows_its_nodes_pages_and_the_node_has_no_server_of_its_own(

@@ -181,14 +181,6 @@ def test_a_search_process_that_was_killed_is_started_again(gateway: GatewayProce
     assert second.pid != worker.pid
 
 
-def test_no_search_process_outlives_a_killed_gateway(node: NodeProcess) -> None:
-    with GatewayProcess(node) as one:
-        one.get("/v1/messages")
-        (worker,) = _workers(one.process)
-        one.process.kill()
-        eventually(lambda: not worker.is_running())
-
-
 def test_the_processes_beside_a_gateway_load_no_pandas(node: NodeProcess) -> None:
     """pyarrow imports it, where it is installed, as it is here."""
     with GatewayProcess(node) as one:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -84,14 +82,15 @@ def test_what_fails_again_and_again_is_a_reason(
 
 
 def test_a_gateway_that_ends_whenever_it_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: Any = [sys.executable, "-c", "raise SystemExit(3)"]
-    monkeypatch.setattr(gateway, "command", lambda *_: ends)
-    config: Any = SimpleNamespace(kafka_settings={})
+    monkeypatch.setattr(gateway, "arguments", lambda *_: ["--no-such-option"])
+    config: Any = None
     process = GatewayProcess(config, "")
     threads = Threads(lambda _kind, _error: None, lambda _error: None)
     try:
         threads.loop("gateway", process.turn)
-        eventually(lambda: any("the gateway ended with 3" in text for text in threads.failing()))
+        eventually(
+            lambda: any("the gateway ended with exit code 2" in text for text in threads.failing())
+        )
     finally:
         assert threads.stop(time.monotonic() + 5, last="") == []
         process.stop()

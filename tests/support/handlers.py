@@ -1,10 +1,12 @@
-"""Handlers that a worker process imports."""
+"""What a process beside another one imports: handlers, and functions that it runs."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from slotwheel import Received
@@ -27,3 +29,14 @@ def dies_or_hangs(message: Received) -> None:
 
 def nothing(message: Received) -> None:
     """All is well."""
+
+
+def sleeps(line: Connection, *given: object) -> None:
+    """Never looks at its line again."""
+    line.send(given)
+    time.sleep(600)
+
+
+def ends(line: Connection) -> None:
+    line.send("begun")
+    sys.exit(7)

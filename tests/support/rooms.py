@@ -125,7 +125,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "node": frozenset(
         {
-            *(ROOT_ROOM, ENGINE_VALUES, "wheel/slots", "wheel", "wheel/peers", "wire", "intake"),
+            *(
+                "aside",
+                ROOT_ROOM,
+                ENGINE_VALUES,
+                "wheel/slots",
+                "wheel",
+                "wheel/peers",
+                "wire",
+                "intake",
+            ),
             *("delivery", "delivery/embedded", "delivery/kafka", "policy"),
             *("replication/rules", "replication"),
         }
@@ -133,7 +142,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "reading": frozenset({ENGINE_VALUES, "wheel/journal", "wheel/slots", "delivery/embedded"}),
     "consumer": frozenset(
         {
-            *(ENGINE_VALUES, "policy", "client", "reading"),
+            *(ENGINE_VALUES, "aside", "policy", "client", "reading"),
             *("delivery", "delivery/kafka"),
         }
     ),

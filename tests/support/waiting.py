@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
+
 PATIENCE_S = 240.0
 """For how long a test waits for what comes in a moment on a machine that has nothing else to do. It
 passes on one that is busy, too, and only a failure takes so long."""
@@ -33,3 +35,11 @@ def eventually(
         # A look costs the one who looks, and the node that answers, a millisecond or more.
         time.sleep(max(every_s, min(waited_s / 20, _SELDOM_S)))
     return found
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Nobody may wait for a process whose parent was killed: then it is a zombie."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
