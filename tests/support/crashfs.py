@@ -132,6 +132,8 @@ class CrashFiles:
         self.clock_ms = 0
         """When all of its files were written last, for who asks."""
         self._names: dict[str, Node | None] = {}
+        self._listed: dict[str, list[str]] = {}
+        """What ``list`` gave since a name changed; sweeps ask hundreds of thousands of times."""
         self._durable: dict[str, Node | None] = {}
         self._pending: list[_NameChange] = []
         self._faults: dict[str, list[tuple[int, OSError]]] = {}
@@ -192,6 +194,7 @@ class CrashFiles:
         """Give a file other bytes, durably: what damage does. Creates it if need be."""
         node = self._names.get(path) or Node()
         self._names[path] = self._durable[path] = node
+        self._listed.clear()
         node.live = bytearray(content)
         node.durable = bytearray(content)
         node.pending.clear()
@@ -199,6 +202,7 @@ class CrashFiles:
     def remove(self, path: str) -> None:
         """Lose a file, durably: what damage does."""
         self._names.pop(path)
+        self._listed.clear()
         self._durable.pop(path, None)
 
     # -- what the handles use
@@ -268,10 +272,11 @@ class CrashFiles:
         self.steps.check()
         self.fail("list")
         directory = _clean(directory)
-        start = f"{directory}/" if directory else ""
-        # The sweeps list directories hundreds of thousands of times.
-        rests = [path[len(start) :] for path in self._names if path.startswith(start)]
-        return sorted(rest for rest in rests if rest and "/" not in rest)
+        if directory not in self._listed:
+            start = f"{directory}/" if directory else ""
+            rests = [path[len(start) :] for path in self._names if path.startswith(start)]
+            self._listed[directory] = sorted(rest for rest in rests if rest and "/" not in rest)
+        return self._listed[directory].copy()
 
     def make_directory(self, directory: str) -> None:
         parts = _clean(directory).split("/")
@@ -325,6 +330,7 @@ class CrashFiles:
 
     def _rename(self, change: _NameChange) -> None:
         change.apply(self._names)
+        self._listed.clear()
         self._pending.append(change)
 
     def _node(self, path: str) -> Node:

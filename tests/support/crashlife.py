@@ -8,6 +8,7 @@ the mark" is as much a point of the sweep as a write.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -484,9 +485,12 @@ class World:
             assert sum(block.num_rows for block in blocks) == info.rows
             assert sum(len(b) - b.column("cancels").null_count for b in blocks) == info.cancels
 
-    def check_topics(self) -> None:
-        """Embedded topics hold everything that was accepted, and nothing that was not offered."""
-        found: set[Key] = set()
+    def check_topics(self) -> Counter[Key]:
+        """Embedded topics hold everything that was accepted, and nothing that was not offered.
+
+        Returns how often each row is in them.
+        """
+        found: Counter[Key] = Counter()
         for topic in topics(self.files):
             for _ in walk(self.files, topic):
                 pass
@@ -498,8 +502,9 @@ class World:
                 for key, value in zip(keys, rows.column("value").to_pylist(), strict=True):
                     assert self.book.owner[key[1]][1].value == value
             reader.close()
-        assert found <= self.book.offered, "a topic has what was never offered"
-        assert self.book.answered <= found, "an accepted row is not in its topic"
+        assert found.keys() <= self.book.offered, "a topic has what was never offered"
+        assert self.book.answered <= found.keys(), "an accepted row is not in its topic"
+        return found
 
 
 __all__ = ["CONFIG", "EXPIRING", "POISON", "START_MS", "PowerCut", "Steps", "World"]
