@@ -185,7 +185,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Where fetch.sh unpacks what it may not install.
     os.environ["PATH"] = f"{HERE.parent / '.cache/tools/bin'}{os.pathsep}{os.environ['PATH']}"
     # Read by each Spark that is started here or by a command under test.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java.options("spark")))
+    for_spark = (*java.options("spark"), *java.INTERPRETED)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(for_spark))
     # Nothing here multiplies matrices; NumPy's library for that starts a thread for each core in
     # each of a thousand processes, and they spin for a while: a tenth of a command's start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

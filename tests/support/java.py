@@ -7,6 +7,12 @@ from pathlib import Path
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a process that lives for seconds or minutes: Java's second compiler and its collector
 of many threads take as much processor time as all else, and pay it back only later."""
+INTERPRETED = (
+    "-Dspark.sql.codegen.wholeStage=false",
+    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+)
+"""Options of a Spark whose tables have some thousand rows. By default it writes and compiles Java
+for each query: a quarter of what such a query costs."""
 _CACHE = Path(__file__).resolve().parents[2] / ".cache"
 
 

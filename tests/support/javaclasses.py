@@ -18,7 +18,7 @@ from pathlib import Path
 from kafka import KafkaConsumer, KafkaProducer
 
 from .broker import ACLS, Broker
-from .java import SHORT_LIVED, classes_of
+from .java import INTERPRETED, SHORT_LIVED, classes_of
 
 _END_S = 120.0
 """Java writes the archive as it ends."""
@@ -56,7 +56,7 @@ def of_spark(directory: Path, keep: str) -> None:
     from . import replayrun
     from .spark import spark_session
 
-    os.environ["SPARK_SUBMIT_OPTS"] = " ".join((*SHORT_LIVED, keep))
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join((*SHORT_LIVED, *INTERPRETED, keep))
     with spark_session(directory) as session:
         prove(session, find(replayrun.made().write(directory / "peers")))
     gateway = SparkContext._gateway

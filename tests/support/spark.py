@@ -16,7 +16,7 @@ CONFIGURATION = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
 }
 # Spark sets its log level only when it has started, and has warned of a few things by then.
