@@ -293,7 +293,7 @@ class Core:
             return
         self._enter_newer(message.epoch, of_group=True)
         if message.epoch < self.epoch:
-            standing.send(Ack(*standing.head(message.sender), 0, 0))
+            standing.send(Ack(**standing.head(message.sender), durable=0, verified=0))
             return
         if standing.master not in {None, message.sender}:
             standing.fault(message, f"two masters in an epoch, {standing.master} is the other")

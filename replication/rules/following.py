@@ -62,7 +62,7 @@ class Following:
         self._echo = -1.0
         standing.send(
             Ack(
-                *standing.head(standing.master),
+                **standing.head(standing.master),
                 durable=log.acknowledged,
                 verified=log.verified,
                 sent_at=sent_at,

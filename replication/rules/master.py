@@ -195,7 +195,7 @@ class MasterState:
         """Whether the other peer has every entry; it is then asked to take over."""
         peer = self.progress[self._handing_to]
         if peer.match == self._log.last_index and now > self._handing_since:
-            self._standing.send(TakeOver(*self._standing.head(peer.peer)))
+            self._standing.send(TakeOver(**self._standing.head(peer.peer)))
             return True
         if now - self._handing_since > self._timing.hand_over_s:
             self._standing.event("hand-over-failed", to=self._handing_to)

@@ -11,6 +11,7 @@ Source: Raft (Ongaro and Ousterhout, sections 5 and 6; Ongaro's thesis, sections
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from ...wheel.state import StoreIds
 
@@ -21,6 +22,15 @@ class EntryMeta:
 
     epoch: int
     stores: StoreIds | None = None
+
+
+class MessageHead(TypedDict):
+    """The fields that each message has."""
+
+    sender: str
+    to: str
+    store: bytes
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

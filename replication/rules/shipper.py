@@ -7,7 +7,7 @@ are named here by their indexes; the transport loads them.
 from __future__ import annotations
 
 from .logview import LogView
-from .messages import Append, Heartbeat, SnapshotOffer
+from .messages import Append, EntryMeta, Heartbeat, SnapshotOffer
 from .progress import MESSAGE_ENTRIES, Progress, Shipping
 from .standing import Standing
 from .timing import Timing
@@ -37,7 +37,8 @@ class Shipper:
     def beat(self, peer: Progress, now: float) -> None:
         """Send a heartbeat."""
         commit = min(self._log.commit, peer.match)
-        self._standing.send(Heartbeat(*self._standing.head(peer.peer), commit, now))
+        head = self._standing.head(peer.peer)
+        self._standing.send(Heartbeat(**head, commit=commit, sent_at=now))
         if peer.beat():
             self._standing.event("pipeline-lost", peer=peer.peer)
 
@@ -53,15 +54,28 @@ class Shipper:
         epoch = log.epochs.epoch_at(before)
         assert epoch is not None, f"epoch of {before} is not known"
         metas = log.metas(peer.next, until) if until > before else ()
-        head = self._standing.head(peer.peer)
-        self._standing.send(Append(*head, before, epoch, metas, log.commit, now))
+        self._send_append(peer, before, epoch, metas, now)
 
     def _offer(self, peer: Progress, now: float) -> None:
         """Offer a snapshot, as the next entry is not in the journal. The peer may have it, only not
         verified (after a restart): so it is also asked for the entry before the journal."""
-        head, log = self._standing.head(peer.peer), self._log
-        before = log.epochs.base_index, log.epochs.base_epoch
-        self._standing.send(Append(*head, *before, (), log.commit, now))
+        epochs = self._log.epochs
+        self._send_append(peer, epochs.base_index, epochs.base_epoch, (), now)
         if peer.state is Shipping.SNAPSHOT:
-            self._standing.send(SnapshotOffer(*head, now))
+            self._standing.send(SnapshotOffer(**self._standing.head(peer.peer), sent_at=now))
         peer.become_snapshot()
+
+    def _send_append(
+        self, peer: Progress, before: int, epoch: int, metas: tuple[EntryMeta, ...], now: float
+    ) -> None:
+        """``before``: the entry that stands before ``metas``; ``epoch``: its epoch."""
+        self._standing.send(
+            Append(
+                **self._standing.head(peer.peer),
+                prev_index=before,
+                prev_epoch=epoch,
+                entries=metas,
+                commit=self._log.commit,
+                sent_at=now,
+            )
+        )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .logview import LogView
-from .messages import HardState, PeerMessage
+from .messages import HardState, MessageHead, PeerMessage
 from .ready import Ready, Value
 from .states import TRANSITIONS, Role, Why
 
@@ -83,9 +83,10 @@ class Standing:
 
     # Output
 
-    def head(self, to: str, epoch: int | None = None) -> tuple[str, str, bytes, int]:
-        """The first fields of a message: sender, receiver, store, epoch."""
-        return self.me, to, self.store, self.epoch if epoch is None else epoch
+    def head(self, to: str, epoch: int | None = None) -> MessageHead:
+        """``epoch``: None: one's own."""
+        epoch = self.epoch if epoch is None else epoch
+        return MessageHead(sender=self.me, to=to, store=self.store, epoch=epoch)
 
     def send(self, message: PeerMessage) -> None:
         self.out.send.append(message)

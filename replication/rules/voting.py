@@ -139,11 +139,18 @@ class Voting:
         grants = {standing.me: standing.store}
         candidacy = Candidacy(epoch, pre, founding, log.latest, len(self._peers), grants)
         self._candidacy = candidacy
-        end = log.last_index, log.last_epoch
         for peer in self._peers:
             if peer != standing.me:
-                head = standing.head(peer, epoch)
-                standing.send(RequestVote(*head, *end, pre, founding, transfer))
+                standing.send(
+                    RequestVote(
+                        **standing.head(peer, epoch),
+                        last_index=log.last_index,
+                        last_epoch=log.last_epoch,
+                        pre=pre,
+                        founding=founding,
+                        transfer=transfer,
+                    )
+                )
         waits_for = ", ".join(f"{peer}: {why}" for peer, why in self.waits_for.items())
         ask: dict[str, Value] = {
             "pre": pre,
@@ -187,5 +194,12 @@ class Voting:
                 self.wait(now)
                 standing.settle(self._log)
         epoch = ask.epoch if ask.pre and not reason else standing.epoch
-        head = standing.head(ask.sender, epoch)
-        standing.send(Vote(*head, not reason, ask.pre, ask.founding, reason))
+        standing.send(
+            Vote(
+                **standing.head(ask.sender, epoch),
+                granted=not reason,
+                pre=ask.pre,
+                founding=ask.founding,
+                reason=reason,
+            )
+        )
