@@ -94,11 +94,7 @@ def encode_rows(rows: Sequence[PlainRow], created_ms: int | Sequence[int]) -> by
     nulls = 0, 0, count, 0, no_partition, no_key, no_value, 0, 0, 0, no_content
     lengths = (count,) * 8 + (many,) * 3
     nodes = chain.from_iterable(zip(lengths, nulls, strict=True))
-    parts[0] = _METADATA.pack(
-        *(_MESSAGE, at, _RECORD_BATCH, count),
-        *(_BUFFERS, *places),
-        *(_NODES, *nodes),
-    )
+    parts[0] = _METADATA.pack(_MESSAGE, at, _RECORD_BATCH, count, _BUFFERS, *places, _NODES, *nodes)
     return b"".join(parts)
 
 

@@ -131,7 +131,7 @@ class Dispatcher:
             return None
         if self.due.lines.exact and not self._exact:  # these semantics keep no marks elsewhere
             with self._lock:
-                self.due.lines.exact = 0
+                self.due.lines.keep_with(0)
                 self._await_mark(now_ms)
         self.append_mark(now_ms)
         self._set_aside(now_ms)
@@ -297,7 +297,8 @@ class Dispatcher:
                 raise Overloaded("the mark was set back meanwhile", remedy="Begin again")
             if certain and lines.exact == exact and not self._exact:
                 self.canceller.know_what_left()
-            self._exact = lines.exact = exact
+            self._exact = exact
+            lines.keep_with(exact)
             lines.forget_unknown()
             if marks is not None:
                 self.due.load(replace(marks, epoch=lines.epoch, exact=exact))
@@ -346,7 +347,7 @@ class Dispatcher:
 
     def _await_mark(self, now_ms: int) -> None:
         """Under the lock: queue a mark, and hand out nothing before it is committed."""
-        self.due.reach = -1
+        self.due.hold()
         self._awaited = _TO_BE_QUEUED
         if not self._ended:
             self.queue_mark(now_ms)
@@ -407,7 +408,7 @@ class Dispatcher:
         if self._awaited is not None and self._awaited is not marks:
             return
         self._awaited = None
-        self.due.reach = max(self.due.reach, marks.reach)
+        self.due.reach_to(marks.reach)
         self._due_changed.notify_all()
 
     def queue_mark(self, now_ms: int) -> None:

@@ -123,7 +123,7 @@ class Mark:
         """The mark, set back to ``(c, r)`` if it is ahead of that."""
         if (self.c, self.r) <= (c, r):
             return self
-        return Mark(c, r, self.L, (*self.former, Mark(*self.place)))
+        return Mark(c, r, self.L, (*self.former, Mark(self.c, self.r, self.L)))
 
     def behind(self, due: Int64s, offset: Int64s) -> Mask:
         """Which rows lie at or behind ``(c, r)``, whatever ``L`` is; shape (rows,)."""

@@ -164,11 +164,8 @@ class Wheel:
         self.commit(found.journal.last_index)
         epoch = found.last_epoch + 1
         self._state.commit(StateUpdate(epoch=epoch, vote=self._node_id))
-        self._log.epoch = epoch
-        # Should a disk have lost what it had synced: an offset the mark has passed is not reused.
-        passed = max(mark.L for mark in self._committed_marks.every)
-        self._log.next_offset = max(self._log.next_offset, passed + 1)
-        self._log.committed_offset = self._log.next_offset
+        self._log.begin_epoch(epoch)
+        self._log.skip_to(1 + max(mark.L for mark in self._committed_marks.every))
         known = self._configuration
         self._configure(configuration(known, self.config))
         # An epoch begins with an entry of its own: the configuration where new, and the mark.
@@ -201,9 +198,8 @@ class Wheel:
             self._queue_config(self._configuration)
 
     def _queue_config(self, config: Mapping[str, Any]) -> QueuedEntry:
-        queued = self._log.queue(EntryKind.CONFIG, json.dumps(config, sort_keys=True).encode())
-        queued.config = config
-        return queued
+        payload = json.dumps(config, sort_keys=True).encode()
+        return self._log.queue(EntryKind.CONFIG, payload, config=config)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -253,7 +249,7 @@ class Wheel:
 
     def _queue_marks(self, marks: Marks) -> None:
         self._queue_config_once()
-        self._log.queue(EntryKind.MARK, marks.encode()).marks = marks
+        self._log.queue(EntryKind.MARK, marks.encode(), marks=marks)
 
     @property
     def _serving_dispatcher(self) -> Dispatcher:

@@ -91,6 +91,14 @@ class DueQueue:
         if self.unseen is None or earliest_due < self.unseen:
             self.unseen = earliest_due
 
+    def hold(self) -> None:
+        """Under the lock: hand out nothing before ``reach_to``."""
+        self.reach = -1
+
+    def reach_to(self, until_ms: int) -> None:
+        """Under the lock: marks are committed that let rows leave that are due until then."""
+        self.reach = max(self.reach, until_ms)
+
     def load(self, marks: Marks) -> None:
         """Under the lock: go on from ``marks``. No chunk may be in flight."""
         self.lines.load(marks)
@@ -371,8 +379,7 @@ class DueQueue:
         )
         if not rows.num_rows:
             with self._lock:
-                if line.mark == mark:
-                    line.mark = mark.upto(reached)
+                line.move(mark, mark.upto(reached))
         return rows, cancelled, reached
 
     def _due(
@@ -396,8 +403,7 @@ class DueQueue:
         if skipped:
             c, r = max((int(part.due[-1]), int(part.offset[-1])) for part in skipped)
             with self._lock:
-                if line.mark == mark:
-                    self.lines.skip(skipped, mark.at(c, r))
+                self.lines.skip(skipped, mark, mark.at(c, r))
             return None, _Then.AGAIN
         if until < self._end_of(cursor):
             if line.topic is None:
@@ -410,9 +416,9 @@ class DueQueue:
         """A held-back topic has no row up to the main mark: its mark follows, unless the marks were
         set back since there were ``resets`` resets."""
         with self._lock:
-            if line.mark == mark and self.lines.resets == resets:
-                line.mark = mark.at(main.c, main.r)
-            line.cursor = None
+            if self.lines.resets == resets:
+                line.move(mark, mark.at(main.c, main.r))
+            line.stand_in(None)
 
     @staticmethod
     def _end_of(cursor: SlotCursor) -> RowKey:
@@ -421,19 +427,14 @@ class DueQueue:
     def _leave(self, line: Line, cursor: SlotCursor, mark: Mark) -> None:
         """A slot is done: go on to the next one with rows."""
         with self._lock:
-            if line.mark == mark:
-                line.mark = mark.at(*max((mark.c, mark.r), self._end_of(cursor)))
-            line.cursor = None
+            line.move(mark, mark.at(*max((mark.c, mark.r), self._end_of(cursor))))
+            line.stand_in(None)
 
     def _move(self, line: Line, mark: Mark, now_ms: int) -> None:
         """Nothing is due: the mark follows the clock, so that what comes in now counts as late."""
         with self._lock:
-            if (
-                line.mark == mark
-                and line.flight is None
-                and (mark.c, mark.r) < (now_ms, OFFSET_END)
-            ):
-                line.mark = mark.at(now_ms, OFFSET_END)
+            if line.flight is None and (mark.c, mark.r) < (now_ms, OFFSET_END):
+                line.move(mark, mark.at(now_ms, OFFSET_END))
 
     def _choose_cursor(self, line: Line, mark: Mark, until_ms: int) -> SlotCursor | None:
         """Make ``line.cursor`` the first slot that can have rows due up to ``until_ms``. None:
@@ -449,7 +450,8 @@ class DueQueue:
                 with self._lock:
                     if len(self._prepared) < _PREPARED_MAX:  # else it is read again
                         self._prepared[cursor.second] = cursor
-                line.cursor = cursor = None
+                line.stand_in(None)
+                cursor = None
         # What has come in since to a held-back topic may be due before the slot that it stands at.
         may_be_earlier = line.topic is not None and cursor is not None and cursor.seen < mark.L
         if cursor is not None and not may_be_earlier:
@@ -466,12 +468,13 @@ class DueQueue:
             prepared = self._prepared.pop(second, None) if line.topic is None else None
             for old in [s for s in self._prepared if s < second]:
                 del self._prepared[old]
-            line.cursor = cursor = prepared or self._cursor(second, line.topic)
+            cursor = prepared or self._cursor(second, line.topic)
+            line.stand_in(cursor)
         if prepared is None:  # ``prepare`` opens the slot behind it meanwhile
             try:
                 cursor.load((mark.c, mark.r), mark.L, {*self.lines.held}, find_large=True)
             except BaseException:
-                line.cursor = None
+                line.stand_in(None)
                 raise
         with self._lock:  # questions about these rows must find the answer after the file is gone
             self._cancels.add_from_file(second, cursor.cancelled)

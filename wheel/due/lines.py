@@ -63,6 +63,41 @@ class Line:
     """Offsets that were answered but lie beyond the mark; of its own topic, for one held back."""
     flight: ChunkInFlight | None = None
     cursor: SlotCursor | None = None
+    """The slot that is open for it; None: it is to be chosen."""
+
+    def move(self, seen: Mark, to: Mark) -> bool:
+        """Move the mark from ``seen``, where the caller read it, to ``to``. False if it stands
+        elsewhere by now: it was set back, and would skip what has to be handed out."""
+        moves = self.mark == seen
+        if moves:
+            self.mark = to
+        return moves
+
+    def stand_in(self, cursor: SlotCursor | None) -> None:
+        """A slot is open for it, or none is any more."""
+        self.cursor = cursor
+
+    def set_back(self, now_ms: int) -> None:
+        self.mark = self.mark.set_back(now_ms, OFFSET_END)
+        self.cursor = None
+
+    def pass_rows(self, offset: Int64s, after: Mark, behind: int = 0) -> None:
+        """The mark passes rows of a chunk, ``behind`` of which had waited behind the main mark."""
+        self.mark = after
+        self.behind -= behind
+        if self.ahead:
+            self.ahead.difference_update(offset.tolist())
+
+    def fall_behind(self, count: int, answered: set[int]) -> None:
+        """The main mark passes ``count`` messages of this topic. Offsets ``answered`` are done
+        with: this line hands them out no more."""
+        self.behind += count
+        self.ahead |= answered
+
+    def copy(self) -> Line:
+        """Changes to the copy change nothing here. It has no slot open."""
+        flight = self.flight and replace(self.flight, of_held=dict(self.flight.of_held))
+        return replace(self, ahead=set(self.ahead), flight=flight, cursor=None)
 
     def answered_ahead(self, offset: Int64s) -> Mask:
         """Which rows were answered before, although the mark has not passed them."""
@@ -109,6 +144,10 @@ class Lines:
         self._counted_ahead = marks.answered - marks.passed
         """Messages that the marks count as answered, although they have not passed them."""
 
+    def keep_with(self, exact: int) -> None:
+        """From now on this kind of sink keeps, too, what has left (``Marks.exact``)."""
+        self.exact = exact
+
     @property
     def any_unknown(self) -> bool:
         """Whether there is a row of which it is not known whether it has left."""
@@ -143,8 +182,7 @@ class Lines:
         on, and no counter changes. A held-back topic keeps its line while messages of it wait, as
         those are behind the former main mark. No chunk may be in flight."""
         for line in (self.main, *self.held.values()):
-            line.mark = line.mark.set_back(now_ms, OFFSET_END)
-            line.cursor = None
+            line.set_back(now_ms)
         self.resets += 1
         self.changes += 1
 
@@ -164,12 +202,8 @@ class Lines:
     ) -> Marks:
         """The marks as they will stand after this ``answer``; nothing changes now."""
         then = Lines(self.marks(), self._held_max, self._lock)
-        then.main.ahead = set(self.main.ahead)
-        for topic, line in self.held.items():
-            then.held[topic].ahead = set(line.ahead)
-        flight = self._line_of(chunk).flight
-        assert flight is not None, "no chunk is in flight"
-        then._line_of(chunk).flight = replace(flight, of_held=dict(flight.of_held))
+        then.main = self.main.copy()
+        then.held = {topic: line.copy() for topic, line in self.held.items()}
         then.answer(chunk, answered, dead, expired=expired, sink_down=sink_down)
         return then.marks()
 
@@ -359,51 +393,46 @@ class Lines:
 
     def _pass(self, line: Line, flight: ChunkInFlight, count: int, after: Mark) -> None:
         """Move the line's mark to ``after``, past the first ``count`` rows of a chunk in flight."""
-        line.mark = after
         passed = flight.offset[:count]
         done = flight.gone[:count]
+        waited = 0
         if line.topic is not None:
             mine = flight.of_held[line.topic]
             mine = mine[mine < count]
-            line.behind -= len(mine)
+            waited = len(mine)
             self._withdrawn += int(np.count_nonzero(done[mine]))
         else:
             done = done | flight.cancels[:count]
             for topic, positions in flight.of_held.items():
                 left = positions[positions < count]
-                held = self.held[topic]
-                held.behind += len(left)
                 done[left] = False  # its own line will count them
-                if line.ahead:
-                    held.ahead.update(line.ahead.intersection(passed[left].tolist()))
+                answered = line.ahead and line.ahead.intersection(passed[left].tolist())
+                self.held[topic].fall_behind(len(left), answered)
             self._covered += count
             self._withdrawn += int(np.count_nonzero(done))
             before = flight.chunk.before
             for part in flight.skipped:
                 self._skip(part.between((before.c, before.r), (after.c, after.r)), before)
-        if line.ahead:
-            line.ahead.difference_update(passed.tolist())
+        line.pass_rows(passed, after, waited)
 
-    def skip(self, parts: Sequence[Skipped], after: Mark) -> None:
-        """Move the main mark past messages that their topics' own lines will hand out, and no
-        others; no chunk may be in flight there."""
+    def skip(self, parts: Sequence[Skipped], seen: Mark, after: Mark) -> None:
+        """Move the main mark from ``seen`` (``Line.move``) past messages that their topics' own
+        lines will hand out, and no others; no chunk may be in flight there."""
         assert self.main.flight is None, "a chunk is in flight"
-        for part in parts:
-            self._skip(part, self.main.mark)
-        self.main.mark = after
-        self.changes += 1
+        if self.main.move(seen, after):
+            for part in parts:
+                self._skip(part, seen)
+            self.changes += 1
 
     def _skip(self, part: Skipped, before: Mark) -> None:
         held = self.held[part.topic]
         count = len(part.due)
         if before.former:  # such rows were counted when it came there for the first time
             count -= int(np.count_nonzero(before.covered(part.due, part.offset)))
-        held.behind += count
+        answered = self.main.ahead and self.main.ahead.intersection(part.offset.tolist())
+        held.fall_behind(count, answered)
+        self.main.ahead -= answered
         self._covered += count
-        if self.main.ahead:
-            answered = self.main.ahead.intersection(part.offset.tolist())
-            held.ahead |= answered
-            self.main.ahead -= answered
 
     def _answer_partly(
         self, line: Line, flight: ChunkInFlight, answered: Mask, sink_down: bool

@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ from ..errors import (
     remedy_for,
 )
 from ..files import Bytes
+from ..mark import Marks
 from .entry import ENTRY_VERSION, PARTS_VERSION, Entry, EntryKind, EntryPart, with_parts
 from .journal import Journal
 from .producers import Producers
@@ -106,6 +107,15 @@ class Log:
 
     # -- any thread, under the lock --------------------------------------------------------------
 
+    def begin_epoch(self, epoch: int) -> None:
+        """What is queued from here on is of this epoch."""
+        self.epoch = epoch
+
+    def skip_to(self, offset: int) -> None:
+        """No row gets an offset below ``offset``: one that was delivered, and that the disk has
+        lost since, would be another message under the same id. All of the log is committed."""
+        self.next_offset = self.committed_offset = max(self.next_offset, offset)
+
     def queue(
         self,
         kind: EntryKind,
@@ -113,11 +123,13 @@ class Log:
         *,
         parts: Sequence[EntryPart] = (),
         created_ms: int = 0,
+        marks: Marks | None = None,
+        config: Mapping[str, Any] | None = None,
         wake: bool = True,
     ) -> QueuedEntry:
-        """Give an entry its place and queue it. The caller fills in the other fields. ``parts``:
-        whose rows they are. ``wake``: whoever waits for entries; False: the caller will call
-        ``write``."""
+        """Give an entry its place and queue it. ``parts``: whose rows they are. ``marks``,
+        ``config``: the decoded payload of an entry of that kind; rows: ``QueuedEntry.carry``.
+        ``wake``: whoever waits for entries; False: the caller will call ``write``."""
         several = len(parts) > 1
         producer, sequence, count = parts[0] if len(parts) == 1 else _NOBODY
         entry = Entry(
@@ -131,7 +143,8 @@ class Log:
             payload=with_parts(payload, parts) if several else payload,
             version=PARTS_VERSION if several else ENTRY_VERSION,
         )
-        queued = QueuedEntry(entry, own=True, sent=sent_of(entry, parts, created_ms))
+        sent = sent_of(entry, parts, created_ms)
+        queued = QueuedEntry(entry, marks=marks, config=config, sent=sent, own=True)
         self._place(queued, wake=wake)
         return queued
 

@@ -91,7 +91,11 @@ class QueuedEntry:
             self.hold(batch.rows)
         else:
             self.piece = unread_piece(
-                *(entry.base_offset, batch.due, batch.payload, entry.index, created_ms),
+                base_offset=entry.base_offset,
+                due=batch.due,
+                payload=batch.payload,
+                index=entry.index,
+                created_ms=created_ms,
                 plain=batch.plain,
             )
 

@@ -204,7 +204,7 @@ class PeerWheel(Wheel):
             assert not self._first_own, "leads already"
             if after is not None and self._log.next_index - 1 != after:
                 raise LookupError(f"the log ends at {self._log.next_index - 1}, not at {after}")
-            self._log.epoch = epoch
+            self._log.begin_epoch(epoch)
             self._epoch_offset = self._log.next_offset
             self._led_ms = now_ms
             self._master_address = ""
