@@ -92,6 +92,32 @@ class Endpoint(Generic[Q, B]):
 AnyEndpoint = Endpoint[Any, Any]
 
 
+def endpoint(
+    method: str,
+    path: str,
+    handler: Handler[Any, Any],
+    answers: Mapping[int, Any],
+    errors: Sequence[int] = (),
+    *,
+    name: str,
+    answer_media: Mapping[str, str] | None = None,
+) -> AnyEndpoint:
+    """An ``Endpoint`` that takes the query and the body of its handler's ``RouteCall``."""
+    call, *_ = get_type_hints(handler).values()
+    query, body = get_args(call)
+    return Endpoint(
+        method,
+        path,
+        handler,
+        query=query,
+        body=None if body is NoneType else body,
+        answers=answers,
+        errors=errors,
+        answer_media=answer_media or {},
+        name=name,
+    )
+
+
 def resources(endpoints: Iterable[AnyEndpoint], services: Services) -> list[Route]:
     """A route for each path, in the order of the table."""
     by_path: dict[str, list[AnyEndpoint]] = {}
@@ -184,7 +210,8 @@ class QueryDecoder(Generic[Q]):
                 given.setdefault(name, []).append(_parsed(f"{self._place} {name}", what, value))
             elif name in given:
                 raise HttpError(
-                    *(422, "a parameter that may be given once"),
+                    422,
+                    "a parameter that may be given once",
                     place=f"{self._place} {name}",
                     got=value,
                 )

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from .description import describe
-from .endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from .endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from .page import CONTENT_SECURITY_POLICY, HTML, page_of
 from .requests import Reply
 from .v1.table import V1
@@ -64,29 +64,18 @@ def _page() -> bytes:
 
 ENDPOINTS: list[AnyEndpoint] = [
     *V1,
-    Endpoint(
-        *("GET", "/metrics", metrics, NoQuery, None, {200: None}),
+    endpoint(
+        "GET",
+        "/metrics",
+        metrics,
+        {200: None},
         answer_media={_TEXT: "Prometheus' text format."},
         name="getMetrics",
     ),
-    Endpoint(
-        *("GET", "/healthz", healthz, NoQuery, None),
-        {200: dict[str, Any]},
-        name="getHealth",
-    ),
-    Endpoint(
-        *("GET", "/readyz", readyz, NoQuery, None),
-        {200: dict[str, Any]},
-        name="getReadiness",
-    ),
-    Endpoint(
-        *("GET", "/openapi.json", openapi, NoQuery, None),
-        {200: dict[str, Any]},
-        name="getDescription",
-    ),
-    Endpoint(
-        *("GET", "/docs", docs, NoQuery, None, {200: None}),
-        answer_media={"text/html": "The page."},
-        name="getDocs",
+    endpoint("GET", "/healthz", healthz, {200: dict[str, Any]}, name="getHealth"),
+    endpoint("GET", "/readyz", readyz, {200: dict[str, Any]}, name="getReadiness"),
+    endpoint("GET", "/openapi.json", openapi, {200: dict[str, Any]}, name="getDescription"),
+    endpoint(
+        "GET", "/docs", docs, {200: None}, answer_media={"text/html": "The page."}, name="getDocs"
     ),
 ]

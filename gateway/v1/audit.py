@@ -10,7 +10,7 @@ import msgspec
 from ...audit.comparing import AuditVerdict
 from ...audit.watch.watching import AuditReport
 from ...client.message import clock_ms
-from ..endpoint import AnyEndpoint, Endpoint, RouteCall
+from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import Reply, as_json
 from ..services import Services
@@ -115,10 +115,5 @@ def _answer(report: AuditReport, query: AuditQuery) -> Reply:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint(
-        *("GET", "/v1/audit", audit, AuditQuery, None),
-        {200: AuditAnswer},
-        errors=(404, 503),
-        name="getAudit",
-    ),
+    endpoint("GET", "/v1/audit", audit, {200: AuditAnswer}, errors=(404, 503), name="getAudit"),
 ]

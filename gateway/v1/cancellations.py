@@ -10,7 +10,7 @@ from ...search.followup import Cancellation
 from ...search.pending import PendingCount
 from ...search.query import Query, check_query
 from ...search.worker import WaitingFinder
-from ..endpoint import AnyEndpoint, Endpoint, RouteCall
+from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
@@ -113,8 +113,10 @@ def start_cancellation(services: Services, query: Query, counted: PendingCount) 
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint(
-        *("POST", "/v1/cancellations", begin_cancellation, DryRunQuery, CancellationBody),
+    endpoint(
+        "POST",
+        "/v1/cancellations",
+        begin_cancellation,
         {200: PendingCounts, 202: JobReport},
         name="cancelMatchingMessages",
     ),

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from ...client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, answers, is_id
-from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import Reply, as_json
 from ..services import Services
@@ -71,7 +71,8 @@ async def cancel_one(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def cancelled(services: Services, ids: list[str]) -> list[IdAnswer]:
     """Cancel messages; the answer to each."""
-    return [IdAnswer(*one) for one in await services.run(answers, services.client, ids)]
+    found = await services.run(answers, services.client, ids)
+    return [IdAnswer(message_id, answer) for message_id, answer in found]
 
 
 async def reschedule(call: RouteCall[NoQuery, RescheduleBody]) -> Reply:
@@ -106,19 +107,14 @@ def _not_done(message_id: str, answer: str) -> HttpError:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint(
-        *("POST", "/v1/cancel", cancel_many, NoQuery, CancelBody),
-        {200: IdAnswers},
-        name="cancelMessages",
+    endpoint("POST", "/v1/cancel", cancel_many, {200: IdAnswers}, name="cancelMessages"),
+    endpoint(
+        "DELETE", "/v1/messages/{id}", cancel_one, {200: IdAnswer}, (404, 409), name="cancelMessage"
     ),
-    Endpoint(
-        *("DELETE", "/v1/messages/{id}", cancel_one, NoQuery, None),
-        {200: IdAnswer},
-        (404, 409),
-        name="cancelMessage",
-    ),
-    Endpoint(
-        *("POST", "/v1/messages/{id}/reschedule", reschedule, NoQuery, RescheduleBody),
+    endpoint(
+        "POST",
+        "/v1/messages/{id}/reschedule",
+        reschedule,
         {200: MovedMessage},
         (404, 409),
         name="rescheduleMessage",

@@ -24,7 +24,7 @@ from ...reading.directory import reading
 from ...search.query import check_times
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
-from ..endpoint import AnyEndpoint, Endpoint, RouteCall
+from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
@@ -112,8 +112,13 @@ class LetterConditions(TopicQuery, forbid_unknown_fields=True):
         """Errors: ``InvalidConfiguration``: as of ``check_times``."""
         check_times(self.from_ms, self.to_ms)
         return LetterFilter(
-            *(self.reason, self.for_topic, self.key, self.id, self.group),
-            *(self.from_ms, self.to_ms),
+            reasons=self.reason,
+            topics=self.for_topic,
+            keys=self.key,
+            ids=self.id,
+            groups=self.group,
+            start_ms=self.from_ms,
+            end_ms=self.to_ms,
         )
 
 
@@ -356,14 +361,19 @@ def _counted(
     stack: ExitStack, services: Services, given: RedriveBody, *, dry_run: bool
 ) -> RedriveCourse:
     order = RedriveOrder(
-        *(given.to_topic, given.rate, given.create_topics, given.despite_deleted_notes),
-        *(",".join(services.settings.nodes), services.settings.answer_s),
+        to_topic=given.to_topic,
+        rate=given.rate,
+        create_topics=given.create_topics,
+        despite_deleted_notes=given.despite_deleted_notes,
+        address=",".join(services.settings.nodes),
+        timeout_s=services.settings.answer_s,
     )
     order.check(given.topic or services.settings.dead_letter_topic)
     letters = stack.enter_context(open_letters(services, given.topic))
     known = letters.redriven(whole=True)
-    place = letters.source, letters.topic, letters.opened
-    course = stack.enter_context(RedriveCourse(order, *place, known, dry_run=dry_run))
+    course = stack.enter_context(
+        RedriveCourse(order, letters.source, letters.topic, letters.opened, known, dry_run=dry_run)
+    )
     course.count(letters.read(given.wanted()))
     return course
 
@@ -395,20 +405,19 @@ class RunningRedrive:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint(
-        *("GET", "/v1/dead", list_letters, LettersQuery, None),
-        {200: LetterList},
-        (404,),
-        name="listDeadLetters",
-    ),
-    Endpoint(
-        *("GET", "/v1/dead/{partition:int}/{position:int}", get_letter, TopicQuery, None),
+    endpoint("GET", "/v1/dead", list_letters, {200: LetterList}, (404,), name="listDeadLetters"),
+    endpoint(
+        "GET",
+        "/v1/dead/{partition:int}/{position:int}",
+        get_letter,
         {200: DeadLetter},
         (404,),
         name="getDeadLetter",
     ),
-    Endpoint(
-        *("POST", "/v1/dead/redrive", begin_redrive, DryRunQuery, RedriveBody),
+    endpoint(
+        "POST",
+        "/v1/dead/redrive",
+        begin_redrive,
         {200: RedriveSummary, 202: JobReport},
         (404,),
         name="redriveDeadLetters",

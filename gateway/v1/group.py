@@ -9,7 +9,7 @@ import msgspec
 from ...client.groupstatus import REPLICATION, group_status
 from ...policy.policyset import PolicySet
 from ...policy.routes import find_route
-from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..requests import Reply, as_json
 from .types import MessageHeaders, header_bytes
 
@@ -106,34 +106,10 @@ async def _policies(call: RouteCall[NoQuery, Any]) -> PolicySet:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint(
-        *("GET", "/v1/status", status, NoQuery, None),
-        {200: dict[str, Any]},
-        name="getStatus",
-    ),
-    Endpoint(
-        *("GET", "/v1/peers", peers, NoQuery, None),
-        {200: dict[str, Any]},
-        name="getPeers",
-    ),
-    Endpoint(
-        *("GET", "/v1/levels", levels, NoQuery, None),
-        {200: LevelDelays},
-        name="getLevels",
-    ),
-    Endpoint(
-        *("GET", "/v1/policies", policies, NoQuery, None),
-        {200: PoliciesAnswer},
-        name="getPolicies",
-    ),
-    Endpoint(
-        *("GET", "/v1/routes", routes, NoQuery, None),
-        {200: RoutesAnswer},
-        name="getRoutes",
-    ),
-    Endpoint(
-        *("POST", "/v1/routes/explain", explain, NoQuery, ExplainBody),
-        {200: ExplainedRoute},
-        name="explainRoute",
-    ),
+    endpoint("GET", "/v1/status", status, {200: dict[str, Any]}, name="getStatus"),
+    endpoint("GET", "/v1/peers", peers, {200: dict[str, Any]}, name="getPeers"),
+    endpoint("GET", "/v1/levels", levels, {200: LevelDelays}, name="getLevels"),
+    endpoint("GET", "/v1/policies", policies, {200: PoliciesAnswer}, name="getPolicies"),
+    endpoint("GET", "/v1/routes", routes, {200: RoutesAnswer}, name="getRoutes"),
+    endpoint("POST", "/v1/routes/explain", explain, {200: ExplainedRoute}, name="explainRoute"),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport, JobReports
 from ..requests import Reply, as_json
@@ -51,19 +51,7 @@ def job_of(services: Services, job_id: str) -> GatewayJob:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint(
-        *("GET", "/v1/jobs", list_jobs, NoQuery, None),
-        {200: JobReports},
-        name="listJobs",
-    ),
-    Endpoint(
-        *("GET", "/v1/jobs/{id}", get_job, NoQuery, None),
-        {200: JobReport},
-        name="getJob",
-    ),
-    Endpoint(
-        *("DELETE", "/v1/jobs/{id}", stop_job, NoQuery, None),
-        {200: JobReport},
-        name="stopJob",
-    ),
+    endpoint("GET", "/v1/jobs", list_jobs, {200: JobReports}, name="listJobs"),
+    endpoint("GET", "/v1/jobs/{id}", get_job, {200: JobReport}, name="getJob"),
+    endpoint("DELETE", "/v1/jobs/{id}", stop_job, {200: JobReport}, name="stopJob"),
 ]

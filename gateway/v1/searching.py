@@ -11,7 +11,7 @@ from ...reading.problems import Problem
 from ...search.pending import LIMIT, PendingCount, PendingPage
 from ...search.query import Query, check_query, page_text, parse_page
 from ...wheel.config import TICK_MS
-from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import JSON, NDJSON, Reply, as_json, wanted_type
 from ..searcher import Searcher
@@ -201,8 +201,16 @@ async def known_message(services: Services, message_id: str) -> KnownMessage:
     message = None
     if fate.row is not None:
         (message,) = found_messages([fate.id], fate.row)
-    known = fate.due_ms, fate.created_ms, fate.left_ms, fate.topic
-    return KnownMessage(fate.id, fate.state.value, fate.why, *known, message)
+    return KnownMessage(
+        id=fate.id,
+        state=fate.state.value,
+        why=fate.why,
+        due_ms=fate.due_ms,
+        created_ms=fate.created_ms,
+        left_ms=fate.left_ms,
+        topic=fate.topic,
+        message=message,
+    )
 
 
 def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
@@ -232,18 +240,11 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint(
-        *("GET", "/v1/messages", list_messages, PageQuery, None, {200: FoundMessages}, (406,)),
-        name="searchMessages",
+    endpoint(
+        "GET", "/v1/messages", list_messages, {200: FoundMessages}, (406,), name="searchMessages"
     ),
-    Endpoint(
-        *("GET", "/v1/messages/count", count_messages, CountQuery, None),
-        {200: PendingCounts},
-        name="countMessages",
+    endpoint(
+        "GET", "/v1/messages/count", count_messages, {200: PendingCounts}, name="countMessages"
     ),
-    Endpoint(
-        *("GET", "/v1/messages/{id}", get_message, NoQuery, None),
-        {200: KnownMessage},
-        name="getMessage",
-    ),
+    endpoint("GET", "/v1/messages/{id}", get_message, {200: KnownMessage}, name="getMessage"),
 ]

@@ -21,8 +21,12 @@ from .types import MessageBody, StoredMessages
 
 _SENT: Any = MessageBody | list[MessageBody]
 _SEND: AnyEndpoint = Endpoint(
-    *("POST", "/v1/messages", None, NoQuery, _SENT),
-    {200: StoredMessages, 201: StoredMessages},
+    "POST",
+    "/v1/messages",
+    handler=None,
+    query=NoQuery,
+    body=_SENT,
+    answers={200: StoredMessages, 201: StoredMessages},
     text="Store one message, or many. An array, lines of JSON, or an Arrow stream is stored whole"
     " or not at all, and answered 200; one message is answered 201, with the same"
     " fields. An answer comes when what was sent is durable, with peers on a majority of them.",

@@ -17,7 +17,7 @@ from ...trace.chains.lookup import LIMIT, AnomaliesFound, LatencyFound, TraceLoo
 from ...trace.events import EventKind
 from ...trace.store import TraceKey, TracePage, TraceQuery
 from ...wheel.ids import MessageId
-from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import Reply, as_json
 from ..services import Services
@@ -195,11 +195,16 @@ class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
         """Errors: ``UnknownId``; ``InvalidConfiguration``: as of ``check_times``."""
         check_times(self.from_ms, self.to_ms)
         return TraceQuery(
-            MessageId.parse(self.id) if self.id else None,
-            None if self.key is None else self.key.encode(),
-            *(self.tag, self.topic, self.client, self.group),
-            None if self.kind is None else EventKind(self.kind),
-            *(self.failed, self.from_ms, self.to_ms),
+            id=MessageId.parse(self.id) if self.id else None,
+            key=None if self.key is None else self.key.encode(),
+            tag=self.tag,
+            topic=self.topic,
+            client=self.client,
+            group=self.group,
+            kind=None if self.kind is None else EventKind(self.kind),
+            failed=self.failed,
+            from_ms=self.from_ms,
+            to_ms=self.to_ms,
         )
 
 
@@ -327,25 +332,16 @@ async def list_anomalies(call: RouteCall[AnomalyQuery, None]) -> Reply:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint(
-        *("GET", "/v1/trace", list_events, EventsQuery, None),
-        {200: TraceEvents},
-        name="listTraceEvents",
+    endpoint("GET", "/v1/trace", list_events, {200: TraceEvents}, name="listTraceEvents"),
+    endpoint(
+        "GET", "/v1/trace/latency", get_latency, {200: StepLatencies}, name="getTraceLatencies"
     ),
-    Endpoint(
-        *("GET", "/v1/trace/latency", get_latency, LatencyQuery, None),
-        {200: StepLatencies},
-        name="getTraceLatencies",
-    ),
-    Endpoint(
-        *("GET", "/v1/trace/anomalies", list_anomalies, AnomalyQuery, None),
+    endpoint(
+        "GET",
+        "/v1/trace/anomalies",
+        list_anomalies,
         {200: FoundAnomalies},
         name="listTraceAnomalies",
     ),
-    Endpoint(
-        *("GET", "/v1/trace/{id}", get_chain, NoQuery, None),
-        {200: FoundChain},
-        (422,),
-        name="getMessageTrace",
-    ),
+    endpoint("GET", "/v1/trace/{id}", get_chain, {200: FoundChain}, (422,), name="getMessageTrace"),
 ]
