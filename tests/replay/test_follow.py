@@ -333,14 +333,16 @@ def test_a_batch_that_comes_as_the_audit_ends_is_left_for_the_next_one(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark begins one a moment before it is stopped: that is no failure, and nothing is lost."""
-    end, refused = _Batches.end, []
+    end, refused, sent = _Batches.end, list[bool](), list[int]()
 
     def end_slowly(batches: _Batches) -> None:
         end(batches)
+        send(node)
         eventually(lambda: batches.refused)
         refused.append(True)
 
     def send(node: NodeProcess) -> None:
+        sent.append(5)
         with Client(node.address) as client:
             client.send_many([Message("orders", b"soon", delay=0.5)] * 5).result(60)
 
@@ -354,14 +356,13 @@ def test_a_batch_that_comes_as_the_audit_ends_is_left_for_the_next_one(
             all_there = until(lambda: audit.summary()["delivered"] == 5)
             follow(spark, audit, every_s=EVERY_S, goes_on=all_there)
         send(node)
-        node.wait_for("orders", 10)
+        node.wait_for("orders", sum(sent))
         again = told.audit(tmp_path / "audit", node.data)
-        follow(
-            spark, again, every_s=EVERY_S, goes_on=until(lambda: again.summary()["delivered"] == 10)
-        )
+        all_there = until(lambda: again.summary()["delivered"] == sum(sent))
+        follow(spark, again, every_s=EVERY_S, goes_on=all_there)
     assert refused
     assert told.flags == []
-    assert again.summary()["accepted"] == 10
+    assert again.summary()["accepted"] == sum(sent)
 
 
 def test_what_a_node_keeps_in_its_archive(spark: Any, tmp_path: Path) -> None:
