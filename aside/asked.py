@@ -19,22 +19,25 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from ..wheel.errors import NotRunning
 from .process import NICE, Aside
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
-class AskedAside:
-    """Thread-safe. An answer is a future; its errors are those of the question, and ``NotRunning``
+class AskedAside(Generic[S]):
+    """Asks what ``make(*given)`` returns there, which is kept. Thread-safe.
+
+    An answer is a future; its errors are those of ``make`` and of the question, and ``NotRunning``
     when the process ended meanwhile, or cannot be started."""
 
-    def __init__(self, name: str, nice: int = NICE) -> None:
-        self._aside = Aside(name, _answer, nice=nice)
+    def __init__(self, name: str, make: Callable[..., S], *given: object, nice: int = NICE) -> None:
+        self._aside = Aside(name, _answer, make, given, nice=nice)
         self._lock = Lock()
         self._closed = False
         self._questions: SimpleQueue[tuple[Future[Any], _Call] | None] = SimpleQueue()
@@ -44,13 +47,16 @@ class AskedAside:
     def pid(self) -> int | None:
         return self._aside.pid
 
-    def ask(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
-        """``function``: of a module; it is called there. Errors: ``NotRunning`` after ``close``."""
+    def ask(
+        self, question: Callable[Concatenate[S, P], T], *args: P.args, **named: P.kwargs
+    ) -> Future[T]:
+        """``question``: a method of what is asked, or a function of a module. Errors:
+        ``NotRunning`` after ``close``."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
                 raise NotRunning("no more questions are answered")
-            self._questions.put((future, (function, args, named)))
+            self._questions.put((future, (question, args, named)))
         return future
 
     def close(self) -> None:
@@ -82,11 +88,14 @@ class AskedAside:
             future.set_exception(error)
 
 
-def _answer(line: Connection) -> None:
+def _answer(line: Connection, make: Callable[..., Any], given: tuple[object, ...]) -> None:
+    asked = None
     while True:
-        function, args, named = line.recv()
+        question, args, named = line.recv()
         try:
-            answer = ForkingPickler.dumps((function(*args, **named), None))
+            if asked is None:
+                asked = make(*given)
+            answer = ForkingPickler.dumps((question(asked, *args, **named), None))
         except Exception as error:
             error.add_note(traceback.format_exc())
             answer = ForkingPickler.dumps((None, error))

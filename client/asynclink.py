@@ -25,6 +25,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Protocol, cast
@@ -130,7 +131,7 @@ class AsyncLink:
         acks: str,
         timeout_s: float,
         epoch_of_master: EpochOfMaster,
-        pool: Pool,
+        pool: Pool | Executor,
         observer: ClientObserver | None = None,
     ) -> None:
         self._addresses = addresses
@@ -450,7 +451,7 @@ class _Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, link: AsyncLink, address: str, hello: bytes, timeout_s: float, pool: Pool
+        cls, link: AsyncLink, address: str, hello: bytes, timeout_s: float, pool: Pool | Executor
     ) -> _Connection:
         """Connected to a master. Errors: ``SlotwheelError``."""
         own = cls(link, address, hello)
@@ -469,7 +470,7 @@ class _Connection(asyncio.Protocol):
             raise
         return own
 
-    async def _connect(self, pool: Pool, host: str, port: int) -> None:
+    async def _connect(self, pool: Pool | Executor, host: str, port: int) -> None:
         """To the first address of the host that answers. Errors: ``OSError``, ``ValueError``."""
         # ``create_connection`` would look a name up in the loop's executor, which may be full.
         found = await in_pool(pool, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)

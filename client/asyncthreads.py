@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar
 
 from ..wire.pool import Pool
@@ -18,7 +19,7 @@ R = TypeVar("R")
 
 
 def in_pool(
-    pool: Pool, call: Callable[P, R], *given: P.args, **named: P.kwargs
+    pool: Pool | Executor, call: Callable[P, R], *given: P.args, **named: P.kwargs
 ) -> asyncio.Future[R]:
     """What the call returns or raises. A call that nobody awaits any more goes on to its end."""
     loop = asyncio.get_running_loop()
@@ -42,8 +43,3 @@ def in_pool(
 
     pool.submit(carry_out)
     return future
-
-
-def new_pool(threads_max: int, name: str) -> Pool:
-    """Threads for what blocks, for rooms that know of no wire."""
-    return Pool(threads_max, name)

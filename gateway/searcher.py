@@ -11,10 +11,10 @@ seen that; one that has not after a while says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..client import Client
 from ..client.groupstatus import REPLICATION, group_status
@@ -40,19 +40,21 @@ Answered = TypeVar("Answered", PendingCount, PendingPage)
 
 
 class Searcher:
-    """Belongs to one event loop. ``client``: of the group. ``rows_max``: as many rows as a question
-    may look through."""
+    """Belongs to one event loop. ``client``: of the group, which is asked on ``pool``.
+    ``rows_max``: as many rows as a question may look through."""
 
     def __init__(
         self,
         process: SearchProcess,
         client: Client,
+        pool: Executor,
         *,
         rows_max: int = ROWS_MAX,
         waiting_max: int = WAITING_MAX,
     ) -> None:
         self.process = process
         self._client = client
+        self._pool = pool
         self._rows_max = rows_max
         self._questions = Questions(waiting_max)
 
@@ -120,7 +122,7 @@ class Searcher:
     async def _committed(self) -> int | None:
         """Up to which entry the group's log is committed; None: nobody answers."""
         loop = asyncio.get_running_loop()
-        status: Awaitable[dict[str, Any]] = loop.run_in_executor(None, group_status, self._client)
+        status = loop.run_in_executor(self._pool, group_status, self._client)
         try:
             found = await asyncio.wait_for(status, _STATUS_S)
             return int(found[REPLICATION]["commit"])

@@ -20,16 +20,16 @@ from functools import partial
 import uvicorn
 import uvloop
 
+from ..aside.asked import AskedAside
 from ..audit.auditor import Auditor
 from ..audit.watch.watching import AuditSettings
 from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..client.addresses import Addresses
 from ..client.asynclink import AsyncLink
-from ..client.asyncthreads import new_pool
 from ..client.link import WireTransport
 from ..search.worker import SearchProcess
-from ..trace.chains.worker import LookupProcess
+from ..trace.chains.lookup import TraceLookup
 from ..trace.events import AUDIT_TOPIC
 from ..trace.targets import WheelTarget
 from ..wheel.errors import AddressInUse
@@ -133,8 +133,8 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         own = Client(settings.nodes[0], timeout_s=_OWN_S)
         for one in (client, own):
             undo.callback(one.close, 0.0)
-        blocking = new_pool(_LINK_THREADS, "gateway-link")
-        undo.callback(blocking.close)
+        blocking = ThreadPoolExecutor(_LINK_THREADS, thread_name_prefix="gateway-link")
+        undo.callback(blocking.shutdown, wait=False, cancel_futures=True)
         link = AsyncLink(
             Addresses(settings.nodes),
             "all",
@@ -164,9 +164,10 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         if settings.data is not None:
             process = SearchProcess(settings.data, dead_letter_topic=settings.dead_letter_topic)
             readers.callback(process.close)
-            searcher = Searcher(process, client)
+            searcher = Searcher(process, client, pool)
         if settings.store is not None:
-            lookup = LookupProcess(settings.store, settings.data, settings.dead_letter_topic)
+            directories = settings.store, settings.data, settings.dead_letter_topic
+            lookup = AskedAside("the process that looks up traces", TraceLookup, *directories)
             readers.callback(lookup.close)
         if settings.trace_retain_ms:
             assert settings.store is not None

@@ -10,10 +10,11 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from ..aside.asked import AskedAside
 from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..policy.policyset import PolicySet
-from ..trace.chains.worker import LookupProcess
+from ..trace.chains.lookup import TraceLookup
 from ..wheel.errors import Overloaded, SlotwheelError
 from .fresh import FreshAnswers
 from .gathering import Gatherer
@@ -105,7 +106,7 @@ class Services:
     letters: OneByOne
     redrives: OneByOne
     searcher: Searcher | None
-    lookup: LookupProcess | None
+    lookup: AskedAside[TraceLookup] | None
     lookup_questions: Questions
     fresh: FreshAnswers
     """For pages that many look at."""

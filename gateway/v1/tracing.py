@@ -252,7 +252,7 @@ async def ask_lookup(
             "this gateway knows of no events and no data directory",
             remedy="Start it beside a node, or with --data DIRECTORY of one",
         )
-    return await services.lookup_questions.ask(lambda: process.call(method, *args, **named))
+    return await services.lookup_questions.ask(lambda: process.ask(method, *args, **named))
 
 
 async def chain_of(services: Services, message_id: str) -> Chain:

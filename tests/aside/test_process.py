@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -41,6 +43,27 @@ def test_one_that_stands_still_is_ended_by_force(sleeping: Aside) -> None:
     assert not psutil.pid_exists(pid)
     with pytest.raises(NotRunning, match="was closed"):
         sleeping.begin()
+
+
+def test_one_that_is_closed_while_it_starts_is_ended(
+    sleeping: Aside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    closing = threading.Thread(target=sleeping.close, args=(0,))
+
+    def start(*command: Any, **more: Any) -> subprocess.Popen[bytes]:
+        closing.start()
+        started.append(popen(*command, **more))
+        return started[0]
+
+    popen = subprocess.Popen
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", start)
+        list(sleeping.messages())
+    closing.join()
+    assert started[0].poll() is not None
+    with pytest.raises(NotRunning, match="was closed"):
+        sleeping.receive()
 
 
 def test_one_that_ended_says_how_and_is_started_again() -> None:

@@ -4,7 +4,7 @@ has not seen what the master has acknowledged says so."""
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from slotwheel.search.query import Query
 from slotwheel.search.view import AnswerPoint
 from slotwheel.wheel.errors import NodeUnreachable, NotRunning, Overloaded
 
+POOL = ThreadPoolExecutor(1)
 POINT = AnswerPoint(0, 0, -1, -1, -1, 0)
 
 
@@ -60,7 +61,7 @@ class Group:
 def made(process: Process, group: Group | None = None, **limits: int) -> Searcher:
     fake_process: Any = process
     fake_client: Any = group or Group()
-    return Searcher(fake_process, fake_client, **limits)
+    return Searcher(fake_process, fake_client, POOL, **limits)
 
 
 def test_a_question_about_content_is_bounded_by_what_is_pending_in_that_time() -> None:
