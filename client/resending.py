@@ -7,7 +7,7 @@ to where everything is stored or refused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
@@ -61,6 +61,15 @@ class Resending:
         if others:
             self.under_way += count - stored
             raise errors[others[0]]
+
+    def send_in_parts(self, send: Callable[[], Sequence[tuple[Receipts, int]]]) -> None:
+        """The messages of the oldest receipts were refused together: ``send`` sends them in parts,
+        whose receipts are waited for in their place. If one part cannot be sent, others may be
+        stored."""
+        _, count = self.waiting.popleft()
+        self.under_way += count
+        self.waiting.extendleft(reversed(send()))
+        self.under_way -= count
 
     def settle_rest(self) -> None:
         """After the client is closed: count messages with a known result, ignoring errors."""

@@ -146,8 +146,7 @@ class EmbeddedSource(PositionedSource):
 
     def seek(self, positions: Mapping[SourcePartition, int]) -> None:
         for one, position in positions.items():
-            self._readers[one.topic].close()
-            self._readers[one.topic].position = position
+            self._readers[one.topic].seek(position)
         again = {one.topic for one in positions}
         self._rest = [message for message in self._rest if message.topic not in again]
 

@@ -74,9 +74,8 @@ class InFlight:
             before = dict(self._trackers)
             self._close(before)
             for partition, tracker in before.items():
-                self._trackers[partition] = PartitionTracker(partition)
+                self._trackers[partition] = PartitionTracker(partition, tracker.start)
                 if tracker.start is not None:
-                    self._trackers[partition].start = tracker.start
                     starts[partition] = tracker.start
             return starts
 
@@ -84,7 +83,7 @@ class InFlight:
         for partition in partitions:
             tracker = self._trackers.pop(partition, None)
             if tracker is not None:
-                tracker.closed = True
+                tracker.close()
         self._ready = deque(one for one in self._ready if not one.lane.closed)
 
     # In and out
@@ -187,7 +186,7 @@ class InFlight:
             for partition, position in positions.items():
                 tracker = self._trackers.get(partition)
                 if tracker is not None:
-                    tracker.committed = position
+                    tracker.commit(position)
 
     def _positions(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         found: dict[SourcePartition, int] = {}

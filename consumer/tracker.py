@@ -20,10 +20,10 @@ from .message import OutputRecord, Received, SourcePartition
 class PartitionTracker:
     """One assignment of a partition to this consumer. Not thread-safe."""
 
-    def __init__(self, partition: SourcePartition) -> None:
+    def __init__(self, partition: SourcePartition, start: int | None = None) -> None:
         self.partition = partition
         self.closed = False
-        self.start: int | None = None
+        self.start = start
         """The offset of the first message; None: there was none."""
         self.end: int | None = None
         """The position behind the last record seen; None: none was."""
@@ -108,6 +108,14 @@ class PartitionTracker:
     def position(self) -> int | None:
         """Up to where everything is finished; None: nothing was seen."""
         return next(iter(self._open), self.end)
+
+    def close(self) -> None:
+        """The partition is another member's: what is answered here changes nothing any more."""
+        self.closed = True
+
+    def commit(self, position: int) -> None:
+        """The source has stored this position."""
+        self.committed = position
 
     def passed(self, offset: int) -> bool:
         """Whether the committed position is behind ``offset``."""

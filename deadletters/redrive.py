@@ -269,12 +269,9 @@ class Sending:
             if count == 1 or not isinstance(of_note, InvalidMessage | InvalidBatch):
                 self.resending.settle()
                 return
-            self.resending.under_way += count  # if one half cannot be sent, of the other as well
             halves = part.halves()
             self._waiting.extendleft(reversed(halves))
-            self.resending.waiting.popleft()
-            self.resending.waiting.extendleft(reversed([self._ship(half) for half in halves]))
-            self.resending.under_way -= count
+            self.resending.send_in_parts(lambda: [self._ship(half) for half in halves])
 
     def _due(self, count: int) -> Int64s:
         """When the letters are due, by the node's clock: as soon as it takes them, or spread by the

@@ -80,7 +80,7 @@ class EmbeddedTopic:
         return 0
 
     def narrow(self, partition: int, position: int) -> None:
-        self._reader.position = position
+        self._reader.seek(position)
         self._blocks_max = 1 if partition == self._partition else 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -52,10 +52,10 @@ class BatchOutcome:
     """What has left is not known any more: the semantics have to ``begin`` again."""
 
     @classmethod
-    def nothing(cls, rows: int, why_not: str) -> Self:
+    def nothing(cls, rows: int, why_not: str, *, down: bool = False, stop: bool = False) -> Self:
         """No row of so many was handed to the sink."""
-        none = np.zeros(rows, np.bool_)
-        return cls(none, none.copy(), none.copy(), none.copy(), why_not=why_not)
+        no = np.zeros(rows, np.bool_)
+        return cls(no, no.copy(), no.copy(), no.copy(), why_not=why_not, down=down, stop=stop)
 
     @property
     def expired(self) -> int:
@@ -92,9 +92,7 @@ def hand_over(
     """Deliver those of ``rows`` that have not expired at ``now_ms``; returns within the limits of
     the sinks. Errors: ``SyncFailed``."""
     if int(times(rows, "due").max()) > now_ms:
-        outcome = BatchOutcome.nothing(rows.num_rows, "the clock was set back")
-        outcome.down = True
-        return outcome
+        return BatchOutcome.nothing(rows.num_rows, "the clock was set back", down=True)
     errors: list[str] = []
     until = expires_ms(rows.column("headers"))
     if until is None:

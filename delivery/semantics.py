@@ -86,13 +86,11 @@ class AtMostOnce(AtLeastOnce):
     ) -> BatchOutcome:
         del trial
         count = chunk.rows.num_rows
-        outcome = BatchOutcome.nothing(count, "")
         if not self.sink.healthy():  # asked now, for the mark does not come back
-            outcome.why_not, outcome.down = "the sink cannot be reached", True
-            return outcome
+            return BatchOutcome.nothing(count, "the sink cannot be reached", down=True)
         if not wheel.mark_first(chunk, clock()):
-            outcome.why_not, outcome.down = "no mark could be written", True
-            return outcome
+            return BatchOutcome.nothing(count, "no mark could be written", down=True)
+        outcome = BatchOutcome.nothing(count, "")
         left = np.arange(count)
         try:
             left = self._deliver_marked(chunk.rows, left, clock, outcome)

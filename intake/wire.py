@@ -169,9 +169,11 @@ class WireIntake:
             door=door,
         )
         check_free(address)
+        host, port = split_address(address, to_listen=True)
         try:
             self.server = Server(
-                *split_address(address, to_listen=True),
+                host,
+                port,
                 self._greet,
                 self,
                 who_leaves,
@@ -241,7 +243,7 @@ class WireIntake:
                 self.server.handle(session.connection, self._appended, session, outcome)
 
     def _appended(self, session: ClientSession, outcome: AppendOutcome) -> None:
-        session.connection.held = False
+        session.connection.let_go()
         if session.exchange is None:  # it was dropped
             return
         session.exchange.appended(outcome)
@@ -313,7 +315,7 @@ class WireIntake:
         exchange.read(_batch_of(frame.body), frame.metadata, frame.thrown_away)
         if len(frame.body) <= SMALL_BYTES:
             self._small[session] = exchange  # nothing more is read of it until it is appended
-            session.connection.held = True
+            session.connection.hold()
             return
         exchange.append()
         if exchange.waits:

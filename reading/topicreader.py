@@ -170,6 +170,11 @@ class TopicReader:
             if not wait():
                 return
 
+    def seek(self, position: int) -> None:
+        """Read on from there."""
+        self.close()
+        self.position = position
+
     def close(self) -> None:
         if self._segment is not None:
             self._segment.close()

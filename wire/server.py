@@ -157,7 +157,7 @@ class Connection:
         self.lost = False  # nothing can be sent
         self.counted = 0  # its bytes, as they stand in the server's sum
         self.stuck_s = 0.0  # since when a frame, or what is sent, is on its way; 0: nothing is
-        self.held = False  # the session's work of this turn will go on with it
+        self.held = False
         self.there = True  # neither closed nor handed over
         self.events = _READ
         self.began_s = time.monotonic()
@@ -165,6 +165,13 @@ class Connection:
     def resolved(self) -> None:
         """An answer may be ready. From any thread."""
         self._server.ready(self)
+
+    def hold(self) -> None:
+        """Read nothing more of it: the session's work of this turn will go on with it."""
+        self.held = True
+
+    def let_go(self) -> None:
+        self.held = False
 
     @property
     def takes(self) -> bool:
@@ -313,7 +320,7 @@ class Server:
 
     def go_on(self, connection: Connection) -> None:
         """Read on, after the work that has held it."""
-        connection.held = False
+        connection.let_go()
         self.handle(connection, self._read_on, connection)
 
     def handle(self, connection: Connection, do: Callable[..., None], *given: Any) -> None:

@@ -280,9 +280,7 @@ def _text(error: Exception) -> str:
 
 def _nothing(count: int, why: str = "") -> BatchOutcome:
     """No row of so many is answered; they come again."""
-    outcome = BatchOutcome.nothing(count, why)
-    outcome.stop = True
-    return outcome
+    return BatchOutcome.nothing(count, why, stop=True)
 
 
 class _InTransaction(Sink):
