@@ -185,7 +185,9 @@ class Auditor:
                 lane.position = position
 
     def _begin(self, group: str, place: SourcePartition, start: int, key: Any) -> _Lane:
-        self._lanes[key] = self._current[group, place] = made = _Lane(group, *place, start)
+        self._lanes[key] = self._current[group, place] = made = _Lane(
+            group=group, topic=place.topic, partition=place.partition, start=start
+        )
         return made
 
     def _note(self, tier: AuditTier, group: str, messages: Sequence[Received]) -> None:
@@ -324,7 +326,12 @@ class Auditor:
             ranges = ranges[SUMS_MAX:]
             done = not ranges and len(sums_of) < SUMS_MAX
             batch = SumBatch(
-                *(self._sender, self._next, self._interval_ms, sums_of, part, missing),
+                sender=self._sender,
+                number=self._next,
+                interval_ms=self._interval_ms,
+                sums=sums_of,
+                ranges=part,
+                missing=missing,
                 last=last and done,
             )
             self._next += 1
@@ -341,8 +348,15 @@ class Auditor:
                 lane.before = lane.position
                 if position > lane.sent:
                     lane.sent = position
-                    where = lane.group, lane.topic, lane.partition
-                    found.append(SummedRange(*where, lane.start, max(lane.start, position)))
+                    found.append(
+                        SummedRange(
+                            group=lane.group,
+                            topic=lane.topic,
+                            partition=lane.partition,
+                            start=lane.start,
+                            position=max(lane.start, position),
+                        )
+                    )
                 place = lane.group, SourcePartition(lane.topic, lane.partition)
                 if lane.sent == lane.position and self._current.get(place) is not lane:
                     del self._lanes[key]

@@ -117,8 +117,20 @@ def compare(
     for (boundary, group), side in sides.items():
         verdict, count, why = _judged(bucket_ms, side, seen_ms, limits)
         after = side.after
-        numbers = count, after.late_max_ms, side.before.count, after.count
-        found.append(Comparison(topic, bucket_ms, boundary, group, verdict, *numbers, why))
+        found.append(
+            Comparison(
+                topic,
+                bucket_ms,
+                boundary,
+                group,
+                verdict,
+                count=count,
+                late_ms=after.late_max_ms,
+                before=side.before.count,
+                after=after.count,
+                why=why,
+            )
+        )
     return found
 
 

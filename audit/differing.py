@@ -38,12 +38,14 @@ class Differing:
     def joined(self, other: Self) -> Differing:
         """With other buckets of the same boundary."""
         return Differing(
-            *(self.topic, self.boundary, self.group),
-            min(self.since_ms, other.since_ms),
-            max(self.last_ms, other.last_ms),
-            self.buckets + other.buckets,
-            self.lost + other.lost,
-            self.repeated + other.repeated,
+            topic=self.topic,
+            boundary=self.boundary,
+            group=self.group,
+            since_ms=min(self.since_ms, other.since_ms),
+            last_ms=max(self.last_ms, other.last_ms),
+            buckets=self.buckets + other.buckets,
+            lost=self.lost + other.lost,
+            repeated=self.repeated + other.repeated,
         )
 
 
@@ -51,7 +53,11 @@ def differing_of(comparisons: Iterable[Comparison]) -> list[Differing]:
     """One for each that is a fault."""
     return [
         Differing(
-            *(one.topic, one.boundary, one.group, one.bucket_ms, one.bucket_ms),
+            topic=one.topic,
+            boundary=one.boundary,
+            group=one.group,
+            since_ms=one.bucket_ms,
+            last_ms=one.bucket_ms,
             lost=one.count if one.verdict is AuditVerdict.LOST else 0,
             repeated=one.count if one.verdict is AuditVerdict.REPEATED else 0,
         )

@@ -67,8 +67,7 @@ class AuditHints:
     ) -> None:
         """As of ``AuditHint``."""
         named = None if topics is None else frozenset(topics)
-        about = frozenset(boundaries), from_ms, until_ms, named, groups, of_sums
-        made = AuditHint(text, *about)
+        made = AuditHint(text, frozenset(boundaries), from_ms, until_ms, named, groups, of_sums)
         for place, known in enumerate(self._hints):
             if known.is_like(made):
                 self._hints[place] = known.joined(made)

@@ -157,9 +157,10 @@ def add_rows(
         groups.reduced(np.maximum, late),
         groups.reduced(np.add, late),
     )
-    values = zip(*(one.tolist() for one in columns), strict=True)
-    for (name, bucket), value in zip(groups.keys, values, strict=True):
-        add_sum(sums, SumKey(tier, wheel, name, group, bucket), IdSum(*value))
+    values = zip(groups.keys, *(one.tolist() for one in columns), strict=True)
+    for (name, bucket), count, hashed, late_max_ms, all_late_ms in values:
+        found = IdSum(count=count, hash=hashed, late_max_ms=late_max_ms, late_ms=all_late_ms)
+        add_sum(sums, SumKey(tier, wheel, name, group, bucket), found)
 
 
 class BucketGroups:
@@ -267,8 +268,13 @@ def _sum(row: tuple[Any, ...], interval_ms: int) -> tuple[SumKey, IdSum]:
     if bucket % interval_ms or len(_text(hashed)) != 16:
         raise ValueError(f"no bucket or no hash: {bucket}, {hashed[:50]}")
     key = SumKey(str(tier), _text(wheel), _topic(topic), _text(group), bucket)
-    numbers = [_number(one) for one in (count, late_max_ms, late_ms, unsure)]
-    return key, IdSum(numbers[0], int(hashed, 16), *numbers[1:])
+    return key, IdSum(
+        count=_number(count),
+        hash=int(hashed, 16),
+        late_max_ms=_number(late_max_ms),
+        late_ms=_number(late_ms),
+        unsure=_number(unsure),
+    )
 
 
 def _range(row: tuple[Any, ...]) -> SummedRange:

@@ -232,20 +232,20 @@ def command(
         from ..replay.following.audit import Settings
 
         settings = Settings(
-            tuple(str(Path(path).resolve()) for path in directories),
-            max(1, span_ms(window)),
-            span_ms(grace),
-            late_ms,
-            exactly_once,
-            start_ms,
-            end_ms,
-            problems,
-            dead_letter_topic,
-            brokers or "",
-            topics,
-            str(traces.resolve()) if traces is not None else "",
-            str(Path(tables).resolve()) if tables else "",
-            kafka,
+            directories=tuple(str(Path(path).resolve()) for path in directories),
+            window_ms=max(1, span_ms(window)),
+            grace_ms=span_ms(grace),
+            late_ms=late_ms,
+            exactly_once=exactly_once,
+            start_ms=start_ms,
+            end_ms=end_ms,
+            listed_max=problems,
+            dead_letter_topic=dead_letter_topic,
+            kafka=brokers or "",
+            topics=topics,
+            traces=str(traces.resolve()) if traces is not None else "",
+            tables=str(Path(tables).resolve()) if tables else "",
+            kafka_settings=kafka,
         )
         return run_audit(settings, run_for, state, master, driver_memory, more, as_json=as_json)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)

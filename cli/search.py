@@ -125,11 +125,12 @@ def command(
     for the next page. The exit code is 1 if something could not be read.
     """
     query = Query(
-        ids,
-        topics,
-        tuple(map(as_bytes, keys)),
-        tuple((name, as_bytes(value)) for name, value in headers),
-        *(None if one is None else epoch_ms(one) for one in (start, end)),
+        ids=ids,
+        topics=topics,
+        keys=tuple(map(as_bytes, keys)),
+        headers=tuple((name, as_bytes(value)) for name, value in headers),
+        from_ms=None if start is None else epoch_ms(start),
+        to_ms=None if end is None else epoch_ms(end),
     )
     check_query(query)
     if by is not None and not count:

@@ -121,7 +121,18 @@ def command(
     ):
         for part in parts:
             messages = [
-                Message(topic, value, key, headers, partition, at, delay, None, ttl, level, route)
+                Message(
+                    topic=topic,
+                    value=value,
+                    key=key,
+                    headers=headers,
+                    partition=partition,
+                    due=at,
+                    delay=delay,
+                    ttl=ttl,
+                    level=level,
+                    route=route,
+                )
                 for value in part
             ]
             printer.put(client.send_many(messages))

@@ -153,12 +153,16 @@ def command(
             rows = lookup.anomalies(*between, clock_ms(), topic=topic, limit=limit)
             return _print_anomalies(rows, as_json)
         query = TraceQuery(
-            None,
-            None if key is None else key.encode(),
-            *(tag, topic, client, group),
-            None if kind is None else EventKind(kind),
-            failed or None,
-            *(start, end),
+            id=None,
+            key=None if key is None else key.encode(),
+            tag=tag,
+            topic=topic,
+            client=client,
+            group=group,
+            kind=None if kind is None else EventKind(kind),
+            failed=failed or None,
+            from_ms=start,
+            to_ms=end,
         )
         return _print_events(lookup.page(query, after, limit), as_json)
 

@@ -93,7 +93,16 @@ class AsyncClient:
             message = topic
         else:
             message = Message(
-                topic, value, key, headers, partition, due, delay, expires, ttl, level
+                topic=topic,
+                value=value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                due=due,
+                delay=delay,
+                expires=expires,
+                ttl=ttl,
+                level=level,
             )
         if needs_policies(message):
             return self._kept(in_pool(self._pool, self._client.store, message))

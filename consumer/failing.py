@@ -104,8 +104,15 @@ class Failing:
             (LEFT_OUT.format("headers"), b"%d" % sum(map(_nbytes, message.headers))),
         ]
         key = message.key if len(message.key or b"") <= 1000 else None
-        place = message.topic, message.partition, message.offset
-        small = Received(*place, key, None, sizes, message.timestamp_ms)
+        small = Received(
+            topic=message.topic,
+            partition=message.partition,
+            offset=message.offset,
+            key=key,
+            value=None,
+            headers=sizes,
+            timestamp_ms=message.timestamp_ms,
+        )
         found = self.letter(small, REFUSED, Cause(error))
         return OutputRecord(found.topic, None, key, found.headers)
 

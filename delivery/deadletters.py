@@ -62,7 +62,9 @@ class DeadLetters:
                 why = answers.reasons.get(int(homeless[0]), "refused")
                 log.warning(
                     "%d dead letters are kept in the data directory, as %s refuses them: %s",
-                    *(len(homeless), self.topic, why),
+                    len(homeless),
+                    self.topic,
+                    why,
                 )
             answers.fill(homeless, ask(local, letters.take(pa.array(homeless)), errors))
         answers.codes[answers.which(Answer.REFUSED)] = Answer.NOT_NOW
@@ -93,5 +95,5 @@ class DeadLetters:
 
 def _added(reason: str, topic: str, partition: int | None) -> list[Header]:
     expired = reason == EXPIRED
-    why = (EXPIRED, _EXPIRED_TEXT) if expired else (REFUSED, reason)
-    return letter_headers(DELIVERY, *why, topic.encode(), partition=partition)
+    kind, text = (EXPIRED, _EXPIRED_TEXT) if expired else (REFUSED, reason)
+    return letter_headers(DELIVERY, kind, text, topic.encode(), partition=partition)

@@ -32,7 +32,8 @@ def unusable_head(
             continue
         if version == "1.0":
             return HttpError(
-                *(400, "Transfer-Encoding in a request of HTTP/1.0"),
+                400,
+                "Transfer-Encoding in a request of HTTP/1.0",
                 remedy="Give Content-Length, or send it as HTTP/1.1",
             )
         codings = [one.strip(b" \t").lower() for one in value.split(b",")]
@@ -51,7 +52,8 @@ def unreadable(method: bytes, error: Exception) -> HttpError:
     """The answer to what the parser could not read."""
     if method == _PREFACE:
         return HttpError(
-            *(400, "a request of HTTP/2, which is not spoken here"),
+            400,
+            "a request of HTTP/2, which is not spoken here",
             limit="HTTP/1.1",
             remedy="Tell the client to speak HTTP/1.1",
         )

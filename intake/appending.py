@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..policy.deadletters import DEAD_LETTER_TOPIC
@@ -137,8 +138,8 @@ class SourceAppender:
         started = time.perf_counter()
         now_ms = self.time()
         settings = None if self._policies is None else self._policies.current
-        about = (str(source.place), config, now_ms, self._dead_topic, settings)
-        rows, dead, off = rows_of(part, *about)
+        made = partial(rows_of, part, str(source.place), config, now_ms, self._dead_topic, settings)
+        rows, dead, off = made()
         if self._door is not None:
             parts.asked = parts.asked or started
             absent = self._door.absent(rows, started - parts.asked, settled=True)
@@ -146,7 +147,7 @@ class SourceAppender:
                 return None
             parts.asked = None
             if absent:
-                rows, dead, off = rows_of(part, *about, absent)
+                rows, dead, off = made(absent)
         too_much = rows.num_rows > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
         if too_much and count > 1:
             parts.left[-1:] = [part.part(count // 2), part.part(0, count // 2)]

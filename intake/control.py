@@ -158,13 +158,25 @@ def _failed(
         policy = find_policy(settings.policies, _text(RETRY, control[RETRY]))
     if BURY in control or policy is None:
         dead_topic = (policy and policy.dead_letters) or dead_topic
-        at = (group, error, None, dead_topic)
-        found = buried(kept, deadletters.BURIED, *at, stage=deadletters.INTAKE, source=source)
+        found = buried(
+            kept,
+            deadletters.BURIED,
+            group,
+            error,
+            origin=None,
+            dead_topic=dead_topic,
+            stage=deadletters.INTAKE,
+            source=source,
+        )
     else:
         found = failed(
             kept,
             policy,
-            *(group, error, None, now_ms, random.random()),
+            group=group,
+            error=error,
+            origin=None,
+            now_ms=now_ms,
+            chance=random.random(),
             dead_topic=dead_topic,
             stage=deadletters.INTAKE,
             source=source,

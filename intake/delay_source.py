@@ -38,7 +38,14 @@ class DelaySource:
     def state(self, wheel: WheelPort) -> SourceState:
         known = not self.problem and self.end is not None
         lag = max(0, (self.end or 0) - self.next_offset(wheel)) if known else None
-        return SourceState(*self.place, self.topic_id, self.position(wheel), lag, self.problem)
+        return SourceState(
+            topic=self.place.topic,
+            partition=self.place.partition,
+            topic_id=self.topic_id,
+            position=self.position(wheel),
+            lag=lag,
+            problem=self.problem,
+        )
 
 
 @dataclass(frozen=True, slots=True)

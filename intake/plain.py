@@ -225,13 +225,12 @@ class PlainIntake:
                     one.give(None)
                 elif count == 1 and one.key is None:
                     head = Kind.ANSWER, 0, 0, STORED_ONE.size
-                    receipt = 0, 1, one.number, base + at, created_ms
-                    one.give(_ONE.pack(*head, *receipt, checks[at]))
+                    one.give(_ONE.pack(*head, 0, 1, one.number, base + at, created_ms, checks[at]))
                 else:
                     shift_ms = None if one.key is None else _shift_ms(one.key, answer.sequence)
                     mine = np.array(checks[at : at + count], np.uint32)
-                    stored = (one.number, base + at, created_ms, mine, shift_ms)
-                    one.give(encode_answer(encode_stored(*stored)))
+                    stored = encode_stored(one.number, base + at, created_ms, mine, shift_ms)
+                    one.give(encode_answer(stored))
                 at += count
             seconds = time.perf_counter() - _request(batches[0]).began_s
             self._events.appended(at, nbytes, seconds)

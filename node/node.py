@@ -233,7 +233,7 @@ class Node:
         wheel = self.wheel
         assert isinstance(wheel, PeerWheel), "a group has a wheel among peers"
         self._peers = peers = PeerNode(
-            *(group, wheel, self._clock, self.events), self._start_master, self._on_fatal
+            group, wheel, self._clock, self.events, self._start_master, self._on_fatal
         )
         self._threads.loop("roles", peers.turn)
         self._damage.heal = Healing(wheel, peers.driver, group.others).turn

@@ -23,7 +23,7 @@ from ..wheel.backoff import Backoff
 from ..wheel.errors import SyncFailed
 from .duty import Duty
 
-ERROR_WAIT_S = (0.05, 5.0)
+ERROR_WAIT_S, ERROR_WAIT_MAX_S = 0.05, 5.0
 SILENT_MAX_S = 300.0
 """A thread without a turn for so long, s, is reported as unhealthy. A spill into thousands of files
 on a slow disk takes a minute, and so does a chunk for a sink that uses up every limit."""
@@ -51,7 +51,7 @@ class Loop:
         self._alarm = alarm
         self._on_fatal = on_fatal
         self._fatal = fatal
-        self._backoff = Backoff(*ERROR_WAIT_S)
+        self._backoff = Backoff(ERROR_WAIT_S, ERROR_WAIT_MAX_S)
         self._turned_s = time.monotonic()
         self.duty = Duty(name)
 

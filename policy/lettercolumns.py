@@ -69,11 +69,17 @@ def sink_letters(flat: pa.Array, starts: Int64s, ends: Int64s, rows: Int64s) -> 
     first[old] = reason_at[old]
     partition_at[old & ~asked] = -1
     found = np.flatnonzero(wanted & (old | (staged & (reason_at >= 0) & (topic_at >= 0))))
-    at = (
-        pa.array(places[found], mask=places[found] < 0)
-        for places in (reason_at, topic_at, partition_at)
+
+    def value_at(places: Int64s) -> pa.Array:
+        return values.take(pa.array(places[found], mask=places[found] < 0))
+
+    return SinkLetters(
+        rows=found,
+        first=first[found],
+        reason=value_at(reason_at),
+        topic=value_at(topic_at),
+        partition=value_at(partition_at),
     )
-    return SinkLetters(found, first[found], *(values.take(places) for places in at))
 
 
 def _named(names: pa.Array, name: str) -> Mask:

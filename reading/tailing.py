@@ -79,7 +79,10 @@ class EmbeddedTail:
             time.sleep(min(_LOOK_EVERY_S, left_s))
         first = self._reader.position - batch.num_rows
         rows = zip(batch.column("value").to_pylist(), times(batch, "due").tolist(), strict=True)
-        return [TailRecord(0, first + at + 1, *row) for at, row in enumerate(rows)]
+        return [
+            TailRecord(0, next_position, value, due)
+            for next_position, (value, due) in enumerate(rows, first + 1)
+        ]
 
     def lag(self) -> int:
         _, end = extent(self._files, self._topic) or (0, 0)

@@ -179,7 +179,9 @@ def lost_messages(judged: DataFrame) -> DataFrame:
     return rows.select(
         f.lit(CONSERVATION).alias("validator"),
         f.concat(f.lit(f"{LOST}, "), f.col("boundary"), of).alias("kind"),
-        *("id", "offset", "due_ms"),
+        "id",
+        "offset",
+        "due_ms",
         f.lit("").alias("file"),
         f.lit(-1).cast("long").alias("position"),
         text.alias("text"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from ..reading.files import SLOT, TOPIC, Layout
@@ -248,18 +248,21 @@ class Conclusion:
         ]
 
     def inputs(self) -> list[Input]:
-        kinds: dict[str, list[int]] = {}
+        kinds: dict[str, Input] = {}
         files = {file.number: file for file in self.layout.files}
         for summary in self.summaries:
             file = files.get(summary.number)
             name = "Kafka" if file is None else file.kind
             if file is not None and file.archived:
                 name = f"archived {name}"
-            sums = kinds.setdefault(name, [0, 0, 0])
-            sums[0] += 1
-            sums[1] += file.nbytes if file is not None else 0
-            sums[2] += summary.rows
-        return [Input(name, *sums) for name, sums in sorted(kinds.items())]
+            known = kinds.get(name) or Input(name, files=0, nbytes=0, rows=0)
+            kinds[name] = replace(
+                known,
+                files=known.files + 1,
+                nbytes=known.nbytes + (0 if file is None else file.nbytes),
+                rows=known.rows + summary.rows,
+            )
+        return [kinds[name] for name in sorted(kinds)]
 
     def notes(self) -> list[str]:
         names = {file.number: file.name for file in self.layout.files}

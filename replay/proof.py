@@ -132,32 +132,32 @@ class _Proof:
         tallies = validators.tallies(judged, interval)
         by_topic, by_bucket = _counts(tallies, context, late=self._options.late_ms is not None)
         verdict = Verdict(
-            conclusion.reasons(),
-            conclusion.open_points(),
-            conclusion.counts(),
-            by_kind,
-            listed,
-            len(listed) < sum(by_kind.values()),
-            lateness,
-            conclusion.agreement(),
-            conclusion.inputs(),
-            interval,
-            conclusion.notes() + (kafka.notes if kafka is not None else []),
-            time.monotonic() - self._began,
-            {
+            reasons=conclusion.reasons(),
+            open_points=conclusion.open_points(),
+            counts=conclusion.counts(),
+            problem_counts=by_kind,
+            problems=listed,
+            truncated=len(listed) < sum(by_kind.values()),
+            lateness=lateness,
+            agreement=conclusion.agreement(),
+            inputs=conclusion.inputs(),
+            interval_ms=interval,
+            notes=conclusion.notes() + (kafka.notes if kafka is not None else []),
+            seconds=time.monotonic() - self._began,
+            options={
                 "exactly_once": self._options.exactly_once,
                 "late_ms": self._options.late_ms,
                 "start_ms": self._options.start_ms,
                 "end_ms": self._options.end_ms,
                 "problems_max": self._options.problems_max,
             },
-            {
+            versions={
                 "python": platform.python_version(),
                 "pyspark": pyspark.__version__,
                 "pyarrow": pa.__version__,
             },
-            by_topic,
-            by_bucket,
+            by_topic=by_topic,
+            by_bucket=by_bucket,
         )
         if tables:
             self._progress("writing the tables")

@@ -255,7 +255,8 @@ class DirectoryWatch:
             why = not_its_own(stored, segments)
             # Segments are dropped behind the commit that makes them needless.
             if why is not None and self._opened().generation() == self._generation:
-                problems.append(Problem(INTEGRITY, *why, file=STATE_DIRECTORY))
+                kind, text = why
+                problems.append(Problem(INTEGRITY, kind, text, file=STATE_DIRECTORY))
             self._is_own = why is None
         return problems
 

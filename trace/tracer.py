@@ -61,8 +61,8 @@ class Tracer(Recorder):
 
     def committed(self, group: str, positions: Mapping[SourcePartition, int]) -> None:
         records = [
-            TracedRecord(*partition, position, None, (), 0.0)
-            for partition, position in positions.items()
+            TracedRecord(place.topic, place.partition, position, None, (), received_s=0.0)
+            for place, position in positions.items()
         ]
         self.note_records(EventKind.COMMITTED, group, records)
 

@@ -242,8 +242,14 @@ class TracedKafkaPythonConsumer(_TracedConsumer):
         return record
 
     def _seen(self, record: Any, began_s: float) -> TracedRecord:
-        place = record.topic, record.partition, record.offset
-        return TracedRecord(*place, record.key, record.headers, began_s)
+        return TracedRecord(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            headers=record.headers,
+            received_s=began_s,
+        )
 
 
 class TracedConfluentConsumer(_TracedConsumer):
@@ -265,8 +271,14 @@ class TracedConfluentConsumer(_TracedConsumer):
         return found
 
     def _seen(self, record: Any, began_s: float) -> TracedRecord:
-        place = record.topic(), record.partition(), record.offset()
-        return TracedRecord(*place, record.key(), headers_of(record), began_s)
+        return TracedRecord(
+            topic=record.topic(),
+            partition=record.partition(),
+            offset=record.offset(),
+            key=record.key(),
+            headers=headers_of(record),
+            received_s=began_s,
+        )
 
 
 def traced_producer(producer: Any, tracer: Recorder) -> Any:

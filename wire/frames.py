@@ -235,7 +235,8 @@ class FrameReader:
             if len(self._missing):
                 return None
             # Arrow's own view has signed bytes, of which some equal no byte of others.
-            frame = Frame(*self._head, memoryview(self._body).cast("B"))
+            kind, metadata = self._head
+            frame = Frame(kind, metadata, memoryview(self._body).cast("B"))
             self._body, self._missing = None, _NOWHERE  # either would keep it in memory
             return frame
         if self._too_large is not None:

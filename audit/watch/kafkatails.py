@@ -37,7 +37,9 @@ class KafkaTails:
         """Topics of which nobody knows what was deleted before it was read."""
         self._looked_s = 0.0
         self._consumer = open_looking(
-            *(bootstrap, "slotwheel-audit", settings),
+            bootstrap,
+            "slotwheel-audit",
+            settings,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=50,
             max_poll_records=5_000,
@@ -82,9 +84,17 @@ class KafkaTails:
                 batch = to_batch(part.topic, records)
                 if part.topic in self._whole:
                     none = np.zeros(len(records), np.int64)
-                    content = batch.column("headers"), batch.column("value")
-                    at = none, none, none, none, none
-                    yield TopicRows(part.topic, part.partition, *at, *content)
+                    yield TopicRows(
+                        topic=part.topic,
+                        partition=part.partition,
+                        position=none,
+                        due=none,
+                        offset=none,
+                        created=none,
+                        delivered=none,
+                        headers=batch.column("headers"),
+                        value=batch.column("value"),
+                    )
                 else:
                     yield from from_records(batch, self._wheel)
                 self._places[part] = records[-1].offset + 1

@@ -72,11 +72,17 @@ class EmbeddedTails:
                     yield Problem(event.validator, event.kind, event.text, file=topic)
 
     def _rows(self, topic: str, rows: pa.RecordBatch) -> TopicRows:
-        position, due, offset, created, delivered = (
-            times(rows, name) for name in ("position", "due", "offset", "created", "delivered")
+        return TopicRows(
+            topic=topic,
+            partition=0,
+            position=times(rows, "position"),
+            due=times(rows, "due"),
+            offset=times(rows, "offset"),
+            created=times(rows, "created"),
+            delivered=times(rows, "delivered"),
+            headers=rows.column("headers"),
+            value=rows.column("value"),
         )
-        content = rows.column("headers"), rows.column("value")
-        return TopicRows(topic, 0, position, due, offset, created, delivered, *content)
 
     def _first(self, topic: str) -> TopicAt | None:
         """The first block from the time on; the end if there is none. None: there is no topic."""

@@ -152,7 +152,7 @@ class AuditWatch:
         ahead_ms = settings.ahead_ms
         begin_ms = now_ms + (LEAD_S + 1) * TICK_MS
         self._ledger = AuditLedger(
-            *(wheel, limits, begin_ms), ahead_ms=ahead_ms, left_out=OWN_TOPICS | {settings.topic}
+            wheel, limits, begin_ms, ahead_ms=ahead_ms, left_out=OWN_TOPICS | {settings.topic}
         )
         self._accepted.begin(self._ledger.from_ms)
         self._begun_ms = now_ms - TICK_MS
@@ -182,9 +182,15 @@ class AuditWatch:
         now_ms = _now_ms()
         ledger = self._ledger
         cells = ledger.report(now_ms, self._whole_ms)
-        refused, closed = dict(ledger.refused), dict(ledger.closed)
-        about = refused, closed, problem, ledger.differing
-        return AuditReport(self._whole_ms, ledger.from_ms, cells, *about)
+        return AuditReport(
+            at_ms=self._whole_ms,
+            from_ms=ledger.from_ms,
+            cells=cells,
+            refused=dict(ledger.refused),
+            closed=dict(ledger.closed),
+            problem=problem,
+            differing=ledger.differing,
+        )
 
     def _read(self, now_ms: int) -> None:
         ledger, marks = self._ledger, self._marks

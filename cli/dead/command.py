@@ -300,8 +300,12 @@ def redrive_command(
     sent once, however often this is run and by whatever filters: what was sent stands in the topic
     TOPIC-redriven."""
     order = RedriveOrder(
-        *(to_topic, rate, create_topics, despite_deleted_notes),
-        *(address, timeout.total_seconds()),
+        to_topic=to_topic,
+        rate=rate,
+        create_topics=create_topics,
+        despite_deleted_notes=despite_deleted_notes,
+        address=address,
+        timeout_s=timeout.total_seconds(),
     )
     order.check(options["topic"])
     asked = Asked(order, dry_run, yes, as_json)

@@ -46,8 +46,8 @@ def redrive(
 ) -> int:
     """Redrive ``letters`` of ``topic``. Returns the exit code. Errors: those of the node, of Kafka
     and of the disk."""
-    given = (asked.order, source, topic, opened, redriven)
-    with RedriveCourse(*given, dry_run=asked.dry_run) as course:
+    dry_run = asked.dry_run
+    with RedriveCourse(asked.order, source, topic, opened, redriven, dry_run=dry_run) as course:
         course.count(letters)
         _show(course)
         if asked.dry_run or not course.counts.letters:

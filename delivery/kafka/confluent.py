@@ -186,8 +186,9 @@ class ConfluentSink(KafkaSink):
         for topic, answer in answers.items():
             if isinstance(answer, list):
                 leaderless = sum(one.leader is None or one.leader.id < 0 for one in answer)
-                of_topic = (len(answer), leaderless, configs.get(topic, {}))
-                found[topic] = TopicInfo.described(*of_topic, compressed=compressed)
+                found[topic] = TopicInfo.described(
+                    len(answer), leaderless, configs.get(topic, {}), compressed=compressed
+                )
             else:
                 found[topic] = answer
         return found

@@ -118,8 +118,9 @@ class KafkaPythonSink(KafkaSink):
             else:
                 partitions = described[topic]["partitions"]
                 leaderless = sum(one["leader_id"] < 0 for one in partitions)
-                of_topic = (len(partitions), leaderless, configs.get(topic, {}))
-                found[topic] = TopicInfo.described(*of_topic, compressed=compressed)
+                found[topic] = TopicInfo.described(
+                    len(partitions), leaderless, configs.get(topic, {}), compressed=compressed
+                )
         return found
 
     def _unreachable(self, error: Exception) -> Unreachable:

@@ -118,7 +118,7 @@ def _sealed(plain: socket.socket, host: str, config: Mapping[str, Any]) -> socke
     if config.get("ssl_certfile"):
         password = config.get("ssl_password") or ""
         context.load_cert_chain(config["ssl_certfile"], config.get("ssl_keyfile"), password)
-    there = plain.getpeername()[:2]
+    ip, port = plain.getpeername()[:2]
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
@@ -127,7 +127,7 @@ def _sealed(plain: socket.socket, host: str, config: Mapping[str, Any]) -> socke
         ) from None
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
         # A broker without TLS closes; so does a proxy whose broker is away, which says nothing.
-        if _speaks_plain(*there):
+        if _speaks_plain(ip, port):
             raise _Stopped("it does not speak TLS there. Check security.protocol") from None
         raise _NobodyThere("it closed the connection before TLS had begun") from None
     except ssl.SSLError as error:

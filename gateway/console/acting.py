@@ -113,7 +113,8 @@ def action_endpoint(
 
 def more_by_now(found: int, shown: int) -> HttpError:
     return HttpError(
-        *(409, "there are more by now, and nothing was done"),
+        409,
+        "there are more by now, and nothing was done",
         got=found,
         limit=shown,
         remedy="Look at the number again",

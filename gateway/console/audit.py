@@ -137,7 +137,9 @@ def _line(
     of_bucket = {one.bucket_ms: one.verdict for one in same}
     begin_ms = newest_ms - (STRIP - 1) * interval_ms
     return AuditLine(
-        *(first.topic, first.boundary, first.group),
+        topic=first.topic,
+        boundary=first.boundary,
+        group=first.group,
         verdict=min((one.verdict for one in same), key=_RANK.__getitem__),
         buckets=_verdicts(same),
         since_ms=since_ms,
@@ -148,10 +150,17 @@ def _line(
 
 
 def _reason(same: list[Comparison]) -> AuditReason:
-    one = same[0]
-    first_ms, late_ms = min(each.bucket_ms for each in same), max(each.late_ms for each in same)
-    about = one.verdict, one.topic, one.boundary, one.group, one.why
-    return AuditReason(*about, len(same), first_ms, late_ms)
+    first = same[0]
+    return AuditReason(
+        verdict=first.verdict,
+        topic=first.topic,
+        boundary=first.boundary,
+        group=first.group,
+        why=first.why,
+        buckets=len(same),
+        first_ms=min(one.bucket_ms for one in same),
+        late_ms=max(one.late_ms for one in same),
+    )
 
 
 async def audit(call: RouteCall[AuditForm, None]) -> Reply:

@@ -152,9 +152,7 @@ async def confirm(call: RouteCall[RedriveForm, Any], problem: HttpError | None =
     key = ("redrive", action)
     parts = {"form": PagePart("dead/confirm.html", key, count, more=more)}
     status = 200 if problem is None else problem.status
-    return await page(
-        *(call, "dead", "dead_redrive.html", parts, status), form=form, problem=problem
-    )
+    return await page(call, "dead", "dead_redrive.html", parts, status, form=form, problem=problem)
 
 
 async def redrive(call: RouteCall[RedriveForm, CountedBody]) -> Reply:

@@ -123,7 +123,8 @@ async def _part(
             late = answer is None and patience is not None
             if answer is None and not late:
                 raise HttpError(
-                    *(503, "there is no answer yet"),
+                    503,
+                    "there is no answer yet",
                     limit=f"{wait_s:g} s",
                     remedy="Load the page again in a moment",
                 )

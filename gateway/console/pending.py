@@ -125,7 +125,8 @@ async def confirm(call: RouteCall[PendingForm, Any], problem: HttpError | None =
     query = form.query()
     if query.is_empty:
         raise HttpError(
-            *(422, "every pending message would be cancelled"),
+            422,
+            "every pending message would be cancelled",
             got="no condition",
             limit="at least one; the due time 0 or later is one that all fulfil",
         )
@@ -133,7 +134,7 @@ async def confirm(call: RouteCall[PendingForm, Any], problem: HttpError | None =
     parts = {"form": count_part(services, query, "pending/confirm.html", more)}
     status = 200 if problem is None else problem.status
     return await page(
-        *(call, "pending", "pending_cancel.html", parts, status), form=form, problem=problem
+        call, "pending", "pending_cancel.html", parts, status, form=form, problem=problem
     )
 
 

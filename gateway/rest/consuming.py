@@ -124,7 +124,7 @@ class Consuming:
         """``GET …/assignments``."""
         kind = answer_type(request.scope)
         found = await self._with_instance(request, lambda instance: instance.holdings.partitions)
-        names = [TopicPartitionName(*one) for one in found]
+        names = [TopicPartitionName(one.topic, one.partition) for one in found]
         return Reply(200, msgspec.json.encode(TopicPartitions(names)), kind)
 
     # Positions
@@ -184,7 +184,9 @@ class Consuming:
         def committed(instance: ConsumerInstance) -> list[OffsetOf]:
             wanted = instance.holdings.partitions if given is None else self._checked(given)
             found = instance.positions_of(wanted) if wanted else {}
-            return [OffsetOf(*one, found[one]) for one in wanted if one in found]
+            return [
+                OffsetOf(one.topic, one.partition, found[one]) for one in wanted if one in found
+            ]
 
         found = await self._with_instance(request, committed)
         return Reply(200, msgspec.json.encode(OffsetsOf(found)), kind)

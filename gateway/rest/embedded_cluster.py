@@ -44,7 +44,8 @@ class EmbeddedCluster(Cluster):
     def extents(
         self, partitions: Collection[SourcePartition]
     ) -> dict[SourcePartition, PartitionExtent]:
-        return {one: PartitionExtent(*(self._extent(one.topic) or (0, 0))) for one in partitions}
+        found = {one: self._extent(one.topic) or (0, 0) for one in partitions}
+        return {one: PartitionExtent(first, end) for one, (first, end) in found.items()}
 
     def _extent(self, topic: str) -> tuple[int, int] | None:
         with closing(OsFiles(self._root)) as files:

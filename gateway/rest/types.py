@@ -42,16 +42,16 @@ class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, g
         at_once = self.due_ms is None and self.delay_ms is None and self.level is None
         delay_ms = 0 if at_once else self.delay_ms
         return Message(
-            topic,
-            value,
-            key,
-            [(one.name, one.value) for one in self.headers],
-            self.partition if partition is None else partition,
-            self.due_ms,
-            None if delay_ms is None else timedelta(milliseconds=delay_ms),
-            self.expires_ms,
-            None if self.ttl_ms is None else timedelta(milliseconds=self.ttl_ms),
-            self.level,
+            topic=topic,
+            value=value,
+            key=key,
+            headers=[(one.name, one.value) for one in self.headers],
+            partition=self.partition if partition is None else partition,
+            due=self.due_ms,
+            delay=None if delay_ms is None else timedelta(milliseconds=delay_ms),
+            expires=self.expires_ms,
+            ttl=None if self.ttl_ms is None else timedelta(milliseconds=self.ttl_ms),
+            level=self.level,
         )
 
     def content(self) -> tuple[Content, Content]:

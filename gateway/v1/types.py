@@ -71,8 +71,17 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         if due is not None and delay is not None:
             raise _both("due_ms", "delay_ms")
         return Message(
-            *(self.topic, value, key, headers, self.partition, due, delay, expires, ttl),
-            *(self.level, self.route),
+            topic=self.topic,
+            value=value,
+            key=key,
+            headers=headers,
+            partition=self.partition,
+            due=due,
+            delay=delay,
+            expires=expires,
+            ttl=ttl,
+            level=self.level,
+            route=self.route,
         )
 
 

@@ -40,7 +40,9 @@ class KafkaTail:
         self._positions = dict(positions)
         self._looked_s = float("-inf")
         self._consumer = open_looking(
-            *(bootstrap, "slotwheel-tail", settings),
+            bootstrap,
+            "slotwheel-tail",
+            settings,
             auto_offset_reset="earliest",
             max_poll_records=_POLL_RECORDS,
             fetch_max_bytes=_FETCH_BYTES,

@@ -46,7 +46,9 @@ class KafkaTopic:
         self._bootstrap = bootstrap
         self._settings = settings
         self._consumer = open_looking(
-            *(bootstrap, "slotwheel-consume", settings),
+            bootstrap,
+            "slotwheel-consume",
+            settings,
             auto_offset_reset="none",
             max_poll_records=_ROWS_MAX,
             bootstrap_timeout_ms=_CALL_MS,

@@ -108,15 +108,15 @@ def parse(options: Mapping[str, str], views: tuple[str, ...] = tuple(SCHEMAS)) -
         for name in ("slots", "journal", "archive", "topics")
     }
     return SourceOptions(
-        listed(options),
-        FileFilter(**kinds, start_ms=start_ms, end_ms=end_ms),
-        frozenset(_several(options, "topic")),
-        options.get("peer", ""),
-        columns,
-        view,
-        starting,
-        int(max_bytes),
-        options.get("dead_letter_topic", DEAD_LETTER_TOPIC),
+        paths=listed(options),
+        wanted=FileFilter(**kinds, start_ms=start_ms, end_ms=end_ms),
+        topic=frozenset(_several(options, "topic")),
+        peer=options.get("peer", ""),
+        columns=columns,
+        view=view,
+        starting=starting,
+        max_bytes=int(max_bytes),
+        dead_letter_topic=options.get("dead_letter_topic", DEAD_LETTER_TOPIC),
     )
 
 
@@ -140,7 +140,8 @@ def parse_trace(options: Mapping[str, str]) -> TraceOptions:
     for column in columns:
         if column not in EVENTS.names:
             raise _wrong("columns", column, f"the columns are {', '.join(EVENTS.names)}")
-    return TraceOptions(options[TRACE], columns, *_times(options))
+    start_ms, end_ms = _times(options)
+    return TraceOptions(options[TRACE], columns, start_ms, end_ms)
 
 
 def schema_of(chosen: SourceOptions) -> pa.Schema:

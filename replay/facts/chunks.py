@@ -127,7 +127,9 @@ class OrderTracker:
     topics without partitions."""
 
     def __init__(self, source: str, number: int, file: str, *, embedded: bool) -> None:
-        self._log = source, number, file
+        self._source = source
+        self._number = number
+        self._file = file
         self._embedded = embedded
         self._open: dict[tuple[int, int], OrderChunk] = {}
 
@@ -149,7 +151,16 @@ class OrderTracker:
                 if len(self._open) >= _OPEN_MAX:
                     yield from self.close()
                 name, first = names.get(topic, f"{topic:08x}"), int(keys[0, 2])
-                chunk = OrderChunk(*self._log, topic, name, partition, first, first)
+                chunk = OrderChunk(
+                    source=self._source,
+                    number=self._number,
+                    file=self._file,
+                    crc=topic,
+                    topic=name,
+                    partition=partition,
+                    first=first,
+                    last=first,
+                )
                 self._open[topic, partition] = chunk
             facts["flags"][rows[chunk.add(keys)]] |= OUT_OF_ORDER
 

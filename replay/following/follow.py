@@ -138,8 +138,9 @@ def _check_sources(audit: Audit) -> None:
     settings = audit.settings
     if not settings.kafka:
         return
-    about = settings.topics, settings.dead_letter_topic, settings.kafka_settings
-    topics = KafkaTopics(settings.kafka, *about)
+    topics = KafkaTopics(
+        settings.kafka, settings.topics, settings.dead_letter_topic, settings.kafka_settings
+    )
     with suppress(KafkaUnreachable):  # Spark has time limits of its own
         sources = topics.sources()
         try:

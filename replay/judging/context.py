@@ -186,22 +186,24 @@ def make_context(
     upto = max(0, *(view.proven for view in peers), *(seen.next_offset for seen in journals))
     known = [view.marks for view in peers if view.marks is not None]
     return Context(
-        terms,
-        options,
-        peers,
-        max(known, key=progress, default=None),
-        layout.made_ms,
-        topics,
-        _damaged_topics(layout, by_number, older),
-        any(peer.is_replica for peer in layout.peers),
-        frozenset(summary.number for summary in by_number.values() if summary.is_strange),
-        reach(layout, by_number, kafka_topics),
-        behind(chunks),
-        as_ranges(unread(journals, upto)),
-        {file.number: file.name for file in layout.of(SLOT)},
-        older,
-        _log_end(journals, upto, group),
-        [problem for seen in journals for problem in seen.problems],
+        terms=terms,
+        options=options,
+        peers=peers,
+        marks=max(known, key=progress, default=None),
+        made_ms=layout.made_ms,
+        topics=topics,
+        damaged_topics=_damaged_topics(layout, by_number, older),
+        is_group=any(peer.is_replica for peer in layout.peers),
+        strange_files=frozenset(
+            summary.number for summary in by_number.values() if summary.is_strange
+        ),
+        reach=reach(layout, by_number, kafka_topics),
+        behind=behind(chunks),
+        unread=as_ranges(unread(journals, upto)),
+        slot_files={file.number: file.name for file in layout.of(SLOT)},
+        older=older,
+        log_end=_log_end(journals, upto, group),
+        problems=[problem for seen in journals for problem in seen.problems],
     )
 
 

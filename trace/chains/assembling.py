@@ -115,9 +115,16 @@ def _of_event(row: Mapping[str, Any]) -> ChainStep:
 
 
 def _message(fate: MessageFate, comes_from: str | None, topic: str | None) -> ChainMessage:
-    topic = fate.topic if topic is None else topic
-    times = fate.due_ms, fate.created_ms, fate.left_ms
-    return ChainMessage(fate.id, comes_from, topic, fate.state, fate.why, *times)
+    return ChainMessage(
+        id=fate.id,
+        comes_from=comes_from,
+        topic=fate.topic if topic is None else topic,
+        state=fate.state,
+        why=fate.why,
+        due_ms=fate.due_ms,
+        created_ms=fate.created_ms,
+        left_ms=fate.left_ms,
+    )
 
 
 def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainStep]:
@@ -133,7 +140,10 @@ def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainSt
             kind = _ENDS[MessageState(one.state)]
             failed = kind in (StepKind.EXPIRED, StepKind.DEAD)
             yield ChainStep(
-                *(kind, Tier.WHEEL, one.left_ms, one.id),
+                kind=kind,
+                tier=Tier.WHEEL,
+                at_ms=one.left_ms,
+                id=one.id,
                 failed=failed,
                 why=one.why,
                 topic=one.topic,

@@ -104,7 +104,7 @@ class TraceReader:
         begun = None if after is None else after.at_ms
         for block in blocks:
             if found.are_complete_before(block.first_at):
-                return TracePage(*found.page(), looked, tuple(problems))
+                break
             # Where it ends must lie behind where it began, or the next page were this one again.
             ahead = begun is None or block.first_at > begun
             if looked >= rows_max and ahead:
@@ -118,7 +118,8 @@ class TraceReader:
                 found.add(rows)
             if begun is None:
                 begun = block.first_at
-        return TracePage(*found.page(), looked, tuple(problems))
+        events, last = found.page()
+        return TracePage(events, last, looked, tuple(problems))
 
     def batches(
         self,
