@@ -8,12 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 
 import pytest
 
 from slotwheel import Received
-from slotwheel.aside.process import Aside
 from slotwheel.consumer.process import HandlerFailed, HandlerProcess
 from slotwheel.consumer.running import ProcessWorker, run
 from support import handlers
@@ -102,23 +100,3 @@ def test_a_process_that_stands_still_is_killed_also_before_it_has_its_message(
     guard.cancel()
     assert watch.seconds < 5
     process.call(message(2), 5)
-
-
-def test_a_process_that_is_killed_for_good_while_it_starts_handles_nothing(
-    process: HandlerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As when a consumer's ``run`` ends: another member gets the message."""
-    start, killers = Aside._start, list[threading.Thread]()
-
-    def start_and_kill(aside: Aside) -> Connection:
-        line = start(aside)
-        killers.append(threading.Thread(target=process.kill))
-        killers[0].start()  # it waits until the process is known
-        return line
-
-    monkeypatch.setattr(Aside, "_start", start_and_kill)
-    with pytest.raises(HandlerFailed, match="process"):
-        process.call(message(0), 5)
-    killers[0].join(60)
-    with pytest.raises(HandlerFailed, match="closed"):
-        process.call(message(0), 5)
