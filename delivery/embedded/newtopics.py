@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 FEW = 32
 """A batch with no more new topics than these does not wait for them."""
-WAIT_S = 1.5
+WAIT_S = 5.0
 """A batch waits no longer, s, for its topics to be made; then the rest is made with their rows."""
 
 

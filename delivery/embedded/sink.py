@@ -32,7 +32,7 @@ from ...wheel.slots.handles import HandleCache
 from ..sink import Answer, Answers, Sink, split_by_topic
 from .newtopics import NewTopics
 from .topicdamage import damaged_segments
-from .topicfile import TOPICS_DIRECTORY
+from .topicfile import TOPIC_SCHEMA, TOPICS_DIRECTORY
 from .topiclog import PendingAppend, TopicEnd, TopicWriter, segments
 
 SEGMENT_BYTES = 64 * MIB
@@ -152,14 +152,24 @@ class EmbeddedSink(Sink):
         delivered_ms = self._clock()
         if len(topics) > 1:  # once for all of them: a call a topic would cost more than its write
             rows = rows.take(pa.array(np.concatenate(parts)))
-        columns = self._columns(rows, delivered_ms)
-        start = 0
-        for topic, part in zip(topics, parts, strict=True):
-            mine = [column.slice(start, len(part)) for column in columns]
-            start += len(part)
+        ends: dict[str, TopicEnd | None] = {}
+        for topic in topics:
             try:
-                end = self._end_of(topic)
-                appends.append(self._writer.write_block(topic, end, mine, delivered_ms))
+                ends[topic] = self._end_of(topic)
+            except _TOPIC_ERRORS as error:
+                failures[topic] = str(error)
+        positions = [end.block.next_position if (end := ends.get(one)) else 0 for one in topics]
+        counts = np.array([len(part) for part in parts])
+        starts = np.cumsum(counts) - counts
+        numbers = np.arange(rows.num_rows) + np.repeat(np.array(positions) - starts, counts)
+        blocks = self._blocks(rows, numbers, delivered_ms)
+        for topic, start, count in zip(topics, starts.tolist(), counts.tolist(), strict=True):
+            if topic in failures:
+                continue
+            block = blocks.slice(start, count)
+            try:
+                append = self._writer.write_block(topic, ends[topic], block, delivered_ms)
+                appends.append(append)
             except _TOPIC_ERRORS as error:
                 failures[topic] = str(error)
         many = len(appends) > SYNCED_ONE_BY_ONE
@@ -208,11 +218,13 @@ class EmbeddedSink(Sink):
         )
         return [a for a, why in zip(appends, found, strict=True) if why is None]
 
-    def _columns(self, rows: pa.RecordBatch, delivered_ms: int) -> list[pa.Array]:
+    def _blocks(self, rows: pa.RecordBatch, positions: Int64s, delivered_ms: int) -> pa.RecordBatch:
+        """The rows as topics have them."""
         delivered = from_numpy(np.full(rows.num_rows, delivered_ms, np.int64), TIME)
         check = from_numpy(self.mint.checks_of(rows), pa.uint32())
         names = ("offset", "due", "created", "partition", "key", "value", "headers")
-        return [delivered, check, *(rows.column(name) for name in names)]
+        columns = [from_numpy(positions, pa.int64()), delivered, check, *map(rows.column, names)]
+        return pa.RecordBatch.from_arrays(columns, schema=TOPIC_SCHEMA)
 
     def _end_of(self, topic: str) -> TopicEnd | None:
         """The end of a topic that the caller has alone."""

@@ -80,6 +80,10 @@ HEADER_BYTES = _HEADER.size
 RECORD_BYTES = _RECORD.size
 
 
+TOPIC_SCHEMA = pa.schema(TOPIC_FIELDS)
+"""That of the blocks of all topics: they say nothing of their topic."""
+
+
 def schema_of(topic: str, group: str) -> pa.Schema:
     """The schema of a topic's segments. ``group``: in its rows' ids."""
     return pa.schema(
@@ -102,7 +106,7 @@ def check_schema(schema: pa.Schema, path: str) -> None:
             limit=TOPIC_SCHEMA_VERSION,
             remedy="Use the slotwheel version that wrote it, or a newer one",
         )
-    if not schema.equals(pa.schema(TOPIC_FIELDS), check_metadata=False):
+    if not schema.equals(TOPIC_SCHEMA, check_metadata=False):
         names = ", ".join(schema.names)
         raise Damaged(path, 0, expected="the columns of an embedded topic", found=names)
 

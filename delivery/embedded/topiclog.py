@@ -23,15 +23,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
 from ...wheel.errors import Damaged
 from ...wheel.files import Files
-from ...wheel.rows import from_numpy
 from ...wheel.slots.handles import HandleCache
 from .topicdamage import is_torn, set_aside
 from .topicfile import (
@@ -71,11 +68,6 @@ class PendingAppend:
     topic: str
     end: TopicEnd
     new: bool = False
-
-
-@lru_cache(1024)
-def _schema(topic: str, group: str) -> pa.Schema:
-    return schema_of(topic, group)
 
 
 def segments(files: Files, topic: str) -> list[int]:
@@ -157,20 +149,17 @@ class TopicWriter:
         return TopicEnd(first, last, index_bytes)
 
     def write_block(
-        self, topic: str, end: TopicEnd | None, columns: list[pa.Array], delivered_ms: int
+        self, topic: str, end: TopicEnd | None, rows: pa.RecordBatch, delivered_ms: int
     ) -> PendingAppend:
-        """First step: write one block behind ``end``, not durable yet. ``columns``: those of the
-        topic's schema behind ``position``. After an error in any step the old end still holds."""
+        """First step: write one block behind ``end``, not durable yet. ``rows``: schema
+        ``TOPIC_SCHEMA``, their positions from that of ``end`` on. After an error in any step the
+        old end still holds."""
         if end is None or (end.block.rows and end.block.end >= self._segment_bytes):
             end = self.begin(topic, 0 if end is None else end.block.next_position)
-        rows = len(columns[0])
-        position = end.block.next_position
-        numbers = from_numpy(np.arange(position, position + rows, dtype=np.int64), pa.int64())
-        schema = _schema(topic, self._group)
-        batch = pa.RecordBatch.from_arrays([numbers, *columns], schema=schema)
-        payload = memoryview(batch.serialize())
+        payload = memoryview(rows.serialize())
         crc = crc32c(payload, end.block.crc)
-        block = IndexRecord(position, end.block.end + len(payload), rows, crc, delivered_ms)
+        position, reached = end.block.next_position, end.block.end + len(payload)
+        block = IndexRecord(position, reached, rows.num_rows, crc, delivered_ms)
         with self._handles.use(segment_path(topic, end.first)) as data:
             data.pwrite([payload], end.block.end)
         last = TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES)
@@ -205,7 +194,7 @@ class TopicWriter:
         files = self._files
         directory = directory_of(topic)
         files.make_directory(directory)
-        schema = bytes(_schema(topic, self._group).serialize())
+        schema = bytes(schema_of(topic, self._group).serialize())
         header = IndexHeader(first, len(schema), crc32c(schema))
         with self._handles.use(segment_path(topic, first), create=True) as data:
             data.truncate(0)
