@@ -37,6 +37,9 @@ FRESH_S = 30.0
 """After this time, s, a topic in use is asked for again: it may have more partitions."""
 ASK_AGAIN_S = 1.0
 """Each of many missing topics is asked for at most this often, s."""
+CROWD_KNOWN_S = 3.0
+"""So long, s, the answer counts that many topics are missing: they are asked for ahead of their
+time, a thousand in a request, and who delivers must not wait for that again."""
 LOOK_AGAIN_S = 0.05
 """So often, s, while they are few, or it is not sure that they are missing."""
 UNSURE_MAX = 16
@@ -156,7 +159,7 @@ class TopicBook:
                     continue
                 missing = self._missing.get(topic)
                 if missing is not None and self._is_sure(topic, missing):
-                    if now - missing.asked < ASK_AGAIN_S:
+                    if now - missing.asked < CROWD_KNOWN_S:
                         gone.append(topic)
                         continue
                 elif missing is not None and now - missing.asked < LOOK_AGAIN_S:
