@@ -34,7 +34,6 @@ from ..intake.delay_topic import DelayTopicIntake
 from ..intake.sources import SourceTable
 from ..intake.wire import WireIntake, check_free
 from ..replication.rules.group import Group
-from ..wheel import compute
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import AddressInUse
 from ..wheel.files import DirectoryLock, OsFiles
@@ -178,8 +177,6 @@ class Node:
             pid=os.getpid(),
         )
         self._log_memory()
-        # While nobody waits for it: the first message would be late by that time.
-        threading.Thread(target=compute.load, name="loading", daemon=True).start()
 
     def _log_memory(self) -> None:
         """What memory there is, and the limits that go by it; an alarm when it is too little."""

@@ -17,6 +17,7 @@ import signal
 import sys
 from types import FrameType
 
+from ..wheel import compute
 from . import budget, descriptors, memory
 from .config import NodeConfig
 from .logs import event
@@ -53,6 +54,7 @@ def run(config: NodeConfig) -> None:
         node = Node(config)
         node.start()
         running = True
+        compute.load()  # while nobody waits for it: the first message would be late by that time
         while not seen:
             os.read(woken, 1)
         event(log, logging.INFO, "stopping", signal=signal.Signals(seen[0]).name)
