@@ -46,14 +46,14 @@ def test_an_answer_is_made_on_a_thread(
         threads.append(threading.current_thread())
         return make(what)
 
-    def call(*_: Any, **__: Any) -> Future[Any]:
+    def ask(*_: Any, **__: Any) -> Future[Any]:
         done: Future[Any] = Future()
         done.set_result(found)
         return done
 
     monkeypatch.setattr(tracing, maker, noted)
     services: Any = SimpleNamespace(
-        lookup=SimpleNamespace(call=call), lookup_questions=Questions(), run=asyncio.to_thread
+        lookup=SimpleNamespace(ask=ask), lookup_questions=Questions(), run=asyncio.to_thread
     )
     asked: RouteCall[Any, None] = RouteCall(services, None, {"id": _CHAIN.id}, query, None)
     asyncio.run(getattr(tracing, handler)(asked))
