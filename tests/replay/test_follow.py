@@ -337,6 +337,8 @@ def test_a_batch_that_comes_as_the_audit_ends_is_left_for_the_next_one(
 
     def end_slowly(batches: _Batches) -> None:
         end(batches)
+        if audit.summary()["delivered"] != 5:
+            return  # the query has failed, as it does on a busy machine, and is begun again
         send(node)
         eventually(lambda: batches.refused)
         refused.append(True)
