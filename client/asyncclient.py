@@ -26,7 +26,7 @@ from .asynclink import AsyncLink
 from .asyncthreads import in_pool
 from .client import Client, needs_policies
 from .link import WireTransport
-from .message import Delay, DueTime, Headers, Message, clock_ms
+from .message import Delay, DueTime, Headers, Message, clock_ms, message_of
 from .receipts import Receipts
 
 P = ParamSpec("P")
@@ -89,21 +89,7 @@ class AsyncClient:
 
         Errors at once: ``InvalidMessage``, ``NotRunning``; all others when it is awaited."""
         self._check_usable()
-        if isinstance(topic, Message):
-            message = topic
-        else:
-            message = Message(
-                topic=topic,
-                value=value,
-                key=key,
-                headers=headers,
-                partition=partition,
-                due=due,
-                delay=delay,
-                expires=expires,
-                ttl=ttl,
-                level=level,
-            )
+        message = message_of(topic, value, key, headers, partition, due, delay, expires, ttl, level)
         if needs_policies(message):
             return self._kept(in_pool(self._pool, self._client.store, message))
         flat = self._client.prepare(message, clock_ms())

@@ -69,7 +69,17 @@ from .failures import CountedShipment
 from .hello import new_producer
 from .levels import Resolver
 from .link import WireTransport
-from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_of, flatten
+from .message import (
+    Delay,
+    DueTime,
+    FlatMessage,
+    Headers,
+    Message,
+    clock_ms,
+    due_of,
+    flatten,
+    message_of,
+)
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
 from .sender import Sender
@@ -245,21 +255,7 @@ class Client:
         stays full; ``NotRunning`` when closed. All other errors are the receipt's.
         """
         self._check_usable()
-        if isinstance(topic, Message):
-            message = topic
-        else:
-            message = Message(
-                topic=topic,
-                value=value,
-                key=key,
-                headers=headers,
-                partition=partition,
-                due=due,
-                delay=delay,
-                expires=expires,
-                ttl=ttl,
-                level=level,
-            )
+        message = message_of(topic, value, key, headers, partition, due, delay, expires, ttl, level)
         if message.level is not None or message.route is not None:
             message, route = self._resolver.resolve(message)
             if route is not None:
@@ -287,21 +283,7 @@ class Client:
         Each thread has a connection of its own for it: the quickest way for a program that waits
         for each message. Errors: ``SlotwheelError``."""
         self._check_usable()
-        if isinstance(topic, Message):
-            message = topic
-        else:
-            message = Message(
-                topic=topic,
-                value=value,
-                key=key,
-                headers=headers,
-                partition=partition,
-                due=due,
-                delay=delay,
-                expires=expires,
-                ttl=ttl,
-                level=level,
-            )
+        message = message_of(topic, value, key, headers, partition, due, delay, expires, ttl, level)
         if not self._stores or needs_policies(message):
             return self.send(message).result()
         storer: Storer | None = getattr(self._storers, "own", None)

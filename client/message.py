@@ -70,6 +70,35 @@ class Message:
     route: str | None = None
 
 
+def message_of(
+    topic: str | Message,
+    value: Content,
+    key: Content,
+    headers: Headers,
+    partition: int | None,
+    due: DueTime,
+    delay: Delay,
+    expires: DueTime,
+    ttl: Delay,
+    level: str | None,
+) -> Message:
+    """A message that is given as one, or by what a client's ``send`` takes, in that order."""
+    if isinstance(topic, Message):
+        return topic
+    return Message(
+        topic=topic,
+        value=value,
+        key=key,
+        headers=headers,
+        partition=partition,
+        due=due,
+        delay=delay,
+        expires=expires,
+        ttl=ttl,
+        level=level,
+    )
+
+
 def clock_ms() -> int:
     """This machine's clock, ms since the epoch."""
     return time.time_ns() // 1_000_000
