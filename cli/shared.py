@@ -38,7 +38,7 @@ _BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
-_OF_THE_GATEWAY = ("httptools", "jinja2", "msgspec", "starlette", "uvicorn", "uvloop")
+_OF_THE_GATEWAY = ("httptools", "jinja2", "msgspec", "starlette", "uvloop")
 
 
 def span(value: str) -> timedelta:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..wheel.errors import SlotwheelError
@@ -40,7 +41,14 @@ class DirectConnection(Protocol):
     client: tuple[str, int] | None
     tasks: set[Any]
 
-    def answer(self, reply: Reply, *, keep_alive: bool) -> None: ...
+    def answer(
+        self,
+        status: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        keep_alive: bool,
+    ) -> None: ...
 
 
 class DirectMessages:
@@ -71,16 +79,13 @@ class DirectMessages:
 
 
 class DirectAnswer:
-    """A request that comes, and then its answer: what the server has of a request, and the loop of
-    a task, as far as somebody asks for that. ``body``: what has come of it."""
+    """A request that comes, and then its answer: for its connection an exchange, for the server a
+    task, as far as they ask. ``body``: what has come of it."""
 
     __slots__ = (
         *("_began", "_cancelled", "_connection", "_direct"),
-        *("body", "disconnected", "keep_alive", "more_body", "response_complete"),
+        *("body", "keep_alive", "more_body", "response_complete"),
     )
-
-    message_event = asyncio.Event()  # which nobody awaits
-    response_started = False
 
     def __init__(self, direct: DirectMessages, connection: DirectConnection) -> None:
         self._direct = direct
@@ -88,7 +93,7 @@ class DirectAnswer:
         self._began = time.perf_counter()
         self.body = b""
         self.more_body = True
-        self.disconnected = self.response_complete = self._cancelled = False
+        self.response_complete = self._cancelled = False
         self.keep_alive = True
 
     def begin(self) -> bool:
@@ -103,6 +108,9 @@ class DirectAnswer:
         self.body = b""  # this object stays until the next request comes
         connection.tasks.add(self)
         return True
+
+    def lose(self) -> None:
+        """Nobody waits for the answer. What was sent is stored all the same, and counted."""
 
     def done(self) -> bool:
         return self._cancelled or self.response_complete
@@ -130,5 +138,5 @@ class DirectAnswer:
     def _answer(self, reply: Reply) -> None:
         self.response_complete = True
         connection = self._connection
-        connection.answer(reply, keep_alive=self.keep_alive)
+        connection.answer(reply.status, reply.all_headers, reply.body, keep_alive=self.keep_alive)
         self._direct.app.count(METHOD, PATH, reply.status, self._began, PATH, connection.client)

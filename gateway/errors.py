@@ -66,6 +66,11 @@ class HttpError(Exception):
         self.remedy = remedy
         self.headers = dict(headers or {})
 
+    @property
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:
+        """``headers`` as a ``Reply`` has them."""
+        return [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
+
     def body(self) -> bytes:
         """As JSON; fields that are not known are left out."""
         return msgspec.json.encode(error_body(self))

@@ -53,8 +53,8 @@ def as_json(value: Any, status: int = 200) -> Reply:
 
 
 def error_reply(error: HttpError, body: bytes | None = None, content_type: str = JSON) -> Reply:
-    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    return Reply(error.status, error.body() if body is None else body, content_type, headers)
+    sent = error.body() if body is None else body
+    return Reply(error.status, sent, content_type, error.raw_headers)
 
 
 def header_of(headers: RawHeaders, name: bytes) -> str | None:

@@ -12,12 +12,10 @@ import gc
 import logging
 import signal
 import socket
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import uvicorn
 import uvloop
 
 from ..aside.asked import AskedAside
@@ -34,13 +32,11 @@ from ..trace.events import AUDIT_TOPIC
 from ..trace.targets import WheelTarget
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
-from .app import GatewayApp
-from .direct import DirectMessages
 from .fresh import FreshAnswers
 from .gathering import Gatherer
+from .httpserver import END_S, HttpServer
 from .jobs import Jobs
 from .metrics import GatewayMetrics
-from .protocol import LimitedProtocol, look_at_connections
 from .questions import Questions
 from .routes import make_app
 from .searcher import Searcher
@@ -50,7 +46,6 @@ from .storing import StoreProcess, StoringSettings
 
 log = logging.getLogger("slotwheel.gateway")
 
-END_S = 1
 _OWN_S = 5.0
 """How long, s, the node beside the gateway may take to say how it is."""
 _THREADS = 16
@@ -96,19 +91,15 @@ async def _serve(settings: GatewaySettings, listening: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as undo:
         services = undo.enter_context(made_services(settings))
-        server = new_server(*make_app(services), settings)
+        server = HttpServer(*make_app(services), settings)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.end)
-        look = loop.create_task(look_at_connections(server.server_state.connections))
         host, port = listening.getsockname()[:2]
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         log.info("gateway listening on %s", where)
         if settings.data is None:
             log.info("search, and what is known of a message, are off: they need --data")
-        try:
-            await server.serve(sockets=[listening])
-        finally:
-            look.cancel()
+        await server.serve(listening)
     log.info("gateway stopped")
 
 
@@ -216,33 +207,3 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             audit=audit,
             closing=undo,
         )
-
-
-def new_server(app: GatewayApp, direct: DirectMessages, settings: GatewaySettings) -> GatewayServer:
-    own = {"settings": settings, "direct": direct, "hosts": Counter()}
-    protocol = type("OurProtocol", (LimitedProtocol,), own)
-    configuration = uvicorn.Config(
-        app,
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=END_S,
-    )
-    return GatewayServer(configuration)
-
-
-class GatewayServer(uvicorn.Server):
-    """Signals are the loop's, and not raised again at the end: who stops a gateway gets 0."""
-
-    def end(self) -> None:
-        if self.should_exit:
-            self.force_exit = True
-        self.should_exit = True
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

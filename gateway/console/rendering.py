@@ -128,6 +128,5 @@ def redirect(to: str, status: int = 303) -> Reply:
 
 def error_page(error: HttpError) -> Reply:
     """What a browser gets for an error below ``/console``."""
-    more = [(name.encode(), value.encode()) for name, value in error.headers.items()]
     text = rendered("error.html", here="", error=error, token="", late=False)
-    return page_reply(text, error.status, *more)
+    return page_reply(text, error.status, *error.raw_headers)

@@ -20,6 +20,7 @@ import uvloop
 
 from slotwheel.gateway import server as serving
 from slotwheel.gateway.app import GatewayApp
+from slotwheel.gateway.httpserver import HttpServer
 from slotwheel.gateway.routes import make_app
 from slotwheel.gateway.services import Services
 from slotwheel.gateway.settings import GatewaySettings
@@ -166,13 +167,13 @@ async def running(port: int, calls: list[str], **limits: Any) -> AsyncIterator[R
         """As the program does: what it serves with ends in the turn in which the server ends."""
         listening = serving.listen("127.0.0.1:0")
         with closing(listening), serving.made_services(settings) as services:
-            server = serving.new_server(*make_app(services), settings)
+            server = HttpServer(*make_app(services), settings)
             ready.set_result(Running(services, server, listening.getsockname()[1], calls))
-            await server.serve(sockets=[listening])
+            await server.serve(listening)
 
     task = asyncio.create_task(serve())
     gateway = await ready
-    while not gateway.server.started:
+    while not gateway.server.listens:
         await asyncio.sleep(0)
     yield gateway
     gateway.server.end()
@@ -286,7 +287,7 @@ def test_who_goes_before_the_answer_leaves_nothing_behind(
 
     async def test() -> None:
         async with running(node.port, calls, access_log=True) as gateway:
-            connections = gateway.server.server_state.connections
+            connections = gateway.server.connections
             await gateway.answers(posted(message()) + LAST)
             found = []
             for way in (b"", USUAL):
@@ -301,7 +302,7 @@ def test_who_goes_before_the_answer_leaves_nothing_behind(
                     while connections:
                         await asyncio.sleep(0.01)
                 free.set()
-                while gateway.server.server_state.tasks:
+                while gateway.server.tasks:
                     await asyncio.sleep(0.01)
                 now = gateway.counts()
                 grown = {name: value - before.get(name, 0) for name, value in now.items()}
@@ -324,7 +325,7 @@ def test_a_node_that_is_away_and_a_gateway_that_ends_are_told_of(calls: list[str
         writer.write(sent[:-20])
         await _turns()
         begun.append(sent)
-        while not gateway.server.should_exit:
+        while not gateway.server.ending.is_set():
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)  # it looks for that ten times a second
         writer.write(sent[-20:])
@@ -344,7 +345,7 @@ def test_a_node_that_is_away_and_a_gateway_that_ends_are_told_of(calls: list[str
             async with running(port, calls) as gateway:
                 asked = [asyncio.create_task(gateway.answers(one)) for one in ways]
                 asked += [asyncio.create_task(late(gateway, one)) for one in ways]
-                while len(gateway.server.server_state.tasks) < 3 or len(begun) < 2:
+                while len(gateway.server.tasks) < 3 or len(begun) < 2:
                     await asyncio.sleep(0.01)
             ended = await asyncio.gather(*asked)
             assert len(set(ended)) == 1, ended
