@@ -26,20 +26,20 @@ class Backlog:
         return self._received - self._gone
 
     def received(self, nbytes: int) -> None:
-        """Entries were put into the inbox."""
+        """Count entries that were put into the inbox."""
         with self._lock:
             self._received += nbytes
 
     def dropped(self, nbytes: int) -> None:
-        """Entries left the inbox and were not queued."""
+        """Take off entries that left the inbox and were not queued."""
         self._gone += nbytes
 
     def queued(self, last: int, nbytes: int) -> None:
-        """Entries up to index ``last`` left the inbox and are in the wheel's queue."""
+        """Note that entries up to index ``last`` went from the inbox into the wheel's queue."""
         self._queued.append((last, nbytes))
 
     def update(self, written: int, placed: int) -> None:
-        """The journal ends at index ``written``, the queue at ``placed``."""
+        """Take off entries up to index ``written``, and those behind ``placed``, which are lost."""
         while self._queued and self._queued[0][0] <= written:
             self._gone += self._queued.popleft()[1]
         while self._queued and self._queued[-1][0] > placed:

@@ -177,7 +177,7 @@ class Driver:
         self.transport.stop(timeout_s)
 
     def leased(self) -> bool:
-        """Whether this peer is master and no other can be. Cheap; from any thread."""
+        """True if this peer is master and no other can be. Cheap; from any thread."""
         return boottime() < self._lease_until
 
     def status(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Driver:
         return {**self._status, "lease_ms": max(0, int(left_s * 1000)) if left_s > 0 else 0}
 
     def step_down(self, timeout_s: float) -> bool:
-        """Hand over to the most advanced peer. Returns whether this one is no longer master."""
+        """Hand over to the most advanced peer. Returns True once this one is master no longer."""
         deadline = time.monotonic() + timeout_s
         with self._role_moved:
             while self._is_master():
@@ -225,7 +225,7 @@ class Driver:
         return self._backlog.nbytes < BACKLOG_BYTES_MAX and not self._wheel.tail_is_full
 
     def _log_changed(self) -> None:
-        """From a thread that writes. One look at the log serves all changes before it."""
+        """Ask for a look at the log, in a thread that writes; it serves all changes before it."""
         if not self._look_asked:
             self._look_asked = True
             self._inbox.put(self._look)
@@ -263,7 +263,6 @@ class Driver:
                     self._slow_tick(now)
 
     def _after(self, now: float, entries: Sequence[Entry] = (), nbytes: int = 0) -> None:
-        """Do everything that follows from an input of the core."""
         core = self._core
         self._publish_lease()
         ready = core.ready()

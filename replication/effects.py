@@ -6,7 +6,8 @@ fields keeps the promises of the rules (``rules/ready.py``).
     Ready --> promise -> stand_by -> cut_after -> receive -> send -> commit -> lead
 
 Rules
-- A ``Ready`` is done in its order, and completely, before the core gets another event.
+- A ``Ready`` is done in its order, and completely, before the core gets another event: a vote that
+  left before it was on disk could be given to another peer after a restart.
 - An error while it is done leaves an unknown state: it passes through, and the process ends.
 - A promise for which there is no room on the disk is tried again; meanwhile this peer is silent.
 """
@@ -72,11 +73,10 @@ class Effects:
         self._published_master: str | None = None
         self._logged_at: dict[str, float] = {}
         self.refused_hand_overs = 0
-        """How often no other peer could take over."""
+        """Counts hand-overs for which no other peer could take over."""
 
     def carry_out(self, core: Core, ready: Ready, entries: Sequence[Entry], nbytes: int) -> None:
-        """Do what ``ready`` has, in the order of its fields. ``entries``: those of the message just
-        stepped."""
+        """Do what ``ready`` has, in the order of its fields, with the ``entries`` just received."""
         wheel = self._wheel
         if ready.hard is not None:
             self._promise(ready.hard)
@@ -103,8 +103,7 @@ class Effects:
             self._event(name, fields)
 
     def publish_master(self, core: Core) -> bool:
-        """Publish the master's address, which callers of this peer are redirected to. Returns
-        whether it has changed."""
+        """Publish the master's address, for redirects of callers. True if it has changed."""
         if core.role is Role.MASTER:
             return False
         address = master_address(core, self._group) or ""

@@ -13,8 +13,7 @@ from .rules.states import Role
 def status_of(
     core: Core, group: Group, now: float, links: Callable[[str], Mapping[str, object]]
 ) -> dict[str, Any]:
-    """The status. ``links``: of the connections to a peer. Units are in the names; None: not
-    known."""
+    """The status; units are in the names, None: not known. ``links(peer)``: a peer's links."""
     return {
         "me": group.me,
         "role": core.role.value,
@@ -39,7 +38,7 @@ def master_address(core: Core, group: Group) -> str | None:
 def _peer(
     core: Core, group: Group, peer: str, now: float, link: Mapping[str, object]
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": peer,
         "address": group.peers[peer],
         "state": None,
@@ -52,7 +51,7 @@ def _peer(
     progress = core.progress.get(peer)
     if progress is not None:
         silent_s = now - progress.answered_at
-        told |= {
+        fields |= {
             "state": progress.state.value,
             "match": progress.match,
             "lag_entries": max(0, core.last_index - progress.match),
@@ -60,12 +59,12 @@ def _peer(
             # It is admitted and has answered as a voter: only then does it count for a majority.
             "admitted": progress.counted > 0 and core.admitted.get(peer) == progress.store,
         }
-    return told
+    return fields
 
 
 def missing_votes(status: Mapping[str, Any]) -> str:
-    """For a person, from a status without a master: for which peers the election waits; empty if it
-    has not asked any."""
+    """The peers that an election waits for, and why, from a status without a master, for a person;
+    empty if this peer has not asked any."""
     waits_for = ", ".join(f"{peer} ({why})" for peer, why in status.get("waits_for", {}).items())
     if not waits_for:
         return ""

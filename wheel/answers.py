@@ -1,4 +1,4 @@
-"""What callers of the wheel get back: receipts, answers to cancels, and its status as numbers."""
+"""The wheel's answers to its callers: receipts, outcomes of cancels, its status as numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AppendReceipt:
 
 
 class CancelAnswer(StrEnum):
-    """What became of a message that was to be cancelled; ``due/canceller.py`` decides it."""
+    """The outcome for a message that was to be cancelled; ``due/canceller.py`` decides it."""
 
     CANCELLED = "cancelled"
     """It will not be delivered (or was cancelled before)."""

@@ -10,8 +10,8 @@ the metadata is one ``struct``, and the buffers are joined lists.
          8 bytes each; the flatbuffer's own constants between them                    8-byte aligned
 
 Rules
-- What is written is a message of Arrow's format, whatever version of pyarrow is installed. A test
-  compares it with what that one writes.
+- The bytes are a message of Arrow's format, whatever version of pyarrow is installed. A test
+  compares them with those that pyarrow writes.
 - The rows were checked (``plain.py``): nothing here looks at them again.
 """
 
@@ -102,19 +102,19 @@ _NOTHING: Column = b"", bytes(4), b""
 
 
 def _binary(values: Sequence[bytes | None]) -> tuple[int, Column]:
-    """How many are missing, and the column."""
+    """The number of missing values, and the column."""
     count = len(values)
     nulls = values.count(None)
     if not nulls:
         return 0, (b"", _ends(map(len, values), count), b"".join(values))  # type: ignore[arg-type]
     if nulls == count:
         return nulls, (bytes((count + 7) // 8), bytes(4 * count + 4), b"")
-    there = [value or b"" for value in values]
-    return nulls, (_validity(values), _ends(map(len, there), count), b"".join(there))
+    present = [value or b"" for value in values]
+    return nulls, (_validity(values), _ends(map(len, present), count), b"".join(present))
 
 
 def _numbers(values: Sequence[int | None], none: bytes) -> tuple[int, tuple[bytes, bytes]]:
-    """The same of a column of int32. ``none``: the validity of nulls alone."""
+    """As ``_binary``, of int32: validity and content. ``none``: the validity of nulls alone."""
     count = len(values)
     nulls = values.count(None)
     if nulls == count:

@@ -1,4 +1,4 @@
-"""What the messages of an Arrow stream claim, read from their metadata alone.
+"""The sizes that messages of an Arrow stream claim, read from their metadata alone.
 
 Theory: Arrow trusts what it reads. A compressed buffer becomes as large as it says, a column as
 long as it says. So who reads what somebody sent looks at these numbers first: nothing is
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
-"""Of ``MessageHeader`` in Arrow's Message.fbs."""
+"""Values of ``MessageHeader`` in Arrow's Message.fbs."""
 _HEADER_TYPE, _HEADER = 1, 2
 _LENGTH, _BUFFERS, _COMPRESSION = 0, 2, 3
 """Fields of ``Message`` and of ``RecordBatch``, by their number in the schema."""
@@ -39,7 +39,7 @@ class ArrowClaim(NamedTuple):
 
 
 def claims(stream: bytes) -> Iterator[ArrowClaim]:
-    """What each message claims. Errors: those in ``CLAIM_ERRORS``."""
+    """The claim of each message of a stream. Errors: those in ``CLAIM_ERRORS``."""
     for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(stream)):
         metadata = message.metadata.to_pybytes()
         kind, batch = _header(metadata)
@@ -59,7 +59,7 @@ def claims(stream: bytes) -> Iterator[ArrowClaim]:
 
 
 def is_plain_batch(message: pa.Message) -> bool:
-    """Whether a message is a record batch that is not compressed, with its buffers in its body.
+    """True if a message is a record batch that is not compressed, with its buffers in its body.
     Errors: those in ``CLAIM_ERRORS``."""
     content = message.metadata.to_pybytes()
     kind, batch = _header(content)
@@ -96,22 +96,21 @@ def plain_stream(data: pa.Buffer) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 
 def is_plain_type(kind: pa.DataType) -> bool:
-    """Whether a column of that type is as large as its buffers. A dictionary, a view, a run or a
+    """True if a column of that type is as large as its buffers. A dictionary, a view, a run or a
     null stands for a value as often as it likes: 4 MB of views of one text become gigabytes of it
     when they are cast."""
-    if any(is_one(kind) for is_one in _LISTS):
+    if any(is_of(kind) for is_of in _LISTS):
         return all(is_plain_type(kind.field(at).type) for at in range(kind.num_fields))
-    return any(is_one(kind) for is_one in _PLAIN)
+    return any(is_of(kind) for is_of in _PLAIN)
 
 
 PLAIN_TYPES = "integers, timestamps, text, binary, and lists or maps of these"
 CLAIM_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError)
-"""What reading a stream that somebody sent may raise."""
+"""Errors that reading a stream from outside may raise."""
 
 
 def _claimed_sizes(metadata: bytes, batch: int, body: pa.Buffer) -> Iterator[int]:
-    """The size of each buffer of a compressed batch. It stands before its content; -1: the content
-    is not compressed."""
+    """The sizes of a compressed batch's buffers, each before its content; -1: not compressed."""
     content = memoryview(body)
     for at, length in _buffers(metadata, batch):
         if not length:
@@ -125,8 +124,7 @@ def _claimed_sizes(metadata: bytes, batch: int, body: pa.Buffer) -> Iterator[int
 
 
 def _check_buffers(metadata: bytes, batch: int, body: pa.Buffer | None) -> None:
-    """Arrow takes a buffer of -8 bytes for an empty one, and then writes what nobody can read.
-    Errors: ``ValueError``."""
+    """Errors: ``ValueError`` for a buffer outside of the body. Arrow takes -8 bytes for none."""
     size = 0 if body is None else body.size
     for at, length in _buffers(metadata, batch):
         if at < 0 or length < 0 or at + length > size:
@@ -134,7 +132,7 @@ def _check_buffers(metadata: bytes, batch: int, body: pa.Buffer | None) -> None:
 
 
 def _buffers(metadata: bytes, batch: int) -> Iterator[tuple[int, int]]:
-    """Where each buffer of a batch stands in the body, and its length."""
+    """The position of each buffer of a batch in the body, and its length."""
     field = _field(metadata, batch, _BUFFERS)
     if not field:
         return
@@ -145,7 +143,7 @@ def _buffers(metadata: bytes, batch: int) -> Iterator[tuple[int, int]]:
 
 
 def _header(message: bytes) -> tuple[int, int]:
-    """The kind of a message's metadata, a flatbuffer, and where its header's table stands."""
+    """The kind of a message's metadata, a flatbuffer, and the position of its header's table."""
     table = struct.unpack_from("<I", message, 0)[0]
     kind = _field(message, table, _HEADER_TYPE)
     header = _field(message, table, _HEADER)
@@ -155,7 +153,7 @@ def _header(message: bytes) -> tuple[int, int]:
 
 
 def _field(message: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table stands; 0: it is not there."""
+    """The position of a field of a flatbuffer's table; 0: it is not there."""
     entries = table - struct.unpack_from("<i", message, table)[0]
     size = struct.unpack_from("<H", message, entries)[0]
     at = 4 + 2 * number

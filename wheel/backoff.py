@@ -1,4 +1,4 @@
-"""How long to wait before what failed is tried again."""
+"""Waiting times before something that has failed is tried again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Backoff:
         self._next_s = first_s
 
     def failed(self) -> float:
-        """How long to wait now, in seconds."""
+        """The time to wait now, in seconds; the next one is twice as long."""
         wait = self._next_s
         self._next_s = min(self._most_s, wait * 2)
         return wait

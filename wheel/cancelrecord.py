@@ -34,7 +34,7 @@ COUNT_MAX = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class CancelRecord:
-    """``offsets``: of the cancelled messages, ascending, each once. ``incomplete``: others of that
+    """Cancels of a second. ``offsets``: ascending, of the messages. ``incomplete``: others of that
     second may have been cancelled, too."""
 
     offsets: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
@@ -72,5 +72,5 @@ class CancelRecord:
 
 
 def is_incomplete(record: bytes) -> bool:
-    """Whether an encoded record is incomplete."""
+    """True if an encoded record is incomplete."""
     return len(record) >= _HEAD.size and bool(_HEAD.unpack_from(record)[1])

@@ -1,4 +1,4 @@
-"""How much memory and disk may still take: what is too much is refused before it is stored.
+"""Bounds of memory and disk: a batch that would be too much is refused before it is stored.
 
 Theory: memory fills when messages come in faster than slot files are written, and a disk that is
 full stops that writing. So a part of the disk is kept in reserve: with it the tail can still be
@@ -23,15 +23,15 @@ class Capacity:
         self._config = config
         self._disk_checked_ms = -1
         self._spill_failed: tuple[str, str] | None = None
-        """Why the last spill failed, and what to do; None: it did not."""
+        """The reason and the remedy, if the last spill failed."""
         self.disk_free = 0
-        """Bytes, when it was looked at last."""
+        """Free bytes of the disk at the last look."""
 
     def full(self, held: int) -> bool:
         return held >= self._config.tail_bytes_refuse
 
     def check(self, held: int, now_ms: int) -> None:
-        """Errors: ``Overloaded``."""
+        """Refuse an append, if memory or disk are too full. Errors: ``Overloaded``."""
         if self.full(held):
             slow = "are written more slowly than messages come in", "Send it again in a moment"
             why, remedy = self._spill_failed or slow
@@ -56,7 +56,7 @@ class Capacity:
         return self.disk_free < self._config.disk_reserve_bytes
 
     def spilled(self, error: OSError | None) -> None:
-        """A spill has succeeded, or failed with an error. From the thread that spills."""
+        """Note that a spill has succeeded, or its error. From the thread that spills."""
         failed = None
         if error is not None:
             why = f"cannot be written: {error.strerror or error}"

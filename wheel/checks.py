@@ -1,4 +1,4 @@
-"""What a wheel takes: the checks of a batch from outside, and the errors for what is refused.
+"""The checks of a batch from outside, and the errors for what is refused.
 
 Theory: ``check_input`` is the guard: a batch with one bad row is refused whole. Whoever gathers
 rows of many callers (the client, the delay topic) asks for ``bad_rows`` instead, so that each fails
@@ -34,17 +34,17 @@ RESERVED_PREFIX = "slotwheel-"
 """Headers with this prefix are slotwheel's own. A reader of a record trusts them, so a message from
 outside may not bring any."""
 REDELIVERED_PREFIX = "slotwheel-redelivered-"
+"""Headers of a message that is delivered again say what its first delivery was."""
 REDELIVERED_ID_HEADER = f"{REDELIVERED_PREFIX}id"
-"""The id under which a message was first sent, that is sent again."""
-"""Of a message that is delivered again: what its first delivery was."""
+"""The id under which a message that is sent again was sent first."""
 DEAD_PREFIX = "slotwheel-dead-"
 INPUT_PREFIXES = (REDELIVERED_PREFIX, DEAD_PREFIX, "slotwheel-retry-", "slotwheel-origin-")
-"""Except these, with which whoever sends a message again says what it was before;
-``EXPIRES_HEADER`` is input, too."""
+"""Reserved prefixes that a message from outside may use: whoever sends it again says with them what
+it was before. ``EXPIRES_HEADER`` is input, too."""
 STAGE_HEADER = "slotwheel-dead-stage"
-"""Of these, this one is a node's own: by it a dead letter of the sink is known."""
+"""The one such name that only a node may write: by it a dead letter of the sink is known."""
 DEAD_ERROR_HEADER = "slotwheel-dead-error"
-"""A message that says of itself that it is a dead letter says why. Without it it could pass for a
+"""A message that calls itself a dead letter has to say why. Without this header it could pass for a
 letter of the sink in the former format, which had neither this nor a stage."""
 
 
@@ -53,7 +53,7 @@ _TIMES_MS = range(946_684_800_000, 253_402_300_800_000)
 
 
 def is_time(ms: int) -> bool:
-    """Whether somebody else's number can be a time, ms since the epoch. -1 says *none*, 2^63 - 1
+    """True if a number from outside can be a time, ms since the epoch. -1 says *none*, 2^63 - 1
     says *never*, 0 nothing, and a time in seconds is one in 1970: none of them is computed with."""
     return ms in _TIMES_MS
 
@@ -72,7 +72,7 @@ class InputBatch(NamedTuple):
 
 
 def is_topic(name: str) -> bool:
-    """Whether it is a legal name of a Kafka topic."""
+    """True if ``name`` is legal for a Kafka topic."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
@@ -88,14 +88,14 @@ def check_topic(topic: str) -> None:
 
 
 def is_reserved(header: str) -> bool:
-    """Whether a message from outside may not have a header of this name."""
+    """True if a message from outside may not have a header of this name."""
     if not header.startswith(RESERVED_PREFIX) or header == EXPIRES_HEADER:
         return False
     return header == STAGE_HEADER or not header.startswith(INPUT_PREFIXES)
 
 
 def reserved_among(names: Sequence[str]) -> list[str]:
-    """Which of a message's header names it may not have."""
+    """Those of a message's header names that it may not have."""
     wrong = [name for name in names if is_reserved(name)]
     if DEAD_ERROR_HEADER not in names:
         wrong += [name for name in names if name.startswith(DEAD_PREFIX) and name not in wrong]
@@ -113,18 +113,18 @@ def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
         ours = pc.starts_with(names, RESERVED_PREFIX)
         if not ours.true_count:
             return {}
-        there = names.filter(ours).unique().to_pylist()
-        some = pa.array([name for name in there if _is_asked(name)], pa.utf8())
+        present = names.filter(ours).unique().to_pylist()
+        some = pa.array([name for name in present if _is_asked(name)], pa.utf8())
         asked = np.flatnonzero(np.asarray(pc.is_in(names, some))).tolist()
     if not asked:
         return {}
     ends = np.cumsum(np.asarray(pc.list_value_length(headers), dtype=np.int64))
-    found: dict[int, list[str]] = {}
+    by_row: dict[int, list[str]] = {}
     for row in np.unique(np.searchsorted(ends, asked, side="right")).tolist():
         start = ends[row - 1] if row else 0
         if wrong := reserved_among(names[start : ends[row]].to_pylist()):
-            found[row] = wrong
-    return found
+            by_row[row] = wrong
+    return by_row
 
 
 def _is_asked(name: str) -> bool:
@@ -132,7 +132,7 @@ def _is_asked(name: str) -> bool:
 
 
 def reserved_header(names: Sequence[str]) -> InvalidMessage:
-    """The error for a message with these headers."""
+    """The error for a message that has these reserved names among its headers."""
     return InvalidMessage(
         f"reserved header name{'s' * (len(names) > 1)}",
         got=", ".join(names)[:300],
@@ -188,8 +188,7 @@ def check_input(
 
 
 def started(batch: pa.RecordBatch, start_ms: int) -> pa.RecordBatch:
-    """Rows of schema ``INPUT`` with due times for delays that begin at ``start_ms``, and times for
-    what expires so long after them."""
+    """INPUT rows with times for delays that begin at ``start_ms``, and for spans until expiry."""
     given = times(batch, "due")
     due = due_times(given, start_ms)
     if due is given:
@@ -240,7 +239,7 @@ def _validate(batch: pa.RecordBatch) -> None:
 
 
 def _nbytes(batch: pa.RecordBatch, limit: int) -> int:
-    """Bytes of the rows; where they are below ``limit``, of all that their buffers hold."""
+    """Bytes of the rows; of all that their buffers hold, if even that is below ``limit``."""
     # Not ``get_total_buffer_size``: of buffers that begin at one place it counts only the first,
     # and who sends them may let a large one begin where a small one does.
     buffers = (buffer for column in batch.columns for buffer in column.buffers())
@@ -330,7 +329,7 @@ def conformed(rows: Any, cast_column: Callable[[Any, pa.Field], Any]) -> Any:
 
 
 def _without_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch. Errors: ``InvalidMessage`` where there is a null that may not be."""
+    """Return the batch as it is. Errors: ``InvalidMessage`` for a null that may not be."""
     for number, name in _NEVER_NULL:
         # Without this the value "null" would be read from whatever bytes lie under it.
         column = batch.column(number)
@@ -349,7 +348,7 @@ def _without_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def has_keyless(headers: pa.Array) -> bool:
-    """Whether a header in the column has no key."""
+    """True if a header in the column has no key."""
     if len(headers.values) == 0:
         return False
     flat = headers.flatten()
@@ -373,9 +372,9 @@ def check_names(names: Sequence[str]) -> None:
 def cast(column: Any, field: pa.Field) -> Any:
     """A column, or a table's, with the type of ``field``. Errors: ``InvalidBatch``."""
     try:
-        found = column.cast(field.type)
-        found.validate(full=True)
-        return found
+        converted = column.cast(field.type)
+        converted.validate(full=True)
+        return converted
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise wrong_type(column, field, str(error)[:200]) from None
 

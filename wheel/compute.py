@@ -13,11 +13,11 @@ from typing import Any
 
 
 def load() -> None:
-    """Load them now, while nobody waits: it takes a tenth of a second."""
+    """Load the functions now, while nobody waits: it takes a tenth of a second."""
     import_module("pyarrow.compute")
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(import_module("pyarrow.compute"), name)
-    globals()[name] = found  # from here on it is found without this call
-    return found
+    function = getattr(import_module("pyarrow.compute"), name)
+    globals()[name] = function  # from here on it is found without this call
+    return function

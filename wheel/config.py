@@ -36,7 +36,7 @@ class WheelConfig:
     tail_age_ms: int = 10_000
     """When the oldest row of the tail is this old, the tail is spilled."""
     tail_keep_ms: int = 3_000
-    """What a spill by age leaves in the tail: rows younger than this."""
+    """A spill by age leaves rows that are younger than this in the tail."""
     segment_bytes: int = 64 * MIB
     """A journal segment is closed when it has grown past this."""
     open_handles_max: int = 128
@@ -45,14 +45,14 @@ class WheelConfig:
     chunk_bytes_max: int = 8 * MIB
     """A chunk handed to the sink is cut at either limit (but holds at least one row)."""
     window_bytes_max: int = 32 * MIB
-    """Of a window: rows of one slot, prepared in memory. The slot that is delivered has two."""
+    """Bytes of a window: rows of one slot in memory. The slot that is delivered has two windows."""
     held_topics_max: int = 64
     mark_interval_ms: int = 100
     """A mark is appended to the journal at most this often."""
     producers_max: int = 10_000
     """Producers whose last sequences are remembered."""
     requests_max: int = 100_000
-    """Requests that are remembered, the last ones, besides; each is a producer of its own."""
+    """The newest requests, remembered besides; each is a producer of its own."""
     disk_reserve_bytes: int = 256 * MIB
     """Appends are refused when less than this is free on the data directory's disk."""
     cancels_remembered_max: int = 500_000
@@ -63,7 +63,7 @@ class WheelConfig:
     """They stay until there are more bytes of them; 0: by age alone. With both 0 nothing stays."""
 
     peer_journal_bytes_max: int = 256 * MIB
-    """With peers: how much of the journal stays for those that fall behind."""
+    """With peers: so much of the journal stays for those that fall behind."""
     majority_lag_bytes_max: int = 64 * MIB
     """With peers: appends get ``Overloaded`` while so much waits for a majority."""
 
@@ -83,7 +83,7 @@ class WheelConfig:
 
     @property
     def horizon_ms(self) -> int:
-        """How far ahead of now a message may be due, in milliseconds."""
+        """A message may be due at most so far ahead of now, in milliseconds."""
         return self.slots * TICK_MS
 
     @property

@@ -42,7 +42,7 @@ def as_due(delay_ms: int) -> int:
 
 
 def delay_of(due: int) -> int | None:
-    """The delay that stands there, ms; None: it is a due time."""
+    """The delay in a due time's place, ms; None: it is a due time."""
     if due >> _BITS != _MARK:
         return None
     delay_ms = due & (1 << _BITS) - 1
@@ -56,9 +56,9 @@ def due_time(due: int, start_ms: int) -> int:
 
 
 def are_delays(due: Int64s) -> Mask:
-    """Which of them are delays, shape (rows,)."""
-    found: Mask = due >> _BITS == _MARK
-    return found
+    """The mask of those that are delays, shape (rows,)."""
+    delays: Mask = due >> _BITS == _MARK
+    return delays
 
 
 @overload
@@ -70,8 +70,8 @@ def due_times(due: Int64s | list[int], start_ms: int) -> Int64s | Sequence[int]:
     if isinstance(due, list):
         if min(due, default=0) >= 0:
             return due
-        return [due_time(one, start_ms) for one in due]
+        return [due_time(value, start_ms) for value in due]
     if not len(due) or bounds(due)[0] >= 0:
         return due
-    found: Int64s = np.where(are_delays(due), (due << 64 - _BITS >> 64 - _BITS) + start_ms, due)
-    return found
+    times: Int64s = np.where(are_delays(due), (due << 64 - _BITS >> 64 - _BITS) + start_ms, due)
+    return times

@@ -35,7 +35,7 @@ VERSION = 1
 
 
 class How(IntEnum):
-    """How a message left. A number of the file format."""
+    """The way in which a message left; a number of the file format."""
 
     DELIVERED = 0
     """A sink accepted it."""
@@ -56,7 +56,7 @@ STATES = {
     How.CANCELLED: "cancelled",
     How.UNCLEAR: "unknown",
 }
-"""What is known of a message that left so."""
+"""The state of a message that left in each way."""
 
 DEPARTURES = pa.schema(
     [
@@ -69,7 +69,7 @@ DEPARTURES = pa.schema(
         pa.field("key_hash", pa.uint64(), nullable=False),
     ]
 )
-"""What a reader makes of a frame: which messages left at that time, and how (one of ``STATES``).
+"""The rows of a decoded frame: which messages left at that time, and how (one of ``STATES``).
 ``key_hash``: ``digest.key_hashes``."""
 
 # +-------+---------+----------+-----+
@@ -105,7 +105,7 @@ HEADER_BYTES = _HEADER.size
 FRAME_BYTES = _FRAME.size
 _ROW_BYTES = 4 * 8 + 4 + 1
 _READ_BYTES = 1 << 16
-"""Of a file, to find headers in: many where chunks are small, one where they are large."""
+"""Bytes read at once to find headers in: many where chunks are small, one where they are large."""
 
 _HEADER_TABLE = np.dtype(
     [
@@ -142,15 +142,15 @@ def file_header() -> bytes:
 
 
 def check_file_header(data: bytes, path: str) -> None:
-    """Errors: ``Damaged``, ``UnsupportedVersion``."""
+    """Check what ``file_header`` made. Errors: ``Damaged``, ``UnsupportedVersion``."""
     if len(data) < HEADER_BYTES:
         raise Damaged(path, len(data), expected=f"{HEADER_BYTES} bytes", found=len(data))
     magic, version, reserved, crc = _HEADER.unpack_from(data)
-    found = crc32c(data[: HEADER_BYTES - 4])
+    actual = crc32c(data[: HEADER_BYTES - 4])
     if magic != MAGIC:
         raise Damaged(path, 0, expected=f"magic {MAGIC!r}", found=repr(magic))
-    if crc != found:
-        raise Damaged(path, 12, expected=f"CRC-32C {crc:08x}", found=f"{found:08x}")
+    if crc != actual:
+        raise Damaged(path, 12, expected=f"CRC-32C {crc:08x}", found=f"{actual:08x}")
     if version != VERSION or reserved != 0:
         raise UnsupportedVersion(
             f"{path}: unknown version of a file of departures",
@@ -174,7 +174,7 @@ def encode(
     names = "\n".join(encoded.dictionary.to_pylist()).encode()
     numbers = np.asarray(encoded.indices, dtype="<i4")
     columns = (due, offset, created, key_hash, numbers, how)  # each where its width divides
-    body = b"".join((*(np.ascontiguousarray(one).data for one in columns), names))
+    body = b"".join((*(np.ascontiguousarray(column).data for column in columns), names))
     low, high = bounds(due)
     fields = (crc32c(body), len(body), len(due), left_ms, low, high, len(names))
     header = _FRAME.pack(0, *fields)[4:]
@@ -183,7 +183,7 @@ def encode(
 
 @dataclass(frozen=True, slots=True)
 class DepartureFrame:
-    """What the header of a frame says. ``position``: of its body in the file."""
+    """The header of a frame. ``position``: of its body in the file."""
 
     position: int
     body_crc: int
@@ -200,11 +200,11 @@ class DepartureFrame:
 
     def decode(self, body: bytes, path: str) -> pa.RecordBatch:
         """The rows, schema ``DEPARTURES``. Errors: ``Damaged``."""
-        found = crc32c(body)
-        if len(body) != self.nbytes or found != self.body_crc:
+        actual = crc32c(body)
+        if len(body) != self.nbytes or actual != self.body_crc:
             expected = f"{self.nbytes} bytes, CRC-32C {self.body_crc:08x}"
             raise Damaged(
-                path, self.position, expected=expected, found=f"{len(body)} bytes, {found:08x}"
+                path, self.position, expected=expected, found=f"{len(body)} bytes, {actual:08x}"
             )
         rows = self.rows
         wide = np.frombuffer(body, "<i8", 4 * rows).reshape(4, rows)
@@ -225,8 +225,7 @@ class DepartureFrame:
 
 
 def frames(handle: Handle, path: str, start: int = HEADER_BYTES) -> Iterator[DepartureFrame]:
-    """The complete frames of a file from ``start`` on, in their order, bodies unread. Errors: as of
-    ``frame_tables``."""
+    """The complete frames from ``start`` on, bodies unread. Errors: as of ``frame_tables``."""
     for table in frame_tables(handle, path, start):
         for fields in table.tolist():
             yield DepartureFrame(*fields)
@@ -235,8 +234,8 @@ def frames(handle: Handle, path: str, start: int = HEADER_BYTES) -> Iterator[Dep
 def frame_tables(
     handle: Handle, path: str, start: int = HEADER_BYTES
 ) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
-    """Likewise some at a time, as arrays of ``FRAME_TABLE``, shape (frames,). ``start``: where a
-    frame begins.
+    """The complete frames, some at a time, as arrays of ``FRAME_TABLE``, shape (frames,).
+    ``start``: where a frame begins.
 
     Errors: ``Damaged`` where a header is not what was written: where the next one begins is
     unknown then. What is before it came already.
@@ -251,10 +250,10 @@ def frame_tables(
         while at + FRAME_BYTES <= len(data):
             crc, _, nbytes, rows, _, _, _, name_bytes = _FRAME.unpack_from(data, at)
             header = data[at + 4 : at + FRAME_BYTES]
-            found = crc32c(header)
-            if crc != found or nbytes != name_bytes + _ROW_BYTES * rows:
+            actual = crc32c(header)
+            if crc != actual or nbytes != name_bytes + _ROW_BYTES * rows:
                 expected = f"CRC-32C {crc:08x}"
-                damage = Damaged(path, start + at, expected=expected, found=f"{found:08x}")
+                damage = Damaged(path, start + at, expected=expected, found=f"{actual:08x}")
                 break
             at += FRAME_BYTES
             if start + at + nbytes > size:

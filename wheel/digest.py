@@ -50,7 +50,7 @@ def digests(topic: pa.Array, key: pa.Array, value: pa.Array, headers: pa.Array) 
 def content_digests(
     topics: UInt32s, key: pa.Array, value: pa.Array, headers: pa.Array | None
 ) -> UInt64s:
-    """The same, of rows whose topics are known by their CRCs. ``headers`` None: no row has any."""
+    """As ``digests``, by the CRCs of the topics. ``headers`` None: no row has any."""
     digest = _mix(topics.astype(np.uint64))
     digest = _mix(digest ^ _words(key))
     digest = _mix(digest ^ _words(value))
@@ -79,7 +79,7 @@ def key_hashes(key: pa.Array) -> UInt64s:
 
 
 def id_hashes(group: pa.Array, offset: Int64s) -> UInt64s:
-    """Likewise of each message id, by its group and its offset; no group is null."""
+    """A hash of each message id, by its group and its offset; no group is null."""
     return _mix(_few(group) ^ _mix(offset.view(np.uint64)))
 
 
@@ -91,7 +91,7 @@ def topic_crcs(topic: pa.Array) -> UInt32s:
 
 
 def _few(array: pa.Array) -> UInt64s:
-    """``_words`` of strings of which the same come again and again."""
+    """As ``_words``, for strings that repeat: each different one is worked on once."""
     distinct, indices = _distinct(array)
     return _words(distinct)[indices]
 
@@ -144,13 +144,13 @@ def _short(content: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64]) -> UIn
         if shortest >= at + 8:
             total += _mix(eights[starts + at] ^ key)
             continue
-        there = np.flatnonzero(lengths > at)
-        place = starts[there] + at
+        reaching = np.flatnonzero(lengths > at)
+        place = starts[reaching] + at
         # Neither bytes behind the value nor bytes behind the buffer.
         before = np.minimum(place, last)
         piece = eights[before] >> (8 * (place - before)).astype(np.uint64)
-        bits = 8 * np.minimum(lengths[there] - at, 8).astype(np.uint64)
-        total[there] += _mix(piece & (_NULL >> (64 - bits)) ^ key)
+        bits = 8 * np.minimum(lengths[reaching] - at, 8).astype(np.uint64)
+        total[reaching] += _mix(piece & (_NULL >> (64 - bits)) ^ key)
     return total
 
 

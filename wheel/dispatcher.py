@@ -1,4 +1,4 @@
-"""What only a master has: due rows, the moving marks, the decisions about cancels.
+"""The master's part of a wheel: due rows, the moving marks, the decisions about cancels.
 
 Theory: every peer holds log, tail and slot files; one of them also delivers. This is that one's
 part. It begins when the first entry of its epoch is committed, with the marks that are committed by
@@ -41,8 +41,8 @@ class Dispatcher:
     """Hands out what is due, and appends how far delivery has come as marks. Thread-safe.
 
     ``marks``: the committed ones. ``epoch_offset``: rows from there on are of this epoch.
-    ``queue_mark`` puts marks into the log. ``disk_is_low``: whether, at a time in ms, there may
-    soon be no room for them. ``lost_seconds``: the seconds of which a repair gave up rows.
+    ``queue_mark`` puts marks into the log. ``disk_is_low(now_ms)``: there may soon be no room for
+    them. ``lost_seconds``: the seconds of which a repair gave up rows.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Dispatcher:
         # A mark of version 1 has no reach: then the clock has to do.
         before_ms = max(now_ms, marks.main.c) if marks.reach == -1 else marks.reach
         self._handed_before = epoch_offset, before_ms
-        """Of rows of earlier epochs, with lower offsets: up to when those were due that may have
-        been handed out."""
+        """Offset and due time, ms: a row of an earlier epoch, so with a lower offset, may have been
+        handed out only if it was due by then."""
         self.due = DueQueue(
             storage,
             cancels,
@@ -97,25 +97,25 @@ class Dispatcher:
         self._disk_is_low = disk_is_low
         self._log = log
         self._exact = 0
-        """What knows, too, what has left: as in ``Marks``."""
+        """The kind of sink that also knows what has left, as in ``Marks``; 0: none yet."""
         self._awaited: Marks | None = None
         """Nothing is handed out before this mark is committed."""
         self._first: Marks | None = None
-        """The marks behind the chunk in flight, which the journal has already."""
+        """The marks behind the chunk in flight, if the journal has them already."""
         self._mark_changes = 0
         self._mark_ms = now_ms - config.mark_interval_ms  # none yet: the first need not wait
         self._appended_c = -1
         self._wake_before_ms: int | None = None
 
     def end(self) -> None:
-        """Another one is master, or may be soon: hand out nothing more."""
+        """Hand out nothing more: another peer is master, or may be soon."""
         with self._lock:
             self._ended = True
             self._due_changed.notify_all()
             self.due.lines.answered.notify_all()
 
     def committed(self, earliest_ms: int) -> None:
-        """Under the lock: rows were committed; the first of them is due then."""
+        """Under the lock: rows were committed, the first of them due at ``earliest_ms``."""
         self.due.committed(earliest_ms)
         if self._wake_before_ms is not None and earliest_ms < self._wake_before_ms:
             self._due_changed.notify_all()
@@ -171,7 +171,7 @@ class Dispatcher:
             self.due.prepare_topic(topic)
 
     def has_to_read(self, topic: str, now_ms: int) -> bool:
-        """Whether ``next_topic_chunk`` has to read first."""
+        """True if ``next_topic_chunk`` has to read first."""
         return self.due.has_to_read(topic, now_ms)
 
     def large_topics(self) -> set[str]:
@@ -213,7 +213,7 @@ class Dispatcher:
             return self.due.lines.after(chunk, answered, dead, expired=expired, sink_down=sink_down)
 
     def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
-        """Read ahead: the next window of the slot that is delivered, or the next slot. Whether
+        """Read ahead: the next window of the slot that is delivered, or the next slot. True if
         there was one. For a thread of its own."""
         return not self._ended and self.due.prepare(now_ms, ahead_ms)
 
@@ -226,7 +226,7 @@ class Dispatcher:
             return list(self.due.lines.held)
 
     def next_due_ms(self) -> int | None:
-        """When to ask again: the next row's due time, or when a mark has to be appended."""
+        """The time to ask again, ms: the next row's due time, or when a mark is to be appended."""
         due = self.due.next_due_ms()
         with self._lock:
             if self.due.lines.changes != self._mark_changes:
@@ -258,13 +258,13 @@ class Dispatcher:
 
     @property
     def room(self) -> int:
-        """How many more topics can be held back."""
+        """The number of topics that can still be held back."""
         with self._lock:
             return self.due.lines.room
 
     @property
     def end_offset(self) -> int:
-        """No message has this offset yet, nor a higher one."""
+        """The offset behind the last committed row."""
         return self._log.committed_offset
 
     def begin_epoch(self, now_ms: int) -> None:
@@ -274,7 +274,7 @@ class Dispatcher:
         self.queue_mark(now_ms)
 
     def settle(self, now_ms: int) -> bool:
-        """Whether every mark that rows have to wait for is committed; queues one that was lost."""
+        """True if no row has to wait for a mark; queues again a mark that was lost."""
         with self._lock:
             if self._awaited is _TO_BE_QUEUED and not self._ended:
                 self.queue_mark(now_ms)
@@ -283,9 +283,9 @@ class Dispatcher:
     def resume(
         self, now_ms: int, marks: Marks | None = None, *, exact: int, certain: bool = True
     ) -> None:
-        """The sink has found out what has left: the rows that ``marks`` cover (None: the present
-        ones), and those that ``answered_before`` was told. ``exact``: the kind of sink that keeps
-        this knowledge from now on; rows wait until the journal says so. No chunk may be in flight.
+        """Go on when the sink has found out what has left: the rows that ``marks`` cover (None: the
+        present ones), and those that ``answered_before`` was told. ``exact``: the kind of sink that
+        keeps this knowledge; rows wait until the journal says so. No chunk may be in flight.
 
         ``certain``: nothing of that knowledge was missing. If the same kind of sink kept it in the
         earlier epoch, too, cancels of that epoch's rows get true answers then. Errors:
@@ -305,20 +305,20 @@ class Dispatcher:
             self._await_mark(now_ms)
 
     def may_have_left(self) -> bool:
-        """Whether a row that the marks do not cover may have been handed out: in an earlier epoch,
-        by what the journal says; always true once this epoch may hand out rows. Reads slots."""
+        """True if a row that the marks do not cover may have been handed out: in an earlier epoch,
+        by what the journal says; always once this epoch may hand out rows. Reads slots."""
         upto, before_ms = self._handed_before
         return bool(self._exact) or self.due.any_uncovered(before_ms, upto)
 
     def answered_before(
         self, topic: str, due: Int64s, offset: Int64s, *, dead: bool = False, expired: bool = False
     ) -> None:
-        """Rows of a topic that the marks do not cover, and that were answered for before."""
+        """Note rows of a topic that the marks do not cover, and that were answered for before."""
         with self._lock:
             self.due.lines.answered_before(topic, due, offset, dead=dead, expired=expired)
 
     def uncovered(self, topic: str, due: Int64s, offset: Int64s) -> npt.NDArray[np.bool_]:
-        """Which rows of a topic the marks do not cover, shape (rows,)."""
+        """True for rows of a topic that the marks do not cover, shape (rows,)."""
         with self._lock:
             return self.due.lines.uncovered(topic, due, offset)
 
@@ -337,8 +337,8 @@ class Dispatcher:
         with self._lock:
             self._first = self.due.lines.after(chunk, everything)
             self._await_mark(now_ms)
-            mine = self._awaited
-            while self._awaited is mine and not self._ended:
+            queued = self._awaited
+            while self._awaited is queued and not self._ended:
                 self._due_changed.wait()
             if self._awaited is not None or self._ended:
                 self._first = None
@@ -383,12 +383,11 @@ class Dispatcher:
             self.queue_mark(now_ms)
 
     def _cleaning_waits(self) -> bool:
-        """Whether a slot could be deleted once the mark that time has moved is appended."""
+        """True if a slot could be deleted once the mark that time has moved is appended."""
         return self._storage.any_ends_within(self._appended_c, self.due.lines.main.mark.c)
 
     def appended(self, earliest_ms: int, now_ms: int) -> None:
-        """Under the lock: rows were queued. For those that are due at once, the reach is extended
-        in the same sync."""
+        """Under the lock: rows were queued. If any is due at once, extend the reach with them."""
         self._extend_reach(earliest_ms, now_ms)
 
     def _extend_reach(self, due_ms: int | None, now_ms: int) -> None:
@@ -404,7 +403,7 @@ class Dispatcher:
                 self.queue_mark(now_ms)
 
     def mark_committed(self, marks: Marks) -> None:
-        """Under the lock: these are the committed marks now."""
+        """Under the lock: ``marks`` are the committed ones now."""
         if self._awaited is not None and self._awaited is not marks:
             return
         self._awaited = None
@@ -412,7 +411,7 @@ class Dispatcher:
         self._due_changed.notify_all()
 
     def queue_mark(self, now_ms: int) -> None:
-        """Under the lock."""
+        """Append a mark to the log's queue, under the lock."""
         # Where the next mark may find no room, delivery goes on without it.
         low = self._disk_is_low(now_ms)
         ahead_ms = self._config.horizon_ms if low else self._config.reach_ahead_ms
@@ -426,7 +425,7 @@ class Dispatcher:
         self._appended_c = marks.main.c
 
     def mark_lost(self, marks: Marks) -> None:
-        """Under the lock: a mark could not be written and has to be appended again."""
+        """Note, under the lock, that a mark could not be written and has to be appended again."""
         self._mark_changes = -1
         if self._awaited is marks:
             self._awaited = _TO_BE_QUEUED

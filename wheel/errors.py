@@ -29,7 +29,7 @@ class SlotwheelError(Exception):
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
     limit_is: ClassVar[str] = ""
-    """How ``limit`` is called in the text. By default a number with its unit, or a time, is a
+    """The word for ``limit`` in the text. By default a number with its unit, or a time, is a
     *limit*, and anything else is what was *expected*."""
 
     def __init__(
@@ -42,7 +42,7 @@ class SlotwheelError(Exception):
         row: int | None = None,
         uncertain: bool = False,
     ) -> None:
-        """``uncertain``: what was asked for may have been done all the same."""
+        """``uncertain``: the request that failed may have been carried out all the same."""
         self.uncertain = uncertain
         self.message = message
         self.got = got
@@ -102,7 +102,7 @@ class SlotwheelError(Exception):
 
 
 NOTHING_STORED = "Nothing was stored."
-"""What a remedy begins with where that is certain."""
+"""A remedy begins with this where it is certain."""
 _NOT_KNOWN = "is not known"
 _MEASURE = re.compile(r"-?\d[\d.]*( (bytes|ms|s|rows)( .*)?)?|\d{4}-\d\d-\d\dT\S*")
 """``5``, ``10240 bytes``, ``7200 s ahead``, a time; not ``1 to 5`` or ``17 or newer``."""
@@ -125,8 +125,7 @@ class InvalidMessage(SlotwheelError):
 
 
 class UnknownTopic(InvalidMessage):
-    """Kafka does not have topics that messages are for. ``got`` names them, separated by commas;
-    ``row``: the first such message."""
+    """Kafka lacks topics that messages are for. ``got``: their names; ``row``: the first row."""
 
     code = "unknown-topic"
 
@@ -193,7 +192,7 @@ class NotRunning(SlotwheelError):
 
 
 class NotMaster(NotRunning):
-    """This peer is a standby, or has just been deposed. ``master``: where the master is, if known.
+    """This peer is a standby, or has just been deposed. ``master``: the master's address, if known.
 
     What was on its way may be stored all the same: send it again, with the same sequence.
     """
@@ -310,9 +309,9 @@ def from_wire(fields: dict[str, Any]) -> SlotwheelError:
     cls = _BY_CODE.get(str(fields.get("code")), SlotwheelError)
     row = fields.get("row")
     texts = {
-        name: one if type(one) is int else shown_text(str(one), lines=False)
+        name: value if type(value) is int else shown_text(str(value), lines=False)
         for name in ("got", "limit")
-        if (one := fields.get(name)) is not None
+        if (value := fields.get(name)) is not None
     }
     return cls(
         shown_text(str(fields.get("message", "unknown error")), lines=False),
@@ -337,5 +336,5 @@ _REMEDIES = {
 
 
 def remedy_for(error: OSError) -> str:
-    """What to do about an error of the operating system, for people."""
+    """Advice about an error of the operating system, for people."""
     return _REMEDIES.get(error.errno or 0, "Look at the node's log, and after its disk")

@@ -1,4 +1,4 @@
-"""When a message expires: from that millisecond on it is worth nothing, and is not delivered.
+"""The expiry of a message: from that millisecond on it is worth nothing, and is not delivered.
 
 The time is a header of the message, in decimal digits, and not a column: it is delivered with the
 message in any case, so that a consumer that lags behind can leave it out, too; and rows of which
@@ -23,28 +23,28 @@ EXPIRES_LIMIT_MS = 10**18
 """Times are lower than this: they have at most 18 digits."""
 _DIGITS = "^[0-9]{1,18}$"
 _SPAN = "^[+][0-9]{1,18}$"
-"""Of a message with a delay: so many ms after it is due (``delay.py``)."""
+"""The header's form in a message with a delay: so many ms after it is due (``delay.py``)."""
 
 
 def expires_ms(headers: pa.Array) -> Int64s | None:
-    """When each row expires, ms since the epoch, shape (rows,), ``NEVER_MS`` for those that do not,
+    """The expiry of each row, ms since the epoch, shape (rows,), ``NEVER_MS`` for rows without it,
     or whose header is no such time; None: none has the header. ``headers``: that column."""
-    there = _found(headers)
-    if there is None:
+    given = _expiries_in(headers)
+    if given is None:
         return None
-    rows, values = there
-    found = np.full(len(headers), NEVER_MS, np.int64)
-    found[rows] = _numbers(values)
-    return found
+    rows, values = given
+    expiries = np.full(len(headers), NEVER_MS, np.int64)
+    expiries[rows] = _numbers(values)
+    return expiries
 
 
 def started(headers: pa.Array, delayed: Mask, due: Int64s) -> pa.Array:
-    """The headers column of rows whose delays have become due times: those ``delayed`` that said
-    how long after it they expire say when."""
-    there = _found(headers)
-    if there is None:
+    """The headers column of rows whose delays have become due times: a ``delayed`` row that named
+    the span after which it expires names the time."""
+    given = _expiries_in(headers)
+    if given is None:
         return headers
-    rows, values = there
+    rows, values = given
     spans = _spans(values)
     changed = delayed[rows] & (spans != NEVER_MS)
     if not changed.any():
@@ -60,12 +60,11 @@ def started(headers: pa.Array, delayed: Mask, due: Int64s) -> pa.Array:
 
 
 def bad_expiries(headers: pa.Array, due: Int64s) -> dict[int, InvalidMessage]:
-    """The rows whose time is unusable, with the error of each. ``due``: due times, and delays, with
-    which no time can be compared."""
-    there = _found(headers)
-    if there is None:
+    """The rows whose time is unusable, with their errors. ``due``: due times, or delays."""
+    given = _expiries_in(headers)
+    if given is None:
         return {}
-    rows, values = there
+    rows, values = given
     times, own = _numbers(values), due[rows]
     if bounds(due)[0] < 0:
         delayed = are_delays(own)
@@ -105,11 +104,11 @@ def _unusable(what: str, got: bytes | None, limit: str, remedy: str) -> InvalidM
 def _spans(values: pa.Array) -> Int64s:
     """Header values as spans, ms; ``NEVER_MS`` for what is none."""
     good = np.asarray(pc.fill_null(pc.match_substring_regex(values, _SPAN), False))
-    found = np.full(len(values), NEVER_MS, np.int64)
+    spans = np.full(len(values), NEVER_MS, np.int64)
     if good.any():
         texts = values.filter(pa.array(good)).cast(pa.utf8())
-        found[good] = np.asarray(pc.utf8_slice_codeunits(texts, 1).cast(pa.int64()))
-    return found
+        spans[good] = np.asarray(pc.utf8_slice_codeunits(texts, 1).cast(pa.int64()))
+    return spans
 
 
 def _numbers(values: pa.Array) -> Int64s:
@@ -117,11 +116,11 @@ def _numbers(values: pa.Array) -> Int64s:
     good = pc.fill_null(pc.match_substring_regex(values, _DIGITS), False)
     digits = pc.if_else(good, values, pa.scalar(b"0", values.type))
     numbers = np.asarray(digits.cast(pa.utf8()).cast(pa.int64()))
-    found: Int64s = np.where(np.asarray(good), numbers, NEVER_MS)
-    return found
+    expiries: Int64s = np.where(np.asarray(good), numbers, NEVER_MS)
+    return expiries
 
 
-def _found(headers: pa.Array) -> tuple[Int64s, pa.Array] | None:
+def _expiries_in(headers: pa.Array) -> tuple[Int64s, pa.Array] | None:
     """The rows that have the header, ascending, once for each time, and its values; None: none."""
     if len(headers.values) == 0:
         return None
@@ -134,7 +133,7 @@ def _found(headers: pa.Array) -> tuple[Int64s, pa.Array] | None:
 
 
 def _named(flat: pa.Array) -> Int64s:
-    """Which of all headers are the header."""
+    """Positions of the headers with that name among all headers."""
     named = pc.fill_null(pc.equal(flat.field(0), EXPIRES_HEADER), False)
-    found: Int64s = np.flatnonzero(np.asarray(named))
-    return found
+    positions: Int64s = np.flatnonzero(np.asarray(named))
+    return positions

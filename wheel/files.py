@@ -8,8 +8,8 @@ Rules
 - Writes name their position. There is no append mode: after a crash there may be junk at the end.
 - ``sync`` or ``write_back`` that fails raises ``SyncFailed``; the process must end (the kernel may
   have dropped the dirty pages and will report success next time).
-- One process a data directory: ``DirectoryLock``.
-- Only regular files are opened, by whomever and for whatever (``regular``).
+- One process a data directory (``DirectoryLock``): two would write over each other's journal.
+- Only regular files are opened (``regular``): a pipe in a file's place would hold a node for ever.
 - Creating, linking, renaming or deleting is durable only after ``sync_dir`` (or ``sync_all``).
 """
 
@@ -34,7 +34,7 @@ SLOT_DIRECTORY = "slots"
 ARCHIVE_DIRECTORY = "archive"
 
 _TRIES = 20_000
-"""As often a lock is tried that somebody shares who only asks: for some tenths of a second."""
+"""A lock is tried so often while others share it, who only ask for it: some tenths of a second."""
 
 
 class Handle(Protocol):
@@ -49,8 +49,8 @@ class Handle(Protocol):
     def truncate(self, length: int) -> None: ...
 
     def write_back(self) -> None:
-        """Hand what was written to the disk, once it has what was handed to it before: others that
-        sync meanwhile wait behind that much at most. Durable only after ``sync``."""
+        """Start handing to the disk what was written, once it has what it was given before: others
+        that sync meanwhile wait behind that much at most. Durable only after ``sync``."""
 
     def sync(self) -> None:
         """Make the content durable (fdatasync)."""
@@ -77,7 +77,7 @@ class Files(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written to."""
+        """The time of the last write to a file, in ms since the epoch."""
 
     def list(self, directory: str) -> list[str]:
         """Names in a directory, sorted; empty if there is none."""
@@ -125,7 +125,7 @@ class OsHandle:
         return b"".join(parts)
 
     def advise(self, length: int) -> None:
-        """So many bytes from the begin on will be read soon."""
+        """Announce that the first ``length`` bytes will be read soon."""
         os.posix_fadvise(self._fd, 0, length, os.POSIX_FADV_WILLNEED)
 
     def pwrite(self, parts: Sequence[Bytes], position: int) -> int:
@@ -160,7 +160,7 @@ class OsHandle:
 
     @property
     def inode(self) -> int:
-        """Which file it is, whatever name it has by now."""
+        """The file's number, which stays whatever name it gets."""
         return os.fstat(self._fd).st_ino
 
     def size(self) -> int:
@@ -206,13 +206,12 @@ def regular(path: str | os.PathLike[str], flags: int, dir_fd: int | None = None)
     return fd
 
 
-def _not_regular(path: str, found: str) -> OSError:
-    return OSError(errno.EINVAL, f"not a regular file but {found}", path)
+def _not_regular(path: str, kind: str) -> OSError:
+    return OSError(errno.EINVAL, f"not a regular file but {kind}", path)
 
 
 def mapped(path: str | os.PathLike[str]) -> pa.Buffer:
-    """The whole of a file as a buffer that costs address space, not memory, nor a descriptor.
-    Errors: as of ``open_regular``."""
+    """A whole file as a buffer, without memory or a descriptor. Errors: as of ``open_regular``."""
     open_regular(path).close()
     with pa.memory_map(os.fspath(path)) as source:
         return source.read_buffer() if source.size() else pa.py_buffer(b"")

@@ -1,4 +1,4 @@
-"""What a verifier reports: one ``CheckedFile`` for every file, with all that is wrong with it.
+"""Findings of a verifier: one ``CheckedFile`` for every file, with all that is wrong with it.
 
 Theory: a verifier that stops at the first fault is of little use. So each file is an item of its
 own, every fault in it is a ``Finding``, and what is no fault but worth knowing (bytes that were
@@ -15,7 +15,7 @@ from .errors import Damaged, SlotwheelError, UnsupportedVersion
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``position``: byte in the file at ``path`` (relative to the data directory)."""
+    """A fault or a note, at byte ``position`` of the file ``path`` (from the data directory)."""
 
     path: str
     position: int
@@ -28,8 +28,7 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckedFile:
-    """One file (or the state store) that was looked at. ``kind``: state, journal, slot, archive,
-    topic."""
+    """One file (or the state store). ``kind``: state, journal, slot, archive, topic."""
 
     kind: str
     path: str
@@ -49,7 +48,7 @@ class CheckedFile:
         self.notes.append(Finding(self.path, position, str(expected), str(found)))
 
     def expect(self, position: int, what: str, expected: object, found: object) -> None:
-        """A fault unless both are equal."""
+        """Add a fault unless both are equal."""
         if expected != found:
             self.fault(position, f"{what} {expected}", found)
 
@@ -73,7 +72,7 @@ UNKNOWN_FILE = "an unknown file, which slotwheel leaves alone"
 
 
 def noted(kind: str, path: str, expected: str, found: str = UNKNOWN_FILE) -> CheckedFile:
-    """A file that is no fault, and worth a note as a whole."""
+    """A checked file without a fault, with one note about the whole of it."""
     item = CheckedFile(kind, path)
     item.note(0, expected, found)
     return item

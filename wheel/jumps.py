@@ -1,4 +1,4 @@
-"""Whether a wall clock is believed: not where it jumps ahead by more than an hour.
+"""The guard of the wall clock: a jump ahead by more than an hour is not believed.
 
 Theory: what a wheel does by its clock cannot be undone: messages leave, a mark says up to when,
 archives are deleted. If a clock stood a day ahead for a few seconds, a day's messages would leave
@@ -25,7 +25,7 @@ from __future__ import annotations
 JUMP_MS = 3_600_000
 """A wall clock that goes ahead by more than this, beyond the time that has passed, has jumped."""
 RETURN_MS = 6 * 3_600_000
-"""So long after a step back the clock may return to where it was."""
+"""For so long after a step back the clock may return to where it was."""
 
 
 class JumpGuard:
@@ -38,11 +38,10 @@ class JumpGuard:
         """The offset before the clock stepped back by more than ``JUMP_MS``, and until when, by the
         other clock, a return to it is believed: one bad answer of NTP is corrected soon."""
         self.ahead_ms = 0
-        """By how much the wall clock has jumped ahead and is not believed; 0: it is."""
+        """The wall clock has jumped ahead by so much and is not believed; 0: it is."""
 
     def time(self, wall_ms: int, passed_ms: int, proven_ms: int = -1) -> int:
-        """The time to go by, ms. ``passed_ms``: the other clock. ``proven_ms``: a time that has
-        come."""
+        """The time to go by, ms. ``passed_ms``: the other clock; ``proven_ms``: surely past."""
         offset_ms = wall_ms - passed_ms
         known_ms = self.offset_ms
         if known_ms is None:
@@ -58,7 +57,6 @@ class JumpGuard:
         return wall_ms
 
     def _returns_to(self, offset_ms: int, passed_ms: int) -> bool:
-        """Whether the clock goes back to where it was before it stepped back."""
         if self._before_step_back is None:
             return False
         before_ms, until_ms = self._before_step_back
@@ -66,9 +64,9 @@ class JumpGuard:
 
     @property
     def stepped_back(self) -> bool:
-        """Whether the clock has stepped back, so that what was done before may be ahead of it."""
+        """True if the clock has stepped back, so that what was done before may be ahead of it."""
         return self._before_step_back is not None
 
     def accept(self, wall_ms: int, passed_ms: int) -> None:
-        """Believe the wall clock as it is."""
+        """Believe the wall clock as it is, since a person says that it is right."""
         self.offset_ms, self.ahead_ms = wall_ms - passed_ms, 0

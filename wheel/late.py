@@ -13,14 +13,13 @@ from importlib import import_module
 
 
 def late(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """A package's ``__getattr__``. ``modules``: of each name the module that has it, below
-    ``package``."""
+    """A package's ``__getattr__``. ``modules``: the module of each name, below ``package``."""
 
     def load(name: str) -> object:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found: object = getattr(import_module(f".{modules[name]}", package), name)
-        setattr(sys.modules[package], name, found)  # from here on it is found without this call
-        return found
+        value: object = getattr(import_module(f".{modules[name]}", package), name)
+        setattr(sys.modules[package], name, value)  # from here on it is found without this call
+        return value
 
     return load

@@ -11,6 +11,10 @@ due order, up to the clock). Either move may be cut after any row, so a chunk ca
       +----------------+------------> (due, offset)
                      (c, r)
 
+*Example.* The mark is (1000, 7, 9). A row due at 900 with offset 10 is late: it leaves, and the
+mark becomes (1000, 7, 10). A row due at 2000 with offset 11 is no late one: ``L`` passes it and
+becomes 11, and the row is covered when ``(c, r)`` has come to (2000, 11).
+
 A mark that was ahead of a clock that was set right is set back to it. What it covered has left all
 the same: the mark as it was stays beside it (``former``), and covers on, until the mark has passed
 it.
@@ -44,7 +48,7 @@ _HEAD_V1 = struct.Struct(
     "<"
     "H"  # version of this layout
     "H"  # number of copies that follow
-    "I"  # exact, in version 3: what knows, too, which messages have left; zero in older versions
+    "I"  # exact, from version 3 on: the kind of sink that also knows what has left; else zero
     "Q"  # epoch the mark was made in
     "q"  # c: due time reached, ms
     "q"  # r: offset reached within c
@@ -55,7 +59,7 @@ _HEAD_V1 = struct.Struct(
     "Q"  # dead: rows that no topic took, and that went to the dead-letter topic
 )
 BY_KAFKA, BY_TOPICS = 1, 2
-"""What knows beside the journal which messages have left: ``Marks.exact``."""
+"""The kinds of sink that know, beside the journal, which messages have left: ``Marks.exact``."""
 _REACH = struct.Struct("<q")  # reach: due time up to which rows may be handed out, ms
 _EXPIRED = struct.Struct("<Q")  # expired: rows that were not delivered as their time was over
 _RESETS = struct.Struct("<Q")  # resets: how often the mark was set back
@@ -65,8 +69,7 @@ _HEADS = {
     3: _HEAD_V1.size + _REACH.size + _EXPIRED.size,
     4: _HEAD_V1.size + _REACH.size + _EXPIRED.size + _RESETS.size,
 }
-"""Bytes before the copies, by version: version 1 has no reach, version 2 no expired rows, version 3
-no resets."""
+"""Bytes before the copies, by version: 1 has no reach, 2 no expired rows, 3 no resets."""
 _COUNT = struct.Struct("<H")  # former marks of one mark, which follow
 _FORMER = struct.Struct("<qqq")  # c, r, L of each
 # +---+---+---+--------+--------------+-------+
@@ -98,25 +101,25 @@ class Mark:
     former: tuple[Mark, ...] = ()
 
     def covers(self, due: int, offset: int) -> bool:
-        mine = offset <= self.L and (due, offset) <= (self.c, self.r)
-        return mine or any(one.covers(due, offset) for one in self.former)
+        own = offset <= self.L and (due, offset) <= (self.c, self.r)
+        return own or any(mark.covers(due, offset) for mark in self.former)
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it stands, without its former marks."""
+        """``(c, r, L)``, without the former marks."""
         return self.c, self.r, self.L
 
     @property
     def furthest_ms(self) -> int:
         """The latest due time of a row that it, or a former mark, can cover."""
-        return max(self.c, *(one.c for one in self.former)) if self.former else self.c
+        return max(self.c, *(mark.c for mark in self.former)) if self.former else self.c
 
     def at(self, c: int, r: int) -> Mark:
         """The mark, moved on to ``(c, r)``."""
-        return Mark(c, r, self.L, tuple(one for one in self.former if (one.c, one.r) > (c, r)))
+        return Mark(c, r, self.L, tuple(mark for mark in self.former if (mark.c, mark.r) > (c, r)))
 
     def upto(self, last: int) -> Mark:
-        """The mark with another ``L``."""
+        """The mark with ``last`` as its ``L``."""
         return Mark(self.c, self.r, last, self.former)
 
     def set_back(self, c: int, r: int) -> Mark:
@@ -126,15 +129,15 @@ class Mark:
         return Mark(c, r, self.L, (*self.former, Mark(self.c, self.r, self.L)))
 
     def behind(self, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows lie at or behind ``(c, r)``, whatever ``L`` is; shape (rows,)."""
+        """True for rows with keys up to ``(c, r)``, whatever ``L`` is; shape (rows,)."""
         mask: Mask = (due < self.c) | ((due == self.c) & (offset <= self.r))
         return mask
 
     def covered(self, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows are covered, by it or by a former one; shape (rows,)."""
+        """True for rows that it or a former mark covers; shape (rows,)."""
         mask: Mask = self.behind(due, offset) & (offset <= self.L)
-        for one in self.former:
-            mask |= one.covered(due, offset)
+        for mark in self.former:
+            mask |= mark.covered(due, offset)
         return mask
 
 
@@ -162,10 +165,10 @@ class Marks:
     """No row due later than this, ms, was handed out before another mark was durable. -1: not
     known, in a mark of version 1 or without any mark."""
     exact: int = 0
-    """Made under exactly-once, with a sink that knows at least as well what has left: ``BY_KAFKA``,
-    which holds a mark of its own, ``BY_TOPICS``, which are embedded; 0: there is none."""
+    """The kind of sink that, under exactly-once, knows at least as well what has left: ``BY_KAFKA``
+    holds a mark of its own, ``BY_TOPICS`` are embedded; 0: there is none."""
     resets: int = 0
-    """How often somebody has set the mark back, as it was ahead of a clock that was set right."""
+    """Counts the times that a person set the mark back, to a clock that was set right."""
 
     @property
     def every(self) -> list[Mark]:
@@ -173,12 +176,12 @@ class Marks:
         return [self.main, *(copy.mark for copy in self.copies.values())]
 
     def follows(self, other: Marks) -> bool:
-        """Whether the main mark stands where ``other``'s does, or further, along both axes. One
+        """True if the main mark stands where ``other``'s does, or further, along both axes. A mark
         that was set back follows all before it."""
         if self.resets != other.resets:
             return self.resets > other.resets
-        mine, theirs = self.main, other.main
-        return mine.L >= theirs.L and (mine.c, mine.r) >= (theirs.c, theirs.r)
+        own, theirs = self.main, other.main
+        return own.L >= theirs.L and (own.c, own.r) >= (theirs.c, theirs.r)
 
     def with_former(self, other: Marks) -> Marks:
         """These marks with the former ones of ``other``, which has at least these topics."""
@@ -189,12 +192,12 @@ class Marks:
         return replace(self, main=replace(self.main, former=other.main.former), copies=copies)
 
     def all_cover(self, end_due: int, highest_offset: int) -> bool:
-        """Whether every mark covers every row due before ``end_due`` with offset <= highest, its
+        """True if every mark covers every row due before ``end_due`` with offset <= highest, its
         former ones left aside."""
         return all(mark.c >= end_due and highest_offset <= mark.L for mark in self.every)
 
     def all_covered(self, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows every mark covers, shape (rows,)."""
+        """True for rows that every mark covers, shape (rows,)."""
         mask = self.main.covered(due, offset)
         for copy in self.copies.values():
             mask &= copy.mark.covered(due, offset)
@@ -214,8 +217,9 @@ class Marks:
     def pending(self, rows: int, cancel_rows: int) -> int:
         """Messages that have not left, given how many rows and cancel rows were ever committed.
 
-        What the main mark has not passed and what waits behind it for held-back topics. A cancel
-        takes two rows out of the count, itself and its target, until each of them is passed.
+        Pending is what the main mark has not passed and what waits behind it for held-back topics.
+        A cancel takes two rows out of the count, itself and its target, until each is passed.
+        *Example.* Of 10 rows one is a cancel, and the mark has passed 4 others: 10 - 4 - 2 = 4.
         """
         behind = sum(copy.behind for copy in self.copies.values())
         return rows - self.covered + behind - (2 * cancel_rows - self.cancels)
@@ -248,12 +252,12 @@ class Marks:
             every = [self.main, *(copy.mark for _, copy in sorted(self.copies.items()))]
             for mark in every:
                 parts.append(_COUNT.pack(len(mark.former)))
-                parts += [_FORMER.pack(*one.place) for one in mark.former]
+                parts += [_FORMER.pack(*former.place) for former in mark.former]
         return b"".join(parts)
 
     @classmethod
     def decode(cls, data: bytes, where: str = "mark") -> Marks:
-        """Errors: ``UnsupportedVersion``, ``Damaged`` naming ``where``."""
+        """Parse marks. Errors: ``UnsupportedVersion``, ``Damaged`` naming ``where``."""
         if len(data) < _HEAD_V1.size:
             raise Damaged(where, len(data), expected=f"{_HEAD_V1.size} bytes", found=len(data))
         version, count, exact, epoch, c, r, last, covered, cancels, delivered, dead = (
@@ -315,11 +319,10 @@ class Marks:
 
 
 def _with_former(mark: Mark, data: bytes, at: int, where: str) -> tuple[Mark, int]:
-    """The mark with its former ones, which stand at ``at``; and where they end. Errors:
-    ``Damaged``."""
+    """The mark with the former ones that stand at ``at``, and their end. Errors: ``Damaged``."""
     count = _COUNT.unpack_from(data, at)[0] if len(data) >= at + _COUNT.size else 0
     begin, end = at + _COUNT.size, at + _COUNT.size + count * _FORMER.size
     if len(data) < end:
         raise Damaged(where, at, expected="former marks", found="the end")
-    former = tuple(Mark(*one) for one in _FORMER.iter_unpack(data[begin:end]))
+    former = tuple(Mark(*place) for place in _FORMER.iter_unpack(data[begin:end]))
     return replace(mark, former=former), end

@@ -13,8 +13,8 @@ A length of -1 is a key, or a value, that is missing; partition -1 says that the
 
 Rules
 - A length is checked against the body before anything is made of it. A body is taken whole or not.
-- What is refused is what ``check_input`` refuses, with its error. Here is only decided what is
-  surely good; of all else a batch is made, and asked about.
+- ``check_input`` alone refuses, so that both ways in refuse the same, with the same errors. Rows
+  that are surely good pass here; all others become a batch, about which it is asked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ assert _RECORD.size == 24
 assert _HEADER.size == 6
 _TOPICS_MAX = 4096
 GROUP_BYTES_MAX = 1 << 20
-"""Of the records that become one entry: a longer one would be written while everybody waits."""
+"""Bytes of the records that become one entry: a longer one is written while everybody waits."""
 _OURS = RESERVED_PREFIX.encode()
 _EXPIRES = EXPIRES_HEADER.encode()
 _DIGITS_MAX = 18
@@ -67,9 +67,8 @@ class PlainBatch(NamedTuple):
 
 
 class PlainReceipt(NamedTuple):
-    """Batches are stored, one behind the other. ``due``: due times in ms of all their rows, the
-    first of which has offset ``base_offset``. ``sequence``: of a batch that was stored before, that
-    of the first time."""
+    """Stored batches, one behind the other. ``due``: of all their rows, ms; the first has offset
+    ``base_offset``. ``sequence``: of a batch that was stored before, that of the first time."""
 
     base_offset: int
     created_ms: int
@@ -79,13 +78,13 @@ class PlainReceipt(NamedTuple):
 
 PlainAnswer = PlainReceipt | SlotwheelError
 PlainDone = Callable[[Sequence[PlainBatch], PlainAnswer], None]
-"""Gets batches, and what has become of all of them."""
+"""Called with batches, and the answer to all of them."""
 CheckedBatch = tuple[PlainBatch, Sequence[PlainRow]]
 """A batch, and its rows with due times for delays."""
 
 
 def encode_records(rows: Iterable[PlainRow]) -> bytes:
-    """Rows as a client sends them. Errors: ``OverflowError``: a topic, a header's name or the
+    """Encode rows for a node. Errors: ``OverflowError``: a topic, a header's name or the
     number of headers is more than 65 535, so they can only be sent as an Arrow batch."""
     parts: list[bytes] = []
     try:
@@ -187,7 +186,6 @@ def check_plain(
 
 
 def _begun(rows: Sequence[PlainRow], now_ms: int) -> Sequence[PlainRow]:
-    """The rows with due times for delays."""
     begun: list[PlainRow] = []
     for row in rows:
         delay = delay_of(row[0]) if row[0] < 0 else None
@@ -196,13 +194,13 @@ def _begun(rows: Sequence[PlainRow], now_ms: int) -> Sequence[PlainRow]:
             continue
         _, topic, partition, key, value, headers = row
         due = now_ms + delay
-        headers = headers and [_begun_header(one, due) for one in headers]
+        headers = headers and [_begun_header(header, due) for header in headers]
         begun.append((due, topic, partition, key, value, headers))
     return begun
 
 
 def _begun_header(header: PlainHeader, due: int) -> PlainHeader:
-    """A message with a delay may say how long after it is due it expires."""
+    """The header; with a time, if it names a span after the due time at which a message expires."""
     name, value = header
     if name != _EXPIRES or value is None or value[:1] != b"+" or not value[1:].isdigit():
         return header
@@ -210,7 +208,7 @@ def _begun_header(header: PlainHeader, due: int) -> PlainHeader:
 
 
 def _are_good(rows: Sequence[PlainRow], latest_ms: int) -> bool:
-    """Whether rows are surely good, but for their size."""
+    """True if rows are surely good, but for their size."""
     for due, topic, partition, _, _, headers in rows:
         if not 0 <= due <= latest_ms or len(topic) > TOPIC_LENGTH_MAX or not _is_topic(topic):
             return False
@@ -233,7 +231,7 @@ def _are_good_headers(headers: Sequence[PlainHeader], due: int) -> bool:
         return False
     expiries = [value or b"" for name, value in headers if name == _EXPIRES]
     return len(expiries) < 2 and all(
-        one.isdigit() and len(one) <= _DIGITS_MAX and int(one) > due for one in expiries
+        digits.isdigit() and len(digits) <= _DIGITS_MAX and int(digits) > due for digits in expiries
     )
 
 
@@ -251,9 +249,8 @@ def batch_of(rows: Sequence[PlainRow]) -> pa.RecordBatch:
 
 
 def _rows_of(batch: pa.RecordBatch) -> list[PlainRow]:
-    """The rows of a batch that was checked."""
     headers: list[Sequence[PlainHeader]] = [
-        [(one["key"].encode(), one["value"]) for one in each]
+        [(header["key"].encode(), header["value"]) for header in each]
         for each in batch.column("headers").to_pylist()
     ]
     columns = [batch.column(name).to_pylist() for name in ("partition", "key", "value")]
@@ -268,8 +265,8 @@ def in_groups(batches: Sequence[CheckedBatch], rows_max: int) -> Iterator[list[C
         group: list[CheckedBatch] = []
         keys: set[tuple[int, int]] = set()
         rows = nbytes = 0
-        for one in batches:
-            batch = one[0]
+        for checked in batches:
+            batch = checked[0]
             if batch.early is not early:
                 continue
             producer = batch.producer
@@ -281,7 +278,7 @@ def in_groups(batches: Sequence[CheckedBatch], rows_max: int) -> Iterator[list[C
                 yield group
                 group, keys = [], set()
                 rows, nbytes = len(batch.rows), batch.nbytes
-            group.append(one)
+            group.append(checked)
             keys.add(key)
         if group:
             yield group

@@ -1,4 +1,4 @@
-"""What a client and a node say to each other, version 1, without any I/O.
+"""The messages of clients and nodes, version 1, without any I/O.
 
 Theory: the frames of ``wire/`` carry record batches; this module fixes the few bytes around them. A
 client's hello names the protocol version, the producer and the durability it waits for. Each batch
@@ -28,7 +28,7 @@ VERSION_KEY = "slotwheel"
 """The key of the protocol version in every JSON body."""
 
 DEFAULT_ADDRESS = "127.0.0.1:7200"
-"""Where a node listens and a client connects by default."""
+"""A node listens, and a client connects, at this address by default."""
 
 IN_FLIGHT_MAX = 5
 """Batches a producer may have unanswered; the wheel remembers as many sequences a producer."""
@@ -51,7 +51,7 @@ REGISTER = "register"
 FORGET = "forget"
 CLOCK = "clock"
 CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK = "show", "accept", "set-back"
-"""What ``clock`` is asked to do."""
+"""The commands of ``clock``."""
 ACKNOWLEDGE = "acknowledge"
 ACTIONS = {
     HELLO: "version, group, limits and clock of this node",
@@ -126,8 +126,8 @@ assert _RECEIPT.size == 32
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A receipt as it came over the wire. ``checks``: shape (count,). ``shift_ms``: of a request,
-    what the due times that it was sent with are to be moved by; it is a repeat then."""
+    """A receipt as it came over the wire. ``checks``: shape (count,). ``shift_ms``: the due times
+    of a repeated request are to be moved by so much; 0: it is no repeat, or need not be moved."""
 
     sequence: int
     base_offset: int
@@ -165,7 +165,7 @@ class AppendCommand:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        """Errors: ``UnsupportedVersion``, ``InvalidBatch``."""
+        """Parse a hello. Errors: ``UnsupportedVersion``, ``InvalidBatch``."""
         fields = decode_json(body)
         try:
             producer = int(str(fields["producer"]), 16)
@@ -206,29 +206,29 @@ def encode_sequence(sequence: int, request: RequestKey | None = None) -> bytes:
 def decode_sequence(metadata: bytes | None) -> tuple[int, RequestKey | None]:
     """The sequence beside a batch, and which request it is, if it is one. Errors: ``InvalidBatch``
     when the metadata is neither one sequence below 2^63 nor that of a request."""
-    found = 0 if metadata is None else len(metadata)
+    size = 0 if metadata is None else len(metadata)
     if metadata is not None and not metadata[-1:] >= b"\x80":
-        if found == _SEQUENCE.size:
+        if size == _SEQUENCE.size:
             return int(_SEQUENCE.unpack(metadata)[0]), None
-        if found == _REQUEST.size:
+        if size == _REQUEST.size:
             sequence, producer, request = _REQUEST.unpack(metadata)
             if sequence < PRODUCER_LIMIT and is_request(producer):
                 return sequence, RequestKey.from_sequence(producer, request)
     raise InvalidBatch(
         "a batch without a usable sequence",
-        got=f"{found} bytes of metadata",
+        got=f"{size} bytes of metadata",
         limit=f"{_SEQUENCE.size} bytes, little-endian, below 2^63; {_REQUEST.size} of a request",
         remedy="Send each batch with its sequence as metadata",
     )
 
 
 def encode_request(sequence: int, request: RequestKey | None, count: int) -> bytes:
-    """What stands beside plain rows: as beside a batch, and how many they are."""
+    """The metadata of plain rows: that of a batch, and the number of rows."""
     return encode_sequence(sequence, request) + _COUNT.pack(count)
 
 
 def decode_request(metadata: bytes) -> tuple[int, RequestKey | None, int]:
-    """Errors: ``InvalidBatch``."""
+    """Sequence, request if it is one, and number of plain rows. Errors: ``InvalidBatch``."""
     if len(metadata) == _ROWS.size and metadata[7] < 0x80:  # what nearly all have
         sequence, count = _ROWS.unpack(metadata)
         return sequence, None, count
@@ -247,7 +247,7 @@ def decode_request(metadata: bytes) -> tuple[int, RequestKey | None, int]:
 def encode_stored(
     sequence: int, base_offset: int, created_ms: int, checks: UInt32s, shift_ms: int | None = None
 ) -> bytes:
-    """``shift_ms``: of a request, and of no other batch."""
+    """The answer to a stored batch; ``shift_ms``: for a request alone."""
     head = _RECEIPT.pack(STORED, len(checks), sequence, base_offset, created_ms)
     tail = b"" if shift_ms is None else _SHIFT.pack(shift_ms)
     return head + checks.astype("<u4", copy=False).tobytes() + tail
@@ -257,9 +257,9 @@ def decode_stored_one(data: bytes) -> tuple[int, int, int, int] | None:
     """Sequence, base offset, created and the check of an answer that says of one row that it is
     stored; None: it is another answer (``decode_answer``)."""
     if len(data) == STORED_ONE.size:
-        status, count, *found = STORED_ONE.unpack(data)
+        status, count, *fields = STORED_ONE.unpack(data)
         if status == STORED and count == 1:
-            sequence, base_offset, created_ms, check = found
+            sequence, base_offset, created_ms, check = fields
             return sequence, base_offset, created_ms, check
     return None
 

@@ -1,9 +1,9 @@
-"""Opening a data directory: from what is on disk to what was true.
+"""Recovery: a data directory is opened, and what was true before the stop is true again.
 
 Order: state store -> slot files cut to their committed lengths -> journal scanned from the
-checkpoint and verified -> what lies behind the checkpoint, entry by entry. Bounded by the tail,
-whatever is pending. On a node without peers all of it is committed; with peers it waits until a
-master commits it. What was never committed never happened.
+checkpoint and verified -> what lies behind the checkpoint, entry by entry. The time it takes is
+bounded by the tail, however much is pending. On a node without peers all of it is committed; with
+peers it waits until a master commits it. What was never committed never happened.
 
 See docs/durability.md, "What happens at a crash".
 """
@@ -28,7 +28,7 @@ from .state import StateStore, StateUpdate, StoredState
 from .switch import complete_switch
 
 _ENTRY_SLACK_BYTES = 4 << 20
-"""What an entry may take on top of a batch: creation times, cancels, marks, Arrow's metadata."""
+"""Bytes of an entry beside its batch: creation times, cancels, marks, Arrow's metadata."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class RecoveredState:
     stored: StoredState
     fresh: bool
     entries: list[QueuedEntry]
-    """What the journal holds behind the checkpoint."""
+    """The entries that the journal holds behind the checkpoint."""
     producers: Producers
 
     @property
@@ -60,7 +60,9 @@ class RecoveredState:
 def recover(
     files: Files, state: StateStore, config: WheelConfig, *, replicated: bool = False
 ) -> RecoveredState:
-    """Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``, ``OSError``."""
+    """Open state, slot files and journal of a data directory, in that order.
+
+    Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``, ``OSError``."""
     stored = complete_switch(files, state)
     fresh = not stored.store_id
     if fresh:
@@ -82,8 +84,8 @@ def recover(
         queued = arrived(entry)
         entries.append(queued)
         upto = entry.index if committed_index is None else committed_index
-        for producer, one in queued.sent:
-            producers.record(producer, one, upto)
+        for producer, record in queued.sent:
+            producers.record(producer, record, upto)
 
     journal, report = Journal.open(
         files,
@@ -94,19 +96,19 @@ def recover(
         entry_bytes_max=HEADER_BYTES + config.batch_bytes_max + _ENTRY_SLACK_BYTES,
         on_entry=add,
     )
-    found = RecoveredState(journal, report, stored, fresh, entries, producers)
+    recovered = RecoveredState(journal, report, stored, fresh, entries, producers)
     try:
-        _check(found.config, config, replicated=replicated)
+        _check(recovered.config, config, replicated=replicated)
         if stored.cancelled_floor is None:
-            # Written before slots left a record of their cancels: none is known that has left.
-            marks = (one.marks for one in entries if one.marks is not None)
-            floor_ms = max(one.main.furthest_ms for one in (checkpoint.marks, *marks))
+            # By a version without records of cancels: of what has left by now none is known.
+            marks = (queued.marks for queued in entries if queued.marks is not None)
+            floor_ms = max(known.main.furthest_ms for known in (checkpoint.marks, *marks))
             state.commit(StateUpdate(cancelled_floor=floor_ms))
             stored.cancelled_floor = floor_ms
     except BaseException:
         journal.close()
         raise
-    return found
+    return recovered
 
 
 def _check(known: Mapping[str, Any], config: WheelConfig, *, replicated: bool) -> None:

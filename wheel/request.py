@@ -15,7 +15,8 @@ The digest is of the request as it was received, and of what the levels and rout
 under one key there is one request. Its delays begin when its entry was created, also those of a
 repeat (``delay.py``). The *base* is of senders that count delays by their own clock: it is that
 clock. A repeat counts them from a later one; the difference of the bases takes its due times back
-to those of the first time, and so its ids.
+to those of the first time, and so its ids. *Example.* A delay of 5000 ms is due at 6000 by base
+1000; a repeat with base 4000 says 9000, and 1000 - 4000 takes it back to 6000.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from typing import Self
 from .errors import InvalidMessage
 
 REQUEST_PRODUCER = 3 << 62
-"""The two upper bits of a request's producer id. Producers of clients have the first of them clear,
-sources the second."""
+"""The upper two bits of a request's producer id: clients have the first clear, sources the
+second."""
 BASE_LIMIT_MS = 1 << 42
 _DIGEST_BITS = 21
 _ID_MASK = (1 << 62) - 1
@@ -36,14 +37,14 @@ _DIGEST_MASK = (1 << _DIGEST_BITS) - 1
 
 
 def is_request(producer: int) -> bool:
-    """Whether a producer id is that of a request."""
+    """True if a producer id is that of a request."""
     return producer >= REQUEST_PRODUCER
 
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """``producer``: follows from the key. ``base_ms``: the clock from which the sender has counted
-    delays, ms since the epoch; 0 if it has not. ``digest``: of its content, 21 bits."""
+    """A request's identity. ``producer``: follows from the key. ``base_ms``: the clock by which the
+    sender counted delays, ms since the epoch; 0: none. ``digest``: of the content, 21 bits."""
 
     producer: int
     base_ms: int
@@ -65,8 +66,8 @@ class RequestKey:
         return self.base_ms << _DIGEST_BITS | self.digest
 
     def shift_ms(self, first: int) -> int:
-        """What makes the due times of this repeat those of the first time, whose sequence is
-        ``first``. Errors: ``InvalidMessage`` when that was another request."""
+        """The ms to add to the due times of this repeat, to make them those of the first time,
+        whose sequence is ``first``. Errors: ``InvalidMessage`` when that was another request."""
         known = RequestKey.from_sequence(self.producer, first)
         if known.digest != self.digest or (self.base_ms and not known.base_ms):
             raise key_was_used()

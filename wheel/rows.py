@@ -25,7 +25,7 @@ from .schema import (
 
 Header = tuple[str, bytes | None]
 Content = bytes | bytearray | memoryview | str | None
-"""What may stand for a binary value; text becomes UTF-8."""
+"""A value that may stand for a binary one; text becomes UTF-8."""
 
 _INPUT_STRUCT = pa.struct(list(INPUT))
 
@@ -119,7 +119,7 @@ def without_slack(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _holds_nothing(field: pa.Field, column: pa.Array) -> bool:
-    """Whether a column holds only nulls, or only empty lists, as ``absent`` makes it."""
+    """True if a column holds only nulls, or only empty lists, as ``absent`` makes it."""
     if field.nullable:
         return bool(column.null_count == len(column))
     return pa.types.is_list(field.type) and column.null_count == 0 and len(column.values) == 0
@@ -143,15 +143,15 @@ def headers_of(values: Mapping[str, pa.Array]) -> pa.Array:
     content = pa.concat_arrays(list(values.values())).take(from_numpy(by_row, pa.int64()))
     number = from_numpy(np.tile(np.arange(many), rows), pa.int64())
     names = pa.array(list(values), pa.utf8()).take(number)
-    there = content.is_valid()
-    counts = np.asarray(there).reshape(rows, many).sum(axis=1)
-    return header_lists(counts, names.filter(there), content.filter(there))
+    present = content.is_valid()
+    counts = np.asarray(present).reshape(rows, many).sum(axis=1)
+    return header_lists(counts, names.filter(present), content.filter(present))
 
 
 def with_headers(headers: pa.Array, added: pa.Array) -> pa.Array:
     """A headers column with further headers behind those of each row."""
     columns = (headers, added)
-    counts = [np.asarray(pc.list_value_length(one), np.int64) for one in columns]
+    counts = [np.asarray(pc.list_value_length(column), np.int64) for column in columns]
     total = counts[0] + counts[1]
     starts = np.cumsum(total) - total
     place = np.empty(int(total.sum()), np.int64)
@@ -160,7 +160,9 @@ def with_headers(headers: pa.Array, added: pa.Array) -> pa.Array:
         number = np.arange(int(count.sum()))
         place[np.repeat(start - (np.cumsum(count) - count), count) + number] = first + number
         first += len(number)
-    flat = pa.concat_arrays([one.flatten() for one in columns]).take(from_numpy(place, pa.int64()))
+    flat = pa.concat_arrays([column.flatten() for column in columns]).take(
+        from_numpy(place, pa.int64())
+    )
     return header_lists(total, flat.field(0), flat.field(1))
 
 
@@ -206,9 +208,9 @@ def _few_without_headers(rows: int) -> pa.Array:
 
 
 def members(sorted_values: Int64s, values: Int64s) -> Mask:
-    """Which of ``values`` are in ``sorted_values``; shape of ``values``."""
+    """The mask of those of ``values`` that are in ``sorted_values``; shape of ``values``."""
     if not len(sorted_values):
         return np.zeros(len(values), np.bool_)
     at = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
-    found: Mask = sorted_values[at] == values
-    return found
+    mask: Mask = sorted_values[at] == values
+    return mask

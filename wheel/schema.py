@@ -78,7 +78,7 @@ def times(batch: pa.RecordBatch, column: str) -> Int64s:
 
 
 def valid(column: pa.Array) -> Mask:
-    """Which values of a column are not null, shape (rows,)."""
+    """The mask of values that are not null, shape (rows,)."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.bool_)
     return np.asarray(column.is_valid())
@@ -98,8 +98,8 @@ def distinct(texts: pa.Array) -> list[str]:
     """The different values of a column, in the order in which they come."""
     if len(texts) <= FEW_ROWS:
         return list(dict.fromkeys(texts.to_pylist()))
-    found: list[str] = texts.unique().to_pylist()
-    return found
+    values: list[str] = texts.unique().to_pylist()
+    return values
 
 
 def lengths(column: pa.Array) -> Int64s:
@@ -108,10 +108,10 @@ def lengths(column: pa.Array) -> Int64s:
     if column.null_count == rows:
         return np.zeros(rows, np.int64)
     ends = np.frombuffer(column.buffers()[1], np.int32, rows + 1, column.offset * 4)
-    found = np.subtract(ends[1:], ends[:-1], dtype=np.int64)
+    widths = np.subtract(ends[1:], ends[:-1], dtype=np.int64)
     if column.null_count:
-        found[np.asarray(column.is_null())] = 0
-    return found
+        widths[np.asarray(column.is_null())] = 0
+    return widths
 
 
 def sizes(batch: pa.RecordBatch) -> Int64s:

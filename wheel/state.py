@@ -34,7 +34,7 @@ StoreIds = Mapping[str, bytes]
 """Id of each admitted store, by its node."""
 
 STATE_VERSION = 2
-"""That of a state with records of cancels; one without them is of version 1."""
+"""The version of a state with records of cancels; a state without them has version 1."""
 _VERSIONS = (b"1", b"2")
 STATE_DIRECTORY = "state"
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
@@ -75,7 +75,7 @@ assert SENT_BYTES == 40
 
 @dataclass(frozen=True, slots=True)
 class SlotInfo:
-    """What the catalog knows of one slot file."""
+    """The catalog's record of one slot file; ``length`` is in bytes, ``crc`` a CRC-32C over it."""
 
     length: int
     rows: int
@@ -86,15 +86,15 @@ class SlotInfo:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a repair could not read of a damaged slot file, and nobody else had."""
+    """Rows of a damaged slot file that a repair could not read, and nobody else had."""
 
     second: int
     rows: int
-    """How many rows were lost, cancel rows too."""
+    """The number of rows lost, cancel rows too."""
     cancels: int
-    """How many of them were cancel rows: their messages are delivered."""
+    """The number of cancel rows among them: their messages are delivered."""
     kept: str = ""
-    """Where the damaged file lies in the data directory; empty: on another peer."""
+    """The damaged file's path in the data directory; empty: it is on another peer."""
     at_most: bool = False
     """Delivery had reached the slot: some of these rows were delivered, so the counters of the
     checkpoint keep them. Without it they were taken from the counters."""
@@ -124,7 +124,7 @@ class Checkpoint:
     rows: int = 0
     """Rows ever committed, of every kind, up to ``index``."""
     cancels: int = 0
-    """Of those, cancel rows."""
+    """Cancel rows among them."""
     marks: Marks = field(default_factory=Marks)
     config: Mapping[str, Any] = field(default_factory=dict)
     """The last configuration entry: group, key, slots."""
@@ -177,15 +177,14 @@ class StoredState:
     """With peers: the group's key, from the moment that it is committed here. The checkpoint has it
     only after the first spill, and a directory must be known as the group's before."""
     losses: list[Loss] = field(default_factory=list)
-    """Accepted rows that a repair gave up. They stay on record for good; a verifier reports
-    them."""
+    """Accepted rows that a repair gave up. They stay for good, and a verifier reports them."""
     cancelled: dict[int, bytes] = field(default_factory=dict)
     """Records of what was cancelled in seconds that have left, whole or in part."""
     cancelled_floor: int | None = None
     """Up to this due time, ms, it is not known any more what was cancelled; -1: it is known of all.
     None: the state was written before there were such records."""
     clock: str = ""
-    """What the node has noted of its clock (``node/clock.py``)."""
+    """The node's notes about its clock (``node/clock.py``)."""
 
 
 _RecordOf = Callable[[bytes], bytes | None]
@@ -229,12 +228,12 @@ def decode_checkpoint(data: bytes, where: str) -> Checkpoint:
 
 
 def encode_losses(losses: Sequence[Loss]) -> bytes:
-    return json.dumps([asdict(one) for one in losses], sort_keys=True).encode()
+    return json.dumps([asdict(loss) for loss in losses], sort_keys=True).encode()
 
 
 def decode_losses(data: bytes, where: str) -> list[Loss]:
     try:
-        return [Loss(**one) for one in json.loads(data)]
+        return [Loss(**fields) for fields in json.loads(data)]
     except (ValueError, TypeError) as error:
         raise Damaged(where, 0, expected="losses of repairs", found=str(error)) from None
 
@@ -249,7 +248,8 @@ def decode_slot(data: bytes | memoryview) -> SlotInfo:
 
 def encode_sent(sent: Sequence[ProducerEntry]) -> bytes:
     return b"".join(
-        _SENT.pack(one.sequence, one.base_offset, one.created, one.index, one.count) for one in sent
+        _SENT.pack(entry.sequence, entry.base_offset, entry.created, entry.index, entry.count)
+        for entry in sent
     )
 
 
@@ -258,7 +258,7 @@ def decode_sent(data: bytes | memoryview) -> list[ProducerEntry]:
 
 
 def seal(key: bytes, value: bytes) -> bytes:
-    """The record as it is stored: the value and its checksum."""
+    """The record to store: the value, and the checksum of key and value behind it."""
     return value + _SEAL.pack(crc32c(value, crc32c(key)))
 
 
@@ -276,8 +276,7 @@ def unseal(key: bytes, record: bytes, where: str) -> bytes:
 
 
 def check_version(path: str, raw: bytes | None) -> None:
-    """``raw``: the record of the format's version. Errors: ``Damaged``: there is none;
-    ``UnsupportedVersion``."""
+    """``raw``: the version's record. Errors: ``Damaged``: there is none; ``UnsupportedVersion``."""
     if raw is None:
         raise Damaged(path, 0, expected="a format version", found="none")
     if bytes(raw) not in _VERSIONS:
@@ -292,8 +291,7 @@ def check_version(path: str, raw: bytes | None) -> None:
 def decode_state(
     path: str, meta: _RecordOf, producers: _Pairs, cancelled: _Pairs, slots: _Pairs = ()
 ) -> StoredState:
-    """The state that records say, each as LMDB has it. Errors: ``Damaged`` when one is not what was
-    written."""
+    """Decode the state from LMDB's records. Errors: ``Damaged`` if one is not what was written."""
     stored = StoredState()
     stored.store_id = _unsealed(path, meta, b"store_id")
     stored.epoch = int(_unsealed(path, meta, b"epoch", b"0"))
@@ -389,8 +387,8 @@ class LmdbState:
         return int(self._env.info()["last_txnid"])
 
     def load(self, *, whole: bool = True) -> StoredState:
-        """``whole`` False: without producers and records of cancels. Errors: ``Damaged`` when a
-        record is not what was written."""
+        """The stored state; ``whole`` False: without producers and records of cancels. Errors:
+        ``Damaged`` when a record is not what was written."""
         cancelled = self._open_cancelled() if whole else None
         with self._env.begin() as txn:
             stored = decode_state(
@@ -403,8 +401,7 @@ class LmdbState:
         return stored
 
     def cancelled(self, second: int) -> bytes | None:
-        """The record of what was cancelled in a second; None: there is none. For any thread.
-        Errors: ``Damaged``."""
+        """The record of a second's cancels, if there is one. Any thread. Errors: ``Damaged``."""
         database = self._open_cancelled()
         if database is None:
             return None
@@ -416,21 +413,21 @@ class LmdbState:
     def _load_slots(self, txn: Any, slots: dict[int, SlotInfo]) -> None:
         before, known = self._known_slots, {}
         for key, record in txn.cursor(db=self._slots):
-            one = before.get(key)
-            if one is None or one[0] != record:
-                one = record, decode_slot(unseal(key, record, self.path))
-            slots[_SECOND.unpack(key)[0]] = one[1]
-            known[key] = one
+            decoded = before.get(key)
+            if decoded is None or decoded[0] != record:
+                decoded = record, decode_slot(unseal(key, record, self.path))
+            slots[_SECOND.unpack(key)[0]] = decoded[1]
+            known[key] = decoded
         if self._readonly:  # a node loads it once
             self._known_slots = known
 
     def cancelled_floor(self) -> int | None:
-        """As in ``StoredState``, by now. Errors: ``Damaged``."""
+        """The floor of ``StoredState`` as it is by now. Errors: ``Damaged``."""
         with self._env.begin(db=self._meta) as txn:
             return _floor(_unsealed(self.path, txn.get, b"cancelled_floor"))
 
     def commit(self, update: StateUpdate) -> None:
-        """Errors: ``OSError`` (no room): nothing was committed. ``SyncFailed``: end the process."""
+        """Commit, durably. Errors: ``OSError``: no room, nothing committed; ``SyncFailed``: end."""
         try:
             self._write(update)
         except (lmdb.MapFullError, lmdb.DiskError) as error:

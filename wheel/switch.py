@@ -36,16 +36,16 @@ INCOMING_SLOTS = f"{INCOMING}/{SLOT_DIRECTORY}"
 
 
 def incoming_path(second: int) -> str:
-    """Where a slot file of a snapshot lies before the switch."""
+    """The place of a snapshot's slot file before the switch."""
     return f"{INCOMING}/{path_of(second)}"
 
 
 def complete_switch(files: Files, state: StateStore) -> StoredState:
-    """Bring the files in line with a state whose ``incoming`` is set; the state without it.
+    """Bring the files in line with a state whose ``incoming`` is set; returns it with that cleared.
 
-    What follows the commit of a received snapshot (``SnapshotSink.finish``), and the first thing at
-    open. Nobody may use slot files or journal meanwhile, and whatever was made from the old ones is
-    to be made anew. May be stopped anywhere and called again; after an error the process has to
+    It follows the commit of a received snapshot (``SnapshotSink.finish``), and is the first step of
+    every open. Nobody may use slot files or journal meanwhile, and what was made from the old ones
+    is to be made anew. May be stopped anywhere and called again; after an error the process has to
     end, and the next one goes on. Errors: ``Damaged``, ``SyncFailed``, ``OSError``.
     """
     stored = state.load()
@@ -114,18 +114,18 @@ def _new_journal(files: Files, header: SegmentHeader) -> None:
 
 
 def set_aside(files: Files) -> str:
-    """Move a damaged directory's journal, slot files, archive and state into ``damaged-<n>/``; its
-    name.
+    """Move a damaged directory's journal, slot files, archive and state into ``damaged-<n>/``;
+    returns that name.
 
     The directory is empty then, and the node a new one that copies from its peers. The state must
     not be open, and the caller holds the directory's lock. The state goes last: as long as it is
     there, a node that starts after a crash in here finds damage again, and goes on.
     """
-    there = files.list(".")
+    names = files.list(".")
     all_parts = (INCOMING, DIRECTORY, SLOT_DIRECTORY, ARCHIVE_DIRECTORY, STATE_DIRECTORY)
-    parts = [one for one in all_parts if one in there]
+    parts = [part for part in all_parts if part in names]
     number = 1
-    while f"damaged-{number}" in there:
+    while f"damaged-{number}" in names:
         inside = files.list(f"damaged-{number}")
         if STATE_DIRECTORY not in inside and not set(inside) & set(parts):
             break  # begun, and not finished

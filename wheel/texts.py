@@ -21,8 +21,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def error_text(error: object) -> str:
-    """An error's text. The name of its class if it has none: the ``__str__`` of an application's
-    error may itself raise an error."""
+    """An error's text, or its class: an application's ``__str__`` may itself raise an error."""
     try:
         return str(error)
     except Exception:
@@ -32,10 +31,10 @@ def error_text(error: object) -> str:
 def time_text(ms: int) -> str:
     """A time in ms since the epoch, for people."""
     try:
-        found = datetime.fromtimestamp(ms / 1000, UTC)
+        time = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return f"{ms} ms"
-    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def span_text(ms: float) -> str:
@@ -61,14 +60,14 @@ def span_text(ms: float) -> str:
 
 
 def visible_text(text: str, *, lines: bool = False) -> str:
-    """Somebody's text with nothing in it that nobody sees: ``a\\u{0}b`` for one with a NUL. So are
-    written controls, marks of direction, characters without width or without a meaning, blanks but
-    the plain one, and this one at either end or behind another. ``lines``: it is shown with its
-    lines and indents, so these stay. ``typed_text`` gives the text back."""
+    """A text from outside with its invisible parts written out: ``a\\u{0}b`` for one with a NUL.
+    Written out are controls, marks of direction, characters without width or meaning, blanks but
+    the plain one, and this one at either end or behind another. ``lines``: the text is shown with
+    its lines and indents, so these stay. ``typed_text`` gives the text back."""
     if text.isascii() and text.isprintable() and _has_plain_blanks(text) and "\\u{" not in text:
         return text
     if lines:
-        return "\n".join(_visible_line(one, indents=True) for one in text.split("\n"))
+        return "\n".join(_visible_line(line, indents=True) for line in text.split("\n"))
     return _visible_line(text)
 
 
@@ -78,31 +77,31 @@ def _has_plain_blanks(text: str) -> bool:
 
 def _visible_line(text: str, *, indents: bool = False, typed: bool = True) -> str:
     last = len(text.rstrip(" "))
-    found = []
+    shown = []
     before = " " if not indents else ""
-    for number, one in enumerate(text):
-        if one == " ":
+    for number, character in enumerate(text):
+        if character == " ":
             seen = number < last and (indents or before != " ")
-        elif one == "\\":
+        elif character == "\\":
             seen = not typed or not text.startswith("u{", number + 1)
         else:
-            seen = one.isprintable() and one not in _BLANK
+            seen = character.isprintable() and character not in _BLANK
             if seen and before in ("", " "):  # a mark without the letter that it belongs to
-                seen = category(one)[0] != "M"
-        found.append(one if seen else f"\\u{{{ord(one):x}}}")
-        before = one
-    return "".join(found)
+                seen = category(character)[0] != "M"
+        shown.append(character if seen else f"\\u{{{ord(character):x}}}")
+        before = character
+    return "".join(shown)
 
 
 def shown_text(text: str, *, lines: bool = True) -> str:
-    """Text of many hands for a terminal or a log: what is visible already (``visible_text``) stays
-    as it is, so that nobody has to know whether it is, and so do indents and, with ``lines``, lines
-    and tabs. It cannot be typed back."""
+    """A text of any origin for a terminal or a log. What ``visible_text`` has written out already
+    stays as it is, so that nobody has to know whether it has; indents stay and, with ``lines``,
+    lines and tabs. The text cannot be typed back."""
     if text.isascii() and text.isprintable():
         return text
     if not lines:
         return _shown_part(text)
-    return "\n".join("\t".join(map(_shown_part, one.split("\t"))) for one in text.split("\n"))
+    return "\n".join("\t".join(map(_shown_part, line.split("\t"))) for line in text.split("\n"))
 
 
 def _shown_part(text: str) -> str:
@@ -111,12 +110,12 @@ def _shown_part(text: str) -> str:
 
 
 def typed_text(text: str) -> str:
-    """What somebody means who types a text as ``visible_text`` shows it. Errors: ``ValueError``."""
+    """The text that is meant by one typed as ``visible_text`` shows it. Errors: ``ValueError``."""
     return _ESCAPED.sub(_typed_character, text)
 
 
-def _typed_character(found: re.Match[str]) -> str:
-    number = int(found[1], 16)
+def _typed_character(escape: re.Match[str]) -> str:
+    number = int(escape[1], 16)
     if number > 0x10FFFF or 0xD800 <= number < 0xE000:
-        raise ValueError(f"{found[0]} is no character")
+        raise ValueError(f"{escape[0]} is no character")
     return chr(number)

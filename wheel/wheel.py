@@ -87,7 +87,7 @@ class Wheel:
         files: Files,
         state: StateStore,
         config: WheelConfig,
-        found: RecoveredState,
+        recovered: RecoveredState,
         node_id: str,
     ) -> None:
         self.config = config
@@ -99,33 +99,32 @@ class Wheel:
         self._files_lock = threading.Lock()
         """Held while slot files are written or deleted."""
         self._committing = threading.Lock()
-        """Held while entries become visible: those of one commit before those of the next, whoever
-        writes."""
+        """Held while entries become visible: one commit's before the next one's, whoever writes."""
         self._dispatcher: Dispatcher | None = None
         self.mint = IdMint(config.group)
         self._capacity = Capacity(files, config)
         self.doubts: Callable[[int], Overloaded | None] = lambda _now_ms: None
-        """Why nothing new may be taken at a time, as whoever brings the clock says."""
-        self._load(found)
+        """Gives the error at a time, ms, whose clock is in doubt; set by who brings the clock."""
+        self._load(recovered)
 
-    def _load(self, found: RecoveredState) -> None:
-        """Become what was found in the data directory."""
-        checkpoint = found.stored.checkpoint
-        self.recovery = found.report
-        self.store_id = found.stored.store_id
+    def _load(self, recovered: RecoveredState) -> None:
+        """Take over the state that was recovered from the data directory."""
+        checkpoint = recovered.stored.checkpoint
+        self.recovery = recovered.report
+        self.store_id = recovered.stored.store_id
         self._storage = Storage(self._files, self._state, self.config, self._lock)
-        self.mended = self._storage.recover(found.stored)
+        self.mended = self._storage.recover(recovered.stored)
         self.scrubber = Scrubber(self._storage)
-        self._losses = found.stored.losses
+        self._losses = recovered.stored.losses
         self._cancels = Cancels(self.config.cancels_remembered_max)
         self._log = Log(
-            found.journal,
-            found.producers,
-            found.last_epoch,
+            recovered.journal,
+            recovered.producers,
+            recovered.last_epoch,
             self._lock,
             commit_index=checkpoint.index,
             committed_offset=checkpoint.next_offset,
-            waiting=found.entries,
+            waiting=recovered.entries,
             keep_recent=self._replicated,
         )
         self._checkpoint = checkpoint
@@ -135,7 +134,6 @@ class Wheel:
         self._configure(checkpoint.config)
 
     def _configure(self, known: Mapping[str, Any]) -> None:
-        """A configuration of the group is committed."""
         self._configuration = dict(known)
         if known:
             self.mint.set_key(bytes.fromhex(known["key"]))
@@ -154,15 +152,15 @@ class Wheel:
 
         Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``.
         """
-        found = recover(files, state, config, replicated=cls._replicated)
-        wheel = cls(files, state, config, found, node_id)
-        wheel._begin(found, now_ms)
+        recovered = recover(files, state, config, replicated=cls._replicated)
+        wheel = cls(files, state, config, recovered, node_id)
+        wheel._begin(recovered, now_ms)
         return wheel
 
-    def _begin(self, found: RecoveredState, now_ms: int) -> None:
-        """Alone: everything found is committed, and this node is master of a new epoch."""
-        self.commit(found.journal.last_index)
-        epoch = found.last_epoch + 1
+    def _begin(self, recovered: RecoveredState, now_ms: int) -> None:
+        """Alone: everything recovered is committed, and this node is master of a new epoch."""
+        self.commit(recovered.journal.last_index)
+        epoch = recovered.last_epoch + 1
         self._state.commit(StateUpdate(epoch=epoch, vote=self._node_id))
         self._log.begin_epoch(epoch)
         self._log.skip_to(1 + max(mark.L for mark in self._committed_marks.every))
@@ -188,7 +186,7 @@ class Wheel:
             epoch_offset=epoch_offset,
             now_ms=now_ms,
             disk_is_low=self._capacity.disk_is_low,
-            lost_seconds=lambda: {one.second for one in self._losses},
+            lost_seconds=lambda: {loss.second for loss in self._losses},
         )
 
     def _queue_config_once(self) -> None:
@@ -203,14 +201,14 @@ class Wheel:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the group has agreed on besides its messages, as committed here. The engine keeps it
-        with the group's configuration and does not look into it."""
+        """The group's agreements besides its messages, as committed here. The engine keeps them in
+        the group's configuration and does not look into them."""
         return self._agreed("settings")
 
     @property
     def sources(self) -> Mapping[str, Any]:
-        """What the group knows of the sources of its messages (the partitions of delay topics), as
-        committed here. The engine keeps it as it keeps ``settings``."""
+        """The group's notes about the sources of its messages (the partitions of delay topics), as
+        committed here. The engine keeps them as it keeps ``settings``."""
         return self._agreed("sources")
 
     def _agreed(self, part: str) -> Mapping[str, Any]:
@@ -230,7 +228,7 @@ class Wheel:
     def change_sources(
         self, known: Mapping[str, Any], sources: Mapping[str, Any]
     ) -> Future[AppendReceipt]:
-        """Replace what the group knows of its sources, as ``change_settings`` does."""
+        """Replace the group's notes about its sources, as ``change_settings`` does."""
         return self._agree("sources", known, sources)
 
     def _agree(
@@ -262,12 +260,12 @@ class Wheel:
 
     @property
     def dispatcher(self) -> Dispatcher | None:
-        """What delivers and decides about cancels, while this node is the master."""
+        """The part that delivers and decides about cancels; None: this node is not the master."""
         return self._dispatcher
 
     @property
     def serving(self) -> bool:
-        """Whether this node takes appends and delivers."""
+        """True if this node takes appends and delivers."""
         return True
 
     # -- intake ----------------------------------------------------------------------------------
@@ -285,15 +283,15 @@ class Wheel:
         sequence: int = -1,
         early: bool = False,
     ) -> Future[AppendReceipt]:
-        """Check a batch (``append_all`` says of what) and queue it; the future resolves when it is
+        """Check a batch (``InputBatch`` says of what) and queue it; the future resolves when it is
         committed.
 
         Errors: ``InvalidBatch``, ``InvalidMessage``, ``Overloaded``, ``SequenceTooOld``,
         ``NotRunning``, ``NotMaster``; nothing is stored then. The future may fail with
         ``Overloaded`` (not stored), or with ``NotMaster``: then it may be stored all the same.
         """
-        one = InputBatch(rows, producer, sequence, early)
-        return _accepted(self._append_one(one, now_ms, wake=True))
+        batch = InputBatch(rows, producer, sequence, early)
+        return _accepted(self._append_one(batch, now_ms, wake=True))
 
     def append_all(
         self, batches: Sequence[InputBatch], now_ms: int, *, wake: bool = True
@@ -304,40 +302,43 @@ class Wheel:
         """
         if len(batches) == 1:
             return [self._append_one(batches[0], now_ms, wake=wake)]
-        rows = [one.rows for one in batches]
+        rows = [batch.rows for batch in batches]
         together = check_together(rows, self.config, now_ms)
         if together is None:
             middle = len(batches) // 2
             halves = (batches[:middle], batches[middle:])
-            return [one for half in halves for one in self.append_all(half, now_ms, wake=wake)]
-        encoded = encode_together(together, [one.num_rows for one in rows], now_ms)
+            return [
+                outcome for half in halves for outcome in self.append_all(half, now_ms, wake=wake)
+            ]
+        encoded = encode_together(together, [part.num_rows for part in rows], now_ms)
         return [
-            self._queue_input(batch, now_ms, one, wake=wake)
-            for batch, one in zip(encoded, batches, strict=True)
+            self._queue_input(batch, now_ms, sent, wake=wake)
+            for batch, sent in zip(encoded, batches, strict=True)
         ]
 
     def _append_one(
-        self, one: InputBatch, now_ms: int, *, wake: bool
+        self, batch: InputBatch, now_ms: int, *, wake: bool
     ) -> Future[AppendReceipt] | SlotwheelError:
         def check(at_ms: int) -> pa.RecordBatch:
-            return check_input(one.rows, self.config, at_ms)
+            return check_input(batch.rows, self.config, at_ms)
 
         try:
-            checked = self._checked(check, one, now_ms)
+            checked = self._checked(check, batch, now_ms)
         except SlotwheelError as error:
             return copy(error)
-        return self._queue_input(encode_input(checked, now_ms), now_ms, one, wake=wake)
+        return self._queue_input(encode_input(checked, now_ms), now_ms, batch, wake=wake)
 
     def _checked(
-        self, check: Callable[[int], _Checked], one: InputBatch | PlainBatch, now_ms: int
+        self, check: Callable[[int], _Checked], batch: InputBatch | PlainBatch, now_ms: int
     ) -> _Checked:
-        """What ``check`` makes of a batch at a time. Errors: those of ``check``."""
+        """The result of ``check`` for a batch at ``now_ms``, or at the time when it was appended
+        first. Errors: those of ``check``."""
         try:
             return check(now_ms)
         except InvalidMessage:
             # What was accepted once is not refused when it is repeated after the clock was set
             # back. Looked up only now, for the lock has many that wait for it.
-            created_ms = self._created(one.producer, one.sequence)
+            created_ms = self._created(batch.producer, batch.sequence)
             if created_ms is None:
                 self.check_clock(now_ms)  # by the right time it may be good
                 raise
@@ -371,7 +372,7 @@ class Wheel:
         self, group: Sequence[CheckedBatch], now_ms: int, done: PlainDone, *, wake: bool
     ) -> Sequence[CheckedBatch]:
         """Queue batches of different callers as one entry, unless some were appended before. Those
-        are answered then, and the others returned."""
+        are answered then, and the others returned, to be tried again without them."""
         batches = [batch for batch, _ in group]
         rows = [row for _, its in group for row in its]
         encoded = encode_plain(rows, now_ms)
@@ -380,12 +381,13 @@ class Wheel:
         with self._lock:
             try:
                 _ = self._serving_dispatcher  # what a standby knows of producers may be cut off
-                fresh = [one for one in group if not self._is_repeat(one[0], answers, done)]
+                fresh = [item for item in group if not self._is_repeat(item[0], answers, done)]
                 if len(fresh) == len(group):
                     fresh = []
                     self.check_clock(now_ms)
                     parts = [
-                        EntryPart(one.producer, one.sequence, len(one.rows)) for one in batches
+                        EntryPart(batch.producer, batch.sequence, len(batch.rows))
+                        for batch in batches
                     ]
                     queued = self._queue(encoded, now_ms, parts, wake=wake)
                     due = [row[0] for row in rows]
@@ -403,8 +405,8 @@ class Wheel:
         answers: list[tuple[Sequence[PlainBatch], PlainAnswer]],
         done: PlainDone,
     ) -> bool:
-        """Under the lock: whether a batch is not to be queued, because it was before, or nobody
-        knows. Its answer is added to ``answers``, unless it waits for the commit."""
+        """Under the lock: True if a batch is not to be queued, because it was before, or may have
+        been. Its answer is added to ``answers``, unless it waits for the commit."""
         producer, sequence = batch.producer, batch.sequence
         try:
             known = self._log.producers.find(producer, sequence) if producer else None
@@ -444,8 +446,8 @@ class Wheel:
             )
         producer = SOURCE_PRODUCER | source
         checked = check_input(rows, self.config, now_ms, reserved=True)  # those of a dead letter
-        one = InputBatch(rows, producer, last)
-        return _accepted(self._queue_input(encode_input(checked, now_ms), now_ms, one))
+        batch = InputBatch(rows, producer, last)
+        return _accepted(self._queue_input(encode_input(checked, now_ms), now_ms, batch))
 
     def source_position(self, source: int) -> int:
         """The last offset taken from a source, -1 if none."""
@@ -453,7 +455,7 @@ class Wheel:
             return self._log.producers.last_sequence(SOURCE_PRODUCER | source)
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait until an append would not be refused for lack of memory; whether there is room."""
+        """Wait until memory has room for an append; True if it has."""
         with self._lock:
             return self._room.wait_for(lambda: not self._capacity.full(self._held), timeout_s)
 
@@ -487,14 +489,13 @@ class Wheel:
         )
 
     def check_clock(self, now_ms: int) -> None:
-        """Errors: ``Overloaded`` where nothing new may be taken at this time, as the clock it was
-        read from is in doubt."""
+        """Errors: ``Overloaded`` if nothing new may be taken now, as the clock is in doubt."""
         doubt = self.doubts(now_ms)
         if doubt is not None:
             raise doubt
 
     def _created(self, producer: int, sequence: int) -> int | None:
-        """When a producer's entry was first appended; None if it is new."""
+        """The time, ms, when a producer's entry was first appended; None if it is new."""
         if not producer:
             return None
         with self._lock:
@@ -502,7 +503,7 @@ class Wheel:
         return None if known is None else known.created
 
     def stored_before(self, producer: int, sequence: int) -> bool:
-        """Whether that entry of a producer was appended before, as far as is remembered."""
+        """True if that entry of a producer was appended before, as far as is remembered."""
         if not producer:
             return False
         with self._lock:
@@ -512,16 +513,16 @@ class Wheel:
                 return True  # its append says so
 
     def _queue_input(
-        self, batch: EncodedBatch, now_ms: int, one: InputBatch, *, wake: bool = True
+        self, batch: EncodedBatch, now_ms: int, sent: InputBatch, *, wake: bool = True
     ) -> Future[AppendReceipt] | SlotwheelError:
         """Queue a batch from outside, unless it was appended before."""
-        producer, sequence, early = one.producer, one.sequence, one.early
+        producer, sequence, early = sent.producer, sent.sequence, sent.early
         try:
             with self._lock:
                 # Raises on a standby: what it knows of a producer may be cut off again.
                 _ = self._serving_dispatcher
                 if producer and (known := self._log.producers.find(producer, sequence)):
-                    receipt = receipt_again(known, due_column(one.rows), producer, sequence)
+                    receipt = receipt_again(known, due_column(sent.rows), producer, sequence)
                     waiting = self._log.awaited(known.index, early=early)
                     return _answered_again(receipt, waiting, early=early)
                 self.check_clock(now_ms)
@@ -588,13 +589,13 @@ class Wheel:
 
     @property
     def has_queued(self) -> bool:
-        """Whether there are entries to be written."""
+        """True if there are entries to be written."""
         return self._log.wait(0.0)
 
     def write_pending(self, timeout_s: float) -> bool:
         """Wait for entries, write and sync them; on a node without peers they are committed then.
 
-        Returns whether anything was written. Errors: ``SyncFailed``: the process has to end.
+        Returns True if anything was written. Errors: ``SyncFailed``: the process has to end.
         """
         if not self._log.wait(timeout_s):
             return False
@@ -606,7 +607,7 @@ class Wheel:
         return True
 
     def _written(self) -> None:
-        """Alone: what is durable is committed."""
+        """Alone: commit what is durable."""
         self.commit(self._log.journal.durable_index)
 
     def commit(self, index: int) -> None:
@@ -702,7 +703,7 @@ class Wheel:
         self._log.journal.drop_below(below, keep=self._keeper(now_ms))
 
     def _keeper(self, now_ms: int) -> Callable[[str, int], bool] | None:
-        """Called by the journal to archive a segment; None without an archive."""
+        """The call by which the journal archives a segment; None without an archive."""
         archive = self._storage.archive
         if not archive.keeps:
             return None
@@ -736,8 +737,7 @@ class Wheel:
         self._room.notify_all()
 
     def clean(self, now_ms: int) -> int:
-        """Delete slot files that the committed marks cover whole, or keep them in the archive; how
-        many."""
+        """Delete or archive slot files that the committed marks cover whole; returns how many."""
         with self._lock:
             marks = self._committed_marks
         with self._files_lock:
@@ -760,7 +760,7 @@ class Wheel:
         return self._storage.clean(marks, now_ms, known)
 
     def set_back(self, now_ms: int) -> bool:
-        """As of ``Dispatcher.set_back``; True: the journal says so. Errors: ``NotMaster``."""
+        """As ``Dispatcher.set_back``; True once the journal has it. Errors: ``NotMaster``."""
         master = self._serving_dispatcher
         return master.set_back(now_ms) and master.settle(now_ms)
 
@@ -771,20 +771,20 @@ class Wheel:
 
     @property
     def archive_missed(self) -> tuple[int, str]:
-        """How many files the archive could not keep, and why it could not keep the last of them."""
+        """The number of files that the archive could not keep, and the error of the last one."""
         archive = self._storage.archive
         return archive.missed, archive.missed_why
 
     def damaged(self) -> dict[int, str]:
         """The errors of slot files that are not what was written, by second."""
         with self._lock:
-            found = sorted(self._storage.damaged.items())
-        return {second: error.message for second, error in found}
+            errors = sorted(self._storage.damaged.items())
+        return {second: error.message for second, error in errors}
 
     # -- seen from outside -----------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Plain numbers, in constant time whatever is pending."""
+        """The wheel in plain numbers, in constant time however much is pending."""
         with self._lock:
             log, storage = self._log, self._storage
             marks = self._committed_marks
@@ -851,7 +851,7 @@ def _answered_again(
 
 
 def _accepted(outcome: Future[AppendReceipt] | SlotwheelError) -> Future[AppendReceipt]:
-    """The future; the error is raised."""
+    """Return the future, or raise the error."""
     if isinstance(outcome, SlotwheelError):
         raise copy(outcome)
     return outcome

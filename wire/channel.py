@@ -40,7 +40,7 @@ from .frames import (
 )
 
 _RECEIVED_MAX = 32 << 10
-"""At a time, besides large bodies: Python makes room for so much, and an answer needs little."""
+"""Bytes received at once, besides large bodies: Python allocates so much each time."""
 _LAST_WORD_S = 1.0
 _REMEDY = "Check the address, and that the node runs"
 
@@ -60,8 +60,8 @@ assert _INFO.size == 148
 @dataclass(frozen=True, slots=True)
 class TcpProgress:
     """TCP's progress with what was written. ``acknowledged``: bytes that the other machine has.
-    ``queued``: whether more bytes wait than can be in flight. ``unacknowledged_s``: for how long
-    the other machine has not answered, if something is in flight."""
+    ``queued``: more bytes wait than can be in flight. ``unacknowledged_s``: the other machine has
+    not answered for so long, if something is in flight."""
 
     acknowledged: int = 0
     queued: bool = False
@@ -69,8 +69,8 @@ class TcpProgress:
 
 
 class Channel:
-    """``welcome``: the body of the other side's welcome, of a channel that was opened here.
-    ``limits``: of what may come; it may be set anew."""
+    """A connection. ``welcome``: the body of the other side's, if it was opened here.
+    ``limits``: of the frames that may come; it may be set anew."""
 
     def __init__(self, sock: socket.socket, frames: FrameReader) -> None:
         """Adopt a connection, of which ``frames`` has what was received so far."""
@@ -185,7 +185,7 @@ class Channel:
         return self._checked(frame)
 
     def _next(self, timeout_s: float | None) -> Frame | None:
-        """The next frame, which has not come yet; None: it does not come in time."""
+        """Wait for the next frame; None: it does not come in time."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self._wait_at_most(timeout_s)
@@ -214,8 +214,7 @@ class Channel:
             self._waits_ms = wait_ms
 
     def receive_more(self) -> Frame | None:
-        """The next frame of what was received before; None: it is not whole. Errors: as of
-        ``receive``."""
+        """The next frame of what was received; None: it is not whole. Errors: as of ``receive``."""
         return self._checked(self._frames.next())
 
     @staticmethod
@@ -227,7 +226,7 @@ class Channel:
         return frame
 
     def _receive(self) -> None:
-        """Errors: ``OSError``, ``NodeUnreachable``."""
+        """Receive once into the reader of frames. Errors: ``OSError``, ``NodeUnreachable``."""
         room = self._frames.room
         if room is None:
             received = self._socket.recv(_RECEIVED_MAX)
@@ -241,7 +240,7 @@ class Channel:
 
     @property
     def is_stale(self) -> bool:
-        """Whether something has come, though nothing was asked: most often, that it was closed."""
+        """True if something has come, though nothing was asked: mostly, that it was closed."""
         if not self._frames.empty:
             return True
         try:
@@ -276,7 +275,7 @@ class Channel:
 
 
 def unreachable(error: OSError, address: str = "") -> NodeUnreachable:
-    """A failed connection as an error of ours."""
+    """The error of this package for a failed connection."""
     if isinstance(error, TimeoutError):
         text = "no answer in time"
     elif isinstance(error, socket.gaierror):

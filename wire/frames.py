@@ -10,7 +10,7 @@ Rules
 - A reader keeps what it was given until it is a whole frame, whatever the pieces; a large body is
   received where it will stay.
 - Magic, version and the frame of an error never change: a program of any version can say to one of
-  any other why it does not speak with it. Who speaks another protocol is told so in that one.
+  any other why it does not speak with it. A stranger gets the reason in its own protocol.
 
 Nothing here opens a socket.
 """
@@ -82,7 +82,7 @@ _NOWHERE = memoryview(b"")
 
 
 class Kind(IntEnum):
-    """What a frame is, and what stands in it. docs/formats.md."""
+    """The kinds of frames; docs/formats.md says what stands in each."""
 
     HELLO = 1
     WELCOME = 2
@@ -100,18 +100,18 @@ class Kind(IntEnum):
 
 
 FrameLimits = Mapping[int, tuple[int, int]]
-"""By kind, how many bytes the metadata and the body may have."""
+"""By kind, the most bytes that metadata and body may have."""
 
 _ERRORS = (_NUMBER.size, JSON_BYTES_MAX)
 ACTIONS: FrameLimits = {Kind.ACTION: (_NUMBER.size + _NAME_BYTES_MAX, JSON_BYTES_MAX)}
 OF_NEWCOMER: FrameLimits = {Kind.HELLO: (0, HELLO_BYTES_MAX)}
-"""What a node takes before a hello."""
+"""Frames that a node takes before a hello."""
 OF_NODE: FrameLimits = {Kind.WELCOME: (0, JSON_BYTES_MAX), Kind.ERROR: _ERRORS}
-"""What is taken of whoever was connected to, before its welcome."""
+"""Frames that are taken from whoever was connected to, before its welcome."""
 
 
 class Frame(NamedTuple):
-    """``thrown_away``: bytes of a body that was too large; ``body`` is empty then."""
+    """One frame. ``thrown_away``: bytes of a body that was too large; ``body`` is empty then."""
 
     kind: int
     metadata: bytes
@@ -120,12 +120,12 @@ class Frame(NamedTuple):
 
 
 def encode_frame(kind: int, metadata: bytes = b"", body_bytes: int = 0) -> bytes:
-    """A frame, or what stands before its body of ``body_bytes``."""
+    """A frame without a body, or the bytes before its body of ``body_bytes``."""
     return _HEAD.pack(kind, 0, len(metadata), body_bytes) + metadata
 
 
 def encode_hello(body: bytes) -> bytes:
-    """What is sent first. ``body``: JSON."""
+    """The first bytes from whoever connects. ``body``: JSON."""
     return _MAGIC.pack(MAGIC, VERSION) + encode_frame(Kind.HELLO, b"", len(body)) + body
 
 
@@ -147,17 +147,17 @@ def decode_action(metadata: bytes) -> tuple[int, str]:
 
 
 def encode_answer(answer: bytes) -> bytes:
-    """A whole frame. ``answer``: of a batch or of plain rows (``wheel/protocol.py``)."""
+    """The whole frame of an answer to a batch or to plain rows (``wheel/protocol.py``)."""
     return encode_frame(Kind.ANSWER, b"", len(answer)) + answer
 
 
 def encode_result(number: int, body: bytes) -> bytes:
-    """A whole frame. ``body``: JSON."""
+    """The whole frame of an action's result. ``body``: JSON."""
     return encode_frame(Kind.RESULT, _NUMBER.pack(number), len(body)) + body
 
 
 def encode_error(number: int, error: SlotwheelError) -> bytes:
-    """A whole frame."""
+    """The whole frame of an error. ``number``: of the action that failed, or ``WHOLE``."""
     body = json.dumps(error.to_wire()).encode()
     return encode_frame(Kind.ERROR, _NUMBER.pack(number), len(body)) + body
 
@@ -168,8 +168,8 @@ def error_of(frame: Frame) -> SlotwheelError:
 
 
 class FrameReader:
-    """Cuts what is received into frames. ``limits``: of what may come; it may be set anew at any
-    time. ``greeted``: whether no magic stands before the first frame.
+    """Cuts what is received into frames. ``limits``: of the frames that may come; it may be set
+    anew at any time. ``greeted``: no magic stands before the first frame.
 
     Errors of ``next``: ``InvalidBatch``, ``UnsupportedVersion``, ``NodeUnreachable``; nothing more
     can be read then.
@@ -178,15 +178,14 @@ class FrameReader:
     def __init__(self, limits: FrameLimits, *, greeted: bool = False) -> None:
         self.limits = limits
         self.thrown_away_max = 0
-        """Bytes of a body beyond its limit that are read and thrown away, so that its frame can be
-        answered."""
-        self._to_throw_away = 0  # of a body of which the rest has not come
-        self._too_large: Frame | None = None  # its frame
+        """Bytes of a too large body that are read and thrown away, so that it can be answered."""
+        self._to_throw_away = 0  # bytes of a body that is too large, which have not come yet
+        self._too_large: Frame | None = None  # the frame of that body
         self._connected = greeted  # whoever reads has connected, and reads what a node sends
         self._greeted = greeted
         self._first = True
         self._held = b""
-        self._at = 0  # what stands before it in ``_held`` was given out
+        self._at = 0  # the bytes of ``_held`` before it were given out
         self._head = (0, b"")
         self.waits_for = 0
         """The size of a large body for which there was no room when ``next`` was called."""
@@ -195,36 +194,36 @@ class FrameReader:
 
     @property
     def room(self) -> memoryview | None:
-        """Where the next bytes are to be received; None: anywhere, and then ``feed`` takes them."""
+        """Memory to receive the next bytes into; None: any, and then ``feed`` takes them."""
         return self._missing if len(self._missing) else None
 
     def received(self, count: int) -> None:
-        """``count`` bytes were received into ``room``."""
+        """Note that ``count`` bytes were received into ``room``."""
         self._missing = self._missing[count:]
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Bytes that were received while there was no ``room``."""
+        """Add bytes that were received while there was no ``room``."""
         self._held = self._held[self._at :] + data if self._held else bytes(data)
         self._at = 0
 
     @property
     def begin(self) -> bytes:
-        """The first bytes that are there."""
+        """The first bytes that are held, as many as the magic has."""
         return self._held[: _MAGIC.size]
 
     @property
     def body_bytes(self) -> int:
-        """What a large body takes in memory that is not whole yet."""
+        """Bytes of memory that a large body takes, while it is not whole."""
         return 0 if self._body is None else int(self._body.size)
 
     @property
     def nbytes(self) -> int:
-        """What all takes in memory that was received and not given out."""
+        """Bytes of memory of all that was received and not given out."""
         return len(self._held) + self.body_bytes
 
     @property
     def empty(self) -> bool:
-        """Whether nothing of a frame is there."""
+        """True if nothing of a frame is held."""
         return not self._held and self._body is None and self._too_large is None
 
     def next(self, body_bytes_max: int = 1 << 32) -> Frame | None:
@@ -278,10 +277,10 @@ class FrameReader:
                 return None
             self._head = kind, self._held[begin:middle]
             self._body = pa.allocate_buffer(body_bytes)
-            there = len(self._held) - middle
+            begun = len(self._held) - middle
             self._missing = memoryview(self._body).cast("B")
-            self._missing[:there] = self._held[middle:]
-            self._missing = self._missing[there:]
+            self._missing[:begun] = self._held[middle:]
+            self._missing = self._missing[begun:]
             self._at = len(self._held)
         self._forget()
         return None
@@ -320,7 +319,7 @@ class FrameReader:
             _check_node(self._held[self._at : self._at + _HEAD.size])
         limit = self.limits.get(kind)
         if limit is None or reserved:
-            allowed = ", ".join(Kind(one).name for one in sorted(self.limits))
+            allowed = ", ".join(Kind(number).name for number in sorted(self.limits))
             raise InvalidBatch(
                 "a frame that nobody may send here",
                 got=f"kind {kind}" + (f", and {reserved} where 0 has to be" if reserved else ""),
@@ -335,7 +334,6 @@ class FrameReader:
         )
 
     def _forget(self) -> None:
-        """What was given out."""
         if self._at:
             self._held = self._held[self._at :]
             self._at = 0
@@ -351,7 +349,8 @@ def _other_version(version: object) -> UnsupportedVersion:
 
 
 def _check_node(begin: bytes) -> None:
-    """``begin``: the first bytes of whoever was connected to, which is no node of this version."""
+    """Refuse whoever was connected to, which is no node of this version. ``begin``: its first
+    bytes. Errors: ``UnsupportedVersion``, ``NodeUnreachable``."""
     if begin[:1] == b"\0" and begin[3:4] in _FLIGHT_FRAMES:
         raise UnsupportedVersion(
             "what listens there speaks HTTP/2, as nodes of older versions do",
@@ -367,7 +366,7 @@ def _check_node(begin: bytes) -> None:
 
 
 _FLIGHT_FRAMES = (b"\x04", b"\x07")
-"""SETTINGS and GOAWAY: what an HTTP/2 server sends first (RFC 9113)."""
+"""SETTINGS and GOAWAY: the frames that an HTTP/2 server sends first (RFC 9113)."""
 _PREFACE = b"PRI * HT"
 _SETTINGS = bytes(3) + b"\x04" + bytes(5)
 _GOAWAY = struct.Struct(
@@ -385,7 +384,7 @@ _HTTP_1_1_REQUIRED = 0xD
 
 
 def last_word(begin: bytes, error: SlotwheelError) -> bytes:
-    """Why a newcomer is refused, in its own protocol. ``begin``: its first bytes."""
+    """The refusal of a newcomer, in its own protocol. ``begin``: its first bytes."""
     text = str(error).encode()
     if begin.startswith(_PREFACE):  # gRPC shows this to whoever called
         size = (8 + len(text)).to_bytes(3, "big")

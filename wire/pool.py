@@ -50,7 +50,7 @@ class Pool:
             self.started += 1
 
     def close(self) -> None:
-        """End: calls that are under way go on, those that wait are dropped."""
+        """Take no further calls: those that are carried out go on, those that wait are dropped."""
         self._closed = True
         try:
             while True:

@@ -62,15 +62,15 @@ NEWCOMERS_MAX = 256
 CHANNELS_MAX = 256
 """Connections that were handed over: each has a thread."""
 HELLO_S = 10.0
-"""How long, s, a connection may take for its hello."""
+"""A connection may take so long, s, for its hello."""
 THROWN_AWAY_MAX = 256 << 20
-"""Of a body beyond its limit, so that whoever sends it gets an answer, and goes on."""
+"""Bytes of a too large body that are read, so that its sender gets an answer, and goes on."""
 SMALL_BYTES = 16 << 10
-"""So much of a connection may be held though there is no room for more."""
+"""Bytes of a connection that may be held though there is no room for more."""
 STUCK_S = 10.0
-"""How long, s, a frame may take to come, or answers to be read, while others wait for the room."""
+"""A frame may take so long, s, to come, or answers to be read, while others wait for the room."""
 _COUNTED_BYTES = 2 << 10
-"""What was received is counted at once from so much on, or all connections together could take more
+"""Received bytes are counted at once from so many on, or all connections together could take more
 within a turn than there is room for."""
 _SCRATCH_BYTES = 256 << 10
 _READS_A_TURN = 4
@@ -86,10 +86,10 @@ _NOTHING = memoryview(b"")
 
 
 class Session(Protocol):
-    """What a connection is used for after its hello. Only the server's thread calls it."""
+    """The use of a connection after its hello. Only the server's thread calls it."""
 
     limits: FrameLimits
-    """Of the frames that it takes."""
+    """The limits of the frames that it takes."""
 
     @property
     def welcome(self) -> bytes:
@@ -97,46 +97,46 @@ class Session(Protocol):
 
     @property
     def reads(self) -> bool:
-        """Whether it has room for a frame more."""
+        """True if it has room for a frame more."""
 
     @property
     def idle(self) -> bool:
-        """Whether every frame that it took is answered."""
+        """True if every frame that it took is answered."""
 
     @property
     def nbytes(self) -> int:
-        """What it holds of frames, and of answers."""
+        """Bytes of the frames and answers that it holds."""
 
     @property
     def quiet_s(self) -> float:
-        """For how long, s, it has been of no use to anybody; -1 while it is in use."""
+        """Seconds for which it has been of no use to anybody; -1 while it is in use."""
 
     def take(self, frame: Frame) -> None:
-        """Errors: ``SlotwheelError``: nothing more is read, and the other side gets the reason."""
+        """Take a frame. Errors: ``SlotwheelError``: nothing more is read; the reason is sent."""
 
     def answers(self) -> list[bytes]:
         """Whole frames that can be sent now."""
 
     def gone(self) -> None:
-        """The connection is closed."""
+        """Note that the connection is closed."""
 
 
 Leave = Callable[[Channel], None]
 """Serves a channel until it ends, in a thread of its own. Errors: ``SlotwheelError``: is sent."""
 Greet = Callable[["Connection", Frame], "Session | Leave"]
-"""Makes of a hello what serves the connection. Errors: ``SlotwheelError``: it is refused."""
+"""Makes, from a hello, the server of its connection. Errors: ``SlotwheelError``: it is refused."""
 LeavingOne = Callable[
     [str, Collection[tuple["Connection", str, float]], float], "Connection | None"
 ]
-"""Who leaves for a newcomer from a host (``policy/places.py``): host, places, seconds."""
+"""Chooses who leaves for a newcomer (``policy/places.py``): its host, the places, seconds."""
 
 
 class Work(Protocol):
-    """What is done between reading and answering, with what all sessions have taken."""
+    """The work between reading and answering, on what all sessions have taken."""
 
     @property
     def wait_s(self) -> float:
-        """For how long, s, the next turn may wait for something to come."""
+        """The next turn may wait so long, s, for something to come."""
 
     def work(self) -> None: ...
 
@@ -158,12 +158,12 @@ class Connection:
         self.counted = 0  # its bytes, as they stand in the server's sum
         self.stuck_s = 0.0  # since when a frame, or what is sent, is on its way; 0: nothing is
         self.held = False
-        self.there = True  # neither closed nor handed over
+        self.registered = True  # neither closed nor handed over
         self.events = _READ
         self.began_s = time.monotonic()
 
     def resolved(self) -> None:
-        """An answer may be ready. From any thread."""
+        """Note, from any thread, that an answer may be ready."""
         self._server.ready(self)
 
     def hold(self) -> None:
@@ -175,14 +175,14 @@ class Connection:
 
     @property
     def takes(self) -> bool:
-        """Whether a frame more of it may be taken."""
+        """True if a frame more of it may be taken."""
         if self.ended or self.out:  # who reads no answers may ask nothing more
             return False
         return self.session is None or self.session.reads
 
     @property
     def nbytes(self) -> int:
-        """What is held of it."""
+        """Bytes that are held of it."""
         held = self.frames.nbytes + len(self.out)
         return held if self.session is None else held + self.session.nbytes
 
@@ -192,7 +192,7 @@ class Connection:
 
     @property
     def done(self) -> bool:
-        """Whether it can be closed: nothing is to come, and nothing to be sent."""
+        """True if it can be closed: nothing is to come, and nothing to be sent."""
         return self.ended and self.idle and not self.last_word
 
 
@@ -200,9 +200,9 @@ class Server:
     """Listens from construction until ``close``. One thread calls ``turn`` again and again, also
     after an exception, and once more after ``close``. ``port``: the real one.
 
-    ``bytes_max``: of what is held of all connections, besides ``SMALL_BYTES`` of each; more than a
-    single frame. ``broken``: called with what was no error of a connection, but a bug. Errors:
-    ``OSError`` when it cannot listen there.
+    ``bytes_max``: held of all connections together, besides ``SMALL_BYTES`` of each; more than a
+    single frame. ``broken``: called with an exception that is no error of a connection, but a bug.
+    Errors: ``OSError`` when it cannot listen there.
     """
 
     def __init__(
@@ -253,25 +253,25 @@ class Server:
 
     @property
     def idle(self) -> bool:
-        """Whether every frame that was read is answered, and every answer sent."""
-        return all(one.idle for one in list(self._connections.values()))
+        """True if every frame that was read is answered, and every answer sent."""
+        return all(connection.idle for connection in list(self._connections.values()))
 
     @property
     def open(self) -> int:
-        """How many connections there are, without those that were handed over."""
+        """The number of connections, without those that were handed over."""
         return len(self._connections)
 
     @property
     def full(self) -> bool:
-        """Whether no more can be held."""
+        """True if no more bytes can be held."""
         return self._nbytes >= self._bytes_max
 
     def sessions(self) -> list[Session]:
-        found = [one.session for one in list(self._connections.values())]
-        return [session for session in found if session is not None]
+        sessions = [connection.session for connection in list(self._connections.values())]
+        return [session for session in sessions if session is not None]
 
     def ready(self, connection: Connection) -> None:
-        """An answer of it may be ready."""
+        """Note that an answer of the connection may be ready."""
         self._ready.append(connection)
         self.wake()
 
@@ -319,7 +319,7 @@ class Server:
         return 0.0
 
     def go_on(self, connection: Connection) -> None:
-        """Read on, after the work that has held it."""
+        """Read on from a connection, after the work that has held it."""
         connection.let_go()
         self.handle(connection, self._read_on, connection)
 
@@ -342,8 +342,8 @@ class Server:
 
     def _forget(self, connection: Connection) -> bool:
         """Take a connection out. Returns whether it was there."""
-        there, connection.there = connection.there, False
-        if there:
+        was_registered, connection.registered = connection.registered, False
+        if was_registered:
             del self._connections[connection.sock.fileno()]
             self._newcomers.pop(connection, None)
             self._queue.pop(connection, None)
@@ -355,16 +355,16 @@ class Server:
         session, connection.session = connection.session, None
         if session is not None:
             session.gone()
-        return there
+        return was_registered
 
     def _answer_all(self) -> None:
         ready, self._ready = self._ready, deque()
         for connection in dict.fromkeys(ready):
-            if connection.there:
+            if connection.registered:
                 self.handle(connection, self._answer, connection)
 
     def _watch_changed(self) -> None:
-        """Once a turn, however often a connection was read and answered in it."""
+        """Set what is waited for, once a turn, however often a connection was read and answered."""
         changed, self._changed = self._changed, {}
         for connection in changed:
             self.handle(connection, self._watch, connection)
@@ -389,14 +389,14 @@ class Server:
             return
         if mask & _WRITE:
             self.handle(connection, self._answer, connection)
-        if mask & ~_WRITE and connection.there:
+        if mask & ~_WRITE and connection.registered:
             self._changed[connection] = None
             self.handle(connection, self._receive, connection)
 
     # Newcomers
 
     def _accept(self) -> bool:
-        """Whether there was one."""
+        """Accept a connection, if one waits; False if none did."""
         try:
             sock, address = self._listener.accept()
         except BlockingIOError:
@@ -408,8 +408,8 @@ class Server:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(self._newcomers) >= NEWCOMERS_MAX:
-                [(greedy, _)] = Counter(one.host for one in self._newcomers).most_common(1)
-                self.drop(next(one for one in self._newcomers if one.host == greedy))
+                [(greedy, _)] = Counter(c.host for c in self._newcomers).most_common(1)
+                self.drop(next(c for c in self._newcomers if c.host == greedy))
             connection = Connection(self, sock, address[0])
             self._poll.register(sock, connection.events)
             self._connections[sock.fileno()] = connection
@@ -425,16 +425,16 @@ class Server:
         if now_s - self._looked_s < _LOOK_EVERY_S:
             return
         self._looked_s = now_s
-        for one in [one for one in self._newcomers if now_s - one.began_s > HELLO_S]:
-            self.drop(one)
+        for connection in [c for c in self._newcomers if now_s - c.began_s > HELLO_S]:
+            self.drop(connection)
         if not (self._queue or self.full):
             return
-        for one in list(self._connections.values()):
-            stuck = 0 < one.stuck_s < now_s - STUCK_S and one.counted > SMALL_BYTES
-            if stuck and one.out:
-                self.drop(one)
+        for connection in list(self._connections.values()):
+            stuck = 0 < connection.stuck_s < now_s - STUCK_S and connection.counted > SMALL_BYTES
+            if stuck and connection.out:
+                self.drop(connection)
             elif stuck:
-                self._end(one, _too_slow())
+                self._end(connection, _too_slow())
 
     def _hello(self, connection: Connection, frame: Frame) -> None:
         serves = self._greet(connection, frame)
@@ -453,11 +453,9 @@ class Server:
         self._ready.append(connection)
 
     def _make_room(self, newcomer: Connection) -> None:
-        """Errors: ``Overloaded``."""
-        having = [(one, one.session) for one in self._connections.values()]
-        places = [
-            (one, one.host, session.quiet_s) for one, session in having if session is not None
-        ]
+        """Drop a connection for a newcomer that has said hello. Errors: ``Overloaded``."""
+        having = [(connection, connection.session) for connection in self._connections.values()]
+        places = [(c, c.host, session.quiet_s) for c, session in having if session is not None]
         leaving = self._who_leaves(newcomer.host, places, self._quiet_s)
         if leaving is None:
             raise Overloaded(
@@ -537,9 +535,8 @@ class Server:
                 return
 
     def _reads(self, connection: Connection) -> bool:
-        """Whether more of it is to be received."""
         waits = connection.left or (self._queue and connection in self._queue)
-        return not waits and connection.there and connection.takes
+        return not waits and connection.registered and connection.takes
 
     def _read(self, connection: Connection) -> None:
         """Give the session what is there in whole frames, as far as it has room."""
@@ -567,8 +564,8 @@ class Server:
             self._ready.append(connection)
 
     def _lose(self, connection: Connection) -> None:
-        """The other side is gone. What it has sent is done all the same, and nobody answered."""
-        if connection.there and not connection.lost:
+        """Note that the other side is gone. What it has sent is done, and nobody answered."""
+        if connection.registered and not connection.lost:
             connection.lost = True
             self._poll.unregister(connection.sock)
             self._ready.append(connection)
@@ -576,7 +573,7 @@ class Server:
     # Room
 
     def _count(self, connection: Connection) -> None:
-        """Something may have been received, taken, or answered."""
+        """Bring its bytes in the server's sum up to date, after a read, a frame or an answer."""
         nbytes = connection.nbytes
         self._nbytes += nbytes - connection.counted
         connection.counted = nbytes
@@ -591,7 +588,7 @@ class Server:
             del self._queue[connection]
 
     def _give_room(self) -> None:
-        """To those that have waited for it longest."""
+        """Let those read on that have waited for room longest."""
         while self._queue:
             first, wanted = next(iter(self._queue.items()))
             if wanted > self._bytes_max - self._nbytes:
@@ -605,7 +602,6 @@ class Server:
     # Answering
 
     def _answer(self, connection: Connection) -> None:
-        """Send what can be answered, and read on."""
         while True:
             if connection.out:
                 self._send(connection)
@@ -648,7 +644,7 @@ class Server:
             connection.stuck_s = 0.0
 
     def _end(self, connection: Connection, error: SlotwheelError) -> None:
-        """Nothing more is read; the other side gets the reason after all answers."""
+        """Read nothing more of it, and send the reason after all answers."""
         if connection.session is None and isinstance(error, InvalidBatch):
             connection.last_word = last_word(connection.frames.begin, error)
         else:
@@ -659,7 +655,7 @@ class Server:
 
     def _watch(self, connection: Connection) -> None:
         """Wait for what can be done next: a full window is not read, so TCP stops the sender."""
-        if not connection.there:
+        if not connection.registered:
             return
         if connection.ended and connection.done:
             self._leave_in_order(connection)

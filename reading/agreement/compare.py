@@ -1,5 +1,5 @@
-"""Whether two peers agree: their journals (``journals.py``), their checkpoints, and every row that
-is still to be delivered.
+"""The comparison of two peers: their journals (``journals.py``), their checkpoints, and every row
+that is still to be delivered.
 
 Theory: peers spill at moments of their own, so their slot files need not be equal; the rows in tail
 and slot files *together* must be. One peer may lack a row of the other only if its own newest mark
@@ -43,67 +43,66 @@ __all__ = ["Agreement", "PeerDirectory", "compare"]
 def compare(
     left: PeerDirectory, right: PeerDirectory, looked_at: Callable[[int, int], None] | None = None
 ) -> Agreement:
-    """Compare two data directories of one group. ``looked_at``: called with how many seconds with
-    rows were compared, and how many there are. Errors: ``OSError``."""
-    found = Agreement()
+    """Compare two data directories of one group. ``looked_at``: called with the number of seconds
+    with rows that were compared, and that of all. Errors: ``OSError``."""
+    agreement = Agreement()
     for peer in (left, right):
         if peer.stored.incoming:
-            found.problem(
+            agreement.problem(
                 f"{peer.name}: a switch to a snapshot is not completed; start the node once"
             )
-    _same_group(left, right, found)
-    if found.problems:
-        return found
-    one, other = PeerJournal(left), PeerJournal(right)
-    for log in (one, other):
+    _same_group(left, right, agreement)
+    if agreement.problems:
+        return agreement
+    left_log, right_log = PeerJournal(left), PeerJournal(right)
+    for log in (left_log, right_log):
         log.ends = {peer.stored.checkpoint.index: -1 for peer in (left, right)}
-    compare_journals(one, other, found)
-    for mine, theirs in ((one, other), (other, one)):
-        _check_checkpoint(mine, theirs, found)
-    _Rows(one, other, found).compare(looked_at)
-    return found
+    compare_journals(left_log, right_log, agreement)
+    for ours, theirs in ((left_log, right_log), (right_log, left_log)):
+        _check_checkpoint(ours, theirs, agreement)
+    _Rows(left_log, right_log, agreement).compare(looked_at)
+    return agreement
 
 
-def _same_group(left: PeerDirectory, right: PeerDirectory, found: Agreement) -> None:
-    mine, theirs = left.stored.checkpoint.config, right.stored.checkpoint.config
-    if not mine or not theirs:
+def _same_group(left: PeerDirectory, right: PeerDirectory, agreement: Agreement) -> None:
+    ours, theirs = left.stored.checkpoint.config, right.stored.checkpoint.config
+    if not ours or not theirs:
         return  # nothing spilled yet: the configuration is only in the journal, and compared there
     for name in ("group", "key"):
-        if mine.get(name) != theirs.get(name):
-            found.problem(
-                f"not the same wheel group: {left.name} is of {mine.get('group')},"
+        if ours.get(name) != theirs.get(name):
+            agreement.problem(
+                f"not the same wheel group: {left.name} is of {ours.get('group')},"
                 f" {right.name} of {theirs.get('group')}"
                 + (", with different keys" if name == "key" else "")
             )
             return
 
 
-def _check_checkpoint(mine: PeerJournal, theirs: PeerJournal, found: Agreement) -> None:
-    """Compare one peer's checkpoint with the other's journal."""
-    checkpoint = mine.peer.stored.checkpoint
-    name, other = mine.peer.name, theirs.peer.name
+def _check_checkpoint(ours: PeerJournal, theirs: PeerJournal, agreement: Agreement) -> None:
+    checkpoint = ours.peer.stored.checkpoint
+    name, other = ours.peer.name, theirs.peer.name
     if not checkpoint.index:
         return
-    shared = not mine.parted or checkpoint.index < mine.parted
+    shared = not ours.parted or checkpoint.index < ours.parted
     epoch = theirs.epochs.epoch_at(checkpoint.index) if shared else None
     if epoch is not None and epoch != checkpoint.epoch:
-        found.problem(
+        agreement.problem(
             f"the checkpoint of {name} ends with entry {checkpoint.index} of epoch"
             f" {checkpoint.epoch}, which {other} has of epoch {epoch}"
         )
     end = theirs.ends.get(checkpoint.index, -1) if shared else -1
     if end not in (-1, checkpoint.next_offset):
-        found.problem(
+        agreement.problem(
             f"the checkpoint of {name} ends before offset {checkpoint.next_offset}, entry"
             f" {checkpoint.index} in the journal of {other} before {end}"
         )
-    for log in (mine, theirs):
+    for log in (ours, theirs):
         if log.first_marks is None or log.last_marks is None:
             continue
         # A mark strictly between two marks of a journal must be in the journal.
         within = progress(log.first_marks) < progress(checkpoint.marks) < progress(log.last_marks)
         if within and key_of(checkpoint.marks) not in log.seen_marks:
-            found.problem(
+            agreement.problem(
                 f"the checkpoint of {name} has a mark that is not in the journal of"
                 f" {log.peer.name}: {checkpoint.marks.main}"
             )
@@ -161,43 +160,45 @@ def _all_but(indices: Int64s, count: int) -> Int64s:
 class _Rows:
     """The rows of both peers below ``next_offset``."""
 
-    def __init__(self, one: PeerJournal, other: PeerJournal, found: Agreement) -> None:
-        self._found = found
-        self._sides = _Side(one), _Side(other)
-        found.next_offset = min(one.next_offset, other.next_offset)
-        config = one.peer.stored.checkpoint.config or other.peer.stored.checkpoint.config
+    def __init__(self, left: PeerJournal, right: PeerJournal, agreement: Agreement) -> None:
+        self._agreement = agreement
+        self._sides = _Side(left), _Side(right)
+        agreement.next_offset = min(left.next_offset, right.next_offset)
+        config = left.peer.stored.checkpoint.config or right.peer.stored.checkpoint.config
         self._mint = IdMint(config["group"], bytes.fromhex(config["key"])) if config else None
 
     def compare(self, looked_at: Callable[[int, int], None] | None) -> None:
-        one, other = self._sides
-        seconds = sorted(one.seconds | other.seconds)
+        left, right = self._sides
+        seconds = sorted(left.seconds | right.seconds)
         for done, second in enumerate(seconds, 1):
             self._second(second)
             if looked_at is not None:
                 looked_at(done, len(seconds))
-            if len(self._found.problems) >= PROBLEMS_MAX:
-                self._found.notes.append(f"stopped in second {second}, after so many problems")
+            if len(self._agreement.problems) >= PROBLEMS_MAX:
+                self._agreement.notes.append(f"stopped in second {second}, after so many problems")
                 return
 
     def _second(self, second: int) -> None:
         read: list[pa.RecordBatch] = []
         for side in self._sides:
             try:
-                read.append(self._once(side, side.rows(second, self._found.next_offset)))
+                read.append(self._once(side, side.rows(second, self._agreement.next_offset)))
             except (Damaged, UnsupportedVersion) as error:
-                self._found.problem(f"{side.name}: {error}")
+                self._agreement.problem(f"{side.name}: {error}")
         if len(read) < 2:
             return
-        self._found.slots += 1
-        mine, theirs = read
-        offsets, others = times(mine, "offset"), times(theirs, "offset")
+        self._agreement.slots += 1
+        ours, theirs = read
+        offsets, others = times(ours, "offset"), times(theirs, "offset")
         if not np.array_equal(offsets, others):
-            _, at, there = np.intersect1d(offsets, others, assume_unique=True, return_indices=True)
-            one, other = self._sides
-            self._missing(one, other, take_rows(mine, _all_but(at, len(offsets))))
-            self._missing(other, one, take_rows(theirs, _all_but(there, len(others))))
-            mine, theirs = take_rows(mine, at), take_rows(theirs, there)
-        self._equal(mine, theirs)
+            _, at, in_theirs = np.intersect1d(
+                offsets, others, assume_unique=True, return_indices=True
+            )
+            left, right = self._sides
+            self._missing(left, right, take_rows(ours, _all_but(at, len(offsets))))
+            self._missing(right, left, take_rows(theirs, _all_but(in_theirs, len(others))))
+            ours, theirs = take_rows(ours, at), take_rows(theirs, in_theirs)
+        self._equal(ours, theirs)
 
     def _once(self, side: _Side, rows: pa.RecordBatch) -> pa.RecordBatch:
         offsets = times(rows, "offset")
@@ -206,7 +207,7 @@ class _Rows:
         if first.all():
             return rows
         again = int(np.flatnonzero(~first)[0])
-        self._found.problem(f"{side.name} has row {self._id(rows, again)} twice")
+        self._agreement.problem(f"{side.name} has row {self._id(rows, again)} twice")
         return take_rows(rows, np.flatnonzero(first))
 
     def _missing(self, side: _Side, other: _Side, rows: pa.RecordBatch) -> None:
@@ -215,23 +216,23 @@ class _Rows:
         lost = np.flatnonzero(uncovered)
         if len(lost):
             more = f", and {len(lost) - 1} more of that second" if len(lost) > 1 else ""
-            self._found.problem(
+            self._agreement.problem(
                 f"{other.name} does not have row {self._id(rows, int(lost[0]))}, which {side.name}"
                 f" has and no mark of {other.name} covers{more}"
             )
 
-    def _equal(self, mine: pa.RecordBatch, theirs: pa.RecordBatch) -> None:
-        if mine.equals(theirs):
-            self._found.rows += mine.num_rows
+    def _equal(self, ours: pa.RecordBatch, theirs: pa.RecordBatch) -> None:
+        if ours.equals(theirs):
+            self._agreement.rows += ours.num_rows
             return
-        for row in range(mine.num_rows):
-            one, other = mine.slice(row, 1), theirs.slice(row, 1)
-            if one.equals(other):
-                self._found.rows += 1
+        for row in range(ours.num_rows):
+            our_row, their_row = ours.slice(row, 1), theirs.slice(row, 1)
+            if our_row.equals(their_row):
+                self._agreement.rows += 1
                 continue
-            names = [name for name in one.schema.names if one[name] != other[name]]
-            self._found.problem(f"row {self._id(mine, row)} differs in {', '.join(names)}")
-            if len(self._found.problems) >= PROBLEMS_MAX:
+            names = [name for name in our_row.schema.names if our_row[name] != their_row[name]]
+            self._agreement.problem(f"row {self._id(ours, row)} differs in {', '.join(names)}")
+            if len(self._agreement.problems) >= PROBLEMS_MAX:
                 return
 
     def _id(self, rows: pa.RecordBatch, row: int) -> str:

@@ -1,4 +1,4 @@
-"""Whether two peers' journals agree, entry by entry, in one pass over both.
+"""The comparison of two peers' journals, entry by entry, in one pass over both.
 
 Theory: Raft's log matching says that two entries of the same index and the same epoch are the same
 entry, and that all before them are the same too. So the bytes of such a pair must be equal. Where
@@ -51,7 +51,7 @@ class PeerDirectory:
 
 @dataclass(slots=True)
 class Agreement:
-    """How much was compared, and each difference. The peers agree if there are no ``problems``."""
+    """Counts of what was compared, and each difference. The peers agree without ``problems``."""
 
     problems: list[str] = field(default_factory=list)
     """Differences that are faults, the first ones of each kind first; at most 100."""
@@ -140,7 +140,7 @@ class PeerJournal:
 
 
 def progress(marks: Marks) -> tuple[int, ...]:
-    """Orders the marks of one log: each of these only grows, until there is one reset more."""
+    """A key that orders the marks of a log: each part only grows, until there is another reset."""
     main = marks.main
     counted = marks.covered + marks.cancels + marks.delivered + marks.dead + marks.expired
     return marks.resets, main.L, main.c, main.r, counted
@@ -154,9 +154,9 @@ def key_of(marks: Marks) -> int:
 class _Pass:
     """A walk through one journal, entry by entry."""
 
-    def __init__(self, log: PeerJournal, found: Agreement) -> None:
+    def __init__(self, log: PeerJournal, agreement: Agreement) -> None:
         self._log = log
-        self._found = found
+        self._agreement = agreement
         self._entries = self._walk()
         self.path = DIRECTORY
         self.located: LocatedEntry | None = None
@@ -175,7 +175,7 @@ class _Pass:
         try:
             self._log.add(self.located.entry, self.path)
         except (Damaged, UnsupportedVersion) as error:
-            self._found.problem(f"{self._log.peer.name}: entry {self.index}: {error}")
+            self._agreement.problem(f"{self._log.peer.name}: entry {self.index}: {error}")
         self.step()
 
     def _walk(self) -> Iterator[LocatedEntry]:
@@ -204,13 +204,13 @@ class _Pass:
                     expected, epoch = located.entry.index + 1, located.entry.epoch
                     yield located
             except FileNotFoundError:
-                self._found.notes.append(f"{peer.name}: {self.path} was dropped meanwhile")
+                self._agreement.notes.append(f"{peer.name}: {self.path} was dropped meanwhile")
                 expected = 0
             except (Damaged, UnsupportedVersion) as error:
                 if name == names[-1] and isinstance(error, Damaged):
-                    self._found.notes.append(f"{peer.name}: the journal ends early: {error}")
+                    self._agreement.notes.append(f"{peer.name}: the journal ends early: {error}")
                 else:
-                    self._found.problem(f"{peer.name}: {error}")
+                    self._agreement.problem(f"{peer.name}: {error}")
                 return
 
     def _base(self) -> Epochs:
@@ -219,83 +219,83 @@ class _Pass:
         return Epochs(header.durable_index, header.last_epoch)
 
 
-def compare_journals(left: PeerJournal, right: PeerJournal, found: Agreement) -> None:
+def compare_journals(left: PeerJournal, right: PeerJournal, agreement: Agreement) -> None:
     """Walk through both journals, compare shared entries, and fill in ``left`` and ``right``."""
-    one, other = _Pass(left, found), _Pass(right, found)
-    while one.located is not None and other.located is not None:
-        mine, theirs = one.located.entry, other.located.entry
-        if mine.index < theirs.index:
-            one.take()
-        elif mine.index > theirs.index:
-            other.take()
-        elif mine.epoch != theirs.epoch:
-            left.parted = right.parted = mine.index
+    left_pass, right_pass = _Pass(left, agreement), _Pass(right, agreement)
+    while left_pass.located is not None and right_pass.located is not None:
+        ours, theirs = left_pass.located.entry, right_pass.located.entry
+        if ours.index < theirs.index:
+            left_pass.take()
+        elif ours.index > theirs.index:
+            right_pass.take()
+        elif ours.epoch != theirs.epoch:
+            left.parted = right.parted = ours.index
             break
         else:
-            _compare(one, other, found)
-            one.take()
-            other.take()
-    for rest in (one, other):
+            _compare(left_pass, right_pass, agreement)
+            left_pass.take()
+            right_pass.take()
+    for rest in (left_pass, right_pass):
         while rest.located is not None:
             rest.take()
-    if not found.last_index and not _meet(left, right):
+    if not agreement.last_index and not _meet(left, right):
         left.forget_unproven()
         right.forget_unproven()
     if left.parted:
-        _judge(left, right, left.parted, found)
+        _judge(left, right, left.parted, agreement)
         return
     ends = left.epochs.last_index, right.epochs.last_index
-    if not found.last_index:
-        found.notes.append("the journals share no entry")
+    if not agreement.last_index:
+        agreement.notes.append("the journals share no entry")
     if ends[0] != ends[1]:
         behind = left if ends[0] < ends[1] else right
-        found.notes.append(f"{behind.peer.name} is {abs(ends[0] - ends[1])} entries behind")
+        agreement.notes.append(f"{behind.peer.name} is {abs(ends[0] - ends[1])} entries behind")
 
 
 def _meet(left: PeerJournal, right: PeerJournal) -> bool:
-    """Whether one journal has, or ends with, the entry before the other's first one."""
+    """True if one journal has, or ends with, the entry before the other's first one."""
     index = max(left.epochs.base_index, right.epochs.base_index)
     epoch = left.epochs.epoch_at(index)
     return epoch is not None and epoch == right.epochs.epoch_at(index)
 
 
-def _compare(one: _Pass, other: _Pass, found: Agreement) -> None:
-    assert one.located is not None
-    assert other.located is not None
-    mine, theirs = one.located.entry, other.located.entry
-    found.first_index = found.first_index or mine.index
-    found.last_index = mine.index
-    if all(a == b for a, b in zip(mine.encode(), theirs.encode(), strict=True)):
-        found.entries += 1
+def _compare(left: _Pass, right: _Pass, agreement: Agreement) -> None:
+    assert left.located is not None
+    assert right.located is not None
+    ours, theirs = left.located.entry, right.located.entry
+    agreement.first_index = agreement.first_index or ours.index
+    agreement.last_index = ours.index
+    if all(a == b for a, b in zip(ours.encode(), theirs.encode(), strict=True)):
+        agreement.entries += 1
         return
-    found.problem(
-        f"entry {mine.index} of epoch {mine.epoch} is not the same: {_difference(mine, theirs)}"
-        f" ({one.path} at byte {one.located.position},"
-        f" {other.path} at byte {other.located.position})"
+    agreement.problem(
+        f"entry {ours.index} of epoch {ours.epoch} is not the same: {_difference(ours, theirs)}"
+        f" ({left.path} at byte {left.located.position},"
+        f" {right.path} at byte {right.located.position})"
     )
 
 
-def _difference(mine: Entry, theirs: Entry) -> str:
+def _difference(ours: Entry, theirs: Entry) -> str:
     for name in ("version", "kind", "flags", "count", "base_offset", "producer", "sequence"):
-        a, b = getattr(mine, name), getattr(theirs, name)
+        a, b = getattr(ours, name), getattr(theirs, name)
         if a != b:
             return f"{name.replace('_', ' ')} {int(a)} and {int(b)}"
-    a, b = bytes(mine.payload), bytes(theirs.payload)
+    a, b = bytes(ours.payload), bytes(theirs.payload)
     if len(a) != len(b):
         return f"payload of {len(a)} and {len(b)} bytes"
     at = next(at for at in range(len(a)) if a[at] != b[at])
-    return f"{mine.kind.name.lower()} payload, from byte {at} on"
+    return f"{ours.kind.name.lower()} payload, from byte {at} on"
 
 
-def _judge(left: PeerJournal, right: PeerJournal, index: int, found: Agreement) -> None:
+def _judge(left: PeerJournal, right: PeerJournal, index: int, agreement: Agreement) -> None:
     text = " and ".join(
         f"{log.peer.name} has entries {index} to {log.epochs.last_index}, the first of epoch"
         f" {log.epochs.epoch_at(index)}"
         for log in (left, right)
     )
     if index <= min(left.proven, right.proven):
-        found.problem(
+        agreement.problem(
             f"{text}: two histories, and both are committed, up to {left.proven} and {right.proven}"
         )
     else:
-        found.notes.append(f"{text}: an uncommitted end, which one of them will cut")
+        agreement.notes.append(f"{text}: an uncommitted end, which one of them will cut")

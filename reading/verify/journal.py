@@ -137,23 +137,23 @@ def _check_header(item: CheckedFile, reader: SegmentReader, log: _Log) -> None:
 
 def _entries(item: CheckedFile, reader: SegmentReader, log: _Log, *, is_last: bool) -> None:
     end = SEGMENT_BYTES
-    for found in entries(reader):
-        if isinstance(found, LocatedEntry):
+    for part in entries(reader):
+        if isinstance(part, LocatedEntry):
             item.rows += 1
-            _check_order(item, found, log)
-            _check_content(item, found, log)
-            end = found.end
+            _check_order(item, part, log)
+            _check_content(item, part, log)
+            end = part.end
             continue
-        durable = max(log.durable, found.witness)
-        if is_last and isinstance(found.error, Damaged) and log.next_index > durable:
+        durable = max(log.durable, part.witness)
+        if is_last and isinstance(part.error, Damaged) and log.next_index > durable:
             item.note(
-                found.position,
-                found.error.expected,
-                f"{found.error.found}: a torn end of {reader.size - found.position} bytes, never"
+                part.position,
+                part.error.expected,
+                f"{part.error.found}: a torn end of {reader.size - part.position} bytes, never"
                 " acknowledged; cut when a node opens the directory",
             )
             return
-        item.error(found.error, found.position)
+        item.error(part.error, part.position)
         log.next_index, log.next_offset, log.broken = -1, -1, True
     witness = reader.witness(end) if is_last else -1
     if 0 <= log.next_index <= witness and reader.ends_at(end):  # or a running node has gone on

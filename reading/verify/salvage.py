@@ -6,7 +6,7 @@ archived: segments are dropped as a whole, and the newest one never is. The cata
 of rows. The rest is lost; the ids in a damaged block that still decodes are reported as they are.
 
 Rules
-- A row without a valid checksum is not used, even if it decodes.
+- A row without a valid checksum is not used, even if it decodes: its values may be anything.
 - A checksum is no proof against a sender who puts a forged block into a value: where the journal
   has an offset, its row is used and not the block's; and a block must fit behind the others.
 - A row that every mark covers was delivered: it is not counted as lost, as far as that is known.
@@ -76,9 +76,9 @@ class Salvage:
 
     @property
     def lost_cancels(self) -> int:
-        """How many of the lost rows are cancel rows."""
-        found = sum(int(rows.column("cancels").is_valid().true_count) for rows in self._parts())
-        return min(self.lost, max(0, self.info.cancels - found))
+        """The number of lost rows that are cancel rows."""
+        saved = sum(int(rows.column("cancels").is_valid().true_count) for rows in self._parts())
+        return min(self.lost, max(0, self.info.cancels - saved))
 
     def _parts(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         return self.sound, self.journal
@@ -89,7 +89,7 @@ class Salvage:
 
 
 def salvage(files: Files, stored: StoredState) -> list[Salvage]:
-    """Every damaged slot file of a data directory, with its saved rows. Changes nothing."""
+    """Find every damaged slot file of a data directory, and its saved rows. Changes nothing."""
     damaged: dict[int, Salvage] = {}
     for second, info in sorted(stored.slots.items()):
         checked = verify_slot(files, second, info)
@@ -97,8 +97,8 @@ def salvage(files: Files, stored: StoredState) -> list[Salvage]:
             damaged[second] = _from_file(files, second, info, checked)
     if damaged:
         _from_journal(files, stored, damaged)
-    for one in damaged.values():
-        one.lost_ids = _lost_ids(files, stored, one)
+    for slot in damaged.values():
+        slot.lost_ids = _lost_ids(files, stored, slot)
     return list(damaged.values())
 
 
@@ -111,12 +111,12 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
     stored = complete_switch(files, state)
     complete(files, stored.slots)
     done = []
-    for one in salvage(files, stored):
-        kept = keep(files, one.second, one.info)
-        rows = one.rows()
+    for slot in salvage(files, stored):
+        kept = keep(files, slot.second, slot.info)
+        rows = slot.rows()
         update = StateUpdate()
-        if one.lost:
-            loss = Loss(one.second, one.lost, one.lost_cancels, kept, one.at_most)
+        if slot.lost:
+            loss = Loss(slot.second, slot.lost, slot.lost_cancels, kept, slot.at_most)
             rows_less, cancels_less = uncounted([loss])
             checkpoint = stored.checkpoint = replace(
                 stored.checkpoint,
@@ -126,21 +126,21 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
             stored.losses = [*stored.losses, loss]
             update = StateUpdate(checkpoint=checkpoint, losses=stored.losses)
         if rows.num_rows:
-            fresh = stage(files, one.second, [rows])
-            update = replace(update, slots={one.second: fresh})
+            fresh = stage(files, slot.second, [rows])
+            update = replace(update, slots={slot.second: fresh})
         else:
-            update = replace(update, slots_deleted=[one.second])
-        switch(files, state, one.second, update)
-        done.append((one, kept))
+            update = replace(update, slots_deleted=[slot.second])
+        switch(files, state, slot.second, update)
+        done.append((slot, kept))
     return done
 
 
 def _from_file(files: Files, second: int, info: SlotInfo, checked: CheckedFile) -> Salvage:
     blocks = _fitting(second, info, _bytes(files, second, info))
-    found = Salvage(second, info, str(checked.faults[0]))
+    slot = Salvage(second, info, str(checked.faults[0]))
     if blocks:
-        found.sound = pa.concat_batches(blocks)
-    return found
+        slot.sound = pa.concat_batches(blocks)
+    return slot
 
 
 def _fitting(second: int, info: SlotInfo, data: bytes) -> list[pa.RecordBatch]:
@@ -187,10 +187,10 @@ def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salva
     """Fill in rows of these seconds from the journal, up to the checkpoint, unless a mark covers
     them, and whether delivery has reached the slots. In ``sound`` only rows stay that the journal
     lacks, or has as delivered."""
-    sound = np.concatenate([times(one.sound, "offset") for one in damaged.values()])
+    sound = np.concatenate([times(slot.sound, "offset") for slot in damaged.values()])
     delivered: dict[int, int] = {}  # by offset: when the delivered row was due; -1: not delivered
     have = {second: np.zeros(0, np.int64) for second in damaged}
-    found: dict[int, list[pa.RecordBatch]] = {second: [no_rows()] for second in damaged}
+    in_journal: dict[int, list[pa.RecordBatch]] = {second: [no_rows()] for second in damaged}
     reached_ms = stored.checkpoint.marks.main.furthest_ms
     for rows in _in_journal(files, stored):
         if isinstance(rows, Marks):
@@ -205,15 +205,15 @@ def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salva
             wanted = ~covered & (due // TICK_MS == second) & ~np.isin(offset, have[second])
             at = np.flatnonzero(wanted)
             have[second] = np.concatenate([have[second], offset[at]])
-            found[second].append(take_rows(rows, at))
-    for second, one in damaged.items():
-        one.journal = pa.concat_batches(found[second])
-        one.at_most = reached_ms >= second * TICK_MS
+            in_journal[second].append(take_rows(rows, at))
+    for second, slot in damaged.items():
+        slot.journal = pa.concat_batches(in_journal[second])
+        slot.at_most = reached_ms >= second * TICK_MS
         keys = zip(
-            times(one.sound, "due").tolist(), times(one.sound, "offset").tolist(), strict=True
+            times(slot.sound, "due").tolist(), times(slot.sound, "offset").tolist(), strict=True
         )
         stays = [delivered.get(offset, due) == due for due, offset in keys]
-        one.sound = take_rows(one.sound, np.flatnonzero(stays))
+        slot.sound = take_rows(slot.sound, np.flatnonzero(stays))
 
 
 def _in_journal(files: Files, stored: StoredState) -> Iterator[pa.RecordBatch | Marks]:
@@ -237,23 +237,23 @@ def _in_journal(files: Files, stored: StoredState) -> Iterator[pa.RecordBatch | 
                 continue
 
 
-def _lost_ids(files: Files, stored: StoredState, one: Salvage) -> list[str]:
+def _lost_ids(files: Files, stored: StoredState, slot: Salvage) -> list[str]:
     """Ids of lost messages, as far as damaged blocks still decode."""
     key = str(stored.checkpoint.config.get("key", ""))
-    if not one.lost or not key:
+    if not slot.lost or not key:
         return []
     mint = IdMint(str(stored.checkpoint.config["group"]), bytes.fromhex(key))
-    have = {int(offset) for offset in times(one.rows(), "offset")}
-    found: dict[int, str] = {}
-    for rows in _unproven(_bytes(files, one.second, one.info)):
+    have = {int(offset) for offset in times(slot.rows(), "offset")}
+    ids: dict[int, str] = {}
+    for rows in _unproven(_bytes(files, slot.second, slot.info)):
         due, offset = times(rows, "due"), times(rows, "offset")
-        fits = (due // TICK_MS == one.second) & (offset >= 0) & (offset <= one.info.highest)
+        fits = (due // TICK_MS == slot.second) & (offset >= 0) & (offset <= slot.info.highest)
         fits &= rows.column("cancels").is_null().to_numpy(zero_copy_only=False)
         fits &= ~stored.checkpoint.marks.all_covered(due, offset)
         for at in np.flatnonzero(fits).tolist():
             if int(offset[at]) not in have:
-                found[int(offset[at])] = str(mint.one(int(due[at]), int(offset[at])))
-    return [found[offset] for offset in sorted(found)]
+                ids[int(offset[at])] = str(mint.one(int(due[at]), int(offset[at])))
+    return [ids[offset] for offset in sorted(ids)]
 
 
 def _unproven(data: bytes) -> Iterator[pa.RecordBatch]:

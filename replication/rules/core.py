@@ -63,9 +63,9 @@ class Core:
         random: random_module.Random,
     ) -> None:
         """``peers``: all that are configured, this one too. ``store``: this data directory's id.
-        ``hard``: as last persisted. ``epochs``: of the log, which is all durable; the core keeps
-        the object. ``stores``: the configuration entries that name admitted stores, with their
-        indexes: the last committed one and all later ones. ``commit``: what is known to be."""
+        ``hard``: as last persisted. ``epochs``: of the log, all durable; the core keeps the object.
+        ``stores``: the configuration entries that name admitted stores, with their indexes: the
+        last committed one and all later ones. ``commit``: the index known to be committed."""
         assert me in peers
         assert len(set(peers)) == len(peers)
         self.log = LogView(epochs, stores, commit)
@@ -105,7 +105,7 @@ class Core:
 
     @property
     def forms_group(self) -> bool:
-        """Whether it asks for the first epoch of a new group, for which all peers are needed."""
+        """True if it asks for the first epoch of a new group, for which all peers are needed."""
         return self._voting.forms_group
 
     @property
@@ -122,16 +122,16 @@ class Core:
 
     @property
     def lease_until(self) -> float:
-        """When this master's lease ends, s; minus infinity if there is none."""
+        """The end of this master's lease, s; minus infinity if there is none."""
         return NEVER if self._leading is None else self._leading.lease_until
 
     def leased(self, now: float) -> bool:
-        """Whether this peer is master and no other can be."""
+        """True if this peer is master and no other can be."""
         return now < self.lease_until
 
     @property
     def may_propose(self) -> bool:
-        """Whether entries may be appended here."""
+        """True if entries may be appended here."""
         return self._leading is not None and self._leading.may_propose
 
     @property
@@ -147,7 +147,7 @@ class Core:
     # Inputs
 
     def tick(self, now: float) -> None:
-        """Time has passed. Call it about every 10 ms."""
+        """Do what is due by ``now``. Call it several times in a heartbeat."""
         self._now = now
         if self._leading is not None:
             why = self._leading.tick(now)
@@ -157,7 +157,7 @@ class Core:
             self._lead(self._voting.stand(now))
 
     def step(self, message: PeerMessage, now: float) -> None:
-        """A message was received."""
+        """Handle a message that a peer has sent."""
         self._now = now
         standing = self._standing
         assert standing.out.receive is None, "ready() was not taken after the last Append"
@@ -221,15 +221,14 @@ class Core:
         self._standing.settle(self.log)
 
     def log_begins(self, first_index: int) -> None:
-        """Entries below ``first_index``, which is at most ``commit + 1``, are no longer in the
-        journal."""
+        """The journal begins at ``first_index`` now, which is at most ``commit + 1``."""
         self.log.drop_below(first_index)
 
     def wants_snapshot(self, index: int, epoch: int) -> bool:
-        """Whether a snapshot that ends with this entry is needed. Check it again just before the
+        """True if a snapshot that ends with this entry is needed. Check it again just before the
         log is replaced: a log that has meanwhile got the entry may also hold later ones that were
-        acknowledged, and must not be lost. One of a later epoch than this peer has heard of is
-        nobody's: whoever has it has told of that epoch before."""
+        acknowledged, and must not be lost. A snapshot of a later epoch than this peer has heard of
+        is refused: a master that has one has announced that epoch before."""
         log = self.log
         if self._leading is not None or epoch > self.epoch:
             return False
@@ -254,8 +253,7 @@ class Core:
             self._leading.unsent(peer, from_index, now)
 
     def hand_over(self, now: float, to: str | None = None) -> None:
-        """Master: hand over to ``to``, or the most advanced peer, if one is close; ``may_propose``
-        and the lease end here."""
+        """Master: end lease and ``may_propose``, and hand over to ``to``, or who has most."""
         self._now = now
         if self._leading is not None:
             self._leading.hand_over(to, now)
@@ -304,7 +302,6 @@ class Core:
         self._following.obey(message)
 
     def _lead(self, won: Elected | None) -> None:
-        """Become master, if an election was won."""
         if won is None:
             return
         standing = self._standing
@@ -314,7 +311,6 @@ class Core:
         self._leading.tick(self._now)
 
     def _depose(self, why: Why) -> None:
-        """Stop being master, for good in this epoch."""
         standing = self._standing
         self._leading = None
         standing.become(why)
@@ -327,7 +323,6 @@ class Core:
         standing.settle(self.log)
 
     def _give_up(self, why: Why) -> None:
-        """Stop being master or candidate, if this peer is one."""
         if self._leading is not None:
             self._depose(why)
         else:

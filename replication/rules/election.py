@@ -19,7 +19,7 @@ from .messages import HardState, RequestVote, Vote
 
 LOG_BEHIND = "log behind"
 EPOCHS_AHEAD_MAX = 1 << 20
-"""How far a message's epoch may be beyond one's own: as many elections as happen in days of nothing
+"""A message's epoch may be so far beyond one's own: as many elections as happen in days of nothing
 else. Otherwise one forged message with the highest epoch there is would leave no epoch for any
 further election, and the group without a master for good."""
 NO_ANSWER = "does not answer"
@@ -35,7 +35,7 @@ class Candidacy:
     electorate: StoreIds
     """The admitted stores, by the candidate's log."""
     peers: int
-    """How many peers are configured; all of them must grant a founding."""
+    """The number of configured peers; all of them must grant a founding."""
     grants: dict[str, bytes]
     """The peers that have granted, with their stores; the candidate itself from the start."""
     refusals: dict[str, str] = field(default_factory=dict)
@@ -57,21 +57,21 @@ class Candidacy:
 
 
 def majority(stores: StoreIds) -> int:
-    """How many of them are more than half."""
+    """The least number of stores that is more than half of them."""
     return len(stores) // 2 + 1
 
 
 def may_found(log: LogView, hard: HardState) -> bool:
-    """Whether this store may take part in a founding: its log is empty, and it has never followed a
+    """True if this store may take part in a founding: its log is empty, and it has never followed a
     master (or only one for whose founding it voted)."""
     return log.empty and (hard.epoch == 0 or hard.voter)
 
 
 def why_not(ask: RequestVote, log: LogView, hard: HardState, *, promised: bool) -> str:
-    """Why this peer refuses the vote; empty if it grants it.
+    """The reason for which this peer refuses the vote; empty if it grants it.
 
-    ``promised``: a master may rely on this peer not to vote. Whether the vote of a real election's
-    epoch is spent is not checked here.
+    ``promised``: a master may rely on this peer not to vote. That the vote of a real election's
+    epoch is not spent yet has to be checked by the caller.
     """
     if ask.founding:
         if not may_found(log, hard):

@@ -5,7 +5,7 @@ it are, too; entries behind it that differ were never committed, and are cut off
 
 Rules
 - Committed entries are the same in every master's log. A message that contradicts that is a fault,
-  and nothing is cut off for it.
+  and nothing is cut off for it, or acknowledged messages would be lost.
 - An acknowledgement names what is verified against this master and durable, never the log's end.
 """
 
@@ -17,7 +17,7 @@ from .standing import Standing
 
 
 class Following:
-    """The caller has made sure that messages are of the epoch's master."""
+    """A standby's obedience. The caller has made sure that messages are of the epoch's master."""
 
     def __init__(self, standing: Standing, log: LogView) -> None:
         self._standing = standing
@@ -25,7 +25,7 @@ class Following:
         self._begin()
 
     def _begin(self) -> None:
-        """No message of this epoch's master was received yet."""
+        """Begin an epoch, of whose master no message was received yet."""
         self._epoch = self._standing.epoch
         self._commit = 0
         """The master's commit index, as far as this log is known to reach."""

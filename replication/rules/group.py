@@ -1,4 +1,4 @@
-"""Who the peers are: node ids and addresses, the same on every peer.
+"""The peers of a group: node ids and addresses, the same on every peer.
 
 Theory: membership is configured, never negotiated. Each peer is configured with the whole list and
 its own id; a handshake (``transport/handshake.py``) compares the lists of two peers, so a typing

@@ -3,7 +3,9 @@
 Theory: four positions grow along the log, and every rule of replication is about one of them.
 *commit*: a majority has it; it never moves back. *durable*: on this disk. *verified*: known to be
 the same as in the log of the current epoch's master; up to there both logs are equal, behind it
-this log may have entries that will be cut off. *last*: written, or about to be.
+this log may have entries that will be cut off. *last*: written, or about to be. *Example.* With
+commit 5, verified 7, durable 9 and last 10 a standby acknowledges 7; its master may still cut off 8
+to 10.
 
 Rules
 - A standby's commit never passes ``min(verified, durable)``: what it has announced as committed
@@ -59,11 +61,11 @@ class LogView:
 
     @property
     def settled(self) -> bool:
-        """Whether there is a configuration, and the last one is committed."""
+        """True if there is a configuration, and the last one is committed."""
         return bool(self.configurations) and self.configurations[-1][0] <= self.commit
 
     def admits(self, peer: str, store: bytes) -> bool:
-        """Whether the last committed configuration and all after it name the store."""
+        """True if the last committed configuration and all after it name the store."""
         return bool(self.committed) and all(
             stores.get(peer) == store for _, stores in self.configurations
         )
@@ -74,7 +76,7 @@ class LogView:
         return min(self.verified, self.durable)
 
     def covered_by(self, last_index: int, last_epoch: int) -> bool:
-        """Whether a log with that end has every entry of this one that may be committed."""
+        """True if a log with that end has every entry of this one that may be committed."""
         return (last_epoch, last_index) >= (self.last_epoch, self.last_index)
 
     def persisted(self, index: int) -> None:
@@ -116,7 +118,7 @@ class LogView:
         self.epochs.drop_below(first_index)
 
     def advance(self, commit: int) -> bool:
-        """Everything up to ``commit`` is committed. Returns whether that is new."""
+        """Everything up to ``commit`` is committed. Returns True if that is new."""
         assert commit <= self.last_index, f"commit {commit} behind the end {self.last_index}"
         if commit <= self.commit:
             return False

@@ -4,6 +4,9 @@ Theory: a master's commit is the highest index that a majority has on disk, if t
 own epoch; older entries commit with it. Its lease is counted, for each peer, from the *sending* of
 the message that the peer has answered last; the majority-th newest of these decides.
 
+*Example.* Of three, b answered a message sent at 10.00 s, and c one sent at 10.05 s. With itself
+the master needs one more, so its lease of 0.6 s runs until 10.65 s.
+
 Rules
 - Only stores count that the last configuration in the log admits, and only by what they answered
   as voters. A store that replaces another (c's new disk, among a, b, c) becomes a voter when it
@@ -11,7 +14,8 @@ Rules
   one by the old configuration as well.
 - No lease before an entry of the own epoch is committed, as an older configuration may still be cut
   off.
-- One admission at a time, and none before the previous one is committed.
+- One admission at a time, and none before the previous one is committed: of groups that differ in
+  two stores there could be two majorities without a store in common.
 """
 
 from __future__ import annotations
@@ -148,7 +152,6 @@ class MasterState:
             self._measure_lease()
 
     def _measure_lease(self) -> None:
-        """Compute the end of the lease from the answers so far."""
         if self._first_index and self._log.commit >= self._first_index:
             self._lease_until = self._relied_on() + self._timing.lease_s
 
@@ -158,15 +161,15 @@ class MasterState:
         return max(min(relied_on, now), self._began)
 
     def _relied_on(self) -> float:
-        """When the messages were sent that a majority has answered, s."""
+        """The time, s, at which the messages were sent that a majority has answered."""
         return self._majority(float("inf"), lambda peer: peer.relied_on)
 
-    def _majority(self, mine: float, of: Callable[[Progress], float]) -> float:
+    def _majority(self, own: float, of: Callable[[Progress], float]) -> float:
         """The highest value that a majority of the admitted stores has reached."""
         values = []
         for name, store in self._log.latest.items():
             if name == self._standing.me:
-                values.append(mine if store == self._standing.store else NEVER)
+                values.append(own if store == self._standing.store else NEVER)
             else:
                 peer = self.progress.get(name)
                 values.append(of(peer) if peer is not None and store == peer.store else NEVER)
@@ -192,7 +195,7 @@ class MasterState:
                 return
 
     def _handed_over(self, now: float) -> bool:
-        """Whether the other peer has every entry; it is then asked to take over."""
+        """True if the other peer has every entry: it is asked to take over then."""
         peer = self.progress[self._handing_to]
         if peer.match == self._log.last_index and now > self._handing_since:
             self._standing.send(TakeOver(**self._standing.head(peer.peer)))

@@ -25,7 +25,7 @@ class EntryMeta:
 
 
 class MessageHead(TypedDict):
-    """The fields that each message has."""
+    """The fields that every message begins with."""
 
     sender: str
     to: str
@@ -46,9 +46,8 @@ class PeerMessage:
 
 @dataclass(frozen=True, slots=True)
 class RequestVote(PeerMessage):
-    """Ask for a vote. ``pre``: only whether it would be granted. ``founding``: for the first epoch
-    of all, in which every peer must grant. ``transfer``: the master asked the sender to stand, and
-    has given up its lease."""
+    """Ask for a vote. ``pre``: if it would be granted. ``founding``: for the first epoch, which
+    every peer must grant. ``transfer``: the master asked for it, and gave up its lease."""
 
     last_index: int
     last_epoch: int

@@ -2,7 +2,7 @@
 
 Theory: a peer is in one of three states.
 
-    probe       where its log and the master's part is not known; one empty ``Append`` at a time
+    probe       where its log parts from the master's is not known; one empty ``Append`` at a time
                 asks, for the entries before ``next``
     replicate   known; entries are shipped ahead of the answers, a bounded number of messages
     snapshot    the entry it needs next is no longer in the journal; it is offered a snapshot, and
@@ -46,8 +46,8 @@ class Shipping(Enum):
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """Times are the master's, s. Made with the index behind the master's last entry as ``next``;
-    valid for one master's epoch."""
+    """One peer in one epoch of a master. Times are the master's, s. ``next`` begins as the index
+    behind the master's last entry."""
 
     peer: str
     next: int
@@ -56,20 +56,20 @@ class Progress:
     """The store that answered; empty until the peer has answered."""
     state: Shipping = Shipping.PROBE
     ask_at: float = NEVER
-    """When to ask the next time, unless it is replicated to."""
+    """The time to ask it next, unless it is replicated to."""
     match: int = 0
-    """Up to here the log is on the peer's disk."""
+    """The index up to which the log is on the peer's disk."""
     verified: int = 0
-    """Up to here the peer's log is the master's, by its newest answer. It falls when the peer's
-    disk fails to write what was received."""
+    """The index up to which the peer's log is the master's, by its newest answer. It falls when the
+    peer's disk fails to write what was received."""
     counted: int = 0
     """``match``, as far as it was answered as a voter: the commit index is counted by it."""
     relied_on: float = NEVER
-    """When the message was sent that it answered last as a voter: the lease depends on it."""
+    """The time at which the message was sent that it answered last as a voter, for the lease."""
     echo: float = NEVER
-    """Likewise of all its answers: an older one was overtaken."""
+    """The latest such time of all its answers: one that echoes an earlier time was overtaken."""
     answered_at: float = NEVER
-    """When its last answer was received."""
+    """The time at which its last answer was received."""
     flight: deque[int] = field(default_factory=deque)
     """The last index of each message of entries that is in flight."""
     beat_has: int = 0
@@ -81,7 +81,7 @@ class Progress:
 
     @property
     def has(self) -> int:
-        """Up to here it has the log, durable or not."""
+        """The index up to which it has the log, durable or not."""
         return max(self.verified, self.match)
 
     @property
@@ -141,7 +141,7 @@ class Progress:
             self.become_probe(ack.hint + 1)
 
     def beat(self) -> bool:
-        """Call at each heartbeat. Returns whether messages in flight are assumed lost."""
+        """Call at each heartbeat. Returns True if messages in flight are assumed lost."""
         if self.state is not Shipping.REPLICATE:
             return False
         waiting = self.has < self.beat_next - 1 and self.has <= self.beat_has

@@ -68,7 +68,7 @@ class Shipper:
     def _send_append(
         self, peer: Progress, before: int, epoch: int, metas: tuple[EntryMeta, ...], now: float
     ) -> None:
-        """``before``: the entry that stands before ``metas``; ``epoch``: its epoch."""
+        """Send ``metas``. ``before``: the entry that stands before them; ``epoch``: its epoch."""
         self._standing.send(
             Append(
                 **self._standing.head(peer.peer),

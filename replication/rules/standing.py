@@ -21,7 +21,7 @@ from .states import TRANSITIONS, Role, Why
 
 
 class Standing:
-    """``store``: this data directory's id. ``hard``: as it is on disk."""
+    """One peer's standing. ``store``: this data directory's id. ``hard``: as it is on disk."""
 
     def __init__(self, me: str, store: bytes, hard: HardState) -> None:
         self.me = me
@@ -60,7 +60,7 @@ class Standing:
             self.master = None
 
     def follow(self, master: str) -> None:
-        """The epoch's master is known."""
+        """Note the epoch's master, when it is heard for the first time."""
         if self.master is None:
             self.master = master
             self.event("follows", master=master)
@@ -84,7 +84,7 @@ class Standing:
     # Output
 
     def head(self, to: str, epoch: int | None = None) -> MessageHead:
-        """``epoch``: None: one's own."""
+        """The head of a message to a peer; ``epoch`` None: this peer's own."""
         epoch = self.epoch if epoch is None else epoch
         return MessageHead(sender=self.me, to=to, store=self.store, epoch=epoch)
 

@@ -24,7 +24,7 @@ from .timing import NEVER, Timing
 
 
 class Voting:
-    """``peers``: all that are configured, this one too."""
+    """One peer's votes and candidacies. ``peers``: all that are configured, this one too."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Voting:
         self._promised_until = now + timing.promise_s if standing.hard.voter else NEVER
         self._noted_epoch = 0
         self._logged_ask: dict[str, Value] = {}
-        """The last one that was an event: asking again, three times a second, is none."""
+        """The last question that was an event: asking it again, three times a second, is none."""
         self.waits_for: dict[str, str] = {}
         """The peers whose votes the last candidacy lacked, and why; empty with a master."""
         self.due: float
-        """When to stand for election, unless a master is heard before."""
+        """The time to stand for election, s, unless a master is heard before."""
         self.wait(now, soon=self._may_found)
 
-    # When
+    # The election timer
 
     def wait(self, now: float, *, soon: bool = False) -> None:
         """Restart the election timer."""
@@ -66,7 +66,7 @@ class Voting:
         self.wait(now)
 
     def promised(self, now: float) -> bool:
-        """Whether a master, maybe this one, may rely on this peer not to vote."""
+        """True if a master, maybe this one, may rely on this peer not to vote."""
         return self._standing.role is Role.MASTER or now < self._promised_until
 
     @property
@@ -75,7 +75,7 @@ class Voting:
 
     @property
     def forms_group(self) -> bool:
-        """Whether this peer asks all others to begin a group: no store has a log yet."""
+        """True if this peer asks all others to begin a group: no store has a log yet."""
         return self._may_found and self._candidacy is not None
 
     @property
@@ -90,7 +90,7 @@ class Voting:
     # Asking
 
     def stand(self, now: float) -> Elected | None:
-        """Ask for pre-votes: whether a candidacy would succeed."""
+        """Ask for pre-votes, which tell if a candidacy would succeed."""
         standing, founding = self._standing, self._may_found
         if not founding and not (standing.hard.voter and self._log.configurations):
             self.wait(now)

@@ -99,7 +99,7 @@ class Fetching:
             self._not_before = self._clock() + RETRY_S
 
     def ended(self, fetch: SnapshotFetch) -> bool:
-        """Whether ``fetch`` is complete and still wanted. Errors: ``SyncFailed``."""
+        """Note the end of a fetch; True if it is complete and wanted. Errors: ``SyncFailed``."""
         if fetch is not self._fetch:
             return False
         self._fetch = None

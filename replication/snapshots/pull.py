@@ -8,7 +8,8 @@ received by then: only the missing part of each file is sent.
 The first part has the second ``HEADER`` and is the snapshot's header, with the bytes of all its
 files as its position. ``finish`` checks that the files are complete.
 
-Rules: a fetch that receives nothing for ``STALL_S`` is given up. One fetch a peer.
+Rules: a fetch that receives nothing for ``STALL_S`` is given up, or a peer behind a dead link would
+wait for ever. One fetch a peer.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def send_snapshot(
     asked: bytes,
     send: SendPart,
 ) -> None:
-    """The master's side. ``alarm``: for a person. Errors: ``Damaged``, ``UnsupportedVersion``,
+    """Send a snapshot that was asked for. Errors: ``Damaged``, ``UnsupportedVersion``,
     ``OSError``, ``NodeUnreachable``: the peer has left."""
     request, peer, sent = SnapshotRequest.decode(asked), theirs.node_id, 0
     try:
@@ -109,7 +110,7 @@ class SnapshotFetch:
         return self._sink.received, self._sink.expected
 
     def is_stalled(self) -> bool:
-        """Whether the peer has sent nothing for long. Time that this side needs is not counted."""
+        """True if the peer has sent nothing for long. Time that this side needs is not counted."""
         since = self._waits_since
         return since is not None and self._clock() - since > STALL_S
 
@@ -136,8 +137,7 @@ class SnapshotFetch:
 
     def _end(self, error: Exception) -> None:
         """End an attempt. The received files stay for the next one, unless their room is needed,
-        the fetch is not, or they may not be durable. Errors: ``NodeUnreachable`` after
-        ``abandon``."""
+        they are not, or they may not be durable. Errors: ``NodeUnreachable`` after ``abandon``."""
         with self._use() as sink:
             sink.close()
         left = isinstance(error, (OSError, LookupError, SyncFailed))

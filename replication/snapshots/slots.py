@@ -48,17 +48,17 @@ assert _REQUEST.size == 16
 
 
 def send_slot(rows: ReadSlotRows, request: bytes, send: SendPart) -> None:
-    """Answer a peer. Errors: ``InvalidBatch``; ``LookupError``, ``OSError``: not now;
+    """Send the rows that a peer asks for. Errors: ``InvalidBatch``; ``LookupError``, ``OSError``;
     ``NodeUnreachable``: the peer has left."""
     if len(request) != _REQUEST.size:
         raise InvalidBatch(
             "not a request for a slot", got=f"{len(request)} bytes", limit=f"{_REQUEST.size} bytes"
         )
     second, upto = _REQUEST.unpack(request)
-    found = rows(second, upto)
-    losses = [asdict(one) for one in found.losses]
+    slot_rows = rows(second, upto)
+    losses = [asdict(loss) for loss in slot_rows.losses]
     send(second, HEADER, json.dumps(losses).encode())
-    for number, block in enumerate(found.blocks):
+    for number, block in enumerate(slot_rows.blocks):
         [data] = encode_blocks(block, [0])
         send(second, number, b"".join(seal(data, 0)))
 
@@ -82,7 +82,6 @@ def fetch_slot(address: str, greeting: Greeting, second: int, upto: int) -> Slot
 
 
 def _block(data: memoryview) -> pa.RecordBatch:
-    """Decode and check a block. Errors: ``InvalidBatch``."""
     if sound_end(data, 0) != len(data):
         raise InvalidBatch("a block of a slot that is not what was sent", got=f"{len(data)} bytes")
     try:

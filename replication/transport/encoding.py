@@ -51,10 +51,10 @@ REASON_BYTES_MAX = 1000
 INDEX_LIMIT = 1 << 62
 """Indexes, epochs and commits must be lower."""
 HEADER_BYTES_MAX = 2048
-"""More than any message's header."""
+"""A bound on any message's header."""
 _PARTS_MAX = 256
 _PAYLOAD_LENGTH = 7
-"""Which field of an entry's header says how long its payload is."""
+"""The place, in an entry's header, of the length of its payload."""
 _SAME_VERSION = "Every peer must run the same version of slotwheel"
 
 #  0       4         6          8     12     13      14     15   16
@@ -232,8 +232,7 @@ def decode(header: Bytes, entries: Sequence[Entry] = ()) -> PeerMessage:
 
 
 def pack_entries(entries: Sequence[Entry]) -> list[Bytes]:
-    """Entries as the body of a message, in parts. Those of many entries are copied into one: a
-    system call takes a thousand."""
+    """Entries as the body of a message, in parts: in one if there are many, for the system call."""
     parts = [part for entry in entries for part in entry.encode()]
     return parts if len(parts) <= _PARTS_MAX else [b"".join(parts)]
 
@@ -275,8 +274,8 @@ def stores_of(entry: Entry) -> StoreIds | None:
         stores = said.get("stores")
         if stores is None:
             return None
-        found = {str(node_id): bytes.fromhex(text) for node_id, text in stores.items()}
-        if any(len(store) != STORE_ID_BYTES for store in found.values()):
+        admitted = {str(node_id): bytes.fromhex(text) for node_id, text in stores.items()}
+        if any(len(store) != STORE_ID_BYTES for store in admitted.values()):
             raise ValueError("a store id's length")
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidBatch(
@@ -284,13 +283,13 @@ def stores_of(entry: Entry) -> StoreIds | None:
             got=f"{type(error).__name__}: {error}"[:200],
             remedy=_SAME_VERSION,
         ) from None
-    return found
+    return admitted
 
 
 def _metas(
     view: memoryview, entries: Sequence[Entry], epoch: int, fields: Mapping[str, Any]
 ) -> tuple[EntryMeta, ...]:
-    """Errors: ``InvalidBatch`` unless indexes are consecutive and epochs never fall."""
+    """The metas of entries. Errors: ``InvalidBatch``: indexes have gaps, or epochs fall."""
     index, before = fields["prev_index"], fields["prev_epoch"]
     for entry in entries:
         index += 1

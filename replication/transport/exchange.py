@@ -41,9 +41,9 @@ MESSAGES: dict[str, FrameLimits] = {
     CONTROL: {Kind.MESSAGE: (HEADER_BYTES_MAX, 0), Kind.BEAT: (0, 0)},
     BULK: {Kind.MESSAGE: (HEADER_BYTES_MAX, ENTRY_BYTES_MAX), Kind.BEAT: (0, 0)},
 }
-"""By lane, what the receiver takes."""
+"""By lane, the frames that the receiver takes."""
 _BEATS: FrameLimits = {Kind.BEAT: (_TAKEN.size, 0)}
-"""What the sender takes."""
+"""The frames that the sender takes."""
 
 CONNECT_S = 0.5
 WELCOME_S = 5.0
@@ -57,7 +57,7 @@ def encode_beat(taken: int) -> bytes:
 
 
 def open_channel(address: str, greeting: Greeting, limits: FrameLimits) -> Channel:
-    """A channel to a peer that has answered the greeting. ``limits``: of what it may send. Errors:
+    """A channel to a peer that has answered the greeting. ``limits``: of its frames. Errors:
     ``SlotwheelError``: it is not reachable, or refuses."""
     return Channel.open(address, greeting.encode(), limits, CONNECT_S, welcome_s=WELCOME_S)
 
@@ -80,7 +80,7 @@ class Exchange:
         self._clock = clock
         self._on_change = on_change
         self.error: SlotwheelError | None = None
-        """Why it ended."""
+        """The error that ended it."""
         self.ended = False
         self.received_at = clock()
         self._unbeaten: deque[tuple[int, float]] = deque()  # (bytes, when written)
@@ -112,7 +112,7 @@ class Exchange:
         return nbytes
 
     def ask(self) -> None:
-        """Ask for a beat, where there is no message: whether the link is up. As ``write``."""
+        """Ask for a beat where there is no message, to find out if the link is up. As ``write``."""
         self._write(0, Kind.BEAT)
 
     def _write(self, nbytes: int, kind: int, header: bytes = b"", *body: Bytes) -> None:
@@ -127,9 +127,9 @@ class Exchange:
             raise self.error or error from None
 
     def silence(self) -> tuple[float, float]:
-        """For how many seconds something has been in flight without a beat and without TCP moving a
-        long queue (0.0 if nothing is in flight); and for how many the peer's machine is silent.
-        Call it regularly, from one thread."""
+        """The seconds for which something has been in flight without a beat and without TCP moving
+        a long queue (0.0 if nothing is in flight), and those for which the peer's machine has been
+        silent. Call it regularly, from one thread."""
         before, self._sent = self._sent, self._channel.progress()
         with self._lock:
             now = self._clock()

@@ -111,70 +111,70 @@ def fingerprint(key: bytes | None) -> str:
     return "" if not key else hashlib.sha256(b"slotwheel group key " + key).hexdigest()[:32]
 
 
-def check_greeting(mine: Greeting, theirs: Greeting) -> None:
-    """Compare a peer's greeting with ``mine``, which this node would send. Errors:
+def check_greeting(ours: Greeting, theirs: Greeting) -> None:
+    """Compare a peer's greeting with ``ours``, which this node would send. Errors:
     ``InvalidConfiguration``, worded so that a person on either side can act on it."""
-    if theirs.to != mine.node_id:
+    if theirs.to != ours.node_id:
         raise InvalidConfiguration(
             f"connected to the wrong node: {theirs.node_id!r} wants {theirs.to!r},"
-            f" and this is {mine.node_id!r}",
+            f" and this is {ours.node_id!r}",
             got=theirs.to,
-            limit=mine.node_id,
+            limit=ours.node_id,
             remedy=f"Correct the address of {theirs.to!r} in the peers of {theirs.node_id!r}",
         )
-    if theirs.group != mine.group:
+    if theirs.group != ours.group:
         raise InvalidConfiguration(
             f"peer {theirs.node_id!r} belongs to another wheel group",
             got=theirs.group,
-            limit=mine.group,
+            limit=ours.group,
             remedy="Give all peers the same --group, or correct the peers' addresses",
         )
-    if theirs.node_id == mine.node_id:
+    if theirs.node_id == ours.node_id:
         raise InvalidConfiguration(
             "two running nodes have the same node id",
             got=theirs.node_id,
             remedy="Give one of them its own --node-id",
         )
-    if theirs.node_id not in mine.peers:
+    if theirs.node_id not in ours.peers:
         raise InvalidConfiguration(
-            f"{theirs.node_id!r} is not among the peers of {mine.node_id!r}",
+            f"{theirs.node_id!r} is not among the peers of {ours.node_id!r}",
             got=theirs.node_id,
-            limit=", ".join(mine.peers),
+            limit=", ".join(ours.peers),
             remedy="Give every peer the same list of peers",
         )
-    if _folded(theirs.peers) != _folded(mine.peers):
+    if _folded(theirs.peers) != _folded(ours.peers):
         raise InvalidConfiguration(
-            f"{theirs.node_id!r} and {mine.node_id!r} have different lists of peers",
+            f"{theirs.node_id!r} and {ours.node_id!r} have different lists of peers",
             got=_listed(theirs.peers),
-            limit=_listed(mine.peers),
+            limit=_listed(ours.peers),
             remedy="Give every peer the same list of peers",
         )
-    if theirs.promise_ms != mine.promise_ms:
+    if theirs.promise_ms != ours.promise_ms:
         raise InvalidConfiguration(
-            f"{theirs.node_id!r} and {mine.node_id!r} wait differently long for a master",
+            f"{theirs.node_id!r} and {ours.node_id!r} wait differently long for a master",
             got=f"{theirs.promise_ms} ms",
-            limit=f"{mine.promise_ms} ms",
+            limit=f"{ours.promise_ms} ms",
             remedy="Give all peers the same --election: a master's lease relies on it",
         )
-    if theirs.delivery != mine.delivery:
+    if theirs.delivery != ours.delivery:
         raise InvalidConfiguration(
-            f"{theirs.node_id!r} and {mine.node_id!r} deliver differently",
+            f"{theirs.node_id!r} and {ours.node_id!r} deliver differently",
             got=theirs.delivery,
-            limit=mine.delivery,
+            limit=ours.delivery,
             remedy="Give all peers the same --delivery; to change it, stop all of them first",
         )
-    if theirs.key and mine.key and theirs.key != mine.key:
+    if theirs.key and ours.key and theirs.key != ours.key:
         raise InvalidConfiguration(
-            f"the data of {theirs.node_id!r} and of {mine.node_id!r} were made by different groups",
+            f"the data of {theirs.node_id!r} and of {ours.node_id!r} were made by different groups",
             got=f"key {theirs.key[:8]}",
-            limit=f"key {mine.key[:8]}",
+            limit=f"key {ours.key[:8]}",
             remedy="One of them runs on a directory of another group: give it its own, or an empty"
             " one",
         )
 
 
 class PeerInstances:
-    """Which running process each peer is. Thread-safe; times are monotonic seconds."""
+    """The running process of each peer. Thread-safe; times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -199,14 +199,14 @@ class PeerInstances:
                 self._known[node_id] = (instance, now)
 
     def gone(self, node_id: str, instance: str) -> None:
-        """The instance's connection ended."""
+        """Forget an instance, as its connection has ended."""
         with self._lock:
             if self._known.get(node_id, ("", 0.0))[0] == instance:
                 del self._known[node_id]
 
 
 def is_refusal(error: SlotwheelError) -> bool:
-    """Whether only a person can fix the cause."""
+    """True if only a person can fix the cause."""
     return isinstance(error, (InvalidConfiguration, UnsupportedVersion))
 
 

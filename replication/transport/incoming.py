@@ -7,11 +7,10 @@ received than the journal could write, the bulk lane waits *after* the message, 
 while, so that the sender can tell a slow disk from a dead link. On a lane for a snapshot or a slot,
 one request is read, and answered with chunks and an end.
 
-Rules: a caller without a valid greeting gets the reason and no further, nor a thread: strangers
-would take all there may be. A malformed message ends
-its channel, never more. A newer channel of the same peer and lane ends the older one, which a
-machine that lost its power would otherwise leave open for ever. A snapshot keeps the cleaner from
-deleting, so whoever reads nothing of it is cut off, too.
+Rules: a caller without a valid greeting gets the reason and no thread, or strangers would take all
+there may be. A malformed message ends its channel, never more. A newer channel of the same peer and
+lane ends the older one, which a machine that lost its power would otherwise leave open for ever. A
+snapshot keeps the cleaner from deleting, so whoever reads nothing of it is cut off, too.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class _Open:
     greeting: Greeting
     channel: Channel
     waits_since: float | None = None
-    """Since when it waits for the peer to send something, or to read."""
+    """The time since which it waits for the peer to send, or to read; None: it does not wait."""
     count: int = 0
     beat_at: float = float("-inf")
     beat_bytes: int = 0
@@ -75,8 +74,8 @@ class _Open:
 
 
 class Incoming:
-    """The channels that peers opened to this node; implements ``intake.ports.PeerPort``. ``room``:
-    whether more entries can be accepted now."""
+    """The channels that peers opened to this node; implements ``intake.ports.PeerPort``.
+    ``room()``: more entries can be accepted now."""
 
     def __init__(
         self,
@@ -110,24 +109,24 @@ class Incoming:
         """Answer a greeting, and serve its lane to the end. Errors: ``InvalidBatch``, ``Damaged``:
         the peer sent what it may not; those of a snapshot or a slot."""
         channel.limits = MESSAGES.get(theirs.lane, REQUESTS)
-        mine = _Open(theirs, channel, waits_since=self._clock())
+        link = _Open(theirs, channel, waits_since=self._clock())
         key = (theirs.node_id, theirs.lane)
         with self._lock:
             if self._stopping:
                 return
             older = self._open.get(key)
-            self._open[key] = mine
+            self._open[key] = link
         if older is not None:
             older.end()
         try:
             channel.send(Kind.WELCOME, b"", self._identity(theirs.node_id, theirs.lane).encode())
             if theirs.lane in MESSAGES:
-                self._receive_all(mine)
+                self._receive_all(link)
             else:
-                self._answer(mine)
+                self._answer(link)
         finally:
             with self._lock:
-                if self._open.get(key) is mine:
+                if self._open.get(key) is link:
                     del self._open[key]
                 left = {lane for node_id, lane in self._open if node_id == theirs.node_id}
             if theirs.lane in MESSAGES and not left & MESSAGES.keys():
@@ -137,17 +136,17 @@ class Incoming:
         """Cut channels whose peer is silent, or reads nothing. Call it regularly."""
         before = self._clock() - SILENT_S
         with self._lock:
-            waiting = [(one, one.waits_since) for one in self._open.values()]
-        for one, since in waiting:
+            waiting = [(link, link.waits_since) for link in self._open.values()]
+        for link, since in waiting:
             if since is not None and since < before:
-                one.end()
+                link.end()
 
     def stop(self) -> None:
         with self._lock:
             self._stopping = True
             left = list(self._open.values())
-        for one in left:
-            one.end()
+        for link in left:
+            link.end()
 
     def _let_in(self, body: bytes) -> Greeting:
         node_id = ""
@@ -163,44 +162,44 @@ class Incoming:
 
     # -- a lane for messages ---------------------------------------------------------------------
 
-    def _receive_all(self, mine: _Open) -> None:
+    def _receive_all(self, link: _Open) -> None:
         try:
-            while not mine.over.is_set():
-                self._receive_one(mine)
+            while not link.over.is_set():
+                self._receive_one(link)
         except NodeUnreachable:
             raise  # it ended, was cut, or its connection is lost
         except SlotwheelError as error:
-            self._events.broken(mine.greeting.node_id, error)
+            self._events.broken(link.greeting.node_id, error)
             raise
 
-    def _receive_one(self, mine: _Open) -> None:
-        frame = self._next(mine)
+    def _receive_one(self, link: _Open) -> None:
+        frame = self._next(link)
         now = self._clock()
-        self._instances.touch(mine.greeting.node_id, mine.greeting.instance, now)
+        self._instances.touch(link.greeting.node_id, link.greeting.instance, now)
         asked = frame.kind == Kind.BEAT
         if not asked:
-            self._hand_on(mine, frame)
+            self._hand_on(link, frame)
         if frame.body and not self._room():
-            self._wait_for_room(mine)
-        mine.count += 1
-        if asked or now - mine.beat_at >= _BEAT_S or mine.beat_bytes >= _BEAT_BYTES:
-            self._beat(mine, now)
+            self._wait_for_room(link)
+        link.count += 1
+        if asked or now - link.beat_at >= _BEAT_S or link.beat_bytes >= _BEAT_BYTES:
+            self._beat(link, now)
 
-    def _next(self, mine: _Open) -> Frame:
-        mine.waits_since = self._clock()
-        frame = mine.channel.receive()
-        mine.waits_since = None
+    def _next(self, link: _Open) -> Frame:
+        link.waits_since = self._clock()
+        frame = link.channel.receive()
+        link.waits_since = None
         assert frame is not None, "nothing was to end the waiting"
         return frame
 
-    def _beat(self, mine: _Open, now: float) -> None:
-        mine.beat_at = mine.waits_since = now
-        mine.beat_bytes = 0
-        mine.channel.send(Kind.BEAT, encode_beat(mine.count))
-        mine.waits_since = None
+    def _beat(self, link: _Open, now: float) -> None:
+        link.beat_at = link.waits_since = now
+        link.beat_bytes = 0
+        link.channel.send(Kind.BEAT, encode_beat(link.count))
+        link.waits_since = None
 
-    def _hand_on(self, mine: _Open, frame: Frame) -> None:
-        greeting = mine.greeting
+    def _hand_on(self, link: _Open, frame: Frame) -> None:
+        greeting = link.greeting
         entries = unpack_entries(frame.body, f"peer {greeting.node_id}")
         message = decode(frame.metadata, entries)
         sender = (message.sender, message.to, message.store)
@@ -211,31 +210,31 @@ class Incoming:
                 limit=f"{greeting.node_id} to {greeting.to}",
                 remedy="Run the same version of slotwheel on every peer",
             )
-        mine.beat_bytes += len(frame.body)
+        link.beat_bytes += len(frame.body)
         self._receive(message, entries)
 
-    def _wait_for_room(self, mine: _Open) -> None:
-        while not self._room() and not mine.over.is_set():
+    def _wait_for_room(self, link: _Open) -> None:
+        while not self._room() and not link.over.is_set():
             now = self._clock()
-            if now - mine.beat_at >= _BEAT_S:
-                self._beat(mine, now)
-            mine.over.wait(_ROOM_POLL_S)
+            if now - link.beat_at >= _BEAT_S:
+                self._beat(link, now)
+            link.over.wait(_ROOM_POLL_S)
 
     # -- a lane for a snapshot or a slot ---------------------------------------------------------
 
-    def _answer(self, mine: _Open) -> None:
-        request = bytes(self._next(mine).body)
+    def _answer(self, link: _Open) -> None:
+        request = bytes(self._next(link).body)
 
         def send(second: int, position: int, data: Bytes) -> None:
-            mine.waits_since = self._clock()
-            send_part(mine.channel, second, position, data)
-            mine.waits_since = None
+            link.waits_since = self._clock()
+            send_part(link.channel, second, position, data)
+            link.waits_since = None
 
         try:
-            if mine.greeting.lane == SNAPSHOT:
-                self._snapshot(mine.greeting, request, send)
+            if link.greeting.lane == SNAPSHOT:
+                self._snapshot(link.greeting, request, send)
             else:
                 self._slot(request, send)
         except (LookupError, OSError) as error:
             raise NotRunning(str(error), remedy="It is asked again in a moment") from None
-        mine.channel.send(Kind.END)
+        link.channel.send(Kind.END)

@@ -51,8 +51,7 @@ class LaneEvents(Protocol):
 
 
 class Lane:
-    """``open_exchange(on_change)`` connects, or raises ``SlotwheelError``, once ``may_open``
-    agrees."""
+    """Keeps one exchange open, made by ``open_exchange(on_change)`` once ``may_open()`` agrees."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class Lane:
         self.peer = peer
         self.name = name
         self.error: SlotwheelError | None = None
-        """Why the lane is not up; None while it is."""
+        """The error for which the lane is not up; None while it is."""
         self.instance = ""
         """The process that answered last."""
         self.sent_bytes = 0
@@ -121,7 +120,7 @@ class Lane:
             exchange.cut()
 
     def is_silent(self) -> bool:
-        """Whether a beat for what was written is overdue."""
+        """True if a beat for what was written is overdue."""
         exchange = self._exchange
         if exchange is None:
             return False

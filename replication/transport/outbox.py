@@ -26,8 +26,8 @@ SHIPMENT_BYTES = 4 << 20
 """Bytes of entries in one message, unless the first entry is larger."""
 
 LoadEntries = Callable[[int, int, int], Sequence[Entry]]
-"""(first, last, bytes_max) to entries: at least one from ``first`` on. ``LookupError``: it is not
-in the journal any more."""
+"""(first, last, bytes_max) to entries, at least one. Errors: ``LookupError``: not in the
+journal."""
 Parcel = tuple[bytes, Sequence[Bytes]]
 """A message's header, and its entries, in parts."""
 
@@ -43,7 +43,7 @@ class Outbox:
     def put(self, message: PeerMessage) -> None:
         with self._lock:
             if isinstance(message, Heartbeat):  # the newest heartbeat replaces older ones
-                kept = [one for one in self._waiting if not isinstance(one[1], Heartbeat)]
+                kept = [item for item in self._waiting if not isinstance(item[1], Heartbeat)]
                 if len(kept) != len(self._waiting):
                     self._waiting = deque(kept, maxlen=MESSAGES_MAX)
             self._waiting.append((self._clock(), message))
@@ -152,5 +152,4 @@ class Shipments:
 
 
 SendQueue = Outbox | Shipments
-"""A queue of messages for a peer. ``pop``: the next one to write, None if there is none; ``clear``:
-the link is lost."""
+"""A queue of messages. ``pop``: the next, None if there is none; ``clear``: the link is lost."""

@@ -18,7 +18,7 @@ from ...wire.frames import FrameLimits, Kind
 REQUEST_BYTES_MAX = 64 << 20
 """A request for a snapshot has 20 bytes for each file that is there already."""
 PART_BYTES_MAX = 1 << 30
-"""Of a slot's block, which may hold all rows of a spill, and of a snapshot's header."""
+"""The limit of one part: a slot's block may hold all rows of a spill; a snapshot's header."""
 HEADER = -1
 """In place of the second, or of the position: this part says what follows."""
 
@@ -52,8 +52,7 @@ def send_part(channel: Channel, second: int, position: int, data: Bytes) -> None
 
 
 def receive_part(channel: Channel, timeout_s: float | None = None) -> SentPart | None:
-    """The next part; None at the end. Errors: ``NodeUnreachable``, ``InvalidBatch``, what the peer
-    answers."""
+    """The next part; None at the end. Errors: ``NodeUnreachable``, ``InvalidBatch``, the peer's."""
     frame = channel.receive(timeout_s)
     if frame is None:
         raise NodeUnreachable("the peer sent nothing in time")

@@ -35,7 +35,7 @@ from .outbox import LoadEntries, Outbox, Shipments
 WATCH_S = 0.25
 ALARM_EVERY_S = 30.0
 OTHER_ALARM_S = 2.0
-"""How soon, s, an alarm with another reason is raised about the same peer."""
+"""An alarm with another reason about the same peer may follow after so long, s."""
 
 
 class ReplicationEvents(Protocol):
@@ -53,7 +53,7 @@ class Receiver(Protocol):
         """Entries from ``index`` on will not arrive (0: all that the peer did not acknowledge)."""
 
     def room(self) -> bool:
-        """Whether more entries of the master can be accepted now."""
+        """True if more entries of the master can be accepted now."""
 
 
 class Transport:
@@ -245,21 +245,21 @@ class Transport:
     # --------------------------------------------------------------------------------------------
 
     def _check_answer(self, theirs: Greeting) -> None:
-        mine = self.identity(theirs.node_id, theirs.lane)
-        check_greeting(mine, theirs)
+        ours = self.identity(theirs.node_id, theirs.lane)
+        check_greeting(ours, theirs)
         self._instances.admit(theirs.node_id, theirs.instance, self._clock())
 
     def alarm(self, name: str, peer: str, error: Exception) -> None:
         """Raise an alarm, unless one about this peer is recent; another reason may follow soon. All
-        who are no peers are one: a caller may give any name, and each line in the log would be
-        another's who calls again and again."""
+        callers that are no peers count as one: a stranger may give any name, and would otherwise
+        fill the log with a line for each."""
         now, text = self._clock(), str(error)
-        about = name, peer if peer in self._control else ""
+        subject = name, peer if peer in self._control else ""
         with self._raised_lock:
-            at, before = self._raised.get(about, (-ALARM_EVERY_S, text))
+            at, before = self._raised.get(subject, (-ALARM_EVERY_S, text))
             if now - at < (ALARM_EVERY_S if text == before else OTHER_ALARM_S):
                 return
-            self._raised[about] = now, text
+            self._raised[subject] = now, text
         self._events.alarm(name, peer=peer, error=text)
 
     def _watch(self) -> None:

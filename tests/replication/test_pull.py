@@ -389,7 +389,7 @@ def test_parts_that_are_none_are_refused(
 ) -> None:
     made = rig(Source(0))
     made.a.transport.incoming._answer = (  # type: ignore[method-assign]
-        lambda mine: mine.channel.send(kind, metadata, body)
+        lambda link: link.channel.send(kind, metadata, body)
     )
     channel = open_channel(made.peers["a"], made.greeting(), PARTS)
     with contextlib.closing(channel), pytest.raises(InvalidBatch):

@@ -8,12 +8,13 @@ journal its row is held back; once it is committed the answer is *cancelled*, an
 Rules
 - For a row in flight the request waits for the sink's answer. If the sink gave no clear one, the
   answer is *unknown* until a later try succeeds.
-- Of an older row that the last epoch's marks reach but do not cover, nobody knows whether it left:
-  *unknown*. No clock decides it. Under exactly-once the sink knows (``know_what_left``).
+- An older row that the last epoch's marks reach but do not cover may have left or not: *unknown*.
+  No clock decides it. Under exactly-once the sink knows (``know_what_left``).
 - A row that has left is *already delivered* only if it is known that no cancel came first.
-- Slot files are read outside the lock, each once a request, and only if an answer depends on it.
+- Slot files are read outside the lock, or all else would wait for the disk; each once a request,
+  and only if an answer depends on it.
 
-What each answer means: docs/durability.md.
+docs/durability.md says what each answer means.
 """
 
 from __future__ import annotations
@@ -40,24 +41,23 @@ from .cancels import Cancels, among
 from .lines import HasLeft, Lines
 
 QueueRows = Callable[[pa.RecordBatch], AppendWaiter]
-"""Queues rows (schema ``PAYLOAD``, ``created`` not filled in yet); what they name is held back from
-then on."""
+"""Queues rows (``PAYLOAD``, without ``created``), and holds back from then on what they name."""
 AppendCancels = Callable[[Int64s, Int64s], AppendWaiter | None]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 Topics = npt.NDArray[np.object_]
 
 
 class _State(IntEnum):
-    """What is decided about a row."""
+    """The decision about a row, as far as it has got."""
 
     APPEND = 0
     """It can be stopped: a cancel row is to be appended."""
     DELIVERED = 1
     WAIT = 2
-    """For the sink's answer."""
+    """The sink's answer is awaited."""
     UNKNOWN = 3
     READ = 4
-    """Its topic, which the decision depends on."""
+    """Its topic has to be read, which the decision depends on."""
     PENDING = 5
     """Its cancel is on its way to the journal."""
     CANCELLED = 6
@@ -76,7 +76,7 @@ _ANSWERS: dict[int, CancelAnswer] = {
 }
 
 _SHARE = 1024
-"""Rows that are decided, and cancelled by one entry, while the lock is held once."""
+"""So many rows at most are decided, and cancelled by one entry, while the lock is held once."""
 
 
 @dataclass(slots=True)
@@ -102,9 +102,9 @@ class _Request:
         return np.flatnonzero(self.state == state)
 
     def seconds(self, at: Int64s) -> list[int]:
-        """Those in which the rows at these positions are due."""
-        found: list[int] = np.unique(self.due[at] // TICK_MS).tolist()
-        return found
+        """The seconds in which the rows at these positions are due."""
+        seconds: list[int] = np.unique(self.due[at] // TICK_MS).tolist()
+        return seconds
 
 
 class Canceller:
@@ -134,7 +134,7 @@ class Canceller:
         self._lost_seconds = lost_seconds
 
     def know_what_left(self) -> None:
-        """Under the lock: the lines know of each older row whether it left before this epoch."""
+        """Under the lock: believe the lines from now on about rows of earlier epochs, too."""
         self._reach_ms = -1
 
     def cancel(
@@ -143,7 +143,7 @@ class Canceller:
         """One answer for each id, in order. Errors: ``UnknownId`` when one is malformed."""
         # Two ids may name one offset: that of the row there, and one given before its commit
         # (``acks``) to a row that was lost with its master.
-        texts = [str(one) for one in ids]
+        texts = [str(message_id) for message_id in ids]
         asked = list(dict.fromkeys(texts))
         due, offset, genuine = self._mint.read(asked)
         due, offset = due[genuine], offset[genuine]
@@ -152,9 +152,9 @@ class Canceller:
             return append(_cancel_rows(due, offset))
 
         topics = np.full(len(offset), None, object)
-        found = np.full(len(asked), _State.UNKNOWN, np.int8)
-        found[genuine] = self._settle(due, offset, topics, append_cancels, timeout_s)
-        state = dict(zip(asked, found.tolist(), strict=True))
+        decided = np.full(len(asked), _State.UNKNOWN, np.int8)
+        decided[genuine] = self._settle(due, offset, topics, append_cancels, timeout_s)
+        state = dict(zip(asked, decided.tolist(), strict=True))
         return [_ANSWERS.get(state[text], CancelAnswer.UNKNOWN) for text in texts]
 
     def reschedule(
@@ -165,7 +165,8 @@ class Canceller:
         check: CheckRows,
         timeout_s: float,
     ) -> tuple[CancelAnswer, MessageId | None]:
-        """What became of the old message, and the new one's id if there is a new one."""
+        """Cancel ``target`` and append it anew, due at ``due_ms``. Returns what became of the old
+        message, and the new one's id if there is one."""
         if not self._mint.genuine(target):
             return CancelAnswer.UNKNOWN, None
         try:
@@ -249,28 +250,27 @@ class Canceller:
             kept = self._storage.cancelled
             unread = [second for second in seconds if second in kept]
         for second in unread:
-            mine = np.flatnonzero(request.due // TICK_MS == second)
+            positions = np.flatnonzero(request.due // TICK_MS == second)
             try:
-                named = members(kept.offsets(second), request.offset[mine])
+                named = members(kept.offsets(second), request.offset[positions])
             except Damaged:
-                request.state[mine] = _State.UNKNOWN
+                request.state[positions] = _State.UNKNOWN
                 continue
-            request.state[mine[named]] = _State.CANCELLED
+            request.state[positions[named]] = _State.CANCELLED
 
     def _read_topics(self, unread: Int64s, request: _Request) -> None:
         """Read the topics of all rows in the slots of ``unread``, so that no slot is read twice.
         Those of ``unread`` in a damaged file become *unknown*."""
         for second in request.seconds(unread):
-            mine = request.due // TICK_MS == second
-            offsets, at = np.unique(request.offset[mine], return_inverse=True)
+            in_second = request.due // TICK_MS == second
+            offsets, at = np.unique(request.offset[in_second], return_inverse=True)
             try:
-                request.topics[mine] = self._storage.topics_of(second, offsets)[at]
+                request.topics[in_second] = self._storage.topics_of(second, offsets)[at]
             except Damaged:
-                request.state[unread[mine[unread]]] = _State.UNKNOWN
+                request.state[unread[in_second[unread]]] = _State.UNKNOWN
 
     def _decide_all(self, at: Int64s, request: _Request) -> None:
-        """Decide share by share; between them slot files are read, if an answer depends on a
-        topic."""
+        """Decide share by share, and read slot files between where an answer depends on a topic."""
         while len(at):
             for start in range(0, len(at), _SHARE):
                 # One share on its way at a time: appends come between. When one is not committed in
@@ -291,28 +291,28 @@ class Canceller:
         """
         with self._lock:
             self._decide(at, request)
-            mine = at[request.state[at] == _State.APPEND]
-            if not len(mine):
+            stoppable = at[request.state[at] == _State.APPEND]
+            if not len(stoppable):
                 return
             try:
-                carried = request.append(request.due[mine], request.offset[mine])
+                carried = request.append(request.due[stoppable], request.offset[stoppable])
             except Overloaded:
                 if request.queued is None:
                     raise
                 carried = None
             if carried is None:
-                request.state[mine] = _State.UNKNOWN
+                request.state[stoppable] = _State.UNKNOWN
                 return
-            request.state[mine] = _State.PENDING
+            request.state[stoppable] = _State.PENDING
             request.queued = carried.future
-            request.pending[carried.future] = mine.tolist()
+            request.pending[carried.future] = stoppable.tolist()
 
     def _decide(self, at: Int64s, request: _Request) -> None:
         """Under the lock: the state of the rows at these positions."""
         due, offset = request.due[at], request.offset[at]
         state = _OF_LEFT[self._lines.has_left(due, offset, request.topics[at])]
         left = state == _State.DELIVERED
-        # Or it was cancelled, which is forgotten by now, or was lost in a repair.
+        # Unless its cancel may be forgotten by now, or a repair may have lost it.
         state[left & ~self._storage.cancelled.known(due)] = _State.UNKNOWN
         state[left & among(self._lost_seconds(), due // TICK_MS)] = _State.UNKNOWN
         state[(offset < self._epoch_offset) & (due <= self._reach_ms)] = _State.UNKNOWN
@@ -324,8 +324,7 @@ class Canceller:
         request.state[at] = state
 
     def _wait_for_the_sink(self, at: Int64s, request: _Request) -> None:
-        """Under the lock, which is released meanwhile: wait until none of these rows is in
-        flight."""
+        """Wait until none of these rows is in flight; the lock is held, but for the waiting."""
         due, offset = request.due[at], request.offset[at]
         known = set(request.topics.tolist())
         self._lines.answered.wait_for(
@@ -340,7 +339,7 @@ class Canceller:
         Errors: those of an entry that was not written; ``Overloaded`` when none of them was.
         """
         done = wait(request.pending, request.timeout_s).done
-        refused = {one for one in done if isinstance(one.exception(), Overloaded)}
+        refused = {future for future in done if isinstance(future.exception(), Overloaded)}
         if len(refused) < len(request.pending):
             done -= refused
         for future, rows in request.pending.items():
@@ -370,7 +369,6 @@ def _cancel_rows(due: Int64s, target: Int64s) -> pa.RecordBatch:
 
 
 def _with_due(row: pa.RecordBatch, due_ms: int) -> pa.RecordBatch:
-    """A stored row as an input with another due time."""
     due = pa.array([due_ms], pa.int64()).cast(TIME)
     columns = [due, *(row.column(name) for name in INPUT.names[1:])]
     return pa.RecordBatch.from_arrays(columns, schema=INPUT)

@@ -8,7 +8,7 @@ that a second cancel of a message gets the same answer, and a row that has left 
 Memory is bounded: the oldest seconds go first, also those without a cancel, of which it is known
 that there is none. A second with unspilled or uncommitted cancels is never dropped, so what is
 forgotten here can be read again: in the slot file, or in the record of its second
-(``wheel/slots/cancelled.py``). Neither is one about which a request is being decided.
+(``wheel/slots/cancelled.py``). Neither is a second about which a request is being decided.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..schema import Int64s, Mask
 
 _NONE = np.empty(0, np.int64)
 _SECOND_COSTS = 8
-"""A second takes as much memory as so many cancels."""
+"""A second counts as so many cancels, as it takes as much memory."""
 _NEAR_SECONDS = 120
 """Seconds this close ahead of the hand keep their cancels: a reader may have the slot open."""
 
@@ -49,7 +49,7 @@ class _Second:
 
 
 class Cancels:
-    """By second and target offset. Not thread-safe: used under the owner's lock."""
+    """The register, by second and target offset. Not thread-safe: under the owner's lock."""
 
     def __init__(self, remembered_max: int) -> None:
         self._max = remembered_max
@@ -87,12 +87,12 @@ class Cancels:
         self._pinned += Counter()  # drops those that nobody has pinned any more
 
     def committed(self, rows: CancelRows) -> None:
-        """Cancels are committed: some that were added here, or another master's."""
+        """Register committed cancels: some that were added here before, or another master's."""
         self.revert(rows)
         self._register(rows, None)
 
     def _register(self, rows: CancelRows, pending: Future[AppendReceipt] | None) -> None:
-        """``pending`` None: they are committed."""
+        """Add cancels to the register; ``pending`` None: they are committed."""
         target, own = rows.target.tolist(), rows.own.tolist()
         for at_second, at in _by_second(rows.due):
             second = self._seconds.setdefault(at_second, _Second())
@@ -106,8 +106,7 @@ class Cancels:
             self._count += len(second)
 
     def revert(self, rows: CancelRows) -> None:
-        """Cancels are pending no longer. If they were not committed, their entry was not
-        written."""
+        """Cancels are pending no longer: they are committed, or their entry was not written."""
         target = rows.target.tolist()
         for at_second, at in _by_second(rows.due):
             second = self._seconds.get(at_second)
@@ -118,7 +117,7 @@ class Cancels:
                     self._count -= 1
 
     def find(self, due: Int64s, offset: Int64s) -> tuple[Mask, dict[int, Future[AppendReceipt]]]:
-        """Which rows have a committed cancel, shape (rows,); and, by position, the futures of
+        """The mask of rows with a committed cancel, shape (rows,); and, by position, the futures of
         cancels that are not committed yet."""
         known = np.zeros(len(due), np.bool_)
         target = offset.tolist()
@@ -178,14 +177,14 @@ class Cancels:
 def _by_second(due: Int64s) -> Iterable[tuple[int, list[int]]]:
     """The seconds of these due times (ms), each with the positions of its rows. Plain lists: every
     row may have another second, and NumPy would take 10 us for each, under the owner's lock."""
-    found: defaultdict[int, list[int]] = defaultdict(list)
+    positions: defaultdict[int, list[int]] = defaultdict(list)
     for position, second in enumerate((due // TICK_MS).tolist()):
-        found[second].append(position)
-    return found.items()
+        positions[second].append(position)
+    return positions.items()
 
 
-def among(found: Collection[Any], values: npt.NDArray[Any]) -> Mask:
-    """Which of a few ``values`` are in a set, which may be large; shape of ``values``."""
-    if not found:
+def among(known: Collection[Any], values: npt.NDArray[Any]) -> Mask:
+    """The mask of those of a few ``values`` that are in a set, which may be large."""
+    if not known:
         return np.zeros(len(values), np.bool_)
-    return np.fromiter((one in found for one in values.tolist()), np.bool_, len(values))
+    return np.fromiter((value in known for value in values.tolist()), np.bool_, len(values))

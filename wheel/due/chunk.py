@@ -29,9 +29,9 @@ class Chunk:
     ready: Int64s
     """When each row could leave at the earliest, ms: the later of ``due`` and ``created``."""
     read: pa.RecordBatch
-    """All rows that it passes."""
+    """All rows that were read for it, also those that are not handed out."""
     withdrawn: Int64s
-    """Positions there of the messages that were cancelled; none that another line will pass."""
+    """Positions in ``read`` of cancelled messages, but for those that another line will pass."""
 
     @property
     def cancelled(self) -> pa.RecordBatch:
@@ -50,9 +50,9 @@ class ChunkInFlight:
     kept: Int64s
     """Positions of the rows handed out."""
     cancels: Mask
-    """Which rows are cancel rows."""
+    """True for cancel rows, shape (rows,)."""
     gone: Mask
-    """Which rows were cancelled."""
+    """True for rows that were cancelled, shape (rows,)."""
     topics: pa.Array
     of_held: dict[str, Int64s]
     """Positions of messages of held-back topics, by topic, with cancelled and answered ones. The

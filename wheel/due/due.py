@@ -1,4 +1,4 @@
-"""What is due: the next rows of each line, by the clock, as chunks for the sink.
+"""The due rows of each line, by the clock, as chunks for the sink.
 
 Theory: the marks say what has left (``lines.py``), the clock says what may leave. A chunk is read
 in one of two steps: rows that are late for the line's mark, in offset order; then rows in due
@@ -36,9 +36,9 @@ _STEPS_MAX = 32
 """Steps without a row to hand out before the caller gets a turn to do something else."""
 _PREPARED_MAX = 3
 _OPEN_AHEAD_MS = 20_000
-"""So long before its time a large slot file is read: a slow disk needs ten seconds for a GB."""
+"""A large slot file is read this long before its time: a slow disk needs ten seconds for a GB."""
 _RENEW_MS = 250
-"""So long before its time a slot is renewed: time enough, and little comes in behind it."""
+"""A slot is renewed this long before its time: time enough, and few rows come in after it."""
 
 
 class _Then(Enum):
@@ -70,22 +70,21 @@ class DueQueue:
         self.reach = marks.reach
         """The reach of the committed marks, ms: rows due later are not handed out."""
         self.beyond: int | None = None
-        """Due time of the row beyond the reach before which the last chunk ended; None: no such
-        row."""
+        """Due time of the row beyond the reach that ended the last chunk; None: no row did."""
         self.new_due: int | None = None
-        """The earliest due time among rows committed since a slot was last chosen: the cursor may
-        have to go back to it."""
+        """The earliest due time of rows committed since a slot was chosen: the cursor may go
+        back."""
         self.unseen: int | None = None
-        """The earliest due time among rows committed since ``next_chunk`` last looked for some: who
-        sleeps until the next row is due has to wake for it."""
+        """The earliest due time among rows committed since ``next_chunk`` last looked for some: a
+        thread that sleeps until the next row is due has to wake for it."""
         self._prepared: dict[int, SlotCursor] = {}
         self._renewed = -1
         """The last second whose slot was renewed."""
         self._coming: set[str] = set()
-        """Topics of what was read ahead, since ``coming_topics``."""
+        """Topics of rows that were read ahead since the last ``coming_topics``."""
 
     def committed(self, earliest_due: int) -> None:
-        """Under the lock: rows were committed; ``earliest_due``: of the first of them to be due."""
+        """Under the lock: rows were committed, the first of them due at ``earliest_due`` (ms)."""
         if self.new_due is None or earliest_due < self.new_due:
             self.new_due = earliest_due
         if self.unseen is None or earliest_due < self.unseen:
@@ -96,7 +95,7 @@ class DueQueue:
         self.reach = -1
 
     def reach_to(self, until_ms: int) -> None:
-        """Under the lock: marks are committed that let rows leave that are due until then."""
+        """Under the lock: committed marks let rows leave that are due up to ``until_ms``."""
         self.reach = max(self.reach, until_ms)
 
     def load(self, marks: Marks) -> None:
@@ -132,7 +131,7 @@ class DueQueue:
         for _ in range(_STEPS_MAX):
             with self._lock:
                 if self.lines.resets != resets:
-                    return None  # by a clock that is not asked any more
+                    return None  # the marks were set back: ``now_ms`` is the old clock's
                 high = self._high()
                 self.unseen = None
                 mark = line.mark
@@ -160,14 +159,14 @@ class DueQueue:
         """Topics that have so many bytes in an open slot that all others would wait for them, and
         that have no line of their own yet. Half of the places are kept for topics that fail."""
         with self._lock:
-            found = [topic for cursor in self._cursors() for topic in cursor.large]
+            large = [topic for cursor in self._cursors() for topic in cursor.large]
             room = self.lines.room - (self._config.held_topics_max + 1) // 2
-            return [topic for topic in dict.fromkeys(found) if topic not in self.lines.held][
+            return [topic for topic in dict.fromkeys(large) if topic not in self.lines.held][
                 : max(0, room)
             ]
 
     def large_topics(self) -> set[str]:
-        """Those that have too many bytes in a slot that is open."""
+        """The topics that have too many bytes in a slot that is open."""
         with self._lock:
             return {topic for cursor in self._cursors() for topic in cursor.large}
 
@@ -193,7 +192,7 @@ class DueQueue:
                 main, mark = self.lines.main.mark, line.mark
                 if mark.place == main.place:
                     free = self.lines.main.flight is None and topic not in self.large_topics()
-                    if free and not line.behind:  # their former marks may differ
+                    if free and not line.behind:  # at equal places former marks may differ
                         self.lines.release(topic)
                     return None
             if mark.L < main.L:
@@ -244,7 +243,7 @@ class DueQueue:
             self._catch_up(line, mark, main, resets)
 
     def has_to_read(self, topic: str, now_ms: int) -> bool:
-        """Whether ``next_topic_chunk`` would have to read first."""
+        """True if ``next_topic_chunk`` would have to read rows first."""
         with self._lock:
             line, main = self.lines.held.get(topic), self.lines.main.mark
             if line is None or line.mark.place == main.place or now_ms < main.c:
@@ -254,7 +253,7 @@ class DueQueue:
 
     def prepare(self, now_ms: int, ahead_ms: int) -> bool:
         """Read ahead, on another thread: the next window of the slot that is delivered, or the next
-        slot, which is renewed shortly before its time. Whether there was one."""
+        slot, which is renewed shortly before its time. True if there was one to read."""
         self._renew(now_ms)
         with self._lock:
             cursor, held = self.lines.main.cursor, {*self.lines.held}
@@ -280,13 +279,13 @@ class DueQueue:
         return True
 
     def coming_topics(self) -> set[str]:
-        """The topics of what was read ahead since the last call, by the thread that reads it."""
+        """The topics of what was read ahead since the last call. For the thread that does it."""
         coming, self._coming = self._coming, set()
         return coming
 
     def _renew(self, now_ms: int) -> None:
-        """What came since a slot was opened joins it now, in one run: of several, each chunk would
-        have to be merged."""
+        """Join what came since a slot was opened, in one run, shortly before its time: several runs
+        would have to be merged for each chunk."""
         second = (now_ms + _RENEW_MS) // TICK_MS
         if second == self._renewed or second * TICK_MS <= now_ms:
             return
@@ -302,7 +301,7 @@ class DueQueue:
         self._keep(cursor)
 
     def _keep(self, cursor: SlotCursor) -> None:
-        """Have a slot ready, unless its time is over by now, or it was opened again meanwhile."""
+        """Put a slot among the prepared ones, unless its time is over or it is open already."""
         with self._lock:
             mark, current = self.lines.main.mark, self.lines.main.cursor
             over = (mark.c, mark.r) >= (cursor.start + TICK_MS - 1, OFFSET_END)
@@ -310,8 +309,8 @@ class DueQueue:
                 self._prepared[cursor.second] = cursor
 
     def any_uncovered(self, until_ms: int, upto: int) -> bool:
-        """Whether there is a row that the marks do not cover, due until then, with an offset below
-        ``upto``. Nothing may be in flight."""
+        """True if the marks leave a row uncovered that is due up to ``until_ms`` and has an offset
+        below ``upto``. Nothing may be in flight."""
         with self._lock:
             mark = self.lines.main.mark
             if any(line.behind for line in self.lines.held.values()):
@@ -332,7 +331,7 @@ class DueQueue:
         return False
 
     def next_due_ms(self) -> int | None:
-        """When the next row of the main line can be due; None if nothing is known."""
+        """The earliest time, ms, when a row of the main line may be due; None: none is known."""
         with self._lock:
             mark, cursor, fresh = self.lines.main.mark, self.lines.main.cursor, self.new_due
         after = (mark.c, mark.r)
@@ -355,12 +354,12 @@ class DueQueue:
     # -- inside ----------------------------------------------------------------------------------
 
     def _cursor(self, second: int, topic: str | None = None) -> SlotCursor:
-        """For the main line, or for a held-back topic. These share the bytes of one window."""
+        """A cursor for the main line or a held-back topic; these share one window's bytes."""
         window, chunk = self._config.window_bytes_max, self._config.chunk_bytes_max
         if topic is None:
             return SlotCursor(self._storage, second, window, self._mint, large_bytes=chunk)
-        mine = window // (1 + len(self.lines.held))
-        return SlotCursor(self._storage, second, mine, self._mint, only=topic)
+        window_share = window // (1 + len(self.lines.held))
+        return SlotCursor(self._storage, second, window_share, self._mint, only=topic)
 
     def _late(self, line: Line, upto: int) -> Chunk | None:
         """Step one: rows that are late for this line leave in offset order, ``L`` follows."""
@@ -371,8 +370,8 @@ class DueQueue:
         return self._hand_out(line, mark, rows, cancelled, mark.upto(reached), late=True)
 
     def _late_rows(self, line: Line, upto: int) -> tuple[pa.RecordBatch, set[int], int]:
-        """The next late rows, the offsets that are cancelled, and the offset up to which this
-        looked for late rows; where there are none, the mark passes on."""
+        """The next late rows, the offsets that are cancelled, and the offset up to which late rows
+        were looked for. Where there are none, the mark moves on to that."""
         mark = line.mark
         rows, cancelled, reached = late_rows(
             self._storage, mark, upto, self._config.chunk_rows_max, self._config.chunk_bytes_max
@@ -391,7 +390,7 @@ class DueQueue:
         if line.topic is None and self.too_large():
             return None, _Then.WAIT
         chunk_bytes = self._config.chunk_bytes_max
-        if line.topic is not None:  # what else leaves meanwhile waits for the same disk or broker
+        if line.topic is not None:  # all others wait meanwhile for the same disk or broker
             chunk_bytes //= 2
         held = self.lines.held.keys()
         rows = cursor.peek(after, until, self._config.chunk_rows_max, chunk_bytes, held)
@@ -425,13 +424,13 @@ class DueQueue:
         return cursor.start + TICK_MS - 1, OFFSET_END
 
     def _leave(self, line: Line, cursor: SlotCursor, mark: Mark) -> None:
-        """A slot is done: go on to the next one with rows."""
+        """Leave a slot that is done: move the mark to its end, and choose another one later."""
         with self._lock:
             line.move(mark, mark.at(*max((mark.c, mark.r), self._end_of(cursor))))
             line.stand_in(None)
 
     def _move(self, line: Line, mark: Mark, now_ms: int) -> None:
-        """Nothing is due: the mark follows the clock, so that what comes in now counts as late."""
+        """Move the mark to the clock, as nothing is due: what comes in now counts as late."""
         with self._lock:
             if line.flight is None and (mark.c, mark.r) < (now_ms, OFFSET_END):
                 line.move(mark, mark.at(now_ms, OFFSET_END))
@@ -526,14 +525,14 @@ class DueQueue:
     def _judge(
         self, due: Int64s, offset: Int64s, cancelled: set[int], late: bool
     ) -> tuple[Mask, int]:
-        """Which rows are cancelled, and before which row the chunk has to end."""
+        """The mask of cancelled rows, and the position before which the chunk has to end."""
         stop = len(due)
         gone = np.zeros(stop, np.bool_)
         if not stop:
             return gone, stop
         if cancelled:
             gone |= members(np.sort(np.fromiter(cancelled, np.int64, len(cancelled))), offset)
-        # In due order, they are of one slot.
+        # Rows in due order are of one slot.
         seconds = np.unique(due // TICK_MS).tolist() if late else [int(due[0]) // TICK_MS]
         for second in seconds:
             targets, pending = self._cancels.targets(second), self._cancels.pending(second)

@@ -6,6 +6,9 @@ most one chunk in flight. A chunk leads from one mark to another; the mark moves
 answered. Rows that were answered while an earlier one was not are remembered (``ahead``) and never
 handed out again.
 
+*Example.* A chunk holds rows of topics a, b, a, and the sink refuses the second for now. Topic b
+gets a line whose mark stands before that row; the main mark passes all three and leaves b to it.
+
 Nothing here reads rows or asks the clock; all of it is called under the owner's lock.
 
 See docs/design.md, "The mark".
@@ -32,11 +35,11 @@ from .reader import SlotCursor
 from .runs import OFFSET_END, Skipped, no_rows
 
 _UNKNOWN_MAX = 1 << 18
-"""Offsets without an answer that are remembered one by one."""
+"""So many offsets without a clear answer are remembered one by one."""
 
 
 class HasLeft(IntEnum):
-    """Whether a row has been handed to the sink; a cancel is decided by it."""
+    """A row's place between wheel and sink, by which a cancel of it is decided."""
 
     NO = 0
     """It has never been handed to the sink."""
@@ -47,20 +50,20 @@ class HasLeft(IntEnum):
     UNKNOWN = 3
     """It was handed to the sink, which gave no clear answer."""
     BY_TOPIC = 4
-    """That depends on the row's topic: ask again with it."""
+    """The answer depends on the row's topic: ask again with it."""
 
 
 @dataclass(slots=True)
 class Line:
-    """What moves a mark: the main mark, of all topics that are not held back (``topic`` None), or
-    the copy of it that a held-back topic has."""
+    """A mark and what moves it: the main mark, of all topics that are not held back (``topic``
+    None), or the copy of it that a held-back topic has."""
 
     topic: str | None
     mark: Mark
     behind: int = 0
     """Messages of the topic between this line's mark and the main mark, whatever became of them."""
     ahead: set[int] = field(default_factory=set)
-    """Offsets that were answered but lie beyond the mark; of its own topic, for one held back."""
+    """Offsets that were answered but lie beyond the mark; for a held-back topic its own alone."""
     flight: ChunkInFlight | None = None
     cursor: SlotCursor | None = None
     """The slot that is open for it; None: it is to be chosen."""
@@ -74,7 +77,7 @@ class Line:
         return moves
 
     def stand_in(self, cursor: SlotCursor | None) -> None:
-        """A slot is open for it, or none is any more."""
+        """Make ``cursor`` the slot that is open for this line; None: it has to be chosen."""
         self.cursor = cursor
 
     def set_back(self, now_ms: int) -> None:
@@ -82,7 +85,7 @@ class Line:
         self.cursor = None
 
     def pass_rows(self, offset: Int64s, after: Mark, behind: int = 0) -> None:
-        """The mark passes rows of a chunk, ``behind`` of which had waited behind the main mark."""
+        """Move the mark past a chunk's rows, ``behind`` of which waited behind the main mark."""
         self.mark = after
         self.behind -= behind
         if self.ahead:
@@ -95,18 +98,18 @@ class Line:
         self.ahead |= answered
 
     def copy(self) -> Line:
-        """Changes to the copy change nothing here. It has no slot open."""
+        """An independent copy, without an open slot."""
         flight = self.flight and replace(self.flight, of_held=dict(self.flight.of_held))
         return replace(self, ahead=set(self.ahead), flight=flight, cursor=None)
 
     def answered_ahead(self, offset: Int64s) -> Mask:
-        """Which rows were answered before, although the mark has not passed them."""
+        """True for rows that were answered before the mark has passed them; shape (rows,)."""
         if not self.ahead:
             return np.zeros(len(offset), np.bool_)
         return np.isin(offset, np.fromiter(self.ahead, np.int64, len(self.ahead)))
 
     def in_flight(self, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows may be in flight, judged by the marks; shape (rows,)."""
+        """True for rows that may be in flight, by the marks; shape (rows,)."""
         if self.flight is None:
             return np.zeros(len(due), np.bool_)
         chunk = self.flight.chunk
@@ -145,22 +148,22 @@ class Lines:
         """Messages that the marks count as answered, although they have not passed them."""
 
     def keep_with(self, exact: int) -> None:
-        """From now on this kind of sink keeps, too, what has left (``Marks.exact``)."""
+        """Set the kind of sink that keeps, beside the journal, what has left (``Marks.exact``)."""
         self.exact = exact
 
     @property
     def any_unknown(self) -> bool:
-        """Whether there is a row of which it is not known whether it has left."""
+        """True if it is unknown of some row whether it has left."""
         return bool(self._unknown) or self._unknown_upto >= 0
 
     def forget_unknown(self) -> None:
-        """Of no row it is unknown any more whether it has left."""
+        """Forget the rows without a clear answer: by now it is known of each if it has left."""
         self._unknown: set[int] = set()
         """Offsets handed to the sink and not clearly answered yet."""
         self._unknown_upto = -1
-        """All offsets up to here that have not left count as such, too: there were too many."""
+        """Offsets up to here that have not left count as such, too: they were too many."""
         self._passes_unknown = False
-        """Whether the mark has passed such rows, as it does under at-most-once."""
+        """The mark has passed such rows, as it does under at-most-once."""
 
     def marks(self) -> Marks:
         """The marks as they stand, without a reach."""
@@ -188,7 +191,7 @@ class Lines:
 
     @property
     def room(self) -> int:
-        """How many more topics can be held back."""
+        """The number of topics that can still be held back."""
         return max(0, self._held_max - len(self.held))
 
     def after(
@@ -215,14 +218,14 @@ class Lines:
             self.changes += 1
 
     def uncovered(self, topic: str, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows of a topic its mark does not cover, shape (rows,)."""
+        """True for the rows of a topic that its mark does not cover, shape (rows,)."""
         mask: Mask = ~self.held.get(topic, self.main).mark.covered(due, offset)
         return mask
 
     def answered_before(
         self, topic: str, due: Int64s, offset: Int64s, *, dead: bool = False, expired: bool = False
     ) -> None:
-        """Rows of a topic, all uncovered, that were answered before this epoch all the same."""
+        """Note uncovered rows of a topic that were answered before this epoch all the same."""
         main = self.main.mark.covered(due, offset)
         before = self.ahead
         self.main.ahead.update(offset[~main].tolist())
@@ -248,9 +251,9 @@ class Lines:
     def has_left(
         self, due: Int64s, offset: Int64s, topics: npt.NDArray[np.object_]
     ) -> npt.NDArray[np.int8]:
-        """Whether rows have left: a value of ``HasLeft`` each, shape (rows,) like all arguments.
-        ``topics``: None where the topic is not known, which matters only where the answer is
-        ``BY_TOPIC``; empty for a row that is stored no longer."""
+        """A value of ``HasLeft`` for each row, shape (rows,) like all arguments. ``topics``: None
+        where the topic is not known, which matters only where the answer is ``BY_TOPIC``; empty for
+        a row that is stored no longer."""
         unknown = among(self._unknown, offset) | (offset <= self._unknown_upto)
         left = np.where(unknown, HasLeft.UNKNOWN, HasLeft.NO).astype(np.int8)
         passed = self.main.mark.covered(due, offset)
@@ -274,7 +277,7 @@ class Lines:
         return left
 
     def _covered_by_all(self, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows the lines of all held-back topics cover, shape (rows,)."""
+        """True for rows that the lines of all held-back topics cover, shape (rows,)."""
         marks = [line.mark for line in self.held.values()]
         if not marks:
             return np.ones(len(due), np.bool_)
@@ -282,8 +285,8 @@ class Lines:
         return Mark(c, r, min(mark.L for mark in marks)).covered(due, offset)
 
     def any_in_flight(self, due: Int64s, offset: Int64s, topics: Container[str]) -> bool:
-        """Whether one of these rows may be in flight, judged by the marks; shape (rows,).
-        ``topics``: of the rows whose answer depends on the topic."""
+        """True if one of these rows may be in flight, by the marks; ``due``, ``offset``: shape
+        (rows,). ``topics``: those of the rows whose answer depends on the topic."""
         return any(
             bool(line.in_flight(due, offset).any())
             for line in (self.main, *self.held.values())
@@ -314,9 +317,9 @@ class Lines:
             drop = gone | cancels | line.answered_ahead(offset)
             others = np.zeros(len(due), np.bool_)
             for topic in lines:
-                mine = np.asarray(pc.equal(topics, topic)) & ~cancels
-                held[topic] = np.flatnonzero(mine)
-                others |= mine if line.topic is None else ~mine
+                of_topic = np.asarray(pc.equal(topics, topic)) & ~cancels
+                held[topic] = np.flatnonzero(of_topic)
+                others |= of_topic if line.topic is None else ~of_topic
             kept = np.flatnonzero(~(drop | others))
             withdrawn = np.flatnonzero(gone & ~(cancels | others))
         else:  # the usual case: all of them leave
@@ -335,7 +338,7 @@ class Lines:
         return chunk
 
     def put_none_in_flight(self, line: Line) -> Chunk:
-        """A chunk without rows: the mark passed many rows and nothing is to be handed out yet."""
+        """Put a chunk without rows in flight: the mark passed many rows, none to be handed out."""
         none = np.empty(0, np.int64)
         empty = no_rows()
         chunk = Chunk(empty, line.topic, line.mark, line.mark, none, empty, none)
@@ -346,7 +349,7 @@ class Lines:
         return chunk
 
     def release(self, topic: str) -> None:
-        """A held-back topic has caught up."""
+        """End the line of a topic that has caught up."""
         del self.held[topic]
         self.changes += 1
 
@@ -363,9 +366,9 @@ class Lines:
         """Move the mark of the chunk's line as far as the sink has answered.
 
         ``answered``: shape (rows,); ``dead`` and ``expired`` of them were not delivered.
-        ``unknown``, the same shape: which of the others may have left.
-        Topics with unanswered rows are held back; where that is not possible (``sink_down``, or too
-        many), the main mark pauses before the first of them.
+        ``unknown``, the same shape: True for those of the others that may have left. Topics with
+        unanswered rows are held back; where that is not possible (``sink_down``, or too many), the
+        main mark pauses before the first of them.
         """
         line = self._line_of(chunk)
         flight = line.flight
@@ -397,10 +400,10 @@ class Lines:
         done = flight.gone[:count]
         waited = 0
         if line.topic is not None:
-            mine = flight.of_held[line.topic]
-            mine = mine[mine < count]
-            waited = len(mine)
-            self._withdrawn += int(np.count_nonzero(done[mine]))
+            own = flight.of_held[line.topic]
+            own = own[own < count]
+            waited = len(own)
+            self._withdrawn += int(np.count_nonzero(done[own]))
         else:
             done = done | flight.cancels[:count]
             for topic, positions in flight.of_held.items():
@@ -427,7 +430,7 @@ class Lines:
     def _skip(self, part: Skipped, before: Mark) -> None:
         held = self.held[part.topic]
         count = len(part.due)
-        if before.former:  # such rows were counted when it came there for the first time
+        if before.former:  # those were counted when the mark came there for the first time
             count -= int(np.count_nonzero(before.covered(part.due, part.offset)))
         answered = self.main.ahead and self.main.ahead.intersection(part.offset.tolist())
         held.fall_behind(count, answered)
@@ -437,7 +440,7 @@ class Lines:
     def _answer_partly(
         self, line: Line, flight: ChunkInFlight, answered: Mask, sink_down: bool
     ) -> None:
-        """Hold topics back as far as that is possible; the line stops before what is left over."""
+        """Hold topics back while there is room; stop before the first row that gets no line."""
         line.ahead.update(flight.offset[flight.kept[answered]].tolist())
         stop = int(flight.kept[~answered][0])
         if line.topic is None and not sink_down:
@@ -461,6 +464,6 @@ class Lines:
         for name, at in zip(names[:room], first, strict=False):
             mark = flight.mark_before(at)
             self.held[name] = Line(name, mark)
-            mine = np.flatnonzero(np.asarray(pc.equal(flight.topics, name)) & ~flight.cancels)
-            flight.of_held[name] = mine[mine >= at]
+            messages = np.flatnonzero(np.asarray(pc.equal(flight.topics, name)) & ~flight.cancels)
+            flight.of_held[name] = messages[messages >= at]
         return first[room] if room < len(names) else len(flight.due)

@@ -49,7 +49,6 @@ _LATE_SPAN = 1_000_000
 
 
 def _restrict(source: SortedRows, first: int, last: int) -> SortedRows | None:
-    """Only the rows of a source with ``first <= offset <= last``."""
     mask = (source.offset >= first) & (source.offset <= last)
     if mask.all():
         return source
@@ -110,7 +109,7 @@ class SlotCursor:
         *,
         find_large: bool = False,
     ) -> None:
-        """Prepare the next window: rows with keys behind ``after`` and ``offset <= upto``.
+        """Prepare the next window: rows with keys above ``after`` and ``offset <= upto``.
 
         ``without``: topics that have lines of their own. ``find_large``: look for those that need
         one, and leave them out, too.
@@ -150,8 +149,8 @@ class SlotCursor:
         return Window(run, choice.end or self._last_key, share, choice.skipped)
 
     def read_ahead(self, without: Set[str] = frozenset()) -> bool:
-        """Prepare the window behind this one, if there is one, on another thread; whether one was
-        prepared. ``without``: as for ``load``."""
+        """Prepare the window behind this one, on another thread; True if it did. ``without``: as
+        for ``load``."""
         seen, end, ahead = self.seen, self._window.end, self._ahead
         if ahead is not None and ahead[0] == end:
             return False
@@ -166,7 +165,7 @@ class SlotCursor:
         return True
 
     def _next_window(self, after: RowKey, without: Set[str]) -> None:
-        """Go on behind ``after``, at the end of the window or beyond it."""
+        """Go on above ``after``, the end of the window or a key beyond it."""
         ahead, self._ahead, upto = self._ahead, None, self.seen
         if ahead is None or ahead[0] != self._window.end:
             self.load(after, upto, without)
@@ -200,7 +199,7 @@ class SlotCursor:
         self.seen = upto
 
     def _join(self, sources: Sequence[SortedRows], after: RowKey) -> None:
-        """Add what sources have for the window."""
+        """Add those rows of ``sources`` whose keys lie in the window."""
         window = self._window
         starts = [position_after(s.due, s.offset, after) for s in sources]
         stops = [
@@ -224,13 +223,13 @@ class SlotCursor:
         return every - {""}  # that of cancel rows
 
     def topics_ahead(self) -> set[str]:
-        """Likewise of the window that was read ahead."""
+        """The topics of the messages in the window that was read ahead."""
         ahead = self._ahead
         return set() if ahead is None else ahead[1].topics()
 
     @property
     def is_small(self) -> bool:
-        """Whether ``renew`` is soon done."""
+        """True if ``renew`` is soon done."""
         return self._window.nbytes <= _RENEW_BYTES
 
     def renew(self, after: RowKey, upto: int) -> None:
@@ -276,14 +275,14 @@ class SlotCursor:
         return self._window.skipped(after, until)
 
     def has_to_read(self, after: RowKey, until: RowKey) -> bool:
-        """Whether something has to be read before the next row in ``(after, until]`` is known."""
+        """True if rows have to be read before the next one in ``(after, until]`` is known."""
         window, ahead = self._window, self._ahead
         if window.end >= min(until, self._last_key) or window.next_due(after) is not None:
             return False
         return ahead is None or ahead[0] != window.end
 
     def next_due(self, after: RowKey) -> int | None:
-        """When the next row is due; the window's end if more has to be loaded; None at the end."""
+        """The next row's due time; the window's end if more must be loaded; None at the slot's."""
         window = self._window
         due = window.next_due(after)
         return window.end[0] if due is None and window.end < self._last_key else due
@@ -292,7 +291,7 @@ class SlotCursor:
 def late_rows(
     storage: Storage, mark: Mark, upto: int, rows_max: int, bytes_max: int
 ) -> tuple[pa.RecordBatch, set[int], int]:
-    """Rows with ``mark.L < offset <= upto`` that already lie behind ``(c, r)``, in offset order.
+    """Rows with ``mark.L < offset <= upto`` that ``(c, r)`` has passed already, in offset order.
 
     Returns the rows (ROW schema, at most about the given limits), offsets cancelled in the files
     that were read, and the offset up to which the search got: the mark's new ``L``.
@@ -346,7 +345,7 @@ def _late_in_files(
     bytes_max: int,
 ) -> tuple[pa.RecordBatch, set[int], int]:
     """The first late rows from ``first`` on, cancelled offsets, and how far the search got."""
-    found: list[tuple[pa.RecordBatch, Int64s, Int64s]] = []
+    late: list[tuple[pa.RecordBatch, Int64s, Int64s]] = []
     cancelled: set[int] = set()
     for second in seconds:
         info = storage.read_point(second).info
@@ -358,18 +357,18 @@ def _late_in_files(
             mask = (offset >= first) & (offset <= last) & mark.behind(times(block, "due"), offset)
             indices = np.flatnonzero(mask)
             if len(indices):
-                found.append((block, indices, offset[indices]))
-    if not found:
+                late.append((block, indices, offset[indices]))
+    if not late:
         return no_rows(), cancelled, last
     # Only a chunk's share is taken, however many there are: the first of them by offset.
-    offsets = np.concatenate([offset for _, _, offset in found])
-    nbytes = sum(block.nbytes * len(at) // block.num_rows for block, at, _ in found)
+    offsets = np.concatenate([offset for _, _, offset in late])
+    nbytes = sum(block.nbytes * len(at) // block.num_rows for block, at, _ in late)
     count = min(rows_max, max(1, len(offsets) * 2 * bytes_max // max(1, nbytes)))
     if count < len(offsets):
         last = int(np.partition(offsets, count - 1)[count - 1])
     parts = [
         take_rows(block, at[offset <= last])
-        for block, at, offset in found
+        for block, at, offset in late
         if int(offset.min()) <= last
     ]
     rows = pa.concat_batches(parts)

@@ -33,9 +33,9 @@ OFFSET_END = (1 << 63) - 1
 _RUNS_MAX = 12
 _LOOK_ROWS = 512, 65_536
 _ROW_BYTES = 64
-"""About what a row takes in a window besides its content."""
+"""About the bytes that a row takes in a window besides its content."""
 _KEY_BYTES = 16
-"""What a row takes that is left to another line: due time and offset."""
+"""Bytes that a row takes in a window if it is left to another line: due time and offset."""
 
 
 @dataclass(slots=True)
@@ -67,18 +67,18 @@ class SortedRows:
         return take_rows(self.rows, indices)
 
     def head(self, stop: int) -> SortedRows:
-        """The first rows in key order."""
+        """The first ``stop`` rows in key order."""
         return replace(self, due=self.due[:stop], offset=self.offset[:stop])
 
     def codes(self, start: int, stop: int, names: Sequence[str]) -> Int64s:
-        """For each row the place of its topic in ``names``; -1: in none, as of all cancel rows."""
+        """Each row's place of its topic in ``names``, shape (rows,); -1: not there, or a cancel."""
         if not names:
             return np.full(stop - start, -1, np.int64)
-        found = pc.index_in(self._column("topic", start, stop), pa.array(names, pa.utf8()))
-        return np.asarray(found.fill_null(-1), np.int64)
+        places = pc.index_in(self._column("topic", start, stop), pa.array(names, pa.utf8()))
+        return np.asarray(places.fill_null(-1), np.int64)
 
     def bytes_by_topic(self, start: int) -> dict[str, int]:
-        """How many bytes of key, value and headers each topic has from a position on."""
+        """Bytes of key, value and headers by topic, of the rows from position ``start`` on."""
         stop = len(self.due)
         encoded = self._column("topic", start, stop).dictionary_encode()
         sums = np.bincount(
@@ -129,7 +129,7 @@ def source_of_piece(piece: Piece, low: int, high: int, first_offset: int = 0) ->
 
 
 def position_after(due: Int64s, offset: Int64s, key: RowKey) -> int:
-    """How many rows have keys at or before ``key``; ``due``, ``offset`` sorted, shape (rows,)."""
+    """The number of rows with keys up to ``key``; ``due``, ``offset``: sorted, shape (rows,)."""
     stop = int(due.searchsorted(key[0], side="right"))
     if key[1] == OFFSET_END:
         return stop
@@ -139,15 +139,15 @@ def position_after(due: Int64s, offset: Int64s, key: RowKey) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Whose rows a window has: all, those of ``only`` one topic (no cancel rows), or those of all
-    topics but some (``without``), which have lines of their own."""
+    """The rows that a window has: all, those of ``only`` one topic (no cancel rows), or those of
+    all topics but some (``without``), which have lines of their own."""
 
     only: str | None = None
     without: frozenset[str] = frozenset()
 
     @property
     def names(self) -> list[str]:
-        """The topics that a row is compared with."""
+        """The topics by which it is decided if a row belongs to the share."""
         return sorted(self.without) if self.only is None else [self.only]
 
 
@@ -214,7 +214,7 @@ def choose(
     if kept.any():
         size = _joined([source.sizes(start, stop) for source, start, stop in spans])
         weight[kept] = size[kept] + _ROW_BYTES
-    order = np.argsort(due, kind="stable")  # among rows of one due time that of the sources
+    order = np.argsort(due, kind="stable")  # rows of one due time stay in the sources' order
     count = max(1, int(np.cumsum(weight[order]).searchsorted(bytes_max, side="right")))
     end = bound
     if count < len(order):
@@ -223,9 +223,9 @@ def choose(
     mask = np.zeros(len(due), np.bool_)
     mask[order] = kept[order]
     skipped = [
-        Skipped(name, due[mine], offset[mine])
+        Skipped(name, due[places], offset[places])
         for number, name in enumerate(share.names if share.only is None else ())
-        if len(mine := order[code[order] == number])
+        if len(places := order[code[order] == number])
     ]
     borders = np.cumsum([0, *(stop - start for _, start, stop in spans)]).tolist()
     at = [
@@ -236,7 +236,7 @@ def choose(
 
 
 def _rows_for(bytes_max: int, sources: Sequence[SortedRows]) -> int:
-    """How many rows of each source fill a window, and as many again, if all are of equal size."""
+    """Twice as many rows of each source as would fill a window if all rows were of equal size."""
     rows = sum(len(source.due) for source in sources)
     nbytes = sum(source.nbytes for source in sources)
     each = 2 * bytes_max * rows // max(1, nbytes * len(sources))
@@ -244,7 +244,7 @@ def _rows_for(bytes_max: int, sources: Sequence[SortedRows]) -> int:
 
 
 def large_topics(sources: Sequence[SortedRows], starts: Sequence[int], bytes_min: int) -> list[str]:
-    """The topics with so many bytes from ``starts`` on, the largest first."""
+    """The topics with at least ``bytes_min`` bytes from ``starts`` on, the largest first."""
     sums: Counter[str] = Counter()
     for source, start in zip(sources, starts, strict=True):
         sums.update(source.bytes_by_topic(start))
@@ -257,13 +257,13 @@ def _joined(parts: Sequence[Int64s]) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Materialised rows in key order: schema ``ROW``, and ``CHECK``."""
+    """Materialised rows in key order: schema ``ROW``, and ``CHECK``. The arrays: shape (rows,)."""
 
     rows: pa.RecordBatch
     due: Int64s
     offset: Int64s
     ends: Int64s
-    """Bytes of key, value and headers up to each row, with it."""
+    """Running sum of the bytes of key, value and headers, up to each row and with it."""
 
     @classmethod
     def of(cls, rows: pa.RecordBatch) -> Run:
@@ -271,9 +271,8 @@ class Run:
 
 
 def gather(parts: Sequence[pa.RecordBatch], mint: IdMint) -> Run | None:
-    """One run of the rows of all parts, each in key order and with higher offsets than the one
-    before, with the checks of their ids: what is the same for a chunk and for the window is made
-    once."""
+    """Merge parts, each in key order and with higher offsets than the one before, into one run. The
+    checks of their ids are made here, once, and not for each chunk."""
     parts = [part for part in parts if part.num_rows]
     if not parts:
         return None
@@ -289,12 +288,14 @@ def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _merged(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """One batch in key order of several that are. Each has higher offsets than the one before, so
-    among rows of one due time the order of the parts is that of the offsets."""
+    rows of one due time stay in the order of the parts."""
     rows = pa.concat_batches(parts)
     if len(parts) == 1:
         return rows
     offsets = [times(part, "offset") for part in parts if part.num_rows]
-    assert all(one.max() < other.min() for one, other in pairwise(offsets)), "not in offset order"
+    assert all(lower.max() < higher.min() for lower, higher in pairwise(offsets)), (
+        "not in offset order"
+    )
     # A stable sort finds the sorted parts and merges them: 3 ns a row; a lexsort takes 113.
     return take_rows(rows, np.argsort(times(rows, "due"), kind="stable"))
 
@@ -303,7 +304,7 @@ class Window:
     """The prepared rows of one slot with keys in ``(start, end]``.
 
     It has no position of its own: the mark decides how far rows have left, so each call names the
-    key behind which to begin. ``skipped``: rows that it leaves to the lines of their topics.
+    key above which to begin. ``skipped``: rows that it leaves to the lines of their topics.
     """
 
     def __init__(
@@ -320,8 +321,8 @@ class Window:
         return sum(run.rows.nbytes for run in self.runs)
 
     def join(self, run: Run | None, after: RowKey, skipped: Iterable[Skipped] = ()) -> None:
-        """Add rows committed after those that are there, so with higher offsets; drop what lies
-        behind ``after``."""
+        """Add rows committed later than the window's, so with higher offsets. Rows of the window up
+        to ``after`` may be dropped, as they have left."""
         self._skipped += skipped
         if len(self._skipped) > 2 * len(self.share.without) + _RUNS_MAX:
             self._skipped = self.skipped(after, self.end)
@@ -332,7 +333,7 @@ class Window:
             self.merge(after)
 
     def merge(self, after: RowKey) -> None:
-        """Make one run of all, without what lies behind ``after``: of one run a chunk is a slice;
+        """Make one run of all rows with keys above ``after``: of one run a chunk is a slice;
         several have to be merged for each chunk."""
         if len(self.runs) > 1:
             starts = [position_after(r.due, r.offset, after) for r in self.runs]
@@ -341,22 +342,24 @@ class Window:
 
     def skipped(self, after: RowKey, until: RowKey) -> list[Skipped]:
         """The rows that are left to others with keys in ``(after, until]``, one item a topic."""
-        found: dict[str, list[Skipped]] = {}
+        by_topic: dict[str, list[Skipped]] = {}
         for part in [*self._skipped]:
-            mine = part.between(after, until)
-            if len(mine.due):
-                found.setdefault(part.topic, []).append(mine)
-        return [parts[0] if len(parts) == 1 else _one(parts) for parts in found.values()]
+            rows = part.between(after, until)
+            if len(rows.due):
+                by_topic.setdefault(part.topic, []).append(rows)
+        return [
+            parts[0] if len(parts) == 1 else _join_skipped(parts) for parts in by_topic.values()
+        ]
 
     def next_due(self, after: RowKey) -> int | None:
-        """The due time of the first row behind ``after``, or None. Also while rows join."""
+        """The due time of the first row with a key above ``after``. Also while rows join."""
         parts: list[Run | Skipped] = [*self.runs, *self._skipped]
-        found = [
+        due_times = [
             int(run.due[at])
             for run in parts
             if (at := position_after(run.due, run.offset, after)) < len(run.due)
         ]
-        return min(found, default=None)
+        return min(due_times, default=None)
 
     def peek(self, after: RowKey, until: RowKey, rows_max: int, bytes_max: int) -> pa.RecordBatch:
         """Rows with keys in ``(after, until]`` in key order, cut at about the given limits."""
@@ -383,8 +386,8 @@ class Window:
         return take_rows(pa.concat_batches(parts), order[:rows_max])
 
 
-def _one(parts: Sequence[Skipped]) -> Skipped:
-    """The parts of one topic as one; each has higher offsets than the one before."""
+def _join_skipped(parts: Sequence[Skipped]) -> Skipped:
+    """One item of all ``parts`` of a topic; each has higher offsets than the one before."""
     due = np.concatenate([part.due for part in parts])
     order = np.argsort(due, kind="stable")
     return Skipped(

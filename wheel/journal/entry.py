@@ -9,6 +9,10 @@ Most entries hold the rows of one caller. Rows of several, which came in one tur
 version 2: its payload ends with a table of its *parts*, which says whose rows are whose. Without
 it, the rows of a caller who sends them again after a crash would be stored twice.
 
+*Example.* A sends 3 rows with sequence 7, B sends 2 with sequence 4, and both share the entry with
+base offset 100. When B repeats its sequence 4, the parts say that its rows are those of offsets 103
+and 104.
+
 Rules
 - Every bit is covered by the CRC or compared by value; there is no bit whose change goes unseen.
 - Zero is no kind, so a run of zeros is never an entry.
@@ -33,16 +37,16 @@ from ..files import Bytes
 MAGIC = b"SWEN"
 ENTRY_VERSION = 1
 PARTS_VERSION = 2
-"""Of an entry with a table of parts; a reader of version 1 alone refuses it by its name."""
+"""The version of an entry with a table of parts. A reader that knows version 1 alone refuses it."""
 
 
 class EntryKind(IntEnum):
-    """What the payload is. 0 is never valid."""
+    """The meaning of an entry's payload. 0 is never valid."""
 
     ROWS = 1
     """One Arrow IPC record-batch message."""
     MARK = 2
-    """What has been delivered (``mark.py``)."""
+    """The marks of delivery (``mark.py``)."""
     CONFIG = 3
     """A configuration of the wheel group."""
 
@@ -97,7 +101,8 @@ _KINDS = {int(kind): kind for kind in EntryKind}
 
 
 class EntryPart(NamedTuple):
-    """The rows of one caller in an entry; those of the next follow. ``producer`` 0: nobody's."""
+    """The next ``rows`` rows of an entry came from this producer. ``producer`` 0: from a caller
+    without an id, whose repeats are not recognized."""
 
     producer: int
     sequence: int
@@ -106,7 +111,7 @@ class EntryPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry. ``payload`` is any bytes-like object; one that was decoded is a view."""
+    """One record of the log. ``payload`` is any bytes-like object; a decoded entry's is a view."""
 
     kind: EntryKind
     epoch: int
@@ -123,7 +128,7 @@ class Entry:
 
     @property
     def parts(self) -> Sequence[EntryPart]:
-        """Whose rows it holds, one caller's behind the other's."""
+        """The callers' shares of the rows, in row order; empty for an entry without rows."""
         if self.version == PARTS_VERSION:
             return _split(self.payload)[1]
         return (EntryPart(self.producer, self.sequence, self.count),) if self.count else ()
@@ -135,7 +140,7 @@ class Entry:
 
     @property
     def ends_like_parts(self) -> bool:
-        """Whether its last bytes could be those of a table of parts, whatever its version says."""
+        """True if the payload ends with a table's magic, whatever the version says."""
         return bytes(memoryview(self.payload)[-len(_TABLE_MAGIC) :]) == _TABLE_MAGIC
 
     def encode(self) -> list[Bytes]:
@@ -202,7 +207,7 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
     ) = HEADER.unpack_from(view)
     if magic != MAGIC:
         raise Damaged(where, position, expected=f"entry magic {MAGIC!r}", found=repr(magic))
-    if version == 0:  # of a write that went no further, into zeros
+    if version == 0:  # a torn write: the magic got to the disk, and zeros stand behind it
         raise Damaged(where, position + 4, expected="an entry version", found=0)
     if version > PARTS_VERSION:
         raise UnsupportedVersion(
@@ -269,13 +274,13 @@ def _split(payload: Bytes) -> tuple[memoryview, list[EntryPart]]:
 
 
 def _check_parts(entry: Entry, where: str, position: int) -> None:
-    """Errors: ``Damaged`` unless the entry is as the maker of one with parts makes it."""
+    """Check the table of parts. Errors: ``Damaged`` unless it is as ``with_parts`` makes it."""
     try:
         batch, parts = _split(entry.payload)
         rows = [part.rows for part in parts]
         if len(parts) < 2 or min(rows) < 1 or sum(rows) != entry.count:
             raise ValueError(f"{len(parts)} parts of {sum(rows)} rows")
-        # Bytes, whatever buffer it is: a view of signed ones equals no bytes from 128 on.
+        # As bytes: a view of signed bytes never equals unsigned ones from 128 on.
         if with_parts(b"", parts) != bytes(memoryview(entry.payload)[len(batch) :]):
             raise ValueError("reserved bytes that are not zero")
         if entry.kind is not EntryKind.ROWS or (entry.producer, entry.sequence) != (0, -1):
@@ -286,7 +291,7 @@ def _check_parts(entry: Entry, where: str, position: int) -> None:
 
 
 def _flat(payload: Bytes) -> Bytes:
-    """The payload such that ``len`` counts bytes, whatever buffer it is."""
+    """The payload as a buffer of unsigned bytes, so that ``len`` counts bytes."""
     if isinstance(payload, bytes):
         return payload
     view = memoryview(payload)

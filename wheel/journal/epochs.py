@@ -1,4 +1,4 @@
-"""Which epoch made which entry of a journal.
+"""The epochs of a journal's entries: a search table from an entry's index to its epoch.
 
 Theory: an epoch makes entries one after another, and epochs never fall along the log. So the
 epochs of millions of entries are a handful of runs, each named by the index of its first entry; one
@@ -6,9 +6,13 @@ search among them answers what replication asks of any entry. The *base* is the 
 the first one known, whose epoch the checkpoint or the segment's header has kept: the first entry to
 be shipped needs the epoch of the one before it.
 
+*Example.* Epoch 1 made entries 1 to 400, epoch 3 those from 401 on. The runs are (0: 0), which is
+the base, (1: 1) and (401: 3); entry 400 is in the run that begins at 1, so its epoch is 1.
+
 Rules
 - Indexes are consecutive, epochs never fall.
-- What is outside ``[base_index, last_index]`` is not known, which is not the same as epoch 0.
+- An index outside ``[base_index, last_index]`` has no known epoch: ``None``, never 0. Otherwise an
+  entry that was dropped would look like the beginning of the log.
 - Not thread-safe: its owner locks, or hands out a ``copy``.
 """
 
@@ -21,8 +25,7 @@ class Epochs:
     """The epochs of the entries ``base_index`` to ``last_index``."""
 
     def __init__(self, base_index: int = 0, base_epoch: int = 0) -> None:
-        """``base_index``, ``base_epoch``: the entry before the first one known; 0 and 0 when the
-        log begins at its beginning."""
+        """``base_index``, ``base_epoch``: of the entry before the first; 0 and 0 for a new log."""
         # Two lists of the same length, both ascending: run i is the entries from _firsts[i] on,
         # made in _epochs[i]. The first run begins at the base.
         self._firsts = [base_index]

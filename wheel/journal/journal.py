@@ -7,13 +7,14 @@ damage (``recovery.py``).
 Rules
 - One thread appends and cuts, one may ``sync`` and one may drop meanwhile; any may read. The lock
   below is held for a sync, a cut, or the change from one segment to the next, never for an append.
-- Files of dropped segments are used again, a few of them: see ``segment.py``. Before any of a file
-  is overwritten, readers are stopped from reading it, and it gets a spare's name, durably.
+- The files of a few dropped segments are used again (``segment.py``). Readers are stopped, and the
+  file gets a spare's name, durably, before any of it is overwritten: otherwise a reader would take
+  new entries for old ones.
 - After an ``OSError`` the journal is as it was before the call, and usable: a disk that has room
   again needs no restart. Only a cut may have been done in part.
 - A cut goes from the end backwards, each step durable before the next, and appends wait for it. So
   a crash leaves a prefix of what was there before, and never an old entry behind a new one.
-- After ``SyncFailed`` the process must end.
+- After ``SyncFailed`` the process must end: the next sync would succeed without what was lost.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from .writer import SegmentWriter
 __all__ = ["Journal", "RecoveryReport"]
 
 _SPARES_MAX = 3
-"""So many are dropped at once under load: the tail that is spilled is larger than a segment."""
+"""Dropped segments that wait for reuse. Under load one spill lets go of about so many."""
 
 
 class Journal:
-    """Use ``Journal.open``."""
+    """The segments of one data directory, of which the last is open. Made by ``Journal.open``."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._entry_bytes_max = entry_bytes_max
         self._closed = closed
-        self._spares = deque((path, 0) for path in spares)  # each with one past its last entry
+        self._spares = deque((path, 0) for path in spares)  # path, one past its last entry
         self._epochs = epochs
         self._epochs_lock = threading.Lock()
         self._last_index = self._durable_index = epochs.last_index
@@ -132,12 +133,12 @@ class Journal:
 
     @property
     def durable_index(self) -> int:
-        """Up to where the journal is known to be on disk."""
+        """Index of the last entry that is known to be on disk."""
         return self._durable_index
 
     @property
     def bytes(self) -> int:
-        """Size of all segments."""
+        """Size of all segments, in bytes."""
         return sum(segment.size for segment in self._segments())
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -213,11 +214,11 @@ class Journal:
         keep_bytes: int = 0,
         keep: Callable[[str, int], bool] | None = None,
     ) -> int:
-        """Drop closed segments all of whose entries have an index below ``index``; how many.
+        """Drop closed segments all of whose entries are below ``index``; returns how many.
 
-        They are deleted, but for a few whose files will be used again. ``keep_bytes``: so much
-        stays in any case. ``keep``: may move a segment (path, bytes) to another place; true if it
-        did. Oldest first, each made durable before the next: a crash never leaves a gap.
+        They are deleted, but for a few whose files will be used again. ``keep_bytes``: the journal
+        does not shrink below this. ``keep(path, bytes)`` may move a segment elsewhere, and returns
+        True if it did. Oldest first, each made durable before the next: a crash leaves no gap.
         """
         dropped = 0
         size = self.bytes if keep_bytes else 0
@@ -244,8 +245,8 @@ class Journal:
         self._writer.close_cut()
 
     def _segments(self) -> list[Segment]:
-        """All segments, the open one last. Also without the lock, which may be held for a sync:
-        then the open one may be among the closed ones, too, or be closed just now."""
+        """All segments, the open one last. Also called without the lock, which a sync may hold for
+        long: a change of segments may then have put the open one among the closed ones already."""
         writer = self._writer
         closed = [*self._closed]
         while closed and closed[-1].first_index >= writer.first_index:
@@ -302,10 +303,10 @@ class Journal:
 
 
 def _find_spares(files: Files) -> list[str]:
-    """Those of an earlier process, whose names may not be durable yet. They hold anything."""
-    found = [f"{DIRECTORY}/{name}" for name in files.list(DIRECTORY) if is_spare_name(name)]
-    for path in found[_SPARES_MAX:]:
+    """Spares of an earlier process, a few at most, whose names are made durable here."""
+    spares = [f"{DIRECTORY}/{name}" for name in files.list(DIRECTORY) if is_spare_name(name)]
+    for path in spares[_SPARES_MAX:]:
         files.unlink(path)
-    if found:
+    if spares:
         files.sync_dir(DIRECTORY)
-    return found[:_SPARES_MAX]
+    return spares[:_SPARES_MAX]

@@ -14,7 +14,8 @@ Rules
   places those entries had are given out again. So an entry is shown to peers only when it has been
   written. A sync that fails ends the process.
 - One lock for writing: while it is held, the journal's end stands still for whoever cuts it.
-- What is cut was never committed. Places, offsets and producers' sequences go back with it.
+- Only what was never committed is cut. Places, offsets and producers' sequences go back with it: a
+  producer that sends a cut batch again would else be told that it is stored.
 
 It keeps I1 and I2 (docs/design.md, "What always holds").
 """
@@ -50,7 +51,7 @@ _NOBODY = EntryPart(0, -1, 0)
 
 @dataclass(frozen=True, slots=True)
 class LogPositions:
-    """The log at one instant: indexes, and how it fares."""
+    """The log's indexes at one instant, and whether its last write failed."""
 
     first: int
     """The oldest entry in the journal."""
@@ -60,15 +61,15 @@ class LogPositions:
     durable: int
     commit: int
     failing: bool
-    """The last write failed: the disk is full, say."""
+    """The last write failed, as on a full disk."""
 
 
 class Log:
     """Queue, journal and positions. ``lock`` is the owner's lock of the wheel.
 
-    ``waiting``: what was found in the journal behind ``commit_index``. ``changed`` is called, by
-    the thread that writes, after every sync and failed write; of a master's own entries also before
-    their sync.
+    ``waiting``: entries that recovery read behind ``commit_index``. ``changed`` is called by the
+    thread that writes, after every sync and every failed write; among peers also before the sync of
+    a master's own entries, which are shipped meanwhile.
     """
 
     def __init__(
@@ -102,18 +103,18 @@ class Log:
         self._lock = lock
         self._write_lock = threading.Lock()
         self._work = threading.Condition(lock)
-        self._woken = False  # whoever waits in ``wait`` was notified
+        self._woken = False  # the thread in ``wait`` was notified already
         self._closed = False
 
     # -- any thread, under the lock --------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
-        """What is queued from here on is of this epoch."""
+        """Give this epoch to all entries that are queued from here on."""
         self.epoch = epoch
 
     def skip_to(self, offset: int) -> None:
-        """No row gets an offset below ``offset``: one that was delivered, and that the disk has
-        lost since, would be another message under the same id. All of the log is committed."""
+        """Give out no offset below ``offset``, while all of the log is committed. Otherwise a row
+        that was delivered, and that the disk has lost since, would share its id with a new one."""
         self.next_offset = self.committed_offset = max(self.next_offset, offset)
 
     def queue(
@@ -127,9 +128,9 @@ class Log:
         config: Mapping[str, Any] | None = None,
         wake: bool = True,
     ) -> QueuedEntry:
-        """Give an entry its place and queue it. ``parts``: whose rows they are. ``marks``,
-        ``config``: the decoded payload of an entry of that kind; rows: ``QueuedEntry.carry``.
-        ``wake``: whoever waits for entries; False: the caller will call ``write``."""
+        """Give an entry its place and queue it. ``parts``: whose rows they are; the rows follow by
+        ``QueuedEntry.carry``. ``marks``, ``config``: the decoded payload of an entry of that kind.
+        ``wake``: notify the thread in ``wait``; False: the caller will call ``write``."""
         several = len(parts) > 1
         producer, sequence, count = parts[0] if len(parts) == 1 else _NOBODY
         entry = Entry(
@@ -163,8 +164,8 @@ class Log:
     def _place(self, queued: QueuedEntry, *, wake: bool = True) -> None:
         if self._closed:
             raise NotRunning("the wheel is closed", remedy="Send it to a running node")
-        for producer, one in queued.sent:
-            self.producers.record(producer, one, self.commit_index)
+        for producer, record in queued.sent:
+            self.producers.record(producer, record, self.commit_index)
         self.next_index = queued.entry.index + 1
         self.next_offset = _end(queued.entry)
         self.queued_bytes += queued.nbytes
@@ -174,7 +175,7 @@ class Log:
             self._work.notify()
 
     def awaited(self, index: int, *, early: bool) -> QueuedEntry | None:
-        """The entry with that index until it is committed; ``early``: until it is durable here."""
+        """The entry at ``index`` until it is committed; ``early``: until it is durable here."""
         if early and index <= self.journal.durable_index:
             return None
         for queued in (*self._waiting, *self._writing, *self._queue):
@@ -195,15 +196,15 @@ class Log:
     def written_after(self, index: int) -> list[QueuedEntry]:
         """Uncommitted entries in the journal behind ``index``, oldest first."""
         written = self.journal.last_index
-        found: list[QueuedEntry] = []
+        entries: list[QueuedEntry] = []
         for part in (self._writing, self._waiting):
             for queued in reversed(part):
                 if queued.entry.index <= index:
                     break
                 if queued.entry.index <= written:
-                    found.append(queued)
-        found.reverse()
-        return found
+                    entries.append(queued)
+        entries.reverse()
+        return entries
 
     def uncommitted(self) -> list[QueuedEntry]:
         """All that has a place and is not committed, oldest first."""
@@ -215,18 +216,18 @@ class Log:
     # -- who writes ------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for something to write; whether there is."""
+        """Wait up to ``timeout_s`` seconds for queued entries; True if there are any."""
         with self._lock:
-            if not self._queue and timeout_s:  # also when closed: whoever asks again must not spin
+            if not self._queue and timeout_s:  # also when closed, or the caller's loop would spin
                 self._woken = False
                 self._work.wait(timeout_s)
             return bool(self._queue)
 
     def write(self) -> list[QueuedEntry]:
-        """Write and sync what is queued. Returns entries that could not be written, if any.
+        """Write and sync the queue's next entries. Returns those that a failed write took back.
 
         Errors: ``SyncFailed`` passes through: the process has to end. It comes again to whoever
-        writes meanwhile, as a later sync would say nothing of what this one has lost.
+        writes meanwhile, as a later sync would not tell what this one has lost.
         """
         with self._write_lock:
             if self._sync_failed is not None:
@@ -245,7 +246,7 @@ class Log:
         return failed
 
     def _write(self) -> tuple[list[QueuedEntry], list[QueuedEntry]]:
-        """What was written, and what could not be."""
+        """Write and sync one group. Returns its entries, and those that could not be written."""
         with self._lock:
             group = self._next_group()
             self._writing = group
@@ -292,7 +293,7 @@ class Log:
         return failed
 
     def _go_back_to(self, gone: Sequence[QueuedEntry]) -> None:
-        """The places of ``gone``, the last entries there were, are free again."""
+        """Give free the places of ``gone``, the last entries of the log."""
         first = gone[0].entry
         self.next_index = first.index
         self.next_offset = first.base_offset
@@ -310,16 +311,15 @@ class Log:
             return done
 
     def advance(self, done: Sequence[QueuedEntry]) -> None:
-        """Under the lock, in the same instant in which the rows become visible."""
+        """Move the commit index past ``done``, under the lock that makes their rows visible."""
         last = done[-1].entry
         self.commit_index = last.index
         self.committed_offset = _end(last)
         self.queued_bytes -= sum(queued.nbytes for queued in done)
 
     def withdraw(self, error: SlotwheelError) -> list[QueuedEntry]:
-        """This node is master no longer: its entries that are not written go, and are returned.
-        Those that are written may still be committed by the next master; whoever waits for any of
-        them gets ``error``."""
+        """End this node's mastership: its queued own entries are removed and returned. Written ones
+        may still be committed by the next master. Whoever waits for either gets ``error``."""
         with self._write_lock, self._lock:
             gone: list[QueuedEntry] = []
             while self._queue and self._queue[-1].own:
@@ -333,7 +333,7 @@ class Log:
         return gone
 
     def cut_after(self, index: int) -> list[QueuedEntry]:
-        """Another master has other entries behind ``index``: these go, and are returned.
+        """Remove and return the entries behind ``index``: another master has others there.
 
         Errors: ``SyncFailed``, ``OSError``.
         """
@@ -355,7 +355,7 @@ class Log:
 
     @contextlib.contextmanager
     def still(self) -> Any:
-        """Nothing is written meanwhile."""
+        """Keep every writer out for the length of the ``with`` block."""
         with self._write_lock:
             yield
 
@@ -366,7 +366,7 @@ class Log:
             left = list(self._queue)
             self._queue.clear()
             if left:
-                self._go_back_to(left)  # else a repeat would get the answer of what is not stored
+                self._go_back_to(left)  # else a repeat would be answered as stored, which it is not
             self._work.notify_all()
             return left
 

@@ -21,9 +21,10 @@ from .entry import ENTRY_VERSION, Entry
 from .segment import STORE_ID_BYTES
 
 _FEW_PLAIN_ROWS = 8
-"""Of more, Arrow's calls cost less than a Python object of each row takes memory."""
+"""Up to so many plain rows are kept beside their payload. A Python object for each of more rows
+would take more memory than it saves Arrow's time."""
 _SMALL_BYTES = 64 << 10
-"""Up to so many bytes, a payload costs less to copy than to read by a call of its own."""
+"""A payload up to this size is cheaper to copy later, with others, than to read by itself now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class CancelRows:
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, base_offset: int) -> CancelRows:
-        """Those among the rows of an entry (PAYLOAD schema)."""
+        """The cancel rows among the rows of an entry (PAYLOAD schema)."""
         named = rows.column("cancels")
         at = np.flatnonzero(np.asarray(named.is_valid()))
         target = np.asarray(named.drop_null())
@@ -49,18 +50,18 @@ class CancelRows:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """Rows that become an entry. ``due``: of each, ms."""
+    """Encoded rows that will become an entry. ``due``: their due times in ms, shape (rows,)."""
 
     payload: Bytes
     due: Int64s | Sequence[int]
     rows: pa.RecordBatch | None
-    """As they lie in the payload, PAYLOAD schema; None for a small one: ``unread_piece``."""
+    """The rows as they lie in the payload, PAYLOAD schema; None: it is small, and read later."""
     plain: Sequence[PlainRow] = ()
-    """A few plain rows that it was made of; none: there are many, or it was not."""
+    """The plain rows it was made of, if they were few; else empty."""
 
 
 def encode_input(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
-    """Checked rows (INPUT schema), copied out of whatever buffers the batch came in; journal and
+    """Encode checked rows (INPUT schema). They are copied out of the caller's buffers; journal and
     tail share the copy, unless it is small."""
     return _encoded(_with_created(rows, created_ms))
 
@@ -68,16 +69,16 @@ def encode_input(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
 def encode_together(
     rows: pa.RecordBatch, counts: Sequence[int], created_ms: int
 ) -> list[EncodedBatch]:
-    """The same of several batches, so many rows of ``rows`` each, one after the other."""
+    """Encode several batches that lie one behind the other in ``rows``, ``counts`` rows each."""
     whole = _with_created(rows, created_ms)
     ends = accumulate(counts)
     parts = (whole.slice(end - count, count) for end, count in zip(ends, counts, strict=True))
-    # A slice would be written with what stands beside it in its buffers, up to all of it.
+    # Copied, as Arrow may write a slice with its neighbours in the buffers, up to all of them.
     return [_encoded(pa.concat_batches([part])) for part in parts]
 
 
 def _with_created(rows: pa.RecordBatch, created_ms: int) -> pa.RecordBatch:
-    """Rows of the INPUT schema with the PAYLOAD schema."""
+    """INPUT rows with ``created`` and an empty ``cancels`` added: PAYLOAD schema."""
     count = rows.num_rows
     columns = [rows.column(0), _created(count, created_ms), no_cancels(count), *rows.columns[1:]]
     return pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
@@ -91,13 +92,13 @@ def _encoded(rows: pa.RecordBatch) -> EncodedBatch:
 
 
 def encode_plain(rows: Sequence[PlainRow], created_ms: int) -> EncodedBatch:
-    """Checked plain rows."""
+    """Encode checked plain rows, without Arrow's calls."""
     few = rows if len(rows) <= _FEW_PLAIN_ROWS else ()
     return EncodedBatch(encode_rows(rows, created_ms), [row[0] for row in rows], None, few)
 
 
 def encode_own(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
-    """Rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in)."""
+    """Encode rows that the wheel itself made (PAYLOAD schema); their ``created`` is filled in."""
     created = _created(rows.num_rows, created_ms)
     return _read_back(rows.set_column(1, PAYLOAD.field("created"), created).serialize())
 
@@ -112,10 +113,11 @@ def _read_back(data: pa.Buffer) -> EncodedBatch:
 
 
 def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatch:
-    """The rows of an entry (PAYLOAD schema). Errors: ``Damaged``.
+    """The rows of an entry (PAYLOAD schema); ``where`` is for the error's text. Errors:
+    ``Damaged``.
 
-    Safe to compute with, whoever wrote the entry, when it is checked in ``full``. A wheel checked
-    each batch in full before it made an entry of it, and does not check its own again.
+    ``full``: check all values, so that rows are safe to compute with, whoever wrote the entry. A
+    wheel has checked each batch before it made an entry of it, and does not check its own again.
     """
     try:
         payload = pa.py_buffer(entry.batch)
@@ -134,9 +136,9 @@ def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatc
 
 
 def _check_filled(payload: pa.Buffer) -> None:
-    """The version is outside of the CRC. Where it was changed from 2 to 1, the rows are sound, and
-    whose they are would be forgotten: whoever sent them could have them stored twice. Errors:
-    ``ValueError``; those of Arrow."""
+    """Refuse bytes behind the rows of version 1. The version is outside of the CRC: if it was
+    changed from 2 to 1, the rows are sound, but whose they are is forgotten, and a caller who sends
+    them again would have them stored twice. Errors: ``ValueError``; those of Arrow."""
     metadata_bytes = int.from_bytes(payload[4:8].to_pybytes(), "little")
     rest = payload.size - 8 - metadata_bytes - pa.ipc.read_message(payload).body.size
     if rest:

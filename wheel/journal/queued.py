@@ -27,8 +27,8 @@ from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows
 
 
 class EntryWaiter:
-    """Callers of this node wait for the entry: ``done`` gets None or the error, once. ``early``:
-    only until it is durable here."""
+    """A caller of this node that waits for an entry. ``done`` is called once, with None or the
+    error. ``early``: when the entry is durable here, without waiting for its commit."""
 
     __slots__ = ("_done", "early")
 
@@ -38,14 +38,14 @@ class EntryWaiter:
 
     def answer(self, error: SlotwheelError | None = None) -> None:
         try:
-            done = self._done.pop()  # by one thread alone: who writes and who commits may both come
+            done = self._done.pop()  # once: the writing and the committing thread may both come
         except IndexError:
             return
         done(error)
 
 
 class AppendWaiter(EntryWaiter):
-    """One of them, who looks at a future. It would cost those of plain rows more than all else."""
+    """A caller that waits on a future, which would be too dear for callers of plain rows."""
 
     __slots__ = ("future", "receipt")
 
@@ -64,7 +64,7 @@ class AppendWaiter(EntryWaiter):
 
 @dataclass(slots=True)
 class QueuedEntry:
-    """An entry on its way, and what its commit will change."""
+    """An entry on its way, with all that the wheel has to change when it is committed."""
 
     entry: Entry
     piece: Piece | None = None
@@ -72,20 +72,20 @@ class QueuedEntry:
     marks: Marks | None = None
     config: Mapping[str, Any] | None = None
     cancels: CancelRows | None = None
-    """Those in it, if any."""
+    """Its cancel rows, if it has any."""
     sent: Sequence[tuple[int, ProducerEntry]] = ()
-    """The record of it for each of its producers."""
+    """For each of its producers: the producer's id and what is recorded of the entry."""
     callers: list[EntryWaiter] = field(default_factory=list)
-    """Who waits for it: those that sent it, and some that sent it again."""
+    """The callers that wait for it, among them some that sent it again."""
     own: bool = False
-    """Made here, by this master; others were received, or found in the journal."""
+    """Made here, by this master; others were received, or read from the journal."""
 
     @property
     def nbytes(self) -> int:
         return len(self.entry.payload)
 
     def carry(self, batch: EncodedBatch, created_ms: int) -> None:
-        """Rows of callers of this node."""
+        """Attach the rows that callers of this node have sent."""
         entry = self.entry
         if batch.rows is not None:
             self.hold(batch.rows)
@@ -100,7 +100,7 @@ class QueuedEntry:
             )
 
     def hold(self, rows: pa.RecordBatch) -> Piece:
-        """Its rows (PAYLOAD schema)."""
+        """Attach its rows (PAYLOAD schema) as a piece, which is returned, and their cancels."""
         entry = self.entry
         self.piece = piece_of(entry.base_offset, rows, entry.index)
         if self.piece.cancels:
@@ -113,7 +113,7 @@ class QueuedEntry:
         return waiter
 
     def call(self, done: Callable[[SlotwheelError | None], None], *, early: bool) -> None:
-        """Callers wait for it who are called."""
+        """Call ``done`` when the entry's outcome is known; see ``EntryWaiter``."""
         self.callers.append(EntryWaiter(done, early))
 
     def fail(self, error: SlotwheelError) -> None:
@@ -122,9 +122,9 @@ class QueuedEntry:
 
 
 def receipt_again(known: ProducerEntry, due: Int64s, producer: int, sequence: int) -> AppendReceipt:
-    """The answer to a batch that was appended before: that of the first time. ``due``: due times,
-    and delays, which begin when the first one was created. Errors: ``InvalidBatch`` when it is
-    another batch; ``InvalidMessage`` when it is another request."""
+    """The first receipt of a batch that comes again. ``due``: due times in ms, or delays, which
+    count from when the first one was created. Errors: ``InvalidBatch`` when it is another batch;
+    ``InvalidMessage`` when it is another request."""
     start_ms = known.created
     if known.sequence != sequence:  # only of a request, whose first sender has counted the delays
         due = due + RequestKey.from_sequence(producer, sequence).shift_ms(known.sequence)
@@ -143,7 +143,7 @@ def receipt_again(known: ProducerEntry, due: Int64s, producer: int, sequence: in
 def sent_of(
     entry: Entry, parts: Sequence[EntryPart], created_ms: int
 ) -> list[tuple[int, ProducerEntry]]:
-    """What is recorded of an entry for each of its producers."""
+    """For each producer of an entry: the producer's id and what is recorded of the entry."""
     sent = []
     offset, index = entry.base_offset, entry.index
     for producer, sequence, rows in parts:
@@ -154,7 +154,7 @@ def sent_of(
 
 
 def arrived(entry: Entry) -> QueuedEntry:
-    """The entry, decoded. Errors: ``Damaged`` when the payload does not fit the entry's kind."""
+    """Decode an entry from a peer or a journal. Errors: ``Damaged``: its payload does not fit."""
     where = f"journal entry {entry.index}"
     queued = QueuedEntry(entry)
     if entry.kind is EntryKind.MARK:

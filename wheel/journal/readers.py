@@ -33,22 +33,22 @@ class JournalReaders:
         self._places: dict[int, tuple[str, int]] = {}
         self._reused_below = 0
         self.cuts = 0
-        """How often the journal was cut."""
+        """Counts the cuts of the journal."""
 
     def cut(self) -> None:
-        """The journal is about to be cut."""
+        """Note that the journal will be cut: readers of what goes get a ``LookupError``."""
         self.cuts += 1
-        self._places = {}  # another one: a reader that ends late writes into the old
+        self._places = {}  # a new one: a reader that ends late writes into the old one
 
     def reuse(self, end_index: int) -> None:
-        """The file of a dropped segment, which ended before ``end_index``, is about to be used
-        again."""
+        """The file of a dropped segment, which ended before ``end_index``, will be used again."""
         self._reused_below = max(self._reused_below, end_index)
 
     def read(
         self, segments: Sequence[Segment], from_index: int, last_index: int, cuts: int
     ) -> Iterator[Entry]:
-        """The entries ``from_index`` to ``last_index``. ``cuts``: of the moment of ``segments``.
+        """The entries ``from_index`` to ``last_index``. ``cuts``: its value when ``segments`` were
+        listed.
 
         Errors: ``LookupError`` when one is no longer there; ``Damaged``; ``OSError``.
         """

@@ -23,7 +23,7 @@ class RecentEntries:
         self._bytes = 0
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Entries that follow on from the last one, or begin anew."""
+        """Add entries. If they do not follow on from the last one, those before are dropped."""
         for entry in entries:
             if self._entries and entry.index != self._entries[-1].index + 1:
                 self.clear()
@@ -46,14 +46,14 @@ class RecentEntries:
         if not self._entries or not self._entries[0].index <= first <= self._entries[-1].index:
             return []
         start = first - self._entries[0].index
-        found: list[Entry] = []
+        taken: list[Entry] = []
         size = 0
         for at in range(start, min(len(self._entries), start + last - first + 1)):
             size += _nbytes(self._entries[at])
-            if found and size > bytes_max:
+            if taken and size > bytes_max:
                 break
-            found.append(self._entries[at])
-        return found
+            taken.append(self._entries[at])
+        return taken
 
 
 def _nbytes(entry: Entry) -> int:

@@ -1,10 +1,14 @@
-"""What a journal is after a crash: which entries count, and whether its end is torn or damaged.
+"""Recovery of a journal after a crash: it finds the last entry that counts, and damage before it.
 
 Theory: a power cut may leave any part of what was not yet synced: nothing, a prefix, some sectors,
 zeros. All of it lies behind the last durable entry, so cutting it loses nothing that anyone was
 promised. What *was* durable and cannot be read is damage, and cutting there would lose promises.
 The two are told apart by witnesses: a later frame or segment that calls the bad entry durable, or
 the checkpoint's floor.
+
+*Example.* Entries up to 9 were synced, 10 and 11 only written, and after a power cut 10 cannot be
+read. The frame of 11 calls 9 durable: nothing vouches for 10, and the journal is cut behind 9. If a
+frame behind it calls 10 durable, 10 is damaged, and nothing is cut.
 
 Rules
 - Only consecutive indexes and non-decreasing epochs are taken.
@@ -40,7 +44,7 @@ _COPY_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening a journal found. ``torn_path`` is None when nothing torn was cut."""
+    """The outcome of opening a journal. ``torn_path`` is None when nothing torn was cut."""
 
     entries: int
     """Entries handed on: those from the first index asked for."""
@@ -50,8 +54,7 @@ class RecoveryReport:
     """The segment whose end was cut; it is gone if it was cut at position 0."""
     torn_position: int = 0
     torn_bytes: int = 0
-    """How much was cut: the torn end, bytes written ahead, and what an earlier use of the file
-    left."""
+    """Bytes that were cut: a torn end, zeros written ahead, the remains of an earlier use."""
 
 
 def recover(

@@ -1,8 +1,8 @@
 """The last requests, so that one that is sent again is recognized (``wheel/request.py``).
 
-Theory: each is one entry of a producer of its own, and never changes. In the order in which they
-were appended the oldest goes first, and what a roll back takes is at the end. So a key is
-remembered until ``requests_max`` later requests were appended; they push out no client.
+Theory: each is one entry of a producer of its own, and never changes. They stand in the order in
+which they were appended: eviction takes the first, a roll back the last. So a key is remembered
+until ``requests_max`` later requests were appended; they push out no client.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Requests:
     def find(self, producer: int) -> ProducerEntry | None:
         return self._sent.get(producer)
 
-    def record(self, producer: int, one: ProducerEntry) -> None:
+    def record(self, producer: int, entry: ProducerEntry) -> None:
         # At recovery the checkpoint may have recorded this very entry already.
         self._sent.pop(producer, None)
         self._unsaved.pop(producer, None)
-        self._sent[producer] = one
-        self._unsaved[producer] = (one,)
+        self._sent[producer] = entry
+        self._unsaved[producer] = (entry,)
         self._gone.discard(producer)
         self._evict()
 
@@ -55,14 +55,14 @@ class Requests:
 
     def unsaved(self, upto_index: int) -> tuple[dict[int, Sequence[ProducerEntry]], list[int]]:
         """As ``Producers.unsaved``."""
-        # There may be very many, and the lock is held: none is looked at that need not be.
+        # Under the lock there may be very many: they are copied, and only the last looked at.
         changed: dict[int, Sequence[ProducerEntry]] = {**self._unsaved}
         while changed and changed[last := next(reversed(changed))][0].index > upto_index:
             del changed[last]
         return changed, list(self._gone)
 
     def saved(self, changed: Mapping[int, Sequence[ProducerEntry]], gone: Iterable[int]) -> None:
-        """Call when the result of ``unsaved`` is durable."""
+        """Forget those changes, when the result of ``unsaved`` is durable."""
         for producer, sent in changed.items():
             if self._unsaved.get(producer) is sent:
                 del self._unsaved[producer]

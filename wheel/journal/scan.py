@@ -3,7 +3,8 @@
 Rules
 - Memory is bounded by one entry: a segment is never held as a whole, and an entry handed on keeps
   nothing alive but its own bytes.
-- A length is checked against the limit and the file's size before anything is allocated.
+- A length is checked against the limit and the file's size before anything is allocated: a flipped
+  bit could ask for 4 GiB.
 - A running node may be writing the file: it ends where it ends by now, or where an end mark stands
   by now, not where it did when it was opened.
 - Whatever is wrong with the bytes is ``Damaged`` here. Whether it is a torn end cannot be decided
@@ -63,7 +64,7 @@ class SegmentReader:
     """One segment, open for reading. Its header has been checked."""
 
     def __init__(self, handle: Handle, path: str, entry_bytes_max: int) -> None:
-        """Errors: ``Damaged``, ``UnsupportedVersion``."""
+        """Read and check the header. Errors: ``Damaged``, ``UnsupportedVersion``."""
         self.handle = handle
         self.path = path
         self.size = handle.size()
@@ -76,7 +77,7 @@ class SegmentReader:
         self._max = entry_bytes_max
 
     def skip(self, position: int) -> int:
-        """Where the entry framed at ``position`` ends; the entry itself is not read."""
+        """Where the entry that is framed at ``position`` ends. The entry itself is not read."""
         frame = self.handle.pread(FRAME_BYTES, position)
         length, _ = decode_frame(frame, self._seed, self.path, position, self._max)
         return position + FRAME_BYTES + padded(length)
@@ -121,7 +122,7 @@ class SegmentReader:
                     raise
 
     def is_sound(self, position: int) -> bool:
-        """Whether an entry can be read there, or nothing follows."""
+        """True if an entry can be read at ``position``, or nothing follows there."""
         try:
             self.entry(position)
         except (Damaged, UnsupportedVersion):
@@ -129,7 +130,7 @@ class SegmentReader:
         return True
 
     def ends_at(self, position: int) -> bool:
-        """Whether nothing follows: the file ends there by now, or an end mark stands there."""
+        """True if nothing follows: the file ends there by now, or an end mark stands there."""
         frame = self.handle.pread(FRAME_BYTES, position)
         if self.header.marked and frame == end_mark(self._seed, position):
             return True
@@ -141,25 +142,26 @@ class SegmentReader:
         best = -1
         for at in range(position + ALIGNMENT, self.size, _WINDOW_BYTES):
             data = self.handle.pread(_WINDOW_BYTES + FRAME_BYTES - ALIGNMENT, at)
-            found = data.find(FRAME_MAGIC)
-            while found >= 0:
-                if found % ALIGNMENT == 0:
+            at_magic = data.find(FRAME_MAGIC)
+            while at_magic >= 0:
+                if at_magic % ALIGNMENT == 0:
                     best = max(
-                        best, self._durable_of(data[found : found + FRAME_BYTES], at + found)
+                        best,
+                        self._durable_of(data[at_magic : at_magic + FRAME_BYTES], at + at_magic),
                     )
-                found = data.find(FRAME_MAGIC, found + 1)
+                at_magic = data.find(FRAME_MAGIC, at_magic + 1)
         return best
 
     def next_frame(self, position: int) -> int | None:
         """Where the next valid frame behind ``position`` begins; None if there is none."""
         for at in range(position + ALIGNMENT, self.size, _WINDOW_BYTES):
             data = self.handle.pread(_WINDOW_BYTES + FRAME_BYTES - ALIGNMENT, at)
-            found = data.find(FRAME_MAGIC)
-            while found >= 0:
-                frame = data[found : found + FRAME_BYTES]
-                if found % ALIGNMENT == 0 and self._durable_of(frame, at + found) >= 0:
-                    return at + found
-                found = data.find(FRAME_MAGIC, found + 1)
+            at_magic = data.find(FRAME_MAGIC)
+            while at_magic >= 0:
+                frame = data[at_magic : at_magic + FRAME_BYTES]
+                if at_magic % ALIGNMENT == 0 and self._durable_of(frame, at + at_magic) >= 0:
+                    return at + at_magic
+                at_magic = data.find(FRAME_MAGIC, at_magic + 1)
         return None
 
     def _durable_of(self, frame: bytes, position: int) -> int:
@@ -188,7 +190,7 @@ def walk(files: Files, path: str) -> Iterator[LocatedEntry]:
                     return
                 check_order(path, located, index, epoch)
             except Damaged:
-                files.open(path).close()  # not there: it was dropped, and serves as another one
+                files.open(path).close()  # FileNotFoundError: dropped, and used as another segment
                 raise
             yield located
             position = located.end

@@ -25,7 +25,7 @@ of no length.
 Rules
 - Starts are multiples of 8: the first fields of a frame or an entry never straddle a disk sector.
 - A segment is created only when all before it is durable, and takes entries only when its header
-  and its name are durable.
+  and its name are durable, or a power cut could take a file with entries that were acknowledged.
 - A closed segment ends with its last entry: what its file holds behind it is cut first.
 """
 
@@ -109,7 +109,7 @@ class SegmentHeader:
 
     @property
     def durable_index(self) -> int:
-        """Up to where the journal was durable when the segment was created."""
+        """Index of the last entry that was durable when the segment was created."""
         return self.first_index - 1
 
     def encode(self) -> bytes:
@@ -126,12 +126,12 @@ class SegmentHeader:
 
     @property
     def seed(self) -> int:
-        """Where the CRC of every frame in the segment starts."""
+        """The value that the CRC of every frame in the segment starts from."""
         return int(crc32c(self.encode()))
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> SegmentHeader:
-        """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
+        """Parse a header. Errors: ``Damaged``; ``UnsupportedVersion`` when only that is unknown."""
         if len(data) < SEGMENT_BYTES:
             raise Damaged(
                 path,
@@ -170,7 +170,7 @@ def encode_frame(seed: int, position: int, entry_length: int, durable: int) -> b
 
 
 def end_mark(seed: int, position: int) -> bytes:
-    """What stands behind the last entry of a segment, until the next one takes its place."""
+    """The frame without an entry that stands behind a segment's last one, until the next write."""
     return encode_frame(seed, position, 0, 0)
 
 

@@ -49,7 +49,7 @@ class SegmentWriter:
     def __init__(
         self, handle: Handle, header: SegmentHeader, size: int, *, filled: int | None = None
     ) -> None:
-        """``filled``: how long the file is, when an end mark stands behind its known end."""
+        """``filled``: the file's length in bytes, if an end mark stands behind its known end."""
         self._handle = handle
         self._seed = header.seed
         self._junk_behind_end = False
@@ -108,7 +108,7 @@ class SegmentWriter:
     ) -> None:
         """Write ``entries`` behind the known end, their frames naming ``durable``.
 
-        ``segment_bytes``: how long the segment becomes at most, but for its last entries.
+        ``segment_bytes``: zeros for later writes reach no further than this.
 
         Errors: ``InvalidBatch`` for an entry of more than ``entry_bytes_max`` bytes, ``OSError``:
         the segment is as before. ``SyncFailed``.
@@ -156,7 +156,7 @@ class SegmentWriter:
 
     @classmethod
     def reopen(cls, files: Files, path: str, size: int) -> SegmentWriter:
-        """A segment that was closed, to go on at ``size``. Errors: ``Damaged``, ``OSError``."""
+        """Open a closed segment again, to go on at ``size``. Errors: ``Damaged``, ``OSError``."""
         handle = files.open(path)
         try:
             header = SegmentHeader.decode(handle.pread(SEGMENT_BYTES, 0), path)
@@ -166,7 +166,7 @@ class SegmentWriter:
         return cls(handle, header, size)
 
     def end_of(self, index: int, entry_bytes_max: int) -> int:
-        """Where entry ``index`` ends; the header's end for the one before the first.
+        """The position behind entry ``index``; behind the header for the one before the first.
 
         Errors: ``Damaged``, ``OSError``.
         """
@@ -194,7 +194,7 @@ class SegmentWriter:
             self.cut(self.size)
 
     def sync(self) -> None:
-        """Errors: ``SyncFailed``."""
+        """Make all that was written durable. Errors: ``SyncFailed``."""
         self._handle.sync()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ below an offset, the one up to which the asking peer has spilled. Together with 
 before, they are what its file must hold, and its catalog has their number.
 
 Rules
-- A peer answers only when it has committed everything below that offset.
+- A peer answers only when it has committed everything below that offset: before, rows are missing.
 - Rows that every mark covers may be missing: one peer drops them before a spill, another one after
   it. Only when delivery has reached the slot may the counts differ for that reason.
 - Rows that a repair gave up on the answering peer are missing there for good, and so they are here.
@@ -68,16 +68,16 @@ class SlotRows:
 
 
 def _rows(losses: Sequence[Loss]) -> int:
-    return sum(one.rows for one in losses)
+    return sum(loss.rows for loss in losses)
 
 
 def _cancels(losses: Sequence[Loss]) -> int:
-    return sum(one.cancels for one in losses)
+    return sum(loss.cancels for loss in losses)
 
 
 def uncounted(losses: Sequence[Loss]) -> tuple[int, int]:
-    """How many rows, and how many cancel rows of these, the losses took from the counters."""
-    taken = [one for one in losses if not one.at_most]
+    """The number of rows, and of cancel rows among them, that losses took from the counters."""
+    taken = [loss for loss in losses if not loss.at_most]
     return _rows(taken), _cancels(taken)
 
 

@@ -10,7 +10,8 @@ methods here. At a restart nothing behind the checkpoint counts until a master c
 Rules
 - A master accepts appends and delivers only once the first entry of its epoch is committed: then
   all before it is committed too, so its producers, marks and cancels are the group's.
-- ``receive``, ``cut_after``, ``commit``, ``lead``, ``stand_by``, ``install`` belong to one thread.
+- ``receive``, ``cut_after``, ``commit``, ``lead``, ``stand_by``, ``install`` belong to one thread,
+  in the order of replication's decisions.
 - The journal is not cut down to the checkpoint: its newest part stays for peers that fall behind.
 
 See docs/design.md, "Peers".
@@ -40,16 +41,16 @@ from .snapshot_sink import SnapshotSink
 
 
 class PeerWheel(Wheel):
-    """Use ``PeerWheel.open``: it opens as a standby."""
+    """A wheel among peers. ``PeerWheel.open`` opens it as a standby."""
 
     _replicated = True
 
-    def _begin(self, found: RecoveredState, now_ms: int) -> None:
-        self.store_id = found.stored.store_id
-        self._stored_key = found.stored.group_key
-        self._vote = found.stored.vote
-        self._voter = found.stored.voter
-        self._epoch = found.stored.epoch
+    def _begin(self, recovered: RecoveredState, now_ms: int) -> None:
+        self.store_id = recovered.stored.store_id
+        self._stored_key = recovered.stored.group_key
+        self._vote = recovered.stored.vote
+        self._voter = recovered.stored.voter
+        self._epoch = recovered.stored.epoch
         self._first_own = 0  # index of the first entry of the epoch this peer leads; 0: it does not
         self._led_ms = now_ms
         self._epoch_offset = 0
@@ -97,7 +98,7 @@ class PeerWheel(Wheel):
 
     @property
     def tail_is_full(self) -> bool:
-        """Whether slot files are written more slowly than entries are committed."""
+        """True if the tail is full: slot files are written more slowly than entries committed."""
         return self._storage.tail.nbytes >= self.config.tail_bytes_refuse
 
     @property
@@ -106,8 +107,7 @@ class PeerWheel(Wheel):
 
     @property
     def group_key(self) -> bytes | None:
-        """The group's key, once a configuration with it was committed here, also before a
-        restart."""
+        """The group's key, once its configuration was committed here, also before a restart."""
         key = self._configuration.get("key")
         return self._stored_key or None if key is None else bytes.fromhex(key)
 
@@ -115,13 +115,13 @@ class PeerWheel(Wheel):
         """The index of each configuration entry with the stores that it admits: the committed one
         first, then those that may still be cut off."""
         with self._lock:
-            found = []
+            admitted = []
             if self._configuration:
-                found.append((self._log.commit_index, _stores(self._configuration)))
+                admitted.append((self._log.commit_index, _stores(self._configuration)))
             for queued in self._log.uncommitted():
                 if queued.config is not None:
-                    found.append((queued.entry.index, _stores(queued.config)))
-            return found
+                    admitted.append((queued.entry.index, _stores(queued.config)))
+            return admitted
 
     def written_after(self, index: int) -> list[tuple[int, int, StoreIds | None]]:
         """Index, epoch, and the admitted stores if it is a configuration, of each uncommitted entry
@@ -143,18 +143,18 @@ class PeerWheel(Wheel):
         Errors: ``LookupError`` when the journal does not have them; ``Damaged``; ``OSError``.
         """
         with self._lock:
-            found = self._log.recent(first, last, bytes_max)
-        if found:
-            return found
+            shipped = self._log.recent(first, last, bytes_max)
+        if shipped:
+            return shipped
         size = 0
         for entry in self._log.journal.read(first):
-            found.append(entry)
+            shipped.append(entry)
             size += len(entry.payload)
             if entry.index >= last or size >= bytes_max:
                 break
-        if not found:
+        if not shipped:
             raise LookupError(f"entry {first} is not in the journal")
-        return found
+        return shipped
 
     # -- a standby -------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class PeerWheel(Wheel):
         self._give_up(self._log.cut_after(index))
 
     def stand_by(self, master: str = "") -> None:
-        """This peer is not the master; ``master`` is the address of the one that is, if known."""
+        """Be a standby, from now on or still; ``master``: the master's address, if known."""
         with self._lock:
             self._master_address = master
             self._handing_over = False
@@ -225,7 +225,7 @@ class PeerWheel(Wheel):
 
     @property
     def serving(self) -> bool:
-        """Whether this peer takes appends and delivers."""
+        """True if this peer takes appends and delivers."""
         return self._dispatcher is not None
 
     def _written(self) -> None:
@@ -303,34 +303,34 @@ class PeerWheel(Wheel):
         """
         if self._log.committed_offset < upto:
             raise LookupError(f"offsets up to {self._log.committed_offset} are committed here")
-        losses = [one for one in self._losses if one.second == second]
+        losses = [loss for loss in self._losses if loss.second == second]
         return SlotRows(second, rows_below(self._storage, second, upto), losses)
 
-    def heal(self, found: SlotRows, upto: int, info: SlotInfo) -> bool:
-        """Replace a damaged slot file by a peer's rows. ``upto``, ``info``: as ``damaged_slots``
-        gave them. False when the file has grown since, or is not damaged any more.
+    def heal(self, healthy: SlotRows, upto: int, info: SlotInfo) -> bool:
+        """Replace a damaged slot file by a peer's rows, ``healthy``. ``upto``, ``info``: of
+        ``damaged_slots``. False when the file has grown since, or is not damaged any more.
 
         Errors: ``Damaged`` when they are not all that there were; ``OSError``; ``SyncFailed``.
         """
-        second = found.second
+        second = healthy.second
         with self._files_lock:
             with self._lock:
                 marks = self._committed_marks
                 # Of a file that has not grown no row lies between `upto` and what is spilled now.
                 if self.damaged_slots().get(second, (0, None))[1] != info:
                     return False
-            given_up = [one for one in self._losses if one.second == second]
-            found.check(info, upto, marks, given_up)
-            losses = [one for one in self._losses if one.second != second]
-            losses += [replace(one, kept="") for one in found.losses]
-            before, after = uncounted(given_up), uncounted(found.losses)
+            given_up = [loss for loss in self._losses if loss.second == second]
+            healthy.check(info, upto, marks, given_up)
+            losses = [loss for loss in self._losses if loss.second != second]
+            losses += [replace(loss, kept="") for loss in healthy.losses]
+            before, after = uncounted(given_up), uncounted(healthy.losses)
             rows, cancels = after[0] - before[0], after[1] - before[1]
             checkpoint = self._checkpoint
             checkpoint = replace(
                 checkpoint, rows=checkpoint.rows - rows, cancels=checkpoint.cancels - cancels
             )
             update = StateUpdate(checkpoint=checkpoint, losses=losses)
-            self._storage.replace(second, found.blocks, update, marks)
+            self._storage.replace(second, healthy.blocks, update, marks)
             with self._lock:
                 self._checkpoint = checkpoint
                 self._losses = losses
@@ -356,12 +356,12 @@ class PeerWheel(Wheel):
             self._log.journal.close()
             self._storage.close()
             complete_switch(self._files, self._state)
-            found = recover(self._files, self._state, self.config, replicated=True)
+            recovered = recover(self._files, self._state, self.config, replicated=True)
             with self._lock:
-                self._load(found)
+                self._load(recovered)
                 self._log.changed = changed
                 self._room.notify_all()
-        checkpoint = found.stored.checkpoint
+        checkpoint = recovered.stored.checkpoint
         return checkpoint.index, checkpoint.epoch, _stores(checkpoint.config)
 
     def status(self) -> Any:

@@ -22,7 +22,7 @@ its beginning.
 Rules
 - Damage does not travel: the sender checks the CRC of what it reads, the receiver that of each file
   it received. A file that differs from the header in length or CRC is refused.
-- At most one chunk is in memory, of 1 MiB.
+- At most one chunk is in memory, of 1 MiB, however large a file is.
 - The marks in the checkpoint may be newer than its index: they are the committed ones. Older marks
   in the journal behind it must not replace them.
 """
@@ -58,7 +58,7 @@ class SnapshotSource:
         ``StateStore.load`` gives them; the rest of it is not used."""
         self._files = files
         self._held = (request or SnapshotRequest()).held
-        losses = tuple(replace(one, kept="") for one in stored.losses)
+        losses = tuple(replace(loss, kept="") for loss in stored.losses)
         self._header = SnapshotHeader(
             stored.checkpoint,
             stored.slots,
@@ -87,8 +87,8 @@ class SnapshotSource:
         return self._header.encode()
 
     def chunks(self, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[FilePart]:
-        """What the receiver lacks, one file after the other: each from where its part ends, or from
-        position 0; and from 0 again, if its part turns out to be of another file.
+        """The bytes that the receiver lacks, one file after the other: each from where its part
+        ends, or from position 0; and from 0 again, if its part turns out to be of another file.
 
         Errors: ``Damaged`` before the last chunk of a file that is not what it should be.
         """
@@ -118,8 +118,7 @@ class SnapshotSource:
 def _chunks(
     handle: Handle, second: int, info: SlotInfo, begin: HeldSlot, bytes_max: int
 ) -> Generator[FilePart, None, int]:
-    """The chunks behind ``begin``; returns the CRC of the whole file. Without the last chunk if the
-    CRC is wrong."""
+    """The chunks behind ``begin``, without the last if the CRC is wrong; returns the file's CRC."""
     position, crc = begin.length, begin.crc
     while position < info.length:
         want = min(bytes_max, info.length - position)

@@ -10,7 +10,8 @@ length and CRC of each slot file that follows, so these need no format of their 
 store id are not in it: they are each peer's own.
 
 Rules
-- One CRC-32C over everything behind it. What is wrong although it fits was written wrongly.
+- One CRC-32C over everything behind it. Records that do not fit each other although it does were
+  written wrongly, and are refused.
 - Seconds and producers ascend, so a state has exactly one encoding.
 
 Field by field: docs/formats.md, "Snapshot".
@@ -47,7 +48,7 @@ from ..state import (
 
 MAGIC = b"SWSNAPSH"
 VERSION = 2
-"""Of a snapshot. One of version 1 ends behind the losses."""
+"""The newest version. A header of version 1 ends behind the losses."""
 WHERE = "snapshot"
 """Stands for the path in errors."""
 
@@ -101,7 +102,7 @@ _REMEDY = "Nothing was changed here. It is fetched again; if that fails too, ver
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """The state that travels."""
+    """The sender's state, which the receiver adopts."""
 
     checkpoint: Checkpoint
     slots: Mapping[int, SlotInfo]
@@ -115,7 +116,7 @@ class SnapshotHeader:
 
     @property
     def nbytes(self) -> int:
-        """Length of all slot files."""
+        """Bytes of all slot files together."""
         return sum(info.length for info in self.slots.values())
 
     def encode(self) -> bytes:
@@ -141,18 +142,18 @@ class SnapshotHeader:
 
     @classmethod
     def decode(cls, data: bytes) -> SnapshotHeader:
-        """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
+        """Parse a header. Errors: ``Damaged``; ``UnsupportedVersion`` when only that is unknown."""
         version = check_lead(data, MAGIC, VERSION, _HEAD.size, WHERE)
         *_, length, slots, producers, checkpoint, losses = _HEAD.unpack_from(data)
         if length != len(data):
             raise damaged(_LEAD.size, f"{length} bytes", f"{len(data)} bytes")
-        found = _Body(data, version).header(slots, producers, checkpoint, losses)
+        header = _Body(data, version).header(slots, producers, checkpoint, losses)
         if version > 1:
-            return found
-        # What it deleted was accepted before its checkpoint, and due within a horizon of that.
-        marks = found.checkpoint.marks
-        horizon_ms = int(found.checkpoint.config.get("slots", 0)) * TICK_MS
-        return replace(found, cancelled_floor=max(marks.main.c, marks.reach) + horizon_ms)
+            return header
+        # Cancels that it has deleted were accepted before its checkpoint: due within a horizon.
+        marks = header.checkpoint.marks
+        horizon_ms = int(header.checkpoint.config.get("slots", 0)) * TICK_MS
+        return replace(header, cancelled_floor=max(marks.main.c, marks.reach) + horizon_ms)
 
 
 class _Body:
@@ -164,7 +165,7 @@ class _Body:
         self._at = _HEAD.size
 
     def header(self, slots: int, producers: int, checkpoint: int, losses: int) -> SnapshotHeader:
-        found = SnapshotHeader(
+        header = SnapshotHeader(
             decode_checkpoint(bytes(self._read(checkpoint)), WHERE),
             dict(self._slot() for _ in range(self._at_most(slots, _SECOND.size + SLOT_BYTES))),
             dict(self._producer() for _ in range(self._at_most(producers, _PRODUCER.size))),
@@ -177,17 +178,17 @@ class _Body:
                 raise damaged(self._at - 4, "reserved field zero", reserved)
             count = self._at_most(records, _RECORD.size)
             cancelled = dict(self._record() for _ in range(count))
-            found = replace(found, cancelled=cancelled, cancelled_floor=floor_ms)
+            header = replace(header, cancelled=cancelled, cancelled_floor=floor_ms)
         if self._at != len(self._data):
             raise damaged(self._at, "the end", f"{len(self._data) - self._at} bytes more")
         for what, keys, count in (
-            ("seconds", list(found.slots), slots),
-            ("producers", list(found.producers), producers),
-            ("seconds with cancels", list(found.cancelled), records),
+            ("seconds", list(header.slots), slots),
+            ("producers", list(header.producers), producers),
+            ("seconds with cancels", list(header.cancelled), records),
         ):
-            if len(keys) != count or any(one >= other for one, other in pairwise(keys)):
+            if len(keys) != count or any(key >= following for key, following in pairwise(keys)):
                 raise damaged(_HEAD.size, f"{count} ascending {what}", "others")
-        return found
+        return header
 
     def _at_most(self, count: int, record_bytes: int) -> int:
         left = len(self._data) - self._at
@@ -225,12 +226,13 @@ def with_lead(magic: bytes, version: int, checked: bytes) -> bytes:
 
 
 def check_lead(data: bytes, magic: bytes, newest: int, head_bytes: int, where: str) -> int:
-    """The version. Errors: ``Damaged``; ``UnsupportedVersion`` when only that is unknown."""
+    """Check what ``with_lead`` made; returns the version. Errors: ``Damaged``;
+    ``UnsupportedVersion`` when only that is unknown."""
     if len(data) < head_bytes:
         raise damaged(len(data), f"a head of {head_bytes} bytes", f"{len(data)} bytes", where)
-    found, version, reserved, crc = _LEAD.unpack_from(data)
-    if found != magic:
-        raise damaged(0, f"magic {magic!r}", repr(found), where)
+    actual_magic, version, reserved, crc = _LEAD.unpack_from(data)
+    if actual_magic != magic:
+        raise damaged(0, f"magic {magic!r}", repr(actual_magic), where)
     if not 1 <= version <= newest:
         raise UnsupportedVersion(
             f"unknown version of the {where}",

@@ -65,7 +65,7 @@ class HeldSlot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """``held``: what the peer has, by the slot's second."""
+    """A peer's request. ``held``: the part of each slot file that it has, by the slot's second."""
 
     held: Mapping[int, HeldSlot] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class SnapshotRequest:
 
     @classmethod
     def decode(cls, data: bytes) -> SnapshotRequest:
-        """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
+        """Parse a request. Errors: ``Damaged``; ``UnsupportedVersion`` if only that is unknown."""
         check_lead(data, MAGIC, VERSION, _HEAD.size, WHERE)
         *_, files, reserved = _HEAD.unpack_from(data)
         if reserved:
@@ -85,7 +85,7 @@ class SnapshotRequest:
         records = memoryview(data)[_HEAD.size :]
         if len(records) != files * _FILE.size:
             raise damaged(16, f"{files} files", f"{len(records)} bytes of them", WHERE)
-        found = [(second, HeldSlot(*part)) for second, *part in _FILE.iter_unpack(records)]
-        if any(one >= other for (one, _), (other, _) in pairwise(found)):
+        held = [(second, HeldSlot(*part)) for second, *part in _FILE.iter_unpack(records)]
+        if any(second >= following for (second, _), (following, _) in pairwise(held)):
             raise damaged(_HEAD.size, "ascending seconds", "others", WHERE)
-        return cls(dict(found))
+        return cls(dict(held))

@@ -35,7 +35,7 @@ class _Open:
     info: SlotInfo
     handle: Handle
     begin: int
-    """Where this attempt goes on with it."""
+    """The position at which this attempt goes on."""
     position: int
     crc: int
 
@@ -122,7 +122,7 @@ class SnapshotSink:
 
     def chunk(self, second: int, position: int, data: Bytes) -> None:
         """Accept the next bytes of a slot file. Files come one after the other, each from where its
-        part here ends or from its beginning; after the former, perhaps once more from there.
+        part here ends or from its beginning. One that was continued may begin once more.
 
         Errors: ``Damaged`` when it is not what must come next; ``OSError``.
         """

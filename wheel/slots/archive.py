@@ -35,7 +35,7 @@ from .slotfile import SUFFIX, path_of
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SLOT = re.compile(r"(0|-?[1-9]\d*)\.(\d+)\.([0-9a-f]{8})" + re.escape(SUFFIX))
 _EVICTED_MAX = 1024
-"""Files that one call evicts: the wheel's own cleaning shall not wait long."""
+"""Files that one call evicts at most, as the wheel's own cleaning waits for it."""
 
 _Kept = tuple[int, int, str]
 """(its time in ms, bytes, path)"""
@@ -47,10 +47,10 @@ def archived_slot_name(second: int, info: SlotInfo) -> str:
 
 def parse_archived_slot(name: str) -> tuple[int, int, int]:
     """Second, length in bytes and CRC-32C of an archived slot file. Errors: ``ValueError``."""
-    found = _SLOT.fullmatch(name)
-    if found is None:
+    fields = _SLOT.fullmatch(name)
+    if fields is None:
         raise ValueError(name)
-    return int(found[1]), int(found[2]), int(found[3], 16)
+    return int(fields[1]), int(fields[2]), int(fields[3], 16)
 
 
 class Archive:
@@ -62,7 +62,7 @@ class Archive:
         self._retain_ms = config.retain_ms
         self._retain_bytes = config.retain_bytes
         self._free_wanted = config.disk_reserve_bytes + 2 * config.segment_bytes
-        self._days: dict[str, int] = {}  # bytes
+        self._days: dict[str, int] = {}  # bytes by day
         self._front: str | None = None
         self._queue: deque[_Kept] = deque()  # of the day in front, oldest first
         self._made = ""  # the day whose folders are there, durably
@@ -70,15 +70,14 @@ class Archive:
         self.missed = 0
         """Files that should have been kept and could not be."""
         self.missed_why = ""
-        """Why the last one could not be."""
+        """The error of the last of them."""
 
     @property
     def keeps(self) -> bool:
         return bool(self._retain_ms or self._retain_bytes)
 
     def recover(self, catalog: Mapping[int, SlotInfo]) -> list[str]:
-        """List the archive, and remove second names of slots that are alive. Returns what was
-        mended, one line each."""
+        """List the archive; remove second names of living slots, and return a line for each."""
         mended: list[str] = []
         for day in self._names(ARCHIVE_DIRECTORY):
             if _DAY.fullmatch(day) is None:
@@ -89,8 +88,8 @@ class Archive:
         return mended
 
     def _names(self, directory: str) -> list[str]:
-        """What is in a folder; nothing when it cannot be read, or a file stands in its place: then
-        that is not the archive's, and no reason for the wheel to stop."""
+        """The names in a folder; none when it cannot be read, or a file stands in its place: such a
+        file is not the archive's, and no reason for the wheel to stop."""
         try:
             return self._files.list(directory)
         except OSError:
@@ -210,9 +209,9 @@ class Archive:
             self._queue.append(kept)
 
     def _count(self, day: str) -> None:
-        found = sum(nbytes for _, nbytes, _ in self._listed(day))
-        self.bytes += found - self._days.get(day, 0)
-        self._days[day] = found
+        kept_bytes = sum(nbytes for _, nbytes, _ in self._listed(day))
+        self.bytes += kept_bytes - self._days.get(day, 0)
+        self._days[day] = kept_bytes
 
     @staticmethod
     def _day(now_ms: int) -> str:
@@ -250,13 +249,12 @@ class Archive:
         return evicted
 
     def _forget_deleted(self) -> None:
-        """Do not count the bytes of days that an operator deleted: older files need not go for
-        them."""
+        """Forget days that an operator deleted, or older files would have to go for their bytes."""
         try:
-            there = self._files.list(ARCHIVE_DIRECTORY)
+            days = self._files.list(ARCHIVE_DIRECTORY)
         except OSError:
             return
-        for day in self._days.keys() - set(there):
+        for day in self._days.keys() - set(days):
             self.bytes -= self._days.pop(day)
             if day == self._front:
                 self._front, self._queue = None, deque()
@@ -283,7 +281,6 @@ class Archive:
             self._files.remove_directory(folder)
 
     def _listed(self, day: str) -> Iterator[_Kept]:
-        """All that is kept in a day's folder, in no order."""
         folder = f"{ARCHIVE_DIRECTORY}/{day}"
         for name in self._names(f"{folder}/{SLOT_DIRECTORY}"):
             with contextlib.suppress(ValueError):

@@ -55,9 +55,9 @@ _SEAL_MAGIC = b"SWBK"
 MARKER = b"\xff\xff\xff\xff"
 assert _SEAL.size == 8  # or what follows in the file would not be aligned
 _BODY_LENGTH_AT = 4 + 2 * 3
-"""In the vtable: behind its own two lengths and the three fields before."""
+"""Place of the body length's entry in the vtable: behind its two lengths and three fields."""
 _OVERHEAD_BYTES = 4096
-"""More than what metadata and padding of one block take."""
+"""A bound on what metadata and padding of one block take."""
 
 
 def encode_blocks(rows: pa.RecordBatch, starts: Sequence[int]) -> list[memoryview]:
@@ -67,7 +67,7 @@ def encode_blocks(rows: pa.RecordBatch, starts: Sequence[int]) -> list[memoryvie
     if len(rows.column("headers").values):
         blocks = [without_slack(block) for block in blocks]
     table = pa.Table.from_batches(blocks)
-    # What is not written of it costs nothing.
+    # Pages that nothing is written to cost nothing.
     buffer = pa.allocate_buffer(rows.nbytes + _OVERHEAD_BYTES * (len(blocks) + 1))
     try:
         _write(pa.FixedSizeBufferWriter(buffer), table)
@@ -88,12 +88,12 @@ def _write(sink: Any, table: pa.Table) -> None:
 
 
 def message_end(data: memoryview, start: int) -> int:
-    """Where the encapsulated message that begins at ``start`` ends."""
+    """The position behind the encapsulated message that begins at ``start``."""
     return _end_and_length(data, start)[0]
 
 
 def _end_and_length(data: memoryview, start: int) -> tuple[int, int]:
-    """Where a message ends, and where the length of its body is encoded; 0: it has no body."""
+    """The positions behind a message and of the encoded length of its body; 0: it has no body."""
     marker, metadata_bytes = _PREFIX.unpack_from(data, start)
     assert marker == _CONTINUATION, "not an Arrow IPC message"
     metadata = start + _PREFIX.size
@@ -124,8 +124,8 @@ def _crc(block: memoryview, at: int) -> int:
 
 
 def sound_end(data: memoryview, start: int) -> int | None:
-    """Where the sealed block that begins at ``start`` ends; None when there is none, or its
-    checksum is wrong. ``data`` may be anything."""
+    """The position behind the sealed block that begins at ``start``; None when there is none, or
+    its checksum is wrong. ``data`` may be anything."""
     try:
         end = message_end(data, start)
         seal_at = end - _SEAL.size
@@ -149,8 +149,8 @@ def sound_blocks(data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _behind_damage(data: memoryview, at: int) -> int:
-    """Where the search for sound blocks goes on: behind the message that begins ``at``, if what
-    follows confirms its end. What looks like a block inside it is part of a message's value."""
+    """The position at which the search for sound blocks goes on: behind the message at ``at``, if
+    what follows confirms its end, as blocks inside of it are only part of a message's value."""
     try:
         end = message_end(data, at)
     except (struct.error, AssertionError, OverflowError):
@@ -162,7 +162,8 @@ def _behind_damage(data: memoryview, at: int) -> int:
 def check_block(
     item: CheckedFile, position: int, batch: pa.RecordBatch, second: int, highest: int
 ) -> int:
-    """Check one block's rows; the highest offset up to here. ``highest``: that of blocks before."""
+    """Report to ``item`` what is wrong with one block's rows; returns the highest offset so far.
+    ``highest``: that of the blocks before."""
     if batch.num_rows == 0:
         item.fault(position, "a block with rows", "none")
         return highest

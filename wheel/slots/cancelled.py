@@ -1,4 +1,4 @@
-"""Which messages were cancelled in seconds that have left.
+"""Records of cancels: which messages were cancelled in seconds that have left.
 
 Theory: a cancel is a row in the slot of the message that it names, and leaves with it. Without
 anything else a wheel that was started again could not tell a cancelled message from a delivered
@@ -7,6 +7,9 @@ spill that drops them from the tail - also adds the offsets that they name to th
 second. Every peer does so for itself, from the same rows.
 
     register -> slot file -> record of the second -> removed one horizon after the second
+
+*Example.* Second 100 holds messages 5 and 6, and cancel row 7, which names 5. When its file is
+deleted, the record of second 100 becomes {5}: asked later, 5 was cancelled and 6 delivered.
 
 Rules
 - A record is kept for one horizon behind the mark, and all of them together up to ``BYTES_MAX``.
@@ -35,12 +38,12 @@ from ..state import StateStore, StoredState
 from ..tail.tail import Piece
 
 BYTES_MAX = 32 * MIB
-"""Of all records together; 10 million cancels take some 16 MiB."""
+"""The limit of all records together; 10 million cancels take some 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelledUpdate:
-    """What one transaction changes in the records; its fields are those of ``StateUpdate``."""
+    """The changes of one transaction to the records; its fields are those of ``StateUpdate``."""
 
     records: Mapping[int, bytes] = field(default_factory=dict)
     deleted: tuple[int, ...] = ()
@@ -48,7 +51,7 @@ class CancelledUpdate:
 
 
 class CancelledSeconds:
-    """The records of a data directory. One thread plans and commits; ``covers_all``, ``in`` and
+    """A directory's records of cancels. One thread plans and commits; ``known``, ``in`` and
     ``committed`` are called under the owner's lock."""
 
     def __init__(self, state: StateStore, horizon_ms: int) -> None:
@@ -60,7 +63,7 @@ class CancelledSeconds:
         """Take over the records of a state."""
         records = stored.cancelled
         self._sizes = {second: len(record) for second, record in records.items()}
-        self._incomplete = {one for one, record in records.items() if is_incomplete(record)}
+        self._incomplete = {second for second, record in records.items() if is_incomplete(record)}
         self._floor_ms = -1 if stored.cancelled_floor is None else stored.cancelled_floor
 
     def __contains__(self, second: int) -> bool:
@@ -70,8 +73,8 @@ class CancelledSeconds:
         return len(self._sizes)
 
     def known(self, due: Int64s) -> Mask:
-        """For which of these due times the records say of every message that has left whether it
-        was cancelled; shape (rows,)."""
+        """A mask for due times in ms, shape (rows,). True: of a message due then that has left, the
+        record of its second says whether it was cancelled."""
         known: Mask = due > self._floor_ms
         if self._incomplete:
             incomplete = np.fromiter(self._incomplete, np.int64, len(self._incomplete))
@@ -87,15 +90,14 @@ class CancelledSeconds:
         return record.offsets
 
     def _read(self, second: int) -> CancelRecord | None:
-        """The record of a second, if there is one. Errors: ``Damaged``."""
         data = self._state.cancelled(second)
         return None if data is None else CancelRecord.decode(data, _where(second))
 
-    def plan(self, found: Mapping[int, Int64s | None], marks: Marks) -> CancelledUpdate:
+    def plan(self, named: Mapping[int, Int64s | None], marks: Marks) -> CancelledUpdate:
         """The update that adds cancelled offsets by second (None: they cannot be read), and removes
         records that are too old by ``marks``. Nothing changes before ``committed``."""
         records: dict[int, bytes] = {}
-        for second, offsets in found.items():
+        for second, offsets in named.items():
             try:
                 record = self._read(second) or CancelRecord()
             except Damaged:
@@ -117,7 +119,7 @@ class CancelledSeconds:
         return CancelledUpdate(records, tuple(deleted), floor_ms)
 
     def committed(self, update: CancelledUpdate) -> None:
-        """That update is in the state."""
+        """Take over an update that is in the state by now."""
         for second, record in update.records.items():
             self._sizes[second] = len(record)
             if is_incomplete(record):
@@ -134,8 +136,8 @@ def _where(second: int) -> str:
 
 
 def covered_cancels(pieces: Iterable[Piece], marks: Marks) -> dict[int, Int64s]:
-    """By second, what the cancel rows name that ``marks`` cover: a spill drops them."""
-    found: dict[int, list[Int64s]] = {}
+    """By second, the offsets in cancel rows that ``marks`` cover, which a spill drops."""
+    by_second: dict[int, list[Int64s]] = {}
     for piece in pieces:
         if not piece.cancels:
             continue
@@ -148,5 +150,5 @@ def covered_cancels(pieces: Iterable[Piece], marks: Marks) -> dict[int, Int64s]:
         different, starts = np.unique(second[order], return_index=True)
         parts = np.split(target[order], starts[1:])
         for at, named in zip(different.tolist(), parts, strict=True):
-            found.setdefault(at, []).append(named)
-    return {second: np.concatenate(named) for second, named in found.items()}
+            by_second.setdefault(at, []).append(named)
+    return {second: np.concatenate(named) for second, named in by_second.items()}

@@ -77,8 +77,8 @@ class HandleCache:
         return len(self._cache)
 
     def close(self) -> None:
-        """Keep none open any more, also of what is used later: a reader may come behind the end of
-        a storage that a snapshot has replaced."""
+        """Close all handles, and from now on each one after its use: a reader may still come to a
+        storage that a snapshot has replaced."""
         with self._lock:
             self._closed = True
             for path in list(self._cache):

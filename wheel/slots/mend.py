@@ -10,7 +10,7 @@ it is renamed at open; if not, nothing was committed, and it is removed.
 
 Rules
 - The damaged file is neither written to nor cut: it may have readers.
-- Nobody else writes slot files meanwhile.
+- The caller holds the lock of spilling and cleaning: nobody else writes slot files meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def mended_path(second: int) -> str:
 
 
 def damaged_path(second: int, info: SlotInfo) -> str:
-    """Where a damaged slot file is kept; ``info``: what it should have been."""
+    """The place at which a damaged slot file is kept; ``info``: its record in the catalog."""
     return f"{DAMAGED_DIRECTORY}/{archived_slot_name(second, info)}"
 
 
@@ -58,7 +58,7 @@ def stage(files: Files, second: int, blocks: Iterable[pa.RecordBatch]) -> SlotIn
 
 
 def keep(files: Files, second: int, info: SlotInfo) -> str:
-    """Give a damaged file a second name, durably; the name. Empty when there is no file."""
+    """Give a damaged file a second name, durably, and return it; empty when there is no file."""
     path = damaged_path(second, info)
     files.make_directory(DAMAGED_DIRECTORY)
     try:
@@ -113,7 +113,7 @@ def complete(files: Files, slots: Mapping[int, SlotInfo]) -> list[str]:
 
 
 def is_whole(files: Files, path: str, info: SlotInfo) -> bool:
-    """Whether a file has exactly the length and checksum of ``info``."""
+    """True if a file has exactly the length and checksum of ``info``."""
     try:
         handle = files.open(path)
     except FileNotFoundError:

@@ -31,13 +31,13 @@ from ..state import SlotInfo
 from .slotfile import SlotFiles
 
 _MAPPED_MAX = 64
-"""Mapped files that stay open; more than are opened ahead of their time. They take no
-descriptor."""
+"""Mapped files that stay open, more than are opened ahead. They take no descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenSlot:
-    """``highest``: the highest offset of each block, ascending. ``nbytes``: of what is read."""
+    """``highest``: of each block, ascending. ``nbytes``: read into memory, so without mapped
+    ones."""
 
     info: SlotInfo
     blocks: tuple[pa.RecordBatch, ...]
@@ -69,7 +69,7 @@ class OpenSlots:
         self._lock = threading.Lock()  # guards what is open, and is never held while reading
         self._forgotten = 0
         self._alone = WeakValueDictionary[int, threading.Lock]()
-        """By second, while somebody reads the file or waits for that."""
+        """By second: held by who reads the file, and awaited by others who want it."""
 
     def blocks(
         self, second: int, info: SlotInfo, known: SlotInfo | None = None
@@ -93,19 +93,19 @@ class OpenSlots:
         return slot.between(known, info)
 
     def has(self, second: int, info: SlotInfo) -> bool:
-        """Whether the file is open up to ``info``."""
+        """True if the file is open up to ``info``."""
         with self._lock:
             slot = self._open.get(second)
         return slot is not None and slot.info.length >= info.length
 
     def forget(self, second: int) -> None:
-        """The file is deleted, replaced or damaged."""
+        """Close a file that is deleted, replaced or damaged."""
         with self._lock:
             self._forgotten += 1
             self._open.pop(second, None)
 
     def _read(self, second: int, info: SlotInfo, before: _OpenSlot | None) -> _OpenSlot:
-        """What the file has behind ``before``; the whole file if it does not go on from there."""
+        """``before`` and the blocks behind it; the whole file if it does not go on from there."""
         if before is not None:
             with contextlib.suppress(Damaged):
                 return self._joined(before, info, self._files.read(second, info, before.info))

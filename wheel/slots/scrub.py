@@ -21,19 +21,19 @@ from .slotfile import NOTHING, damaged, path_of
 from .storage import Storage
 
 _FILE_BYTES = 16 << 10
-"""A file counts for as many bytes at least: opening thousands of small ones takes time, too."""
+"""A file counts for so many bytes at least, as it takes time to open thousands of small ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """``nbytes``: how much was read. ``passed``: a pass over all files has ended."""
+    """The result of a turn: bytes read, and if a pass over all files has ended."""
 
     nbytes: int
     passed: bool
 
 
 class Scrubber:
-    """Goes round over the slot files of one storage."""
+    """Reads the slot files of one storage, round after round."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -58,14 +58,13 @@ class Scrubber:
         return Scrubbed(nbytes, passed=False)
 
     def _is_open(self) -> bool:
-        """Whether a file is half read, and has not been deleted or replaced."""
+        """True if a file is half read, and was neither deleted nor replaced since."""
         if self._second is None or self._at >= self._info.length:
             return False
         same = self._replacements == self._storage.replacements
         return same and self._storage.read_point(self._second).info is not None
 
     def _open_next(self) -> bool:
-        """Begin the next file in due order; False behind the last one."""
         second = self._storage.file_behind(self._second)
         self._second, self._at, self._crc = second, 0, 0
         if second is None:

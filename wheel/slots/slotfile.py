@@ -46,13 +46,13 @@ MAP_FROM_BYTES = 32 << 20
 MAP_FROM_MIN_BYTES = 4 << 20
 """Where little memory may be used, files from this size on are mapped."""
 SHARE_BYTES = 256 << 10
-"""Of a block, so much is written at once."""
+"""A large block is written in parts of this size."""
 
 
 @cache
 def schema_message() -> bytes:
-    """What a slot file begins with. Made when it is first needed: a node chooses with what Arrow
-    allocates (``node/memory.py``) after it has imported this module."""
+    """The beginning of a slot file. Made when it is first needed: a node chooses Arrow's allocator
+    (``node/memory.py``) after it has imported this module."""
     return bytes(ROW.serialize())
 
 
@@ -103,7 +103,7 @@ class SlotFiles:
             return write_block(handle, info, block)
 
     def committed(self, seconds: Iterable[int]) -> None:
-        """The appends to these slots are in the catalog: nothing uncommitted lies behind them."""
+        """Note that the catalog has the appends to these slots: no junk lies behind their ends."""
         self._uncommitted.difference_update(seconds)
 
     def sync(self, second: int) -> None:
@@ -157,11 +157,11 @@ class SlotFiles:
 
     def seconds(self) -> list[int]:
         """The seconds of all slot files in the directory."""
-        found = (second_of(name) for name in self._files.list(SLOT_DIRECTORY))
-        return [second for second in found if second is not None]
+        seconds = (second_of(name) for name in self._files.list(SLOT_DIRECTORY))
+        return [second for second in seconds if second is not None]
 
     def cut(self, second: int, info: SlotInfo) -> int:
-        """Cut a file to its committed length at open; the number of bytes cut.
+        """Cut a file to its committed length at open; returns the number of bytes cut.
 
         Errors: ``Damaged`` when the file is missing or too short.
         """
@@ -186,8 +186,8 @@ def write_block(handle: Handle, info: SlotInfo, block: Block) -> SlotInfo:
     """Write a block behind ``info.length``, the first one behind the schema; returns the record for
     the catalog.
 
-    A large one in shares, each handed to the disk before the next but one is written: whoever
-    syncs another file meanwhile waits for all that the disk was given.
+    A large block is written in shares, each handed to the disk before the next but one is written:
+    whoever syncs another file meanwhile waits for all that the disk was given.
     """
     before = b"" if info.length else schema_message()
     rows, behind = seal(block.data, info.length or len(schema_message()))

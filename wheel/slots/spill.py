@@ -30,10 +30,10 @@ _RANGE_BYTES = 5 << 20
 """Bytes of a range, about. No buffer exceeds 8 MiB then: jemalloc returns larger ones to the kernel
 at once, and the next range would pay for each of their pages again."""
 _JOIN_BYTES = 256 << 20
-"""The largest batch that pieces are copied into, as Arrow's offsets have 31 bits. A usual tail fits
-into one."""
+"""The largest batch that pieces are copied into: Arrow's offsets have 31 bits."""
 
 Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
+"""From due times (ms) and offsets to the mask of rows that the marks cover, shape (rows,) each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Block:
 
     second: int
     rows: int
-    """How many."""
+    """The number of rows."""
     data: memoryview
     """The rows as they stand in a slot file, ROW schema."""
     cancels: int
-    """How many of them are cancel rows."""
+    """The number of cancel rows among them."""
     highest: int
-    """The highest offset."""
+    """The highest offset among them."""
 
 
 def block_of(second: int, rows: pa.RecordBatch) -> Block:
@@ -101,7 +101,6 @@ def _sorted_rows(pieces: Sequence[Piece], covered: Covered) -> _Sorted | None:
 
 
 def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """The pieces in groups that fit into one batch each."""
     group: list[Piece] = []
     size = 0
     for piece in pieces:
@@ -138,8 +137,8 @@ def in_turn(made: Iterator[list[Block]]) -> Iterator[list[Block]]:
 
 def blocks(pieces: Sequence[Piece], covered: Covered, ahead: Ahead = in_turn) -> Iterator[Block]:
     """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once."""
-    for found in ahead(_by_range(pieces, covered)):
-        yield from found
+    for encoded in ahead(_by_range(pieces, covered)):
+        yield from encoded
 
 
 def _by_range(pieces: Sequence[Piece], covered: Covered) -> Iterator[list[Block]]:
@@ -150,7 +149,6 @@ def _by_range(pieces: Sequence[Piece], covered: Covered) -> Iterator[list[Block]
 
 
 def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:
-    """The blocks of the seconds ``low`` to ``high``."""
     rows = _gather(parts, low * TICK_MS, high * TICK_MS)
     if rows is None:
         return []
@@ -159,7 +157,7 @@ def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:
     highest = np.maximum.reduceat(times(rows, "offset"), starts)
     cancels = np.add.reduceat(np.asarray(rows.column("cancels").is_valid(), np.int64), starts)
     counts = np.diff([*starts, rows.num_rows])
-    columns = (one.tolist() for one in (second[starts], counts, cancels, highest))
+    columns = (column.tolist() for column in (second[starts], counts, cancels, highest))
     return [
         Block(at, count, data, cancelling, last)
         for at, count, cancelling, last, data in zip(

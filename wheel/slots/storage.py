@@ -1,16 +1,18 @@
-"""Where committed rows rest: the tail in memory, slot files on disk, and the catalog of them.
+"""The resting place of committed rows: the tail in memory, slot files on disk, and their catalog.
 
 Theory: the catalog in memory mirrors the state store. It changes only after a transaction has
 committed, so whatever a reader sees is also what a restart would find. One thread spills and
 deletes; any thread reads, through read points taken under the owner's lock.
 
 Rules
-- Spill: blocks -> durable -> one commit (catalog and checkpoint) -> drop the tail's rows.
+- Spill: blocks -> durable -> one commit (catalog and checkpoint) -> drop the tail's rows. So a
+  crash finds every row behind the checkpoint in the journal, or in a file that the catalog has.
 - Delete: commit, then unlink. A crash in between leaves a file without a row in the catalog,
   which is removed at open.
-- A slot is deleted only when every committed mark covers every row in it. What is to be kept gets
-  its name in the archive before the commit.
-- What lets go of cancel rows says in the same commit what they named (``cancelled.py``).
+- A slot is deleted only when every committed mark covers every row in it, or a held-back topic
+  would lose its rows. A slot that is to be kept gets its name in the archive before the commit.
+- A commit that drops cancel rows also records what they named (``cancelled.py``). Otherwise a node
+  that was started again would call a cancelled message delivered.
 """
 
 from __future__ import annotations
@@ -53,12 +55,12 @@ _SYNC_ONE_BY_ONE_MAX = 256
 but stalls the journal's own syncs for some milliseconds."""
 
 KnownCancels = Callable[[int], Int64s | None]
-"""The offsets that the cancels in a second's file name; None: they have to be read."""
+"""From a second to the offsets that the cancels in its file name; None: the file has to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPoint:
-    """Where rows are at one instant: those below ``spilled`` in files, others in ``pieces``."""
+    """The places of rows at one instant: below ``spilled`` in files, others in ``pieces``."""
 
     info: SlotInfo | None
     spilled: int
@@ -67,7 +69,7 @@ class ReadPoint:
 
 @dataclass(frozen=True, slots=True)
 class SpillPlan:
-    """What one spill covers: everything committed up to ``checkpoint.index``."""
+    """The input of one spill: everything committed up to ``checkpoint.index``."""
 
     pieces: Sequence[Piece]
     checkpoint: Checkpoint
@@ -77,6 +79,8 @@ class SpillPlan:
 
 @dataclass(frozen=True, slots=True)
 class SpillReport:
+    """``rows`` in ``nbytes`` went to the files of ``slots``; ``skipped`` rows had been covered."""
+
     rows: int
     skipped: int
     slots: int
@@ -106,10 +110,10 @@ class Storage:
         self.file_rows = 0
         self.file_bytes = 0
         self.damaged: dict[int, Damaged] = {}
-        """Slot files that are not what was written. Nothing is delivered from them until they are
-        replaced (``replace``)."""
+        """By second: slot files whose bytes are not those that were written. Nothing is delivered
+        from them until they are replaced (``replace``)."""
         self.replacements = 0
-        """How often a slot file was replaced by another one."""
+        """Counts slot files that were replaced by another one."""
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -143,8 +147,8 @@ class Storage:
     def read_blocks(
         self, second: int, info: SlotInfo, known: SlotInfo | None = None
     ) -> list[pa.RecordBatch]:
-        """The blocks of a slot as of a read point; none when the cleaner has deleted it since, as
-        then every row in it was covered. With ``known``, those behind it.
+        """The blocks of a slot as of a read point, with ``known`` only those behind it. Empty when
+        the cleaner has deleted the slot since: then every row in it was covered.
 
         Errors: ``Damaged``.
         """
@@ -166,12 +170,12 @@ class Storage:
 
     def open_ahead(self, after_ms: int, until_ms: int) -> bool:
         """Read and check one large slot file that is due in that time, as this takes longer than a
-        slot's time; whether there was one. Errors: ``Damaged``."""
+        slot's second; True if there was one. Errors: ``Damaged``."""
         with self._lock:
             low = bisect.bisect_left(self._seconds, after_ms // TICK_MS)
             high = bisect.bisect_right(self._seconds, until_ms // TICK_MS)
-            found = [(one, self.catalog[one]) for one in self._seconds[low:high]]
-        for second, info in found:
+            slots = [(second, self.catalog[second]) for second in self._seconds[low:high]]
+        for second, info in slots:
             large = info.length >= self.slot_files.map_from_bytes and second not in self.damaged
             if large and not self._open_slots.has(second, info):
                 self.read_blocks(second, info)
@@ -182,7 +186,7 @@ class Storage:
         """Record that a slot file was found damaged, unless it was replaced meanwhile."""
         with self._lock:
             if self.catalog.get(second) == info:
-                # The one that is raised refers to the bytes of the file by its frames.
+                # A copy: the traceback of the raised one keeps the bytes of the file in memory.
                 self.damaged.setdefault(second, copy(error))
                 self._open_slots.forget(second)
 
@@ -206,7 +210,7 @@ class Storage:
             return [second for second in seconds if self.catalog[second].highest >= offset]
 
     def any_ends_within(self, after_ms: int, upto_ms: int) -> bool:
-        """Whether a slot with a file ends at ``after_ms < end <= upto_ms``."""
+        """True if a slot with a file ends at ``after_ms < end <= upto_ms``."""
         at = bisect.bisect_right(self._seconds, after_ms // TICK_MS - 1)
         return at < len(self._seconds) and (self._seconds[at] + 1) * TICK_MS <= upto_ms
 
@@ -231,10 +235,10 @@ class Storage:
             info = self.catalog.get(second)
         if info is None or info.cancels == 0:
             return set()
-        found: set[int] = set()
+        targets: set[int] = set()
         for block in self.read_blocks(second, info):
-            found.update(cancelled_in(block))
-        return found
+            targets.update(cancelled_in(block))
+        return targets
 
     def find(self, due: int, offset: int) -> pa.RecordBatch | None:
         """One row by its key (ROW schema, one row), or None if it is nowhere any more."""
@@ -246,11 +250,11 @@ class Storage:
         """The topics of rows of one slot by their ascending ``offsets``, shape (rows,); an empty
         one for a row that is nowhere any more. The slot's file is read once. Errors: ``Damaged``.
         """
-        found = np.full(len(offsets), "", object)
+        topics = np.full(len(offsets), "", object)
         for rows in self._rows_of(second, offsets, ["offset", "topic"]):
             at = np.searchsorted(offsets, times(rows, "offset"))
-            found[at] = rows.column("topic").to_numpy(zero_copy_only=False)
-        return found
+            topics[at] = rows.column("topic").to_numpy(zero_copy_only=False)
+        return topics
 
     def _rows_of(
         self, second: int, offsets: Int64s, columns: list[str]
@@ -331,9 +335,8 @@ class Storage:
         return SpillReport(rows, total - rows, len(changed), nbytes)
 
     def _roll_back(self, seconds: Iterable[int]) -> None:
-        """Remove new files of a spill that failed. Their rows may be delivered before the next
-        spill; then no commit would ever name the files. Only before the commit: after it they
-        count."""
+        """Remove new files of a spill that failed, before its commit. Their rows may be delivered
+        before the next spill, and no commit would ever name the files."""
         for second in seconds:
             with contextlib.suppress(OSError):
                 self.slot_files.remove(second)
@@ -354,8 +357,8 @@ class Storage:
         known: KnownCancels = lambda _: None,
         at_most: int = 1024,
     ) -> int:
-        """Delete slot files that every one of the committed ``marks`` covers whole, or move them to
-        the archive; how many."""
+        """Delete up to ``at_most`` slot files that every one of the committed ``marks`` covers
+        whole, or move them to the archive; returns how many. ``known`` may spare reading a file."""
         self.archive.trim(now_ms)
         with self._lock:
             last = bisect.bisect_right(self._seconds, marks.main.c // TICK_MS)
@@ -367,7 +370,7 @@ class Storage:
         if not covered:
             return 0
         cancelled = self.cancelled.plan(self._cancelled_in(covered, known), marks)
-        kept = self.archive.keep_slots({one: self.catalog[one] for one in covered}, now_ms)
+        kept = self.archive.keep_slots({second: self.catalog[second] for second in covered}, now_ms)
         try:
             self._state.commit(
                 StateUpdate(
@@ -396,8 +399,8 @@ class Storage:
     def _cancelled_in(
         self, seconds: Iterable[int], known: KnownCancels
     ) -> dict[int, Int64s | None]:
-        """By second, what the cancels in the slot files name; None: a file is damaged."""
-        found: dict[int, Int64s | None] = {}
+        """By second, the offsets that the cancels in its file name; None: the file is damaged."""
+        named: dict[int, Int64s | None] = {}
         for second in seconds:
             if not self.catalog[second].cancels:
                 continue
@@ -408,8 +411,8 @@ class Storage:
                     targets = np.sort(np.fromiter(read, np.int64, len(read)))
                 except Damaged:
                     targets = None
-            found[second] = targets
-        return found
+            named[second] = targets
+        return named
 
     def replace(
         self,
@@ -425,7 +428,7 @@ class Storage:
 
         Errors: ``OSError``: nothing has changed. ``SyncFailed``.
         """
-        reached = any(one.furthest_ms >= second * TICK_MS for one in marks.every)
+        reached = any(mark.furthest_ms >= second * TICK_MS for mark in marks.every)
         lost = {second: None} if reached else {}
         cancelled = self.cancelled.plan(lost, marks)
         update = replace(

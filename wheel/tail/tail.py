@@ -4,7 +4,9 @@ Theory: rows come in entries of any size, from one row up. A batch of one row co
 bookkeeping, so entries are coalesced into *pieces*, level by level (a piece of level n+1 is made of
 ``_FAN`` pieces of level n, up to about 4 MiB). Every row is copied a few times at most, and the
 number of pieces stays small however small the entries are. A standby reads no rows, so its pieces
-are left small: a hundred thousand bytes, of which a full tail has about a thousand.
+number of pieces stays small however small the entries are. *Example:* of 1024 entries of one row,
+each 32 become a piece of 32 rows, and these one of 1024: each row was copied twice. A standby reads
+no rows, so its pieces are left small: 128 KiB, of which a full tail has about a thousand.
 
 Rules
 - A piece is immutable, whether its rows were read or not. ``pieces`` is a tuple that is replaced,
@@ -30,8 +32,8 @@ from ..schema import PAYLOAD, ROW, Int64s, bounds, times
 _FAN = 32
 _PIECE_BYTES = 4 << 20
 _UNREAD_PIECE_BYTES = 128 << 10
-"""Of a tail that nobody reads before its rows are spilled. Larger pieces would only be copied once
-more: for batches of 2000 rows, that is two thirds of what a standby does to keep its tail."""
+"""The size of pieces in a tail that nobody reads before it is spilled. Larger ones would be copied
+once more: for batches of 2000 rows, two thirds of what a standby does to keep its tail."""
 _FAR_MS = 1 << 62
 _SPAN_MS = 2_000
 """Pieces are not merged across more time than this, so that a spill can leave the newest rows."""
@@ -67,8 +69,7 @@ class Piece:
         level: int = 0,
         plain: Sequence[PlainRow] = (),
     ) -> None:
-        """``rows``: PAYLOAD schema; None: they are what ``payload`` holds, and ``plain``, if it has
-        any."""
+        """``rows``: PAYLOAD schema; None: ``payload`` has them, and ``plain``, unless empty."""
         self.base_offset = base_offset
         self.count = len(due)
         self.next_offset = base_offset + self.count
@@ -86,7 +87,7 @@ class Piece:
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """PAYLOAD schema."""
+        """The rows, PAYLOAD schema; they are read out of the payload at the first call."""
         if self._rows is None:
             self._rows = read_together([self._payload])
         return self._rows
@@ -100,7 +101,7 @@ class Piece:
 
     @property
     def cancels(self) -> int:
-        """How many of the rows are cancel rows."""
+        """The number of cancel rows among the rows."""
         if self._payload:
             return 0
         return self.count - int(self.rows.column("cancels").null_count)
@@ -123,7 +124,7 @@ class Piece:
         )
 
     def due_after(self, after_ms: int) -> int | None:
-        """The lowest due time behind ``after_ms``, or None."""
+        """The lowest due time above ``after_ms``, or None."""
         if self.latest <= after_ms:
             return None
         if self.earliest > after_ms:
@@ -183,9 +184,8 @@ def _schema_message() -> bytes:
 
 
 def read_together(payloads: Sequence[Bytes]) -> pa.RecordBatch:
-    """The rows of at least one payload of our own, PAYLOAD schema; of several: copied into one
-    batch."""
-    if len(payloads) == 1:  # of one waiting caller: a third of what a stream of one costs
+    """The rows of our own payloads, at least one, PAYLOAD schema; copied if there are several."""
+    if len(payloads) == 1:  # one caller waits: this takes a third of the time of a stream of one
         return pa.ipc.read_record_batch(pa.py_buffer(payloads[0]), PAYLOAD)
     stream = pa.py_buffer(b"".join([_schema_message(), *payloads]))
     [rows] = pa.ipc.open_stream(stream).read_all().combine_chunks().to_batches()
@@ -193,7 +193,6 @@ def read_together(payloads: Sequence[Bytes]) -> pa.RecordBatch:
 
 
 def _merge(pieces: Sequence[Piece]) -> Piece:
-    """One piece of the next level."""
     parts: list[pa.RecordBatch] = []
     for (plain, unread), run in groupby(pieces, _kind):
         if plain:
@@ -218,7 +217,7 @@ def _joined(pieces: Sequence[Piece]) -> bytes:
 
 
 class Tail:
-    """The pieces, and how many bytes their buffers take."""
+    """The tail's pieces, and the bytes of their buffers."""
 
     def __init__(self) -> None:
         self.pieces: tuple[Piece, ...] = ()
@@ -229,7 +228,7 @@ class Tail:
         cls, pieces: tuple[Piece, ...], new: list[Piece], *, read: bool = True
     ) -> list[Piece]:
         """``pieces`` and ``new`` (offset order), coalesced. The heavy part; needs no lock.
-        ``read``: whether rows are read from the tail, by whoever delivers them."""
+        ``read``: rows are read from the tail, because this node delivers them."""
         piece_bytes = _PIECE_BYTES if read else _UNREAD_PIECE_BYTES
         grown = list(pieces)
         for piece in new:
@@ -244,7 +243,7 @@ class Tail:
             if pieces[-1].nbytes * _FAN < piece_bytes and (
                 len(pieces) < _FAN or pieces[-_FAN].level != level
             ):
-                return  # mostly: too few, and none that makes many
+                return  # mostly: the newest piece is small, and too few are of its level
             size = 0
             start = len(pieces)
             # The run of newest pieces of one level that can become one piece of the next.
