@@ -1,13 +1,13 @@
 """Questions to a process beside this one.
 
-Theory: to look through files is processor time. In a process of low priority it gives way whenever
-a node or an event loop has something to do, so that neither feels it. And a file that cannot be
-mapped any more ends that process, and not the one that asks.
+Theory: looking through files takes the processor. In a process of low priority it gives way
+whenever a node or an event loop has work, so that neither is late. And a read error in a mapped
+file ends that process, and not the one that asks.
 
 Rules
 - One question at a time; those behind it wait in order.
-- A process that ended fails the question it had; the next one starts another. So does one that
-  could not be started: whoever has other work than questions goes on with that.
+- When the process ends, or cannot be started, the question that it had fails, and the next question
+  starts another: a program that has other work than questions goes on with that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class AskedAside(Generic[S]):
-    """Asks what ``make(*given)`` returns there, which is kept. Thread-safe.
+    """Asks an object that ``make(*given)`` returns in the process, where it is kept. Thread-safe.
 
     An answer is a future; its errors are those of ``make`` and of the question, and ``NotRunning``
     when the process ended meanwhile, or cannot be started."""
@@ -50,8 +50,8 @@ class AskedAside(Generic[S]):
     def ask(
         self, question: Callable[Concatenate[S, P], T], *args: P.args, **named: P.kwargs
     ) -> Future[T]:
-        """``question``: a method of what is asked, or a function of a module. Errors:
-        ``NotRunning`` after ``close``."""
+        """Call ``question``, a method of the object or a function of a module, on the object.
+        Errors: ``NotRunning`` after ``close``."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -60,7 +60,7 @@ class AskedAside(Generic[S]):
         return future
 
     def close(self) -> None:
-        """End the process. Questions fail, or are cancelled."""
+        """End the process. Its question fails, those that wait are cancelled."""
         with self._lock:
             self._closed = True
         while not self._questions.empty():
@@ -72,7 +72,7 @@ class AskedAside(Generic[S]):
     def _run(self) -> None:
         while (question := self._questions.get()) is not None:
             self._settle(*question)
-            del question  # what it answered may be large
+            del question  # its future has the answer, which may be large
 
     def _settle(self, future: Future[Any], call: _Call) -> None:
         if not future.set_running_or_notify_cancel():

@@ -1,8 +1,9 @@
 """The program of a process beside another one, which ``aside/process.py`` starts.
 
-It is run by its path: on which path this package is found the parent may know alone, and sends it.
+It is run by its file's path, as maybe only the parent knows where this package is found; it sends
+its ``sys.path``.
 
-Standard input is the line to the parent. Its end is a SIGTERM: however the parent ends, nothing
+Standard input is the line to the parent. Its end is a SIGTERM: however the parent ends, no process
 stays behind that holds a port or a lock, also while a function runs that never looks at the line.
 """
 
@@ -45,7 +46,7 @@ def begin() -> None:
 
 def _end_with(line: int) -> None:
     poll = select.poll()
-    poll.register(line, 0)  # a hang-up comes unasked
+    poll.register(line, 0)  # poll reports a hang-up in any case
     poll.poll()
     os.kill(os.getpid(), signal.SIGTERM)
 

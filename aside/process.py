@@ -1,15 +1,15 @@
 """A process beside this one, started when it is needed, and again when it has ended.
 
 Theory: it is a new program and no fork, in which locks of other threads would stay locked. A socket
-is its standard input, and all that it is told comes that way: others can see the arguments and the
+is its standard input, and its settings come that way: others can see the arguments and the
 environment of a process, and settings have passwords in them.
 
 Rules
 - It ends with this process, also where this one is killed: the socket's end is a SIGTERM to it.
-- One that ended is started again by the next call, after a pause that doubles until it sends
-  something. What it was asked meanwhile fails, and is not asked again here.
-- It has a low priority unless it is told otherwise, so that who started it does not feel it. Of the
-  lowest one it would not, on a busy machine, come to its end.
+- A process that ended is started again by the next call, after a pause that doubles until it sends
+  a message. A call that it did not answer fails, and is not repeated here.
+- It has a low priority by default, so that its parent is not late because of it; not the lowest
+  one, with which it would never finish on a busy machine.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ..wheel.backoff import Backoff
 from ..wheel.errors import NotRunning
 
 NICE = 10
-"""How much lower the priority is: beside one busy process it gets a tenth of a core."""
+"""The default niceness: beside one busy process it gets a tenth of a core."""
 END_S = 2.0
 _BEGIN = Path(__file__).with_name("begin.py")
 preparing = False
-"""Whether this is such a process, and the program of its parent is being imported."""
+"""True while such a process imports the program of its parent."""
 
 
 class AsideEnded(NotRunning):
@@ -55,9 +55,10 @@ class _Logged:
 class Aside:
     """A process that calls ``function(line, *given)``, which sends and receives by its line.
 
-    One thread at a time sends and receives here; any may call ``close`` and ``kill``. ``name``: in
-    errors. ``again_s``: the first and the longest pause. ``program``: import this process's own
-    program there, too, as the function or a message may be of it; else it does without pandas.
+    One thread at a time sends and receives here; any may call ``close`` and ``kill``. ``name``
+    stands in errors. ``again_s``: the first and the longest pause before it is started again.
+    ``program``: it also imports the program of this process, of which the function or a message may
+    be; without that it does without pandas.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Aside:
         return None if process is None else process.pid
 
     def begin(self) -> bool:
-        """Start it unless it runs; returns whether it was started. Errors: ``NotRunning``."""
+        """Start the process unless it runs. Returns True if it did. Errors: ``NotRunning``."""
         process, before = self._process, self._line
         if process is not None and before is not None:
             if process.poll() is None:
@@ -105,14 +106,15 @@ class Aside:
         program = None
         if self._program:
             program = get_preparation_data(self._name)
-            program["authkey"] = bytes(program["authkey"])  # goes to no file, and so may be pickled
+            program["authkey"] = bytes(program["authkey"])  # it may be pickled, as no file gets it
         with suppress(OSError):  # it has ended, which the next call finds
             line.send((sys.path, self._nice, program))
             line.send(self._job)
         return True
 
     def send(self, message: object) -> None:
-        """Errors: ``NotRunning``, of which ``AsideEnded``; those of a message that is no value."""
+        """Send a message, and start the process before that, if need be. Errors: ``NotRunning``, of
+        which ``AsideEnded``; pickle's."""
         self.begin()
         line = self._line
         assert line is not None
@@ -122,8 +124,8 @@ class Aside:
             raise self._ended(line) from None
 
     def receive(self, wait_s: float | None = None) -> Any:
-        """What it sends next; None: nothing came within ``wait_s``. What it logs is logged here.
-        Errors: ``NotRunning``, of which ``AsideEnded``."""
+        """The next message of the process; None: none came within ``wait_s``. Log records of the
+        process are logged here. Errors: ``NotRunning``, of which ``AsideEnded``."""
         if self._line is None:
             self.begin()
         line = self._line
@@ -141,8 +143,8 @@ class Aside:
             logging.getLogger(message.logger).log(message.level, "%s", message.text)
 
     def messages(self) -> Iterator[Any]:
-        """All that it sends until ``close``, and a ``NotRunning`` each time that it does not run;
-        then it is started again."""
+        """Yields the messages of the process until ``close``, and a ``NotRunning`` each time that
+        it ended or cannot be started, before it is started again."""
         while not self._closed.is_set():
             try:
                 yield self.receive()
@@ -157,13 +159,13 @@ class Aside:
             _wait(process, END_S)
 
     def close(self, within_s: float = END_S) -> None:
-        """End it for good: by SIGTERM, and by force if it has not ended ``within_s``."""
+        """End the process for good: by SIGTERM, and by force if it has not ended ``within_s``."""
         self._closed.set()
         with self._lock:
             process, line = self._process, self._line
             if process is None or line is None:
                 return
-            # Another thread may wait for it, which a closed descriptor would not tell.
+            # Another thread may be reading: closing the descriptor would not wake it.
             with suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as end:
                 end.shutdown(socket.SHUT_RDWR)
         _wait(process, within_s)
@@ -190,10 +192,11 @@ class Aside:
             return Connection(near.detach())
 
     def _ended(self, line: Connection) -> AsideEnded:
-        """Of the process at the other end of ``line``, which runs no more, or hears nobody."""
+        """The error for the process at the other end of ``line``, which has ended, or is ended here
+        as it does not read any more."""
         with self._lock:
             process = self._process
-            if process is None or line is not self._line:  # another call has come to it
+            if process is None or line is not self._line:  # another thread was here first
                 return AsideEnded(f"{self._name} has ended")
             self._process = self._line = None
             line.close()
@@ -209,7 +212,7 @@ class Aside:
 
 
 def log_to(line: Connection, name: str) -> None:
-    """In the process: have the parent log what the logger of that name logs here."""
+    """Let the parent log the records of the logger ``name``. Call it in the process."""
     logger = logging.getLogger(name)
     logger.addHandler(_ToParent(line))
     logger.setLevel(logging.INFO)
@@ -226,7 +229,7 @@ class _ToParent(logging.Handler):
 
 
 def _wait(process: subprocess.Popen[bytes], within_s: float) -> int:
-    """Until it has ended, by force if it takes longer."""
+    """Wait for a process's end; by force after ``within_s``. Returns its exit code."""
     try:
         return process.wait(within_s)
     except subprocess.TimeoutExpired:

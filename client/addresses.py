@@ -1,4 +1,4 @@
-"""Which address to try next, when a group of peers has several and one of them is the master.
+"""Chooses the address to try next, when a group of peers has several and one is the master's.
 
 Theory: a standby usually knows the master, and its error (``NotMaster``) has the address. So after
 a failure this hint is followed first, and the given addresses are tried in turn when there is none.
@@ -27,10 +27,10 @@ from ..wheel.errors import InvalidConfiguration, NodeUnreachable, NotMaster, Slo
 from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
 SCHEMES = ("http://", "https://")
-"""What the address of a gateway begins with."""
+"""The address of a gateway begins with one of these."""
 DOUBT_S = 1.0
 HINTS_MAX = 8
-"""Most hints that are followed in one round."""
+"""The most hints that are followed in one round."""
 ATTEMPT_S = (1.0, 5.0)
 """Time, s, for the first answer of one of several addresses: in the first round, and at most."""
 PAUSE_MAX_S = (0.25, 1.0)
@@ -54,19 +54,19 @@ def check_addresses(addresses: Sequence[str]) -> None:
 
 
 def is_http(addresses: Sequence[str]) -> bool:
-    """Whether these are addresses of gateways. Errors: ``InvalidConfiguration`` for one that no
-    gateway can have, and when only some of them are."""
-    found = [address for address in addresses if address.startswith(SCHEMES)]
-    if found:
+    """Returns True for addresses of gateways. Errors: ``InvalidConfiguration`` for one that no
+    gateway can have, and for a mixture."""
+    gateways = [address for address in addresses if address.startswith(SCHEMES)]
+    if gateways:
         remedy = "Give scheme, host and port alone, and gateways or nodes, not both"
         _check_each(addresses, place_of, "a gateway", "http://host:port", remedy)
-    return bool(found)
+    return bool(gateways)
 
 
 def _check_each(
     addresses: Sequence[str],
     read: Callable[[str], object],
-    whose: str,
+    owner: str,
     limit: str,
     remedy: str,
 ) -> None:
@@ -75,7 +75,7 @@ def _check_each(
             read(address)
         except ValueError:
             raise InvalidConfiguration(
-                f"not the address of {whose}",
+                f"not the address of {owner}",
                 got=repr(address)[:_ADDRESS_CHARS],
                 limit=limit,
                 remedy=remedy,
@@ -83,8 +83,8 @@ def _check_each(
 
 
 def place_of(address: str) -> tuple[bool, str, int]:
-    """Whether it is TLS, host and port. Errors: ``ValueError``."""
-    scheme = next((one for one in SCHEMES if address.startswith(one)), None)
+    """True for TLS, host and port of a gateway's address. Errors: ``ValueError``."""
+    scheme = next((prefix for prefix in SCHEMES if address.startswith(prefix)), None)
     if scheme is None:
         raise ValueError("no scheme")
     host, port = split_address(address.removeprefix(scheme).removesuffix("/"))
@@ -115,25 +115,25 @@ class Addresses:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one address, given or by a hint."""
+        """True when there is more than one address, given or by a hint."""
         return self._several
 
     @property
     def others(self) -> list[str]:
         """All given addresses but the current one, beginning behind it."""
         with self._lock:
-            return [one for one in self._in_turn() if one != self._current]
+            return [address for address in self._in_turn() if address != self._current]
 
     @property
     def hopeless(self) -> bool:
-        """Whether every address has failed with an error that another try will not change."""
+        """True when every address has failed with an error that another try will not change."""
         with self._lock:
-            reasons = [self._reasons.get(one) for one in self.given]
+            reasons = [self._reasons.get(address) for address in self.given]
         return all(reason is not None and not reason.retryable for reason in reasons)
 
     @property
     def attempt_s(self) -> float:
-        """How long to wait for a first answer, in seconds."""
+        """The time to wait for a first answer, s."""
         low, high = ATTEMPT_S
         return min(high, low * 2.0 ** min(self._rounds, 10)) if self._several else high
 
@@ -142,7 +142,7 @@ class Addresses:
         return PAUSE_MAX_S[0 if self._several else 1]
 
     def served(self) -> None:
-        """The current address did what was asked: it is the master."""
+        """Note that the current address is the master's: it did what it was asked for."""
         with self._lock:
             self._tried.clear()
             self._reasons.clear()
@@ -151,8 +151,9 @@ class Addresses:
             self._hints = self._rounds = 0
 
     def failed(self, address: str, error: SlotwheelError, *, doubt: bool = True) -> bool:
-        """``address`` failed: go on to the next one. False: pause before that. ``doubt``: it did
-        not answer; False when an open connection broke."""
+        """Go on to the next address, as ``address`` failed. Returns False when the caller has to
+        pause first: the round is over. ``doubt``: it did not answer; False: an open connection
+        broke."""
         with self._lock:
             self._reasons[address] = error
             if address != self._current:  # another thread has gone on already
@@ -173,8 +174,10 @@ class Addresses:
             reasons = dict(self._reasons)
         if not self._several or not reasons:
             return error
-        names = [*self.given, *(one for one in reasons if one not in self.given)]
-        failures = [f"{one}: {_short(reasons[one])}" for one in names if one in reasons]
+        names = [*self.given, *(address for address in reasons if address not in self.given)]
+        failures = [
+            f"{address}: {_short(reasons[address])}" for address in names if address in reasons
+        ]
         return NodeUnreachable(
             "none of the peers could do it",
             got="; ".join(failures),
@@ -183,7 +186,7 @@ class Addresses:
 
     def _go_on(self, hint: str) -> bool:
         now = self._clock()
-        self._doubted = {one: until for one, until in self._doubted.items() if until > now}
+        self._doubted = {doubted: until for doubted, until in self._doubted.items() if until > now}
         new = hint and hint not in self._tried and hint not in self._doubted
         if new and self._hints < HINTS_MAX:
             self._hints += 1
@@ -191,12 +194,12 @@ class Addresses:
             self._current = hint
             return True
         turn = self._in_turn()
-        for one in turn:
-            if one not in self._tried and one not in self._doubted:
-                self._current = one
+        for address in turn:
+            if address not in self._tried and address not in self._doubted:
+                self._current = address
                 return True
         # The round is over; the next one begins with the latest hint, if there is one.
-        good = [one for one in (self._hint, *turn) if one and one not in self._doubted]
+        good = [address for address in (self._hint, *turn) if address not in ("", *self._doubted)]
         self._current = (good or turn)[0]
         self._tried.clear()
         self._hints = 0
@@ -204,7 +207,6 @@ class Addresses:
         return False
 
     def _in_turn(self) -> list[str]:
-        """The given addresses, beginning behind the current one."""
         given = self.given
         start = given.index(self._current) + 1 if self._current in given else 0
         return [*given[start:], *given[:start]]

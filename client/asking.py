@@ -1,11 +1,10 @@
-"""Requests to a group: cancel, reschedule, status, and to which peer they are sent.
+"""Sends requests to a group - cancel, reschedule, status - and finds the peer that can answer.
 
-Theory: a request may be repeated only if the node certainly did not get it, or if that does no
-harm. So where there are several addresses, a hello is sent first: a node that does not answer it
-has got nothing, and a standby answers that it is one. A request that is lost after that is repeated
-only if that does no harm. A standby's ``NotMaster`` means that nothing was done, at any time. A
-master that is cut off or stopped cannot report that it was replaced, so when it is silent another
-peer is asked about it.
+Theory: a request may be repeated only if the node certainly did not get it, or if a repeat does no
+harm: a repeated reschedule would move a message twice. So where there are several addresses, a
+hello is sent first: a node that does not answer it has got no request, and a standby answers that
+it is one. A standby's ``NotMaster`` always means that it did nothing. A master that is cut off or
+stopped cannot report that it was replaced, so when it is silent another peer is asked about it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from .transport import ClientTransport
 
 _PAUSE_S = 0.05
 ANSWER_S = 15.0
-"""How long, s, a node may take for an answer before it is asked again, or another one is."""
+"""A node that has not answered for so long, s, is asked again, or another one is."""
 _SUSPECT_S = 1.0
-"""After so long without an answer, s, another peer is asked for a new master; again each ..."""
+"""Another peer is asked for a new master after so long without an answer, s."""
 _ASK_EVERY_S = 0.5
+"""It is asked again after so long, s."""
 _ASK_TIMEOUT_S = 0.4
 
 EpochOfMaster = Callable[[str, float], int]
@@ -51,7 +51,7 @@ class Asker:
         wait_s: float | None = None,
     ) -> dict[str, Any]:
         """Send a request and return the answer. ``again``: it may be repeated. ``of_master`` False:
-        any peer can answer. ``wait_s``: instead of the client's ``timeout_s``.
+        any peer can answer. ``wait_s`` takes the place of the client's ``timeout_s``.
 
         Errors: those that a node answers; ``NodeUnreachable``.
         """
@@ -103,7 +103,7 @@ class Asker:
 
 
 class Suspicion:
-    """Finds out whether a master that does not answer was replaced. For one thread."""
+    """Finds out from other peers if a silent master was replaced. One thread calls it."""
 
     def __init__(self, addresses: Addresses, epoch_of_master: EpochOfMaster) -> None:
         self._addresses = addresses
@@ -112,8 +112,8 @@ class Suspicion:
         self._asked = 0
 
     def proves_true(self, epoch: int, quiet_s: float) -> bool:
-        """Whether another peer knows a newer master than that of ``epoch``, which has been silent
-        for ``quiet_s``."""
+        """Returns True when another peer knows a newer master than that of ``epoch``, which has
+        been silent for ``quiet_s``."""
         others = self._addresses.others
         if not others or quiet_s < _SUSPECT_S or time.monotonic() < self._ask_at:
             return False
@@ -124,7 +124,7 @@ class Suspicion:
 
 
 def _may_go_on(error: SlotwheelError, *, reached: bool, again: bool) -> bool:
-    """Whether the request may be sent again after this error, to another node or later."""
+    """True when the request may be sent again, to any node. ``reached``: the node may have it."""
     if isinstance(error, NotMaster) or not reached:
         return True
     return again and isinstance(error, NodeUnreachable | NotRunning)

@@ -4,8 +4,8 @@
         message_id = await client.send("orders", b"remind", delay="30s")
 
 Messages go over the loop's own connection (``asynclink.py``): tasks that send at the same time
-share a request, and nobody waits for a timer. All else - tables, cancelling, moving, asking - is
-rarer, and done by a ``Client`` in threads.
+share a request, and nobody waits for a timer. The other methods - tables, cancelling, moving,
+asking - are called less often, and done by a ``Client`` in threads.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ from .receipts import Receipts
 P = ParamSpec("P")
 R = TypeVar("R")
 _THREADS_MAX = 16
-"""Of a client, for what is done by a ``Client``; they are started when they are needed."""
+"""The most threads for methods of ``Client``; they are started when they are needed."""
 
 
 class AsyncClient:
-    """As ``Client``, for one event loop. Addresses of gateways are not taken: over HTTP, asyncio
-    has clients of its own. Leaving the ``async with`` block waits for what was sent, and closes.
-
-    Errors: as of ``Client``.
-    """
+    """A ``Client`` for one event loop; the methods have its arguments and errors. Addresses of
+    gateways are not taken: over HTTP, asyncio has clients of its own. Leaving the ``async with``
+    block waits until messages are stored or have failed, and closes."""
 
     def __init__(
         self,
@@ -110,12 +108,11 @@ class AsyncClient:
         return await self.send(topic, value, **more)
 
     async def send_many(self, messages: Iterable[Message]) -> Receipts:
-        """Send many messages, and wait until each is stored or has failed: the receipts say
-        which."""
+        """Send many messages and wait until each is stored or failed, as its receipt says."""
         return await self._run(_answered, self._client.send_many, list(messages))
 
     async def send_table(self, table: pa.Table | pa.RecordBatch) -> Receipts:
-        """As ``Client.send_table``; waits as ``send_many`` does."""
+        """Send a table (``Client.send_table``), and wait as ``send_many`` does."""
         return await self._run(_answered, self._client.send_table, table)
 
     async def cancel(self, ids: str | Sequence[str]) -> list[str]:
@@ -142,15 +139,14 @@ class AsyncClient:
         return await self._run(self._client.forget, group)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all messages sent so far are stored or have failed. Errors:
-        ``TimeoutError``."""
+        """Wait until all messages sent are stored or have failed. Errors: ``TimeoutError``."""
         if self._open:
             _, left = await asyncio.wait(set(self._open), timeout=timeout_s)
             if left:
                 raise TimeoutError(f"not everything was answered within {timeout_s} s")
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Wait for what was sent, for at most ``timeout_s``, and end. May be called again."""
+        """Wait at most ``timeout_s`` until messages are stored or failed, and end. Repeatable."""
         if self._closed:
             return
         self._closed = True
@@ -189,7 +185,7 @@ class AsyncClient:
             raise NotRunning("the client is closed", remedy="Make a new AsyncClient")
 
 
-def _answered(send: Callable[[Any], Receipts], what: Any) -> Receipts:
-    receipts = send(what)
+def _answered(send: Callable[[Any], Receipts], content: Any) -> Receipts:
+    receipts = send(content)
     receipts.outcomes()
     return receipts

@@ -1,9 +1,9 @@
 """Messages of one event loop on their way to a node: joined, written, repeated until answered.
 
-Theory: whoever awaits a message costs no thread. What is to be stored in one turn of the loop
-becomes one request of plain rows (``wheel/plain.py``); what comes while ``IN_FLIGHT_MAX`` requests
-are unanswered waits for them and leaves together. So the load decides how large a request is, and
-nobody waits for a timer.
+Theory: a task that awaits a message costs no thread. Messages of one turn of the loop become one
+request of plain rows (``wheel/plain.py``); messages that come while ``IN_FLIGHT_MAX`` requests are
+unanswered wait for them and leave together. So the load decides how large a request is, and nobody
+waits for a timer.
 
     store --> waiting --> request: sequence, the same bytes each time --> answer --> futures
                              ^---- the connection broke: to the master, again ----+
@@ -14,8 +14,8 @@ Rules
 - A request is tried until the first message in it has waited for its time; messages are joined
   only if they came within a part of that time.
 - A message that the node refuses fails; the others of its request are sent again, in another one.
-- Only the loop's thread is used, but for what blocks: looking up a host's name, and the question to
-  other peers whether a silent master was replaced.
+- The loop's thread does everything but calls that block: looking up a host's name, and asking other
+  peers if a silent master was replaced.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ IN_FLIGHT_MAX = 2
 """Requests on their way; one more would be smaller, and cost another sync."""
 ROWS_MAX = 5_000
 BYTES_MAX = 60 << 10
-"""Of the records of a request, unless a single message is larger."""
+"""The most bytes of a request's records, unless a single message is larger."""
 _JOIN_WITHIN = 0.1
 """Messages are joined if they came within this part of the time for which they are tried."""
 _PAUSE_S = 0.02
@@ -87,7 +87,7 @@ _LOOK_S = 0.1
 
 
 class MessageAnswer(Protocol):
-    """Takes what became of a message: a future, or what looks like one."""
+    """Takes the id or the error of a message: a future, or an object like one."""
 
     def done(self) -> bool: ...
     def set_result(self, message_id: str, /) -> None: ...
@@ -121,9 +121,10 @@ class _Request:
 
 
 class AsyncLink:
-    """Belongs to the loop that runs when it is made. ``timeout_s``: how long a message is tried.
-    ``pool``: for what blocks. ``observer``: as of ``Client``; a request is a shipment.
-    ``batches``, ``messages``: how many were sent."""
+    """A link that belongs to the loop that runs when it is made. A message is tried for
+    ``timeout_s``. ``pool`` runs calls that block. ``observer``: as of ``Client``; a request is a
+    shipment. ``batches``, ``messages``: the numbers of requests and messages sent, repeats among
+    them."""
 
     def __init__(
         self,
@@ -172,9 +173,9 @@ class AsyncLink:
         await asyncio.gather(*self.end(), return_exceptions=True)
 
     def end(self) -> Sequence[asyncio.Task[None]]:
-        """As ``close``, without waiting for the tasks that it cancels."""
+        """End at once. Returns the tasks that it cancels, for which ``close`` waits."""
         self._closed = True
-        tasks = [one for one in (self._connecting, self._watching) if one is not None]
+        tasks = [task for task in (self._connecting, self._watching) if task is not None]
         for task in tasks:
             task.cancel()
         if self._connection is not None:
@@ -186,7 +187,7 @@ class AsyncLink:
     # Sending
 
     def _go_on(self) -> None:
-        """Send what waits, behind all that the loop has to do just now."""
+        """Send waiting messages after the other callbacks of this turn, which may add some."""
         if not self._scheduled and (self._waiting or self._again):
             self._scheduled = True
             self._loop.call_soon(self._send)
@@ -213,9 +214,11 @@ class AsyncLink:
 
     @property
     def _has_next(self) -> bool:
-        """Whether a new request may be sent. A node remembers so many sequences of a producer: one
-        that is tried again for long must not fall out of them."""
-        oldest = min([*self._sent, *(one.sequence for one in self._again)], default=self._sequence)
+        """True when a new request may be sent. A node remembers the last ``REMEMBERED`` sequences
+        of a producer: a request that is tried again for long must not fall out of them, or it would
+        be refused though it is stored."""
+        again = (request.sequence for request in self._again)
+        oldest = min([*self._sent, *again], default=self._sequence)
         return bool(self._waiting) and self._sequence - oldest < REMEMBERED
 
     def _joined(self) -> _Request:
@@ -224,9 +227,9 @@ class AsyncLink:
         messages, nbytes = [first], len(first.record)
         latest = first.deadline + _JOIN_WITHIN * self._timeout_s
         while waiting and len(messages) < ROWS_MAX:
-            one = waiting[0]
-            nbytes += len(one.record)
-            if nbytes > BYTES_MAX or one.deadline > latest:
+            message = waiting[0]
+            nbytes += len(message.record)
+            if nbytes > BYTES_MAX or message.deadline > latest:
                 break
             messages.append(waiting.popleft())
         return self._request(messages)
@@ -234,7 +237,7 @@ class AsyncLink:
     def _request(self, messages: list[_Message]) -> _Request:
         sequence = self._sequence
         self._sequence += 1
-        return _Request(sequence, b"".join([one.record for one in messages]), messages)
+        return _Request(sequence, b"".join([message.record for message in messages]), messages)
 
     # Answers
 
@@ -257,11 +260,11 @@ class AsyncLink:
             self._fail([request], SlotwheelError("a receipt for another request"))
             return
         self._observe(request, stored=stored, group=group)
-        due = due_times([one.flat.due for one in request.messages], stored.created_ms)
-        found = zip(request.messages, due, stored.checks.tolist(), strict=True)
-        for offset, (one, due_ms, check) in enumerate(found, stored.base_offset):
-            answer = one.answer
-            if not answer.done():  # whoever asked may be gone
+        due = due_times([message.flat.due for message in request.messages], stored.created_ms)
+        rows = zip(request.messages, due, stored.checks.tolist(), strict=True)
+        for offset, (message, due_ms, check) in enumerate(rows, stored.base_offset):
+            answer = message.answer
+            if not answer.done():  # its task may have been cancelled
                 answer.set_result(f"{group}.{due_ms}.{offset}.{check:08x}")
 
     def _refused(self, request: _Request, error: SlotwheelError) -> None:
@@ -278,7 +281,7 @@ class AsyncLink:
         in_doubt = request.tries.in_doubt
         bad = {} if in_doubt else _bad_messages(messages, error)
         if isinstance(error, InvalidBatch) and len(messages) > 1 and not in_doubt:
-            middle = len(messages) // 2  # the fault of a whole shows when its parts are sent
+            middle = len(messages) // 2  # sending ever smaller parts shows the bad message
             halves = messages[:middle], messages[middle:]
             self._again.extend(self._request(half) for half in halves)
             return
@@ -287,11 +290,11 @@ class AsyncLink:
             return
         for row, reason in bad.items():
             messages[row].fail(reason)
-        left = [one for row, one in enumerate(messages) if row not in bad]
+        left = [message for row, message in enumerate(messages) if row not in bad]
         self._waiting.extendleft(reversed(left))
 
     def _send_again(self, requests: Iterable[_Request]) -> None:
-        self._again = deque(sorted([*self._again, *requests], key=lambda one: one.sequence))
+        self._again = deque(sorted([*self._again, *requests], key=lambda request: request.sequence))
 
     def _pause(self, seconds: float) -> None:
         self._pausing = True
@@ -305,7 +308,7 @@ class AsyncLink:
     # The connection
 
     def lost(self, error: SlotwheelError) -> None:
-        """The connection is of no use any more: what is unanswered goes over the next one."""
+        """Leave a connection that failed: unanswered requests go over the next one."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -318,7 +321,7 @@ class AsyncLink:
         self._go_on()
 
     async def _connect(self) -> None:
-        """Connect to the master, while there is something to send."""
+        """Connect to the master, trying again while messages wait."""
         try:
             while not self._closed and (self._waiting or self._again):
                 address = self._addresses.current
@@ -341,7 +344,7 @@ class AsyncLink:
             self._go_on()
 
     async def _watch(self) -> None:
-        """Give up what is past its time, and a connection that answers nothing."""
+        """Give up messages past their time, and a connection that does not answer."""
         try:
             while self._waiting or self._again or self._sent:
                 await asyncio.sleep(_LOOK_S)
@@ -372,10 +375,10 @@ class AsyncLink:
         )
         while self._waiting and self._waiting[0].deadline <= now:
             self._waiting.popleft().fail(reason)
-        for request in [one for one in self._again if one.deadline <= now]:
+        for request in [late for late in self._again if late.deadline <= now]:
             self._again.remove(request)
             self._fail([request], reason)
-        for request in [one for one in self._sent.values() if one.deadline <= now]:
+        for request in [late for late in self._sent.values() if late.deadline <= now]:
             del self._sent[request.sequence]
             self._fail([request], reason)
 
@@ -386,15 +389,15 @@ class AsyncLink:
         self._sent.clear()
         self._waiting.clear()
         self._fail(requests, error)
-        for one in messages:
-            one.fail(error)
+        for message in messages:
+            message.fail(error)
 
     def _fail(self, requests: Iterable[_Request], error: SlotwheelError) -> None:
         for request in requests:
             reason = error.in_doubt() if request.tries.in_doubt else error
             self._observe(request, failure=reason)
-            for one in request.messages:
-                one.fail(reason)
+            for message in request.messages:
+                message.fail(reason)
 
     def _observe(
         self,
@@ -406,7 +409,8 @@ class AsyncLink:
     ) -> None:
         if self._observer is None:
             return
-        columns = tuple(map(list, zip(*(one.flat[:6] for one in request.messages), strict=True)))
+        rows = (message.flat[:6] for message in request.messages)
+        columns = tuple(map(list, zip(*rows, strict=True)))
         shipment = Shipment(due=columns[0], columns=columns, began_s=request.began_s)
         Batch(request.sequence, [shipment], tries=request.tries)
         shipment.observe(self._observer)
@@ -421,7 +425,7 @@ def _sent_s(request: _Request) -> float:
 
 
 def _bad_messages(messages: Sequence[_Message], error: SlotwheelError) -> dict[int, SlotwheelError]:
-    """Which of the messages are at fault, and what each is told; none: all of them, or none."""
+    """The errors of messages that are at fault, by number; empty if the error names none."""
     if not isinstance(error, InvalidMessage) or error.row is None:
         return {}
     row, error.row = error.row, None  # its number in a request that the caller does not know
@@ -430,13 +434,13 @@ def _bad_messages(messages: Sequence[_Message], error: SlotwheelError) -> dict[i
     if not isinstance(error, UnknownTopic):
         return {row: error}
     absent = {topic: UnknownTopic.of([topic]) for topic in error.topics}
-    topics = [one.flat.topic for one in messages]
+    topics = [message.flat.topic for message in messages]
     return {at: absent[topic] for at, topic in enumerate(topics) if topic in absent}
 
 
 class _Connection(asyncio.Protocol):
-    """One connection of a link. ``hello``: what the node has said of itself. ``heard_s``: when
-    something came last, of the loop's clock."""
+    """One connection of a link. ``hello``: the node's, once it came. ``heard_s``: the last time at
+    which bytes came, by the loop's clock."""
 
     def __init__(self, link: AsyncLink, address: str, hello: bytes) -> None:
         self.address = address
@@ -453,29 +457,29 @@ class _Connection(asyncio.Protocol):
     async def open(
         cls, link: AsyncLink, address: str, hello: bytes, timeout_s: float, pool: Pool | Executor
     ) -> _Connection:
-        """Connected to a master. Errors: ``SlotwheelError``."""
-        own = cls(link, address, hello)
+        """Connect to a master. Errors: ``SlotwheelError``."""
+        connection = cls(link, address, hello)
         try:
             async with asyncio.timeout(timeout_s):
-                await own._connect(pool, *split_address(address))
-                (await own._welcome).check_master()
+                await connection._connect(pool, *split_address(address))
+                (await connection._welcome).check_master()
         except OSError as error:  # ``TimeoutError``, too
-            own.end()
+            connection.end()
             raise unreachable(error, address) from None
         except ValueError as error:  # ``UnicodeError``, too
-            own.end()
+            connection.end()
             raise NodeUnreachable("not an address", got=repr(address), remedy=str(error)) from None
         except BaseException:
-            own.end()
+            connection.end()
             raise
-        return own
+        return connection
 
     async def _connect(self, pool: Pool | Executor, host: str, port: int) -> None:
-        """To the first address of the host that answers. Errors: ``OSError``, ``ValueError``."""
+        """Connect to the host's first address that answers. Errors: ``OSError``, ``ValueError``."""
         # ``create_connection`` would look a name up in the loop's executor, which may be full.
-        found = await in_pool(pool, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        infos = await in_pool(pool, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         failed: OSError | None = None
-        for address in dict.fromkeys(str(one[4][0]) for one in found):
+        for address in dict.fromkeys(str(info[4][0]) for info in infos):
             try:
                 await self._loop.create_connection(lambda: self, address, port)
             except OSError as error:

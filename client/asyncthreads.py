@@ -1,7 +1,7 @@
-"""Calls that block, awaited by an event loop.
+"""Lets an event loop await calls that block.
 
-They have threads of their own: a program may fill its loop's executor with work that lasts for
-hours, and whoever sent a message would wait for that.
+The calls have threads of their own: a program may fill its loop's executor with work that lasts for
+hours, and each message would wait for that.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ R = TypeVar("R")
 def in_pool(
     pool: Pool | Executor, call: Callable[P, R], *given: P.args, **named: P.kwargs
 ) -> asyncio.Future[R]:
-    """What the call returns or raises. A call that nobody awaits any more goes on to its end."""
+    """Call in a thread of ``pool``. The future gets the result or the error. A call that nobody
+    awaits any more goes on to its end."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[R] = loop.create_future()
 
-    def settle(take: Callable[[Any], None], what: object) -> None:
+    def settle(take: Callable[[Any], None], outcome: object) -> None:
         def do() -> None:
             if not future.done():
-                take(what)
+                take(outcome)
 
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(do)

@@ -1,9 +1,9 @@
 """A batch for the node, under one sequence: one shipment, or several that waited together.
 
-Theory: a caller's rows are in a shipment; a batch is what is sent. Its rows are those of its
-shipments, one after the other, so an answer is shared out by counting. Everything about sending
-(when it was sent, whether the node may have it) belongs to the batch, and is the same for each
-shipment in it.
+Theory: a caller's rows are in a shipment; a batch is sent. Its rows are those of its shipments, one
+after the other, so an answer is shared out by counting: with shipments of 3 and 2 rows and the base
+offset 100, the second shipment has the offsets 103 and 104. The state of sending (its time, its
+tries) belongs to the batch, and is the same for each shipment in it.
 """
 
 from __future__ import annotations
@@ -36,64 +36,63 @@ from .message import FlatMessage, clock_ms
 from .tries import Tries
 
 ROW_OVERHEAD = 64
-"""About the bytes of memory that a row takes besides its content."""
+"""An estimate of a row's memory besides its content, bytes."""
 _CONTENT = ("topic", "key", "value", "headers")
 Columns = tuple[list[Any], ...]
 """Columns of many messages, in the order of ``rows.from_columns``."""
 
 
 class ClientObserver(Protocol):
-    """Is told what became of messages."""
+    """Gets shipments that are done."""
 
     def shipped(
         self, shipment: Shipment, content: Columns | pa.RecordBatch, kept: Int64s | None
     ) -> None:
-        """A shipment is done. ``content``: what was to be sent, and the number of each row of it
-        among those of the caller (None: all are there). Called by the thread that found it out,
-        perhaps under the sender's lock: it must return at once."""
+        """A shipment is stored or has failed. ``content``: the rows that were to be sent, with
+        their numbers among the caller's rows, ``kept`` (None: all of them). It is called by any
+        thread, perhaps under the sender's lock: it must return at once."""
 
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class Shipment:
-    """Rows that are sent in one batch. Whoever makes it says all about its content; then only the
-    sender calls what changes it, under its lock, and receipts read it once it is done.
+    """Rows that are sent in one batch. Its maker gives all its content; then only the sender
+    changes it, under its lock, and receipts read it once it is done.
 
-    ``rows``, or ``columns`` of single messages: to be sent (neither: nothing, or sent already);
-    ``kept``: the numbers of these rows among all rows of the caller (None: all of them).
+    ``rows``, or ``columns`` of single messages, are to be sent (neither: there are none, or a batch
+    has them). ``kept``: the numbers of these rows among all rows of the caller (None: all of them).
     """
 
     due: Int64s | list[int]
-    """Due times, and delays (``wheel/delay.py``) until it is done."""
+    """Due times of all rows, and until it is done delays (``wheel/delay.py``)."""
     rows: pa.RecordBatch | None = None
     columns: Columns | None = None
     kept: Int64s | None = None
     errors: Errors = field(default_factory=dict)
     nbytes: int = 0
-    """What it takes of the buffer. Those of ``rows`` need not be given."""
+    """The bytes that it takes of the buffer; with ``rows`` they need not be given."""
     copies: bool = False
     """Its rows are one message, for several topics: they are stored together, or none is. ``due``
     has one entry then."""
     whole: bool = False
     """It is stored with all of its rows or not at all, in a batch of its own."""
     request: RequestKey | None = None
-    """It is that request, perhaps a repeat; ``whole``, too."""
+    """The request that it is, perhaps a repeat; it is ``whole`` then."""
     on_done: Callable[[], None] | None = None
-    """Called once when it is done, by the thread that found that out, perhaps under the sender's
-    lock: it must return at once."""
+    """Called once, when done, by any thread, perhaps under the sender's lock: must not block."""
     wait_for: Callable[[Shipment, float | None], None] | None = None
-    """Called by a thread before it waits until it is done."""
+    """Called by a thread that is about to wait until the shipment is done."""
     began_s: float = field(default_factory=time.monotonic)
-    """When it was made, by the monotonic clock."""
+    """The time at which it was made, monotonic."""
     deadline: float = field(default=math.inf, init=False)
-    """When it is given up, by the monotonic clock."""
+    """The time at which it is given up, monotonic."""
     batch: Batch | None = field(default=None, init=False)
     """The batch that it is sent in; None before it is first sent."""
     alone: bool = field(default=False, init=False)
-    """Its batch was refused as a whole: it is sent in a batch of its own."""
+    """True after its batch was refused as a whole: it is sent in a batch of its own."""
     failure: SlotwheelError | None = field(default=None, init=False)
     stored: StoredBatch | None = field(default=None, init=False)
     group: str = field(default="", init=False)
-    """Of the node that has stored it."""
+    """The group of the node that has stored it."""
     _observed: tuple[ClientObserver, Columns | pa.RecordBatch, Int64s | None] | None = field(
         default=None, init=False
     )
@@ -106,12 +105,12 @@ class Shipment:
 
     @property
     def by_itself(self) -> bool:
-        """Whether no other shipment may share its batch."""
+        """True when no other shipment may share its batch."""
         return self.alone or self.whole
 
     @property
     def count(self) -> int:
-        """How many rows are to be sent."""
+        """The number of rows to be sent."""
         if self.rows is not None:
             return int(self.rows.num_rows)
         return 0 if self.columns is None else len(self.columns[0])
@@ -122,7 +121,7 @@ class Shipment:
         return self.rows if self.columns is None else self.columns
 
     def add(self, flat: FlatMessage, nbytes: int) -> int:
-        """Add a message to ``columns``, of whose times ``due`` is made. Returns its number."""
+        """Add a message to ``columns``, whose first one is ``due``. Returns its number."""
         assert self.columns is not None
         for column, value in zip(self.columns, flat, strict=False):
             column.append(value)
@@ -133,30 +132,30 @@ class Shipment:
         self.deadline = deadline
 
     def drop_rows(self) -> None:
-        """Its batch has them, or it is done."""
+        """Let go of the rows: its batch has them, or it is done."""
         self.rows = self.columns = None
 
     def leave_buffer(self) -> tuple[Batch | None, int]:
-        """Returns its batch, as a receipt that is kept must not keep all of that in memory, and
-        how many bytes of the buffer are free again."""
+        """Let go of the batch, which a kept receipt would keep in memory. Returns it, and the bytes
+        of the buffer that are free again."""
         left = self.batch, self.nbytes
         self.batch, self.nbytes = None, 0
         return left
 
     def take_back(self, rows: pa.RecordBatch, bad: Errors | None, *, alone: bool) -> None:
-        """Its batch was refused: ``rows``, its own, are to be sent in another one, without the
-        ``bad`` ones (by their number in ``rows``), whose errors are kept for their receipts."""
+        """Take ``rows`` back from a batch that was refused, to send them in another one, without
+        the ``bad`` ones (errors by number in ``rows``), whose errors are kept for receipts."""
         self.batch, self.rows, self.alone = None, rows, alone
         if bad is None:
             return
         if self.copies:
             self.errors[0], self.rows = next(iter(bad.values())), None
             return
-        kept, rest = without(rows, list(bad))
+        kept, good = without(rows, list(bad))
         numbers = np.arange(rows.num_rows) if self.kept is None else self.kept
         for row, error in bad.items():
             self.errors[int(numbers[row])] = error
-        self.kept, self.rows = numbers[kept], rest
+        self.kept, self.rows = numbers[kept], good
 
     def finish(self, stored: StoredBatch | None, group: str) -> None:
         self.stored, self.group = stored, group
@@ -176,7 +175,7 @@ class Shipment:
         self._end()
 
     def observe(self, observer: ClientObserver) -> None:
-        """``observer`` is told when it is done. Its content is set."""
+        """Report the end to ``observer``; call it once the content is complete."""
         self._observed = observer, self.content, self.kept
 
     def _end(self) -> None:
@@ -194,7 +193,7 @@ class Shipment:
         return self._done.is_set()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until it is done; the sender stops lingering. Errors: ``TimeoutError``."""
+        """Wait until the shipment is done; the sender stops lingering. Errors: ``TimeoutError``."""
         if self._done.is_set():
             return
         end = None if timeout_s is None else time.monotonic() + timeout_s
@@ -215,15 +214,15 @@ class Shipment:
         raise copy(outcome)
 
     def outcomes(self) -> list[str | SlotwheelError]:
-        """The id or the error of each row, once it is done. Rows may share an error: who raises it
-        raises a copy."""
+        """The id or the error of each row, once the shipment is done. Rows may share an error:
+        raise a copy of it, as a traceback grows each time."""
         if self.failure is not None or self.errors or self.kept is not None or not self.stored:
             return [self._outcome(row) for row in range(len(self.due))]
         due = np.asarray(self.due, np.int64)
         offsets = self.stored.base_offset + np.arange(len(due))
-        found: list[str | SlotwheelError]
-        found = id_texts(self.group, due, offsets, self.stored.checks).to_pylist()
-        return found
+        ids: list[str | SlotwheelError]
+        ids = id_texts(self.group, due, offsets, self.stored.checks).to_pylist()
+        return ids
 
     def _outcome(self, row: int) -> str | SlotwheelError:
         error = self.error(row)
@@ -249,7 +248,8 @@ class Shipment:
         ]
 
     def due_ms(self, row: int) -> int:
-        """When a row is due; waits for the node's clock to say when a delay has begun."""
+        """The due time of a row, ms since the epoch. For a delay it waits until the row is stored,
+        as the delay begins by the node's clock."""
         if delay_of(int(self.due[row])) is not None:
             self.wait(None)
         return int(self.due[row])
@@ -263,11 +263,11 @@ class Batch:
     shipments: Sequence[Shipment]
     tries: Tries = field(default_factory=Tries)
     rows: pa.RecordBatch | None = field(default=None, init=False)
-    """Made when it is first sent, unless that is by plain rows."""
+    """The rows as an Arrow batch, made when it is first sent, unless that is by plain rows."""
     records: bytes = field(default=b"", init=False)
-    """Plain rows, made when it is first sent, of a few single messages."""
+    """The rows as plain rows, made when a few single messages are first sent."""
     sent_at: float = field(default=0.0, init=False)
-    """When it was sent, by the monotonic clock; 0: it is to be sent, perhaps again."""
+    """The time at which it was sent, monotonic; 0: it has to be sent, perhaps again."""
     last_error: SlotwheelError | None = field(default=None, init=False)
     digest: UInt64s | None = field(default=None, init=False)
     """Digests of ``rows``, if there is a file of receipts; set when it is first sent."""
@@ -276,7 +276,8 @@ class Batch:
     """The number of each shipment's first row, and one past the last shipment's last row."""
 
     def __post_init__(self) -> None:
-        self.starts = list(accumulate((one.count for one in self.shipments), initial=0))
+        counts = (shipment.count for shipment in self.shipments)
+        self.starts = list(accumulate(counts, initial=0))
         for shipment in self.shipments:
             shipment.batch = self
 
@@ -286,22 +287,23 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return self.starts[-1]
 
     @property
     def was_made(self) -> bool:
-        """Whether it was made to be sent."""
+        """True once its rows are joined."""
         return self.rows is not None or bool(self.records)
 
     def keep(self, rows: pa.RecordBatch) -> None:
-        """The rows of its shipments are joined, and their own ones go."""
+        """Keep the joined rows of its shipments, in place of theirs."""
         self.rows = rows
         for shipment in self.shipments:
             shipment.drop_rows()
 
     def keep_plain(self, records: bytes) -> None:
-        """The same as plain rows. The shipments keep theirs: it may be refused."""
+        """Keep the joined rows as plain rows. The shipments keep theirs, as a refused batch is
+        taken apart."""
         self.records = records
 
     def sent(self, now: float) -> None:
@@ -323,8 +325,8 @@ class Batch:
             self.sent_ms = now_ms
 
     def digest_of(self, rows: pa.RecordBatch, start_ms: int) -> UInt64s:
-        """The digests of ``rows``, its own, as they are stored: a message with a delay expires at a
-        time that follows from when the delay began."""
+        """The digests of its ``rows`` as they are stored, with delays that began at ``start_ms``:
+        the time at which a message with a delay expires follows from that."""
         assert self.digest is not None
         stored = started(rows, start_ms)
         if stored.column("headers") is rows.column("headers"):
@@ -338,34 +340,35 @@ class Batch:
 
     def by_shipment(self, bad: Errors) -> dict[int, Errors]:
         """Errors of rows, by the shipment's number and the row's number in it."""
-        found: dict[int, Errors] = {}
+        errors: dict[int, Errors] = {}
         for row, error in bad.items():
             number = bisect.bisect_right(self.starts, row) - 1
-            found.setdefault(number, {})[row - self.starts[number]] = error
-        return found
+            errors.setdefault(number, {})[row - self.starts[number]] = error
+        return errors
 
 
 def nbytes_of(messages: Any) -> int:
-    """Of keys, values and headers: of checked messages, or of rows."""
+    """The bytes of the content of checked messages, or of rows."""
     if isinstance(messages, pa.RecordBatch):
         return int(messages.nbytes)
     return sum([flat.nbytes for flat in messages])
 
 
 PLAIN_ROWS_MAX, PLAIN_BYTES_MAX = 256, 48 << 10
-"""A batch of more is cheaper as an Arrow batch."""
+"""A batch of more rows or bytes is cheaper as an Arrow batch."""
 
 
 def plain_records(contents: Sequence[Columns | pa.RecordBatch]) -> bytes:
     """The content of several shipments as plain rows; empty where an Arrow batch is better."""
-    columns = [one for one in contents if isinstance(one, tuple)]
-    if len(columns) < len(contents) or sum(len(one[0]) for one in columns) > PLAIN_ROWS_MAX:
+    columns = [content for content in contents if isinstance(content, tuple)]
+    count = sum(len(content[0]) for content in columns)
+    if len(columns) < len(contents) or count > PLAIN_ROWS_MAX:
         return b""
     try:
         return encode_records(
             (due, topic.encode(), partition, key, value, [(k.encode(), v) for k, v in headers])
-            for one in columns
-            for due, topic, partition, key, value, headers in zip(*one, strict=True)
+            for content in columns
+            for due, topic, partition, key, value, headers in zip(*content, strict=True)
         )
     except OverflowError:
         return b""
@@ -373,10 +376,12 @@ def plain_records(contents: Sequence[Columns | pa.RecordBatch]) -> bytes:
 
 def gathered(contents: Sequence[Columns | pa.RecordBatch]) -> pa.RecordBatch:
     """Join the content of several shipments, at least one row each, into one batch."""
-    columns = [one for one in contents if isinstance(one, tuple)]
+    columns = [content for content in contents if isinstance(content, tuple)]
     if len(columns) == len(contents):
         # Single messages: joining lists costs a fraction of joining batches.
         joined = (list(chain.from_iterable(parts)) for parts in zip(*columns, strict=True))
         return from_columns(*joined)
-    parts = [from_columns(*one) if isinstance(one, tuple) else one for one in contents]
+    parts = [
+        from_columns(*content) if isinstance(content, tuple) else content for content in contents
+    ]
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)

@@ -12,11 +12,11 @@ record, so the same holds for another master.
 
 Shipments that wait because five batches are unanswered are sent in one batch, as far as they fit:
 the slower the node, the larger the batches, and the less each message costs. A request is a batch
-for itself, with a producer of its own: so it is not one of the five, and its sequence only tells
-its answer from others.
+by itself, with a producer of its own: so it is not one of the five, and its sequence only tells its
+answer from those of other batches.
 
-No thread, no lock and no clock: the sender calls everything here under its lock. Limits may be read
-without it.
+There is no thread, no lock and no clock here: the sender makes all calls under its lock. Limits may
+be read without it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _JOIN_WITHIN = 0.1
 
 
 class Buffer:
-    """The buffer. ``timeout_s``, ``batch_rows``, ``batch_bytes``: as of ``Client``. ``bytes_max``:
-    limit of ``nbytes``. ``now``: monotonic, in seconds, like every deadline."""
+    """The unanswered messages of a client. ``timeout_s``, ``batch_rows``, ``batch_bytes``: as of
+    ``Client``. ``bytes_max``: the limit of ``nbytes``. All times are monotonic, s."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Buffer:
         self._batch_bytes = batch_bytes
         self.bytes_max = bytes_max
         self.nbytes = 0
-        """Bytes in the buffer: open shipments, and receipts that are not in their file yet."""
+        """The bytes of open shipments, and of receipts that are not in their file yet."""
         self.open: set[Shipment] = set()
         """All shipments that are not done."""
         self.unanswered: dict[int, Batch] = {}
@@ -69,9 +69,9 @@ class Buffer:
         # Ordered sets: many may be given up at once, wherever they stand.
         self._fresh: OrderedDict[Shipment, None] = OrderedDict()
         self._requests: OrderedDict[Shipment, None] = OrderedDict()
-        """As ``_fresh``; requests."""
+        """Requests that were not sent yet."""
         self._requests_open = 0
-        """How many batches in ``unanswered`` are requests."""
+        """The number of batches in ``unanswered`` that are requests."""
         self._next_request = _FIRST_REQUEST
         self._resend: list[int] = []
         self._next_sequence = first_sequence
@@ -89,7 +89,7 @@ class Buffer:
         return not self.nbytes or self.nbytes + nbytes <= self.bytes_max
 
     def occupy(self, nbytes: int) -> None:
-        """Something takes room here besides shipments."""
+        """Count bytes besides those of shipments."""
         self.nbytes += nbytes
 
     def free(self, nbytes: int) -> None:
@@ -123,7 +123,8 @@ class Buffer:
         return shipment, row
 
     def hurry(self) -> bool:
-        """A caller waits for the lingering shipment; true if it may be sent: none is in flight."""
+        """Note that a caller waits for the lingering shipment. Returns True when that may be sent
+        now, as no batch is in flight."""
         if self.lingering is None:
             return False
         self._hurry = True
@@ -136,7 +137,8 @@ class Buffer:
             self._hurry = False
 
     def seal_in_time(self, now: float) -> float | None:
-        """Seal a shipment that has lingered long enough. Returns when, if it still has to wait."""
+        """Seal a shipment that has lingered long enough. Returns the time at which it will have, if
+        it still has to wait."""
         if self.lingering is None:
             return None
         if now < self._seal_at and (not self._hurry or self.unanswered):
@@ -187,42 +189,43 @@ class Buffer:
             if rows_left < 0 or bytes_left < 0:
                 break
             shipments.append(self._fresh.popitem(last=False)[0])
-        # Given up together, or one would be reported as not stored while the batch, and it in
-        # there, is sent again.
+        # They are given up together: otherwise one would be reported as not stored while the batch
+        # is sent again with it.
         earliest = min(shipment.deadline for shipment in shipments)
         for shipment in shipments:
             shipment.try_until(earliest)
         return shipments
 
     def awaits(self, batch: Batch) -> bool:
-        """Whether the batch is still unanswered: not given up, and not refused meanwhile."""
+        """Returns True when the batch is still unanswered: neither given up nor refused."""
         return self.unanswered.get(batch.sequence) is batch
 
     def sent_at(self) -> float | None:
-        """When the oldest unanswered batch was sent; None: there is none."""
-        return min((one.sent_at for one in self.unanswered.values() if one.sent_at), default=None)
+        """The time at which the oldest unanswered batch was sent; None: there is none."""
+        times = (batch.sent_at for batch in self.unanswered.values() if batch.sent_at)
+        return min(times, default=None)
 
     def send_again(self, batch: Batch) -> None:
         batch.to_be_sent_again()
         heapq.heappush(self._resend, batch.sequence)
 
     def send_all_again(self) -> None:
-        """The link is lost: batches that were sent may be stored, and will not be answered."""
+        """Send all unanswered batches again: the link is lost, and no answer will come over it."""
         for batch in self.unanswered.values():
             batch.to_be_sent_again()
         self._resend = sorted(self.unanswered)
 
     def take_apart(self, batch: Batch, rows: pa.RecordBatch, bad: Errors) -> list[Shipment]:
-        """Queue the rows of a refused batch again, without bad ones; if there are none, each
+        """Queue the rows of a refused batch again without bad ones; if no bad one is known, each
         shipment by itself. Returns the shipments that have no row left: they are done."""
-        # The rest is a new batch: the old sequence is answered, and never used again.
+        # The good rows get a new sequence: the old one is answered, and never used again.
         del self.unanswered[batch.sequence]
         wrong = batch.by_shipment(bad)
         empty = []
-        for number, (shipment, mine) in reversed(list(enumerate(batch.spans()))):
-            # The fault of a whole batch shows when each shipment is sent by itself.
-            own = rows.slice(mine.start, len(mine))
-            shipment.take_back(own, wrong.get(number), alone=not bad)
+        for number, (shipment, span) in reversed(list(enumerate(batch.spans()))):
+            # Sending each shipment by itself shows the one that spoils the batch.
+            part = rows.slice(span.start, len(span))
+            shipment.take_back(part, wrong.get(number), alone=not bad)
             if shipment.rows is None:
                 self.end(shipment)
                 empty.append(shipment)
@@ -242,7 +245,7 @@ class Buffer:
         self.end(shipment)
 
     def end(self, shipment: Shipment) -> None:
-        """A shipment is done."""
+        """Let go of a shipment that is done."""
         self.open.discard(shipment)
         batch, nbytes = shipment.leave_buffer()
         self.free(nbytes)

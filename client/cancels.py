@@ -1,4 +1,4 @@
-"""Cancels of any number of ids: texts that are no ids are answered here, and no node is asked."""
+"""Cancels any number of ids; a text that is no id is answered here, without asking a node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .client import Client
 AT_ONCE = 1000
 CANCELLED = "cancelled"
 ALREADY_CANCELLED = "already cancelled"
-"""A message that was to be rescheduled, and is not there to be moved."""
+"""The answer for a message that was to be rescheduled, but is cancelled."""
 UNKNOWN = "unknown"
 
 
@@ -20,14 +20,14 @@ def answers(client: Client, ids: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Each id with its answer, in order. A text that is not an id is unknown."""
     ids = iter(ids)
     while part := list(itertools.islice(ids, AT_ONCE)):
-        good = [one for one in part if is_id(one)]
+        good = [text for text in part if is_id(text)]
         answers = dict(zip(good, client.cancel(good) if good else [], strict=True))
-        for one in part:
-            yield one, answers.get(one, UNKNOWN)
+        for text in part:
+            yield text, answers.get(text, UNKNOWN)
 
 
 def is_id(text: str) -> bool:
-    """Whether a text is an id; a node is not asked about any other text."""
+    """Returns True when a text has the form of an id."""
     try:
         MessageId.parse(text)
     except UnknownId:

@@ -104,19 +104,20 @@ class Client:
     are sent again to the next one, and stored once.
 
     An address of a gateway, ``"http://host:port"``, is for programs that send single messages from
-    many processes; several are gateways of one group. ``acks`` is ``"all"`` then, and what
-    concerns single nodes (``register``, ``forget``, ``step_down``) is not to be had.
+    many processes; several are gateways of one group. ``acks`` is ``"all"`` then, and methods that
+    concern single nodes (``register``, ``forget``, ``step_down``) raise.
 
-    - ``timeout_s``: how long a message is tried before its receipt gets ``Overloaded`` or
-      ``NodeUnreachable``; also how long ``send`` waits for room in a full buffer.
-    - ``linger_ms``: how long a single message waits for others to share its batch. Waiting for its
+    - ``timeout_s``: a message is tried for so long before its receipt gets ``Overloaded`` or
+      ``NodeUnreachable``; ``send`` also waits so long for room in a full buffer.
+    - ``linger_ms``: a single message waits so long for others to share its batch. Waiting for its
       receipt ends that as soon as nothing else is in flight.
     - ``acks``: ``"all"``, ``"1"``, or ``"0"`` (fire and forget: no ids, and errors are dropped).
     - ``batch_rows``, ``batch_bytes``: limits of a batch; ``buffer_bytes``: of all unanswered
       messages.
     - ``receipts``: a new file, an Arrow stream with a row for each stored message, from which
       ``slotwheel replay`` proves delivery independently of the node. Not with ``acks="0"``.
-    - ``observer``: is told what became of messages, such as a ``Tracer`` (``slotwheel.trace``).
+    - ``observer``: gets messages that are stored or have failed; a ``Tracer``, for example
+      (``slotwheel.trace``).
 
     Errors: ``InvalidMessage``; ``InvalidConfiguration``, also for an address without a port;
     ``OSError`` for ``receipts``.
@@ -193,7 +194,7 @@ class Client:
         atexit.register(self._at_exit)
 
     def _transport(self, acks: str) -> ClientTransport:
-        """How the addresses are reached. Errors: ``InvalidConfiguration``."""
+        """The transport for the addresses. Errors: ``InvalidConfiguration``."""
         if not is_http(self.addresses):
             check_addresses(self.addresses)
             return WireTransport()
@@ -211,7 +212,7 @@ class Client:
         return HttpTransport()
 
     def _identity(self) -> tuple[int, int]:
-        """As which producer it sends, and its first sequence."""
+        """The producer as which this client sends, and its first sequence."""
         return new_producer(), 0
 
     # Sending
@@ -296,7 +297,7 @@ class Client:
             )
             with self._storers_lock:
                 self._all_storers.add(storer)
-            self._check_usable()  # who closes may not have seen it
+            self._check_usable()  # a ``close`` in between may not have seen it
         try:
             return storer.store(self.prepare(message, clock_ms()))
         except OverflowError:  # more or longer headers than a plain row can have
@@ -328,7 +329,7 @@ class Client:
         return Receipts(shipments)
 
     def prepare(self, message: Message, now_ms: int) -> FlatMessage:
-        """A message without level and route as ``ship`` takes it. ``now_ms``: this machine's clock.
+        """Check a message without level and route for ``ship``. ``now_ms``: this machine's clock.
         Errors: ``InvalidMessage``."""
         flat = flatten(message)
         self._check_limits(flat, now_ms)
@@ -337,17 +338,17 @@ class Client:
     def prepare_many(
         self, messages: Sequence[Message] | pa.Table, now_ms: int
     ) -> tuple[pa.RecordBatch, Sequence[int]]:
-        """Messages as ``ship`` takes them, each once for each topic of its route; or a table as
-        ``send_table`` takes it. Beside them of each row the number of its message. Waits for a node
-        only if one has a level or a route.
+        """Check messages for ``ship``, or a table of ``send_table``. Returns rows, one for each
+        topic of a message's route, and for each row the number of its message. Waits for a node
+        only if a message has a level or a route.
 
-        Errors: ``InvalidMessage`` with the number of the first that is bad; ``InvalidBatch``;
+        Errors: ``InvalidMessage`` with the number of the first bad one; ``InvalidBatch``;
         ``NodeUnreachable``.
         """
         limits = self._buffer.limits
         if isinstance(messages, pa.Table):
             table = conform(messages).combine_chunks()
-            found = sort_rows(table.to_batches()[0], now_ms, limits)
+            checked = sort_rows(table.to_batches()[0], now_ms, limits)
         elif any(needs_policies(message) for message in messages):
             flats = [
                 (number, *flat)
@@ -357,14 +358,14 @@ class Client:
             numbers, *columns = (list(column) for column in zip(*flats, strict=True))
             return from_columns(*columns), numbers
         else:
-            found = sort_messages(messages, now_ms, limits)
-        if found.errors:
-            row = min(found.errors)
-            error = found.errors[row]
+            checked = sort_messages(messages, now_ms, limits)
+        if checked.errors:
+            row = min(checked.errors)
+            error = checked.errors[row]
             error.row = row
             raise error
-        assert found.rows is not None
-        return found.rows, range(found.rows.num_rows)
+        assert checked.rows is not None
+        return checked.rows, range(checked.rows.num_rows)
 
     def _resolved(self, number: int, message: Message, now_ms: int) -> list[tuple[Any, ...]]:
         try:
@@ -385,22 +386,22 @@ class Client:
         request: RequestKey | None = None,
         timeout_s: float | None = None,
     ) -> Receipts:
-        """Send messages of one or many callers in one batch, without waiting for anything.
+        """Send messages of one or many callers in one batch, without waiting; for an event loop,
+        say, that sends for many.
 
-        For who sends for many others: an event loop, say. ``flats``: as ``prepare`` or
-        ``prepare_many`` makes them, at most as many as ``batch_limits`` allow. ``whole``: all of
-        them are stored, or none is; without it a bad one gets its error on its receipt, and the
-        others are sent. ``request``: of what request they are, which is always whole; one that was
-        stored before is not stored again, and its receipts are those of the first time.
-        ``timeout_s``: how long they are tried; None: as long as all others. An error that is
-        ``uncertain`` says that the messages may be stored.
+        ``flats``: from ``prepare`` or ``prepare_many``, at most as many as ``batch_limits`` allow.
+        ``whole``: all of them are stored, or none is; without it a bad one gets its error on its
+        receipt, and the others are sent. ``request``: their request, which is always whole; if it
+        was stored before, it is not stored again, and its receipts are those of the first time.
+        They are tried for ``timeout_s``; None: the client's. After an error that is ``uncertain``
+        the messages may be stored.
 
         ``done`` is called once with the receipts, when each of them has its id or its error; by one
         of the client's threads, or by the caller's before this returns. It must return at once and
         not call the client.
 
-        Errors at once, nothing is sent then: ``Overloaded`` or ``NodeUnreachable`` when the buffer
-        is full; ``InvalidBatch`` beyond ``batch_limits``; ``NotRunning``.
+        Errors at once, after which nothing is sent: ``Overloaded`` or ``NodeUnreachable`` when the
+        buffer is full; ``InvalidBatch`` beyond ``batch_limits``; ``NotRunning``.
         """
         self._check_usable()
         count = len(flats)
@@ -433,12 +434,12 @@ class Client:
 
     @property
     def batch_limits(self) -> tuple[int, int]:
-        """Messages, and bytes of these, that one batch may have: the node's, once it answered."""
+        """The most messages of a batch, and bytes of these: the node's limits, once it answered."""
         limits = self._buffer.limits
         return limits.batch_rows, limits.batch_bytes
 
     def _ship_resolved(self, messages: Sequence[Message], shipments: list[CountedShipment]) -> None:
-        """Ship messages some of which have a level or a route, in their order."""
+        """Ship messages, of which some have a level or a route, in their order."""
         plain: list[Message] = []
 
         def ship_plain() -> None:
@@ -446,7 +447,7 @@ class Client:
                 self._ship_messages(plain, shipments)
                 plain.clear()
 
-        # Policies that cannot be had would keep each of the messages for as long as a timeout.
+        # If no node answers with policies, only the first message waits for the whole timeout.
         missing: SlotwheelError | None = None
         for message in messages:
             if not needs_policies(message):
@@ -472,9 +473,8 @@ class Client:
         ship_plain()
 
     def _copies(self, message: Message, route: Route) -> CountedShipment:
-        """A message for the topics of a route, to be sent: all rows in one batch, so in one entry.
-
-        Errors: ``InvalidMessage``."""
+        """A shipment of a message for the topics of a route: one batch, so that its rows are stored
+        in one entry. Errors: ``InvalidMessage``."""
         now_ms = clock_ms()
         flat = flatten(message)
         topics = route.topics(flat.headers)
@@ -488,11 +488,11 @@ class Client:
                 limit=f"{limits.batch_bytes} bytes, {limits.batch_rows} topics",
                 remedy="Shorten it, or the route: it is stored for all topics at once",
             )
-        # Lists, not a batch of its own: those of many messages are joined much faster.
-        _, _, *same = flat[:6]
+        # Lists of many messages are joined much faster than batches.
+        _, _, *content = flat[:6]
         return self._sender.new_shipment(
             due=[flat.due],
-            columns=([flat.due] * count, topics, *([value] * count for value in same)),
+            columns=([flat.due] * count, topics, *([value] * count for value in content)),
             nbytes=nbytes + ROW_OVERHEAD * count,
             copies=True,
         )
@@ -508,18 +508,18 @@ class Client:
                 raise due_beyond_horizon(due_ms, latest)
 
     def _ship_messages(self, messages: Sequence[Message], shipments: list[CountedShipment]) -> None:
-        found = sort_messages(messages, clock_ms(), self._buffer.limits)
-        too_big = found.rows is not None and found.rows.nbytes > self._buffer.batch_bytes_max
+        checked = sort_messages(messages, clock_ms(), self._buffer.limits)
+        too_big = checked.rows is not None and checked.rows.nbytes > self._buffer.batch_bytes_max
         if too_big and len(messages) > 1:
             half = len(messages) // 2
             self._ship_messages(messages[:half], shipments)
             self._ship_messages(messages[half:], shipments)
         else:
-            self._ship(found, shipments)
+            self._ship(checked, shipments)
 
-    def _ship(self, found: SortedColumns, shipments: list[CountedShipment]) -> None:
+    def _ship(self, checked: SortedColumns, shipments: list[CountedShipment]) -> None:
         shipment = self._sender.new_shipment(
-            due=found.due, rows=found.rows, kept=found.kept, errors=found.errors
+            due=checked.due, rows=checked.rows, kept=checked.kept, errors=checked.errors
         )
         shipments.append(shipment)
         self._sender.submit(shipment)
@@ -548,17 +548,17 @@ class Client:
     def reschedule(
         self, message_id: str | Receipt, *, due: DueTime = None, delay: Delay = None
     ) -> tuple[str, str | None]:
-        """Give a message a new due time. Returns the answer as of ``cancel``, and the new id if it
+        """Give a message a new due time. Returns the answer of ``cancel``, and the new id if it
         moved.
 
         Errors: ``InvalidMessage``, ``UnknownId``, ``NodeUnreachable`` (it may have happened then).
         """
         text = _id_of(message_id)
         MessageId.parse(text)
-        wanted = due_of(due, delay)
-        delay_ms = delay_of(wanted)
-        when = {"due_ms": wanted} if delay_ms is None else {"delay_ms": delay_ms}
-        answer = self._ask(RESCHEDULE, {"id": text, **when})
+        new_due = due_of(due, delay)
+        delay_ms = delay_of(new_due)
+        fields = {"due_ms": new_due} if delay_ms is None else {"delay_ms": delay_ms}
+        answer = self._ask(RESCHEDULE, {"id": text, **fields})
         return answer["answer"], answer["id"]
 
     def status(self) -> dict[str, Any]:
@@ -569,16 +569,14 @@ class Client:
         """
         several = len(self.addresses) > 1
         answer = self._ask(STATUS, {}, again=several, of_master=False)
-        found: dict[str, Any] = dict(answer["status"])
+        status: dict[str, Any] = dict(answer["status"])
         if "replication" in answer:
-            found["replication"] = answer["replication"]
-        return found
+            status["replication"] = answer["replication"]
+        return status
 
     def acknowledge_unread(self) -> None:
-        """Forget which records of delay topics were deleted before they were read: the status names
-        them until then.
-
-        Errors: ``NodeUnreachable``, ``NotMaster``.
+        """Remove the notes on records of delay topics that were deleted before they were read from
+        the status. Errors: ``NodeUnreachable``, ``NotMaster``.
         """
         self._ask(ACKNOWLEDGE, {}, again=True)
 
@@ -588,8 +586,8 @@ class Client:
         return int(self._ask(HELLO, {}, again=True, wait_s=timeout_s)["now_ms"])
 
     def page(self, path: str) -> dict[str, Any]:
-        """What a node says of itself: ``/metrics``, ``/healthz`` or ``/readyz``, as ``status``,
-        ``type`` and ``body``. Errors: ``NodeUnreachable``; ``InvalidMessage``: no such page."""
+        """A page of a node, ``/metrics``, ``/healthz`` or ``/readyz``, as ``status``, ``type`` and
+        ``body``. Errors: ``NodeUnreachable``; ``InvalidMessage``: no such page."""
         return self._ask(PAGE, {"path": path}, again=True, of_master=False)
 
     def policies(self) -> dict[str, Any]:
@@ -599,39 +597,39 @@ class Client:
 
         Errors: ``NodeUnreachable``, ``NotMaster``.
         """
-        found: dict[str, Any] = self._ask(POLICIES, {}, again=True)["policies"]
-        return found
+        policies: dict[str, Any] = self._ask(POLICIES, {}, again=True)["policies"]
+        return policies
 
     def fetch_policies(self) -> PolicySet:
-        """The policies, which messages with a level or a route use for ``policies_fresh_s`` from
-        now. Errors: ``NodeUnreachable``."""
+        """Ask for the policies now. Messages with a level or a route use them for
+        ``policies_fresh_s``. Errors: ``NodeUnreachable``."""
         return self._resolver.refresh()
 
     @property
     def policies_fresh_s(self) -> float:
-        """For how many seconds more ``prepare_many`` asks no node for policies."""
+        """The seconds for which ``prepare_many`` still asks no node for policies."""
         return self._resolver.fresh_s
 
     def register(self, group: str, rule: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Register what a consumer group filters by; None: it takes everything. Returns the
-        policies.
+        """Register the rule by which a consumer group filters; None: it takes every message.
+        Returns the policies.
 
         Errors: ``InvalidMessage`` when another rule is registered; ``InvalidConfiguration`` for one
         that cannot be read; ``NodeUnreachable``.
         """
         body = {"group": group, "rule": None if rule is None else dict(rule)}
-        found: dict[str, Any] = self._ask(REGISTER, body, again=True)["policies"]
-        return found
+        policies: dict[str, Any] = self._ask(REGISTER, body, again=True)["policies"]
+        return policies
 
     def forget(self, group: str) -> dict[str, Any]:
         """Take back the rule of a consumer group, so that another can be registered. Returns the
         policies. Errors: ``NodeUnreachable``."""
-        found: dict[str, Any] = self._ask(FORGET, {"group": group}, again=True)["policies"]
-        return found
+        policies: dict[str, Any] = self._ask(FORGET, {"group": group}, again=True)["policies"]
+        return policies
 
     def clock(self, do: str = "show") -> dict[str, Any]:
-        """The clock that a node goes by, in ``clock``. ``do``: ``"accept"`` makes it believe its
-        wall clock; ``"set-back"`` makes the master set its marks back to the clock.
+        """A node's clock, in ``clock``. ``do``: ``"accept"`` makes the node believe its wall clock;
+        ``"set-back"`` makes the master set its marks back to the clock.
 
         Errors: ``NodeUnreachable``, ``NotMaster``, ``Overloaded``.
         """
@@ -748,7 +746,7 @@ class Client:
 def _report(done: Callable[[Receipts], None], receipts: Receipts) -> None:
     try:
         done(receipts)
-    except Exception:  # who waited is gone: nothing else of the client may fail for that
+    except Exception:  # a caller's error must not fail the client
         _log.exception("slotwheel client: a report of receipts failed")
 
 

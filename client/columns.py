@@ -1,6 +1,6 @@
-"""From messages and tables to checked batches, and an error for each bad row.
+"""Makes checked batches of messages and tables, with an error for each bad row.
 
-Theory: the columns of many messages are built at once; only when that fails is each message tried
+Theory: the columns of many messages are built at once; only when that fails each message is tried
 alone, to find the bad ones. So a bad message costs its neighbours only some microseconds.
 """
 
@@ -28,7 +28,7 @@ _WRONG = (SlotwheelError, pa.ArrowException, TypeError, ValueError, AttributeErr
 """Exceptions of building a column from a value of a wrong type."""
 
 CLOCK_SLACK_MS = 1000
-"""The node decides about its horizon; only due times clearly beyond it are refused here."""
+"""Due times are refused here only if they are beyond the horizon by more; the node decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Limits:
     batch_bytes: int = _DEFAULTS.batch_bytes_max
     horizon_ms: int | None = None
     clock_ahead_ms: int = 0
-    """How far the node's clock is ahead of ours."""
+    """The node's clock less ours, ms."""
     requests: int = REQUESTS_IN_FLIGHT_MAX
-    """How many requests it takes at once; 0: it is a version that knows none."""
+    """The most requests that it takes at once; 0: its version knows no requests."""
 
     def latest_due_ms(self, now_ms: int) -> int | None:
         if self.horizon_ms is None:
@@ -61,16 +61,16 @@ class Limits:
         )
 
     def bad_rows_at(self, rows: pa.RecordBatch, now_ms: int) -> dict[int, InvalidMessage]:
-        """The same, with those that a node would refuse at this time for when their delays end, as
-        far as its clock is known."""
+        """``bad_rows``, and those that the node would refuse now because of the end of their delay,
+        as far as its clock is known."""
         return self.bad_rows(started(rows, now_ms + self.clock_ahead_ms), now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class SortedColumns:
-    """Good and bad rows. ``rows``: the good ones (None: none); ``kept``: their numbers among all
-    rows (None: all); ``due``: of all rows, due times and delays (``wheel/delay.py``), shape
-    (count,); ``errors``: by number."""
+    """Good and bad rows. ``rows`` are the good ones (None: none); ``kept``: their numbers among all
+    rows (None: all). ``due`` has due times and delays (``wheel/delay.py``) of all rows, shape
+    (count,); ``errors`` those of bad rows, by number."""
 
     rows: pa.RecordBatch | None
     kept: Int64s | None
@@ -79,7 +79,7 @@ class SortedColumns:
 
 
 def batch_of(messages: Sequence[Message]) -> pa.RecordBatch:
-    """All messages as one batch of schema ``INPUT``. Raises for any bad value among them."""
+    """One batch of all messages, schema ``INPUT``. Errors: ``_WRONG`` for any bad value."""
     due = [due_of(m.due, m.delay) for m in messages]
     return from_columns(
         due,
@@ -105,11 +105,11 @@ def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> S
     errors: Errors = {}
     good: list[pa.RecordBatch] = []
     for number, message in enumerate(messages):
-        found = check_message(message, now_ms, limits)
-        if isinstance(found, SlotwheelError):
-            errors[number] = found
+        checked = check_message(message, now_ms, limits)
+        if isinstance(checked, SlotwheelError):
+            errors[number] = checked
         else:
-            good.append(found)
+            good.append(checked)
     due = np.zeros(len(messages), np.int64)
     kept = np.array([i for i in range(len(messages)) if i not in errors], np.int64)
     if not good:
@@ -141,8 +141,8 @@ def sort_rows(rows: pa.RecordBatch, now_ms: int, limits: Limits) -> SortedColumn
     bad = limits.bad_rows(rows, now_ms)
     if not bad:
         return SortedColumns(rows, None, due, {})
-    kept, rest = without(rows, list(bad))
-    return SortedColumns(rest, kept, due, dict(bad))
+    kept, good = without(rows, list(bad))
+    return SortedColumns(good, kept, due, dict(bad))
 
 
 def without(rows: pa.RecordBatch, bad: Sequence[int]) -> tuple[Int64s, pa.RecordBatch | None]:
@@ -157,13 +157,13 @@ def conform(table: pa.Table | pa.RecordBatch) -> pa.Table:
     """A caller's table with exactly the schema ``INPUT``. Errors: ``InvalidBatch``."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
-    found = conformed(table, _cast)
-    for field, column in zip(INPUT, found.columns, strict=True):
+    conforming = conformed(table, _cast)
+    for field, column in zip(INPUT, conforming.columns, strict=True):
         if not field.nullable and column.null_count:
             raise InvalidBatch(f"null in column '{field.name}'", remedy="Give every row a value")
-    if any(has_keyless(chunk) for chunk in found.column("headers").chunks):
+    if any(has_keyless(chunk) for chunk in conforming.column("headers").chunks):
         raise InvalidBatch("a header without a key", remedy="Give every header a key")
-    return found
+    return conforming
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -175,7 +175,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def pieces(table: pa.Table, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """The table in batches within both limits (but of one row at least)."""
+    """Yields the table in batches within both limits, but of one row at least."""
     for batch in table.to_batches(max_chunksize=rows_max):
         stack = [batch]
         while stack:

@@ -15,8 +15,8 @@ from .batch import Shipment
 
 
 class UnreadFailures:
-    """Of one client. ``count``: of messages; ``first``: the first failure since none was unread.
-    ``lock``: for whoever changes them."""
+    """The unread failures of a client: the number of messages, and the first error since there was
+    none. ``lock`` guards both."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -29,7 +29,7 @@ class CountedShipment(Shipment):
     """A shipment whose failures are counted when it is done."""
 
     counted_in: UnreadFailures | None
-    """None where a callback gets the receipts, and so nothing stays unread."""
+    """None where a callback gets the receipts, so that none stays unread."""
     _unread: set[int] | None = field(default=None, init=False)
     """Rows that failed; None: not counted yet."""
 
@@ -40,7 +40,7 @@ class CountedShipment(Shipment):
                 self._counted(self.counted_in)
 
     def read(self, row: int | None = None) -> None:
-        """A caller gets the result of a row, or of all of them. The shipment is done."""
+        """Note that a caller got the result of a row, or of all, of a shipment that is done."""
         if self.counted_in is None or (self.failure is None and not self.errors):
             return
         with self.counted_in.lock:

@@ -13,17 +13,17 @@ _MASTER_TIMEOUT_S = 2.0
 
 
 def group_status(client: Client) -> dict[str, Any]:
-    """The status of the node; of several, the master's if it is known and answers. Errors:
-    ``NodeUnreachable``."""
-    found = client.status()
+    """The status of a node; with several addresses, that of the master, if it is known and answers.
+    Errors: ``NodeUnreachable``."""
+    status = client.status()
     if len(client.addresses) == 1:
-        return found
-    group = found.get(REPLICATION) or {}
+        return status
+    group = status.get(REPLICATION) or {}
     address = group.get("master_address")
     if group.get("role") == MASTER or not address:
-        return found
+        return status
     try:
-        with Client(address, timeout_s=_MASTER_TIMEOUT_S) as other:
-            return other.status()
-    except SlotwheelError:  # it may be the one that just died
-        return found
+        with Client(address, timeout_s=_MASTER_TIMEOUT_S) as master:
+            return master.status()
+    except SlotwheelError:  # the master may have died just now
+        return status

@@ -1,4 +1,4 @@
-"""What a node says of itself before anything is sent to it."""
+"""The hello between a client and a node, before a message is sent."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .message import clock_ms
 
 
 def new_producer() -> int:
-    """As whom a sender appends, so that its repeats are known: never zero, which is nobody, and
-    never one of a delay topic's partitions."""
+    """A random number for a new producer. It is never 0, which stands for no producer, and never
+    the number of a source."""
     return secrets.randbelow(PRODUCER_LIMIT - 1) + 1
 
 
 OF_APPENDS: FrameLimits = {Kind.ANSWER: (0, 64 + 8 * JSON_BYTES_MAX)}
-"""What a node sends to who appends."""
+"""The limits of frames that a node sends to a producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Hello:
 
 
 def hello_of(welcome: bytes) -> Hello:
-    """What a node says of itself in its welcome. Errors: ``SlotwheelError``."""
+    """Decode a node's welcome. Errors: ``SlotwheelError``."""
     fields = decode_json(welcome)
     alone = "role" not in fields
     try:

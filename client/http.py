@@ -1,8 +1,8 @@
 """A group reached over HTTP: ``Client("http://host:port")`` for a gateway instead of a node.
 
-For programs that send single messages from many processes: a node takes few connections, a gateway
-thousands. Everything of the client stays as it is - batches, receipts, errors, retries - and only
-the last step differs:
+It is for programs that send single messages from many processes: a node takes few connections, a
+gateway thousands. Batches, receipts, errors and retries are those of every client, and only the
+last step differs:
 
     batch, sequence --> POST /v1/messages, an Arrow stream, Idempotency-Key "producer-sequence"
         --> ids, or an error
@@ -12,8 +12,8 @@ Rules
   any gateway of the group, and is stored once.
 - A link is one connection, used by one thread: a request, its answer, the next request. Batches
   that come meanwhile wait in the buffer and are joined there.
-- What no gateway says (a balancer's 502, a page of something else) is never an answer about the
-  batch: it is tried again, or the address is reported as wrong.
+- An answer that no gateway gives (a balancer's 502, another server's page) is never taken for one
+  about the batch: it is tried again, or the address is reported as wrong.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class HttpLink(LinkPort):
         read_in_thread: ReadInThread,
     ) -> None:
         self.error: SlotwheelError | None = None
-        # Due times are checked by the node; a request of somebody else has a key that is not known.
+        # The node checks due times. Requests with a caller's key are not sent through a gateway.
         self.limits = Limits(requests=0)
         self._key = f"{command.producer:016x}"
         self._on_answer = on_answer
@@ -118,39 +118,39 @@ class HttpLink(LinkPort):
             self._on_lost(self, error)
 
     def _send(self, rows: pa.RecordBatch, sequence: int) -> StoredBatch | RefusedBatch:
-        # However long it takes: who waits for it cuts the link.
+        # It may take long: the sender's watch cuts the link.
         key = f"{self._key}-{sequence}"
         answer = self._exchange.ask("POST", "/v1/messages", stream_of(rows), key=key)
         if answer.status != HTTPStatus.OK:
             return RefusedBatch(sequence, answer.error())
         try:
-            ids = [MessageId.parse(one) for one in answer.json()["ids"]]
+            ids = [MessageId.parse(text) for text in answer.json()["ids"]]
             base, self.group = ids[0].offset, ids[0].group
-            if [one.offset for one in ids] != list(range(base, base + rows.num_rows)):
+            if [id_.offset for id_ in ids] != list(range(base, base + rows.num_rows)):
                 raise ValueError
         except (LookupError, TypeError, ValueError, UnknownId):
             error = SlotwheelError("not an answer of a gateway", got=repr(answer.body[:TEXT_MAX]))
             error.uncertain = True
             return RefusedBatch(sequence, error)
-        checks = np.array([one.check for one in ids], np.uint32)
-        # A delay and the due time that it became say when the node has taken it.
+        checks = np.array([id_.check for id_ in ids], np.uint32)
+        # A due time less its delay is the time at which the node took the message.
         delays = map(delay_of, times(rows, "due").tolist())
         began = (id_.due - ms for id_, ms in zip(ids, delays, strict=True) if ms is not None)
         return StoredBatch(sequence, base, len(ids), next(began, 0), checks)
 
 
 def stream_of(rows: pa.RecordBatch) -> bytes:
-    """Rows as an Arrow stream; the same bytes each time, as a repeat must have them."""
+    """Rows as an Arrow stream; a repeat must have the same bytes, so each call returns the same."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_batch(rows)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
 
 
 class HttpTransport:
-    """Links and calls over HTTP. A connection for calls is only an address: each call has one of
-    its own, as they are few."""
+    """Links and calls over HTTP. ``connect`` only returns the address: calls are few, so each has a
+    connection of its own."""
 
     open_link = HttpLink
 
@@ -161,7 +161,7 @@ class HttpTransport:
         pass
 
     def epoch_of_master(self, address: str, timeout_s: float) -> int:  # noqa: ARG002
-        """A gateway follows the master by itself."""
+        """Returns 0, as a gateway follows the master by itself."""
         return 0
 
     def greet(self, connection: str, timeout_s: float, *, of_master: bool) -> None:  # noqa: ARG002
@@ -194,8 +194,8 @@ def _policies(ask: _Ask, _fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cancel(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
-    found = _done(ask("POST", "/v1/cancel", fields))
-    return {"answers": [one["answer"] for one in found["answers"]]}
+    content = _done(ask("POST", "/v1/cancel", fields))
+    return {"answers": [entry["answer"] for entry in content["answers"]]}
 
 
 def _reschedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:

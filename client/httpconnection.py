@@ -1,7 +1,7 @@
-"""One connection to a gateway: a request, its answer, and the error that an answer tells.
+"""One connection to a gateway: it sends a request, and returns the answer or its error.
 
-An error says whether what was asked for may have been done: it may, when the connection broke after
-the request was sent, and when the answer is 5xx.
+An error is ``uncertain`` when the request may have been carried out: the connection broke after it
+was sent, or the answer is 5xx.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from .addresses import place_of
 
 ARROW = "application/vnd.apache.arrow.stream"
 TEXT_MAX = 200
-"""Characters of an answer that an error shows."""
+"""An error shows so many characters of an answer."""
 _ROW = re.compile(r"\$\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayAnswer:
-    """An answer of a gateway, or of something before it."""
+    """An answer of a gateway, or of a proxy before it."""
 
     status: int
     body: bytes
 
     def json(self) -> Any:
-        """None: it is no JSON."""
+        """The decoded body; None: it is no JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
             return None
 
     def error(self) -> SlotwheelError:
-        """The error that it tells; ``uncertain`` where what was asked for may have been done."""
+        """The error in the answer; ``uncertain`` when the request may have been carried out."""
         body = self.json()
         fields = body if isinstance(body, dict) else {}
         at = _ROW.match(str(fields.get("place") or ""))
@@ -64,14 +64,14 @@ class GatewayAnswer:
 
 
 class GatewayConnection:
-    """One connection to a gateway. Not thread-safe, but for ``cut``."""
+    """One connection to a gateway. Only ``cut`` is thread-safe."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
         """Errors: ``NodeUnreachable``."""
         tls, host, port = place_of(address)
         kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
         self._connection = kind(host, port, timeout=timeout_s)
-        self._connection.auto_open = 0  # ``cut`` would miss a socket that was opened by the way
+        self._connection.auto_open = 0  # ``cut`` would miss a socket that is opened later
         try:
             self._connection.connect()
         except OSError as error:
@@ -93,9 +93,10 @@ class GatewayConnection:
         key: str = "",
         timeout_s: float | None = None,
     ) -> GatewayAnswer:
-        """Send a request and return the answer. ``body``: an Arrow stream as bytes, or what becomes
-        JSON. ``timeout_s``: how long the gateway may say
-        nothing; None: until ``cut``. Errors: ``NodeUnreachable``, mostly uncertain."""
+        """Send a request and return the answer. ``body``: an Arrow stream as bytes, or a value that
+        becomes JSON. ``timeout_s``: the longest silence of the gateway; None: until ``cut``.
+
+        Errors: ``NodeUnreachable``, mostly uncertain."""
         if self._connection.sock is None:
             raise NodeUnreachable("the gateway has ended the connection", remedy="Send it again")
         headers = {"Accept": "application/json"}
@@ -121,8 +122,8 @@ class GatewayConnection:
             raise lost from None
 
     def cut(self) -> None:
-        """End it, whatever it is doing; from any thread."""
-        # Not by the method of a socket with TLS: whoever uses it then goes on without.
+        """End the connection at any time; from any thread."""
+        # The method of a socket with TLS would let another thread go on without TLS.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 

@@ -1,7 +1,7 @@
-"""What becomes of a message's level and route: a delay, and the topics that it goes to.
+"""Resolves a message's level and route into a delay and topics, by the group's policies.
 
-The group's policies are asked for when the first message needs them, and again after a while; so a
-change of them counts for a client that runs within ``FRESH_S``.
+They are asked for when the first message needs them, and again after ``FRESH_S``: so long may a
+running client use old ones after a change.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ _STANDS_FOR_ALL = "t"
 
 
 class Resolver:
-    """``ask``: asks a node for the group's policies. Thread-safe."""
+    """The policies of a group, which ``ask`` gets from a node. Thread-safe."""
 
     def __init__(self, ask: Callable[[], dict[str, Any]]) -> None:
         self._ask = ask
         self._known: tuple[float, PolicySet] | None = None
 
     def settings(self) -> PolicySet:
-        """Errors: ``NodeUnreachable``."""
+        """The policies, not older than ``FRESH_S``. Errors: ``NodeUnreachable``."""
         known = self._known
         return self.refresh() if known is None or self.fresh_s <= 0 else known[1]
 
     def refresh(self) -> PolicySet:
         """Ask now. Errors: ``NodeUnreachable``."""
         now = time.monotonic()
-        found = PolicySet.from_dict(self._ask())
-        self._known = (now, found)
-        return found
+        policies = PolicySet.from_dict(self._ask())
+        self._known = (now, policies)
+        return policies
 
     @property
     def fresh_s(self) -> float:
-        """For how many seconds more nobody is asked."""
+        """The seconds for which no node is asked any more."""
         known = self._known
         return 0.0 if known is None else known[0] + FRESH_S - time.monotonic()
 
     def resolve(self, message: Message) -> tuple[Message, Route | None]:
-        """The message with a delay instead of its level, and its route, if it has one; then its
-        topic stands for those of the route. Errors: ``InvalidMessage``, ``NodeUnreachable``."""
+        """The message with a delay in place of its level, and its route, if it has one: a topic in
+        the message then stands for those of the route. Errors: ``InvalidMessage``,
+        ``NodeUnreachable``."""
         for name, given in (("level", message.level), ("route", message.route)):
             if not isinstance(given, str | None):
                 raise InvalidMessage(

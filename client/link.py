@@ -2,10 +2,10 @@
 
 A link connects only to a node that accepts appends: with peers, to the master.
 
-Theory: waking a thread costs more than sending a small batch. So whoever waits for a receipt may
-read the answers by itself (``read_while``). The reader's thread reads when nobody waits: it is
-woken by a batch that was written for it, and by whoever stops reading while something is
-unanswered; else it looks once a second whether the node has ended the link, or has anything to say.
+Theory: waking a thread costs more than sending a small batch. So a thread that waits for a receipt
+may read the answers itself (``read_while``). The reader's thread reads when no other waits: it is
+woken by a batch that was written for it, and by a thread that stops reading while a batch is
+unanswered; else it looks once a second for an answer, or the end of the link.
 
 Rules: one thread reads at a time, and one writes. A link lives until its first error, also when a
 reader or writer is interrupted half-way, and is never repaired; the reader's thread reports it.
@@ -41,17 +41,16 @@ from .hello import OF_APPENDS, Hello, hello_of
 from .transport import LinkPort, OnAnswer, OnLost, OpenLink, ReadInThread
 
 _LOOK_S = 0.1
-"""Who waits for bytes looks so often whether it still has to."""
+"""A thread that waits for bytes looks after so long, s, if it still has to."""
 _IDLE_LOOK_S = 1.0
 _CLOSE_S = 1.0
 _IDLE_MAX = 16
-"""Channels of a caller that are kept for later."""
+"""The most channels of a ``Caller`` that are kept for later."""
 _OF_ACTIONS: FrameLimits = {Kind.RESULT: (8, 16 * JSON_BYTES_MAX)}
 
 
 class Link(LinkPort):
-    """One connection, open on construction. Errors: those of ``Channel.open``, ``NotMaster``: it is
-    not open, and no batch was sent by it."""
+    """An open connection. Errors on construction: those of ``Channel.open``, ``NotMaster``."""
 
     takes_records = True
 
@@ -92,8 +91,8 @@ class Link(LinkPort):
         *,
         read: bool = True,
     ) -> None:
-        """Send a batch; blocks while the node reads nothing. ``read``: the answer is to be read,
-        without anybody who waits for it. Errors: ``SlotwheelError``."""
+        """Send a batch; blocks while the node reads nothing. ``read``: the reader's thread has to
+        read the answer, as no caller waits for it. Errors: ``SlotwheelError``."""
         body = memoryview(rows.serialize())
         self._send(Kind.BATCH, encode_sequence(sequence, request), body, read=read)
 
@@ -158,26 +157,25 @@ class Link(LinkPort):
         return self._answers and self._answered < self._written
 
     def _lose(self, error: SlotwheelError) -> SlotwheelError:
-        """The reason why the link is lost: the first one."""
+        """Cut the link. Returns the reason for which it is lost: the first error."""
         if self.error is None:
             self.error = error
         self.cut()
         return self.error
 
     def _read(self) -> None:
-        """The reader's thread."""
         self._reader = threading.current_thread()
         while self.error is None:
             self._wanted.wait(_LOOK_S if self._closed else _IDLE_LOOK_S)
             self._wanted.clear()
             if not self._reading.acquire(blocking=self._closed):
-                continue  # whoever waits reads
+                continue  # the thread that waits reads
             try:
                 while self._receive(self._patience_s):
                     pass
             finally:
                 self._reading.release()
-            if self._unanswered:  # whoever waits for it may have found this thread reading
+            if self._unanswered:  # a thread that waits may have found this one reading
                 self._wanted.set()
         self._reported.set()
         if not self._closed:
@@ -188,8 +186,8 @@ class Link(LinkPort):
         return _LOOK_S if self._unanswered or self._closed else 0.0
 
     def _receive(self, wait_s: float) -> bool:
-        """Handle what comes within ``wait_s``; whether there may be more soon. One thread at a
-        time."""
+        """Handle frames that come within ``wait_s``. Returns True when more may come soon. One
+        thread at a time calls it."""
         try:
             frame = self._channel.receive(wait_s)
             if frame is None:
@@ -200,7 +198,7 @@ class Link(LinkPort):
             return True
         except SlotwheelError as error:
             self._lose(error)
-        except BaseException:  # interrupted: what was received may be lost
+        except BaseException:  # interrupted: a part of a frame may be lost
             self._lose(NodeUnreachable("reading was interrupted"))
             raise
         return False
@@ -210,14 +208,13 @@ class Link(LinkPort):
         if isinstance(answer, RefusedBatch) and (
             answer.sequence == NO_BATCH or isinstance(answer.error, NotMaster)
         ):
-            raise answer.error  # all of it is sent again, perhaps to another node
+            raise answer.error  # all batches are sent again, perhaps to another node
         self._answered += 1
         self._on_answer(answer)
 
 
 class Caller:
-    """Calls of one node, by any number of threads: each has a channel to itself meanwhile, and one
-    that is not needed is kept for the next call."""
+    """Calls of one node, by any threads: each has a channel to itself, kept for the next call."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -226,7 +223,7 @@ class Caller:
         self._closed = False
 
     def greet(self, timeout_s: float) -> Hello:
-        """The node's hello, of now. Errors: ``SlotwheelError``."""
+        """The node's current hello. Errors: ``SlotwheelError``."""
         channel = self._take()
         if channel is not None:
             return hello_of(self._ask(channel, HELLO, {}, timeout_s))
@@ -236,7 +233,7 @@ class Caller:
         return hello
 
     def call(self, action: str, fields: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Errors: those that the node answers, ``NodeUnreachable``."""
+        """Send an action. Returns the answer's fields. Errors: the node's, ``NodeUnreachable``."""
         end = time.monotonic() + timeout_s
         channel = self._take() or self._open(timeout_s)
         left_s = max(0.0, end - time.monotonic())
@@ -245,7 +242,7 @@ class Caller:
     def _ask(
         self, channel: Channel, action: str, fields: dict[str, Any], timeout_s: float
     ) -> bytes:
-        """The answer's body. The channel is kept or closed. Errors: as of ``call``."""
+        """The answer's body. Afterwards the channel is kept, or closed. Errors: as of ``call``."""
         try:
             channel.send(Kind.ACTION, encode_action(1, action), encode_json(fields))
             frame = channel.receive(timeout_s)

@@ -1,8 +1,8 @@
 """A message as an application writes it, and as it is sent.
 
-Rules: exactly one of ``due`` and ``delay``; a delay is sent as it is, and the node's clock says
-when it begins (``wheel/delay.py``); a fraction of a millisecond is rounded up, so that nothing
-becomes early. Text in ``value``, ``key`` and header values is encoded as UTF-8.
+Rules: exactly one of ``due`` and ``delay``; a delay is sent as it is, and begins by the node's
+clock (``wheel/delay.py``), as ours may be wrong; a fraction of a millisecond is rounded up, so that
+no message becomes early. Text in ``value``, ``key`` and header values is encoded as UTF-8.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _LIMIT_MS = 1 << 62
 
 @dataclass(slots=True)
 class Message:
-    """One message. ``due``: a datetime with a time zone, or ms since the epoch; ``delay``: a
-    timedelta, seconds, or a text as ``"3s"``. ``expires``: from when it is worth nothing, like
-    ``due``; ``ttl``: how long after it is due that is, like ``delay``; neither: it does not expire.
-    ``headers``: pairs in order (a key may occur twice), or a mapping; names that begin with
-    ``slotwheel-`` are reserved. ``level``: the name of a delay, instead of ``due`` and ``delay``.
-    ``route``: instead of a topic; the message goes to all topics that the route's rules name,
-    stored for all of them or for none.
+    """A message. ``due``: a datetime with a time zone, or ms since the epoch; ``delay``: a
+    timedelta, seconds, or a text as ``"3s"``. ``expires``, in the form of ``due``: the time from
+    which on it is worth nothing; or ``ttl``, in the form of ``delay``: the time from due to then;
+    without both it does not expire. ``headers``: pairs in order (a key may occur twice), or a
+    mapping; names that begin with ``slotwheel-`` are reserved. ``level``: the name of a delay, in
+    place of ``due`` and ``delay``. ``route``, in place of a topic: the message goes to all topics
+    that the route's rules name, and is stored for all of them or for none.
     """
 
     topic: str = ""
@@ -82,7 +82,7 @@ def message_of(
     ttl: Delay,
     level: str | None,
 ) -> Message:
-    """A message that is given as one, or by what a client's ``send`` takes, in that order."""
+    """The message itself, or one made of the arguments of a client's ``send``."""
     if isinstance(topic, Message):
         return topic
     return Message(
@@ -100,13 +100,12 @@ def message_of(
 
 
 def clock_ms() -> int:
-    """This machine's clock, ms since the epoch."""
+    """The time of this machine's clock, ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def due_of(due: DueTime, delay: Delay) -> int:
-    """The due time in ms since the epoch, or the delay in its place. Errors:
-    ``InvalidMessage``."""
+    """The due time, ms since the epoch, or the delay. Errors: ``InvalidMessage``."""
     if (due is None) == (delay is None):
         raise _unusable(
             "neither due nor delay" if due is None else "both due and delay",
@@ -118,8 +117,8 @@ def due_of(due: DueTime, delay: Delay) -> int:
             return as_due(delay_ms_of(delay))
         due_ms = _due_ms(due)
     except (TypeError, ValueError, OverflowError) as error:
-        what = f"unusable {'delay' if due is None else 'due time'}: {error}"
-        raise _unusable(what, repr(delay if due is None else due)[:80]) from None
+        problem = f"unusable {'delay' if due is None else 'due time'}: {error}"
+        raise _unusable(problem, repr(delay if due is None else due)[:80]) from None
     if due_ms >= _LIMIT_MS:
         raise _unusable("unusable due time", due_ms, _LIMIT_MS)
     if due_ms < 0:
@@ -142,7 +141,7 @@ def _due_ms(due: datetime | SupportsIndex) -> int:
 def delay_ms_of(delay: Delay) -> int:
     """A delay in ms. Errors: ``TypeError``, ``ValueError``, ``OverflowError``."""
     number: Any = delay
-    if type(number) is int:  # sooner said than what kind of number it is otherwise
+    if type(number) is int:  # this check is quicker than those below
         return number * 1000
     if isinstance(delay, timedelta):
         return -(-delay // _MILLISECOND)
@@ -170,8 +169,8 @@ def _unusable(message: str, got: object, limit: object = None) -> InvalidMessage
 
 
 def header_pairs(message: Message, due: int) -> Sequence[tuple[str, Content]]:
-    """A message's headers, values as the caller gave them, and when it expires. ``due``: as of
-    ``due_of``. Errors: ``InvalidMessage``."""
+    """A message's headers, values as the caller gave them, with the header of its expiry. ``due``:
+    as of ``due_of``. Errors: ``InvalidMessage``."""
     headers = message.headers or ()
     pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
     if message.expires is None and message.ttl is None:
@@ -185,30 +184,30 @@ def _expiry(expires: DueTime, ttl: Delay, due: int) -> bytes:
         got = f"expires {expires} and ttl {ttl}"
         raise InvalidMessage("both expires and ttl", got=got, limit="one of them", remedy=remedy)
     try:
-        found = _due_ms(expires) if expires is not None else delay_ms_of(ttl)
+        ms = _due_ms(expires) if expires is not None else delay_ms_of(ttl)
     except (TypeError, ValueError, OverflowError) as error:
         got = repr(ttl if expires is None else expires)
         raise InvalidMessage(f"unusable time to expire: {error}", got=got, remedy=remedy) from None
-    if ttl is not None and found <= 0:
+    if ttl is not None and ms <= 0:
         raise InvalidMessage("no time to live", got=repr(ttl), limit="at least 1 ms", remedy=remedy)
     delayed = delay_of(due) is not None
     if ttl is not None and not delayed:
-        found += due
-    if expires is not None and not delayed and found <= due:
-        raise expires_before_due(found, due)
-    if found >= EXPIRES_LIMIT_MS:
+        ms += due
+    if expires is not None and not delayed and ms <= due:
+        raise expires_before_due(ms, due)
+    if ms >= EXPIRES_LIMIT_MS:
         raise InvalidMessage(
             "unusable time to expire",
-            got=found,
+            got=ms,
             limit=f"less than {EXPIRES_LIMIT_MS}",
             remedy=remedy,
         )
-    return b"+%d" % found if ttl is not None and delayed else b"%d" % found
+    return b"+%d" % ms if ttl is not None and delayed else b"%d" % ms
 
 
 class FlatMessage(NamedTuple):
-    """A checked message in the types of the columns. ``due``: as of ``due_of``. ``nbytes``: of key,
-    value and headers."""
+    """A checked message in the types of the columns. ``due``: as of ``due_of``. ``nbytes``: the
+    bytes of key, value and headers."""
 
     due: int
     topic: str
@@ -220,7 +219,7 @@ class FlatMessage(NamedTuple):
 
 
 def flatten(message: Message) -> FlatMessage:
-    """Check one message by itself, all but horizon and size. Errors: ``InvalidMessage``."""
+    """Check a message by itself, except for horizon and size. Errors: ``InvalidMessage``."""
     due = due_of(message.due, message.delay)
     topic: object = message.topic
     if not isinstance(topic, str):
@@ -249,7 +248,7 @@ def flatten(message: Message) -> FlatMessage:
 
 
 def encoded(pairs: Sequence[tuple[str, Content]]) -> tuple[list[Header], int]:
-    """Headers in bytes, and how many these are. Errors: ``InvalidMessage``."""
+    """Headers with their values in bytes, and the number of bytes. Errors: ``InvalidMessage``."""
     headers: list[Header] = []
     nbytes = 0
     try:
@@ -264,7 +263,7 @@ def encoded(pairs: Sequence[tuple[str, Content]]) -> tuple[list[Header], int]:
 
 
 def content_of(what: str, content: Content) -> bytes | None:
-    """A value or a key in bytes. Errors: ``InvalidMessage``."""
+    """A value or a key in bytes; ``what`` names it in the error. Errors: ``InvalidMessage``."""
     if content is None or type(content) is bytes:
         return content
     try:
@@ -277,9 +276,9 @@ def content_of(what: str, content: Content) -> bytes | None:
     raise _not_a_message(what, content)
 
 
-def _not_a_message(what: str, got: object) -> InvalidMessage:
+def _not_a_message(part: str, got: object) -> InvalidMessage:
     return InvalidMessage(
-        f"unusable {what}",
+        f"unusable {part}",
         got=repr(got)[:200],
         remedy="topic: str; partition: int or None; value, key: bytes, str or None; headers: pairs"
         " of str and bytes, str or None",

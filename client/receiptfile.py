@@ -40,7 +40,7 @@ RECEIPTS_VERSION = 1
 BATCH_ROWS = 1 << 16
 LINGER_S = 0.1
 ROW_BYTES = 96
-"""About the bytes of memory that a waiting receipt takes."""
+"""An estimate of the memory of a waiting receipt, bytes."""
 
 RECEIPTS = pa.schema(
     [
@@ -114,14 +114,14 @@ class ReceiptFile:
             raise
 
     def start(self, on_written: Callable[[int], None]) -> None:
-        """Start the writer. ``on_written``: called, in another thread, with the ``nbytes`` of
-        receipts that do not wait any more, written or not."""
+        """Start the writer. Its thread calls ``on_written`` with the ``nbytes`` of receipts that
+        were written, or given up."""
         self._on_written = on_written
         self._thread.start()
 
     def put(self, promised: BatchReceipts) -> bool:
-        """Queue receipts, of at least one row. False when they are dropped, after an error or
-        ``close``: then ``on_written`` is not called for them."""
+        """Queue receipts, of at least one row. Returns False when they are dropped, after an error
+        or ``close``: ``on_written`` is not called for them then."""
         with self._changed:
             if self._error is not None or self._closed:
                 return False
@@ -183,7 +183,7 @@ class ReceiptFile:
         os.close(self._fd)
 
     def _next_group(self) -> list[BatchReceipts] | None:
-        """The receipts to be written next; None when the file is to be ended."""
+        """The receipts to be written next; None when the file has to be ended."""
         with self._changed:
             while True:
                 left_s = self._write_at - time.monotonic()

@@ -1,4 +1,4 @@
-"""Receipts of messages: what a caller waits on, and the ids afterwards.
+"""Receipts of messages: a caller waits on them, and reads ids from them.
 
 Theory: messages are sent in shipments of many; a shipment has one event, one base offset and one
 array of checks. A ``Receipt`` is only (shipment, row), a ``Receipts`` only a list of shipments, so
@@ -41,14 +41,14 @@ class Receipt:
 
     @property
     def due_ms(self) -> int:
-        """When the message is due, ms since the epoch. A delay begins by the node's clock: this
-        waits until it is stored. Of a message that is not stored, or without receipts
-        (``acks="0"``), it is what this machine's clock says."""
+        """The due time, ms since the epoch. For a delay it waits until the message is stored, as it
+        begins by the node's clock. For a message that was not stored, or without receipts
+        (``acks="0"``), the delay counts by this machine's clock."""
         return self._shipment.due_ms(self._row)
 
     @property
     def id(self) -> str:
-        """The message's id; waits for it, at most the client's timeout."""
+        """The message's id; waits for it, at most for the client's timeout."""
         return self.result()
 
     @property
@@ -107,8 +107,8 @@ class Receipts(Sequence[Receipt]):
 
     @property
     def due_ms(self) -> Int64s:
-        """Due times of all messages, ms since the epoch, shape (len(self),); waits for those of
-        delays, as of ``Receipt``."""
+        """The due times of all messages, ms since the epoch, shape (len(self),); waits for delays,
+        as ``Receipt.due_ms`` does."""
         for shipment in self._shipments:
             if min(shipment.due, default=0) < 0:
                 shipment.wait(None)
@@ -128,12 +128,12 @@ class Receipts(Sequence[Receipt]):
     def errors(self, timeout_s: float | None = None) -> Errors:
         """The errors of messages that were not stored, by number. Errors: ``TimeoutError``."""
         self._read(timeout_s)
-        found: Errors = {}
+        errors: Errors = {}
         for start, shipment in zip(self._starts, self._shipments, strict=False):
             if shipment.failure is not None:
-                found |= {start + row: shipment.failure for row in range(len(shipment.due))}
-            found |= {start + row: error for row, error in shipment.errors.items()}
-        return found
+                errors |= {start + row: shipment.failure for row in range(len(shipment.due))}
+            errors |= {start + row: error for row, error in shipment.errors.items()}
+        return errors
 
     def result(self, timeout_s: float | None = None) -> list[str]:
         """The ids of all messages. Errors: that of the first message that was not stored."""
@@ -143,30 +143,30 @@ class Receipts(Sequence[Receipt]):
         ]
 
     def outcomes(self, timeout_s: float | None = None) -> list[str | SlotwheelError]:
-        """What became of each message: its id, or its error, which several may share: who raises it
-        raises a copy. Errors: ``TimeoutError``."""
+        """The id or the error of each message. Several may share an error: raise a copy of it.
+        Errors: ``TimeoutError``."""
         self._read(timeout_s)
-        return [one for shipment in self._shipments for one in shipment.outcomes()]
+        return [outcome for shipment in self._shipments for outcome in shipment.outcomes()]
 
     @property
     def failure(self) -> SlotwheelError | None:
-        """Why none of the messages was stored, if they were one batch and it failed as a whole;
-        that may be the fault of one of them."""
+        """The error of a single batch that failed whole, perhaps by one message; or None."""
         return self._shipments[0].failure if len(self._shipments) == 1 else None
 
     def offsets(self, timeout_s: float | None = None) -> Int64s:
-        """Offsets in the wheel's log, shape (len(self),); -1 for a message not stored."""
+        """The offsets in the wheel's log, shape (len(self),); -1 for a message that was not
+        stored. Errors: ``TimeoutError``."""
         self._read(timeout_s)
-        found = np.full(len(self), -1, np.int64)
+        offsets = np.full(len(self), -1, np.int64)
         for start, shipment in zip(self._starts, self._shipments, strict=False):
             if shipment.stored is not None:
                 kept = shipment.kept
                 rows = np.arange(len(shipment.due)) if kept is None else kept
-                found[start + rows] = shipment.stored.base_offset + np.arange(len(rows))
-        return found
+                offsets[start + rows] = shipment.stored.base_offset + np.arange(len(rows))
+        return offsets
 
     def _read(self, timeout_s: float | None) -> None:
-        """As ``wait``; the caller gets all results."""
+        """Wait, and note that the caller gets all results. Errors: ``TimeoutError``."""
         self.wait(timeout_s)
         for shipment in self._shipments:
             shipment.read()

@@ -1,7 +1,7 @@
-"""Sends messages once more, whatever they come from: in order, and counted to the end.
+"""Sends messages once more, from whatever source: in order, and counted to the end.
 
-Receipts are handled in the order in which batches were sent; so whatever stops it, it is known up
-to where everything is stored or refused.
+Receipts are handled in the order in which batches were sent. So after any interruption the number
+of messages is known that are stored or refused, from the first one on.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
 from .receipts import Receipts
 
 WAITING_MAX = 16
-"""Batches with open receipts."""
+"""The most batches with open receipts."""
 _REFUSED_SHOWN = 20
 
 
 @dataclass(slots=True)
 class Resending:
-    """The state of sending. ``done``: how many messages, with skipped ones, are stored or refused.
-    ``report``: called with the number of each refused message, from 0, and why."""
+    """The state of sending. ``done``: the number of messages that are stored or refused, with those
+    that were skipped. ``report`` is called with the number of a refused message, from 0, and its
+    error."""
 
     done: int
     report: Callable[[int, SlotwheelError], None]
     sent: int = 0
     refused: int = 0
     under_way: int = 0
-    """Messages sent besides these, and perhaps stored."""
+    """The number of further messages that were sent, and may be stored."""
     waiting: deque[tuple[Receipts, int]] = field(default_factory=deque)
-    """Receipts, and how many of them, the first ones, are of messages."""
+    """Receipts, and the number of them, from the first on, that are messages'."""
 
     def put(self, receipts: Receipts) -> int:
-        """Add receipts, all of them of messages. Returns how many messages are done since."""
+        """Add receipts, all of them messages'. Returns the number of messages done since."""
         self.waiting.append((receipts, len(receipts)))
         before = self.done
         while len(self.waiting) > WAITING_MAX:
@@ -41,31 +42,30 @@ class Resending:
         return self.done - before
 
     def settle(self) -> None:
-        """Wait for the oldest receipts. Errors: why a message was not stored, if it was not
-        refused."""
+        """Wait for the oldest receipts. Errors: of the first message neither stored nor refused."""
         receipts, count = self.waiting[0]
-        errors = {row: one for row, one in receipts.errors().items() if row < count}
+        errors = {row: error for row, error in receipts.errors().items() if row < count}
         bad = {
-            row: one
-            for row, one in errors.items()
-            if isinstance(one, InvalidMessage | InvalidBatch)
+            row: error
+            for row, error in errors.items()
+            if isinstance(error, InvalidMessage | InvalidBatch)
         }
-        others = sorted(errors.keys() - bad.keys())
+        failed = sorted(errors.keys() - bad.keys())
         self.waiting.popleft()
-        stored = others[0] if others else count
+        stored = failed[0] if failed else count
         for row, error in sorted(bad.items()):
             if row < stored:
                 self.refuse(self.done + row, error)
         self.done += stored
         self.sent += stored - sum(row < stored for row in bad)
-        if others:
+        if failed:
             self.under_way += count - stored
-            raise errors[others[0]]
+            raise errors[failed[0]]
 
     def send_in_parts(self, send: Callable[[], Sequence[tuple[Receipts, int]]]) -> None:
-        """The messages of the oldest receipts were refused together: ``send`` sends them in parts,
-        whose receipts are waited for in their place. If one part cannot be sent, others may be
-        stored."""
+        """Send the messages of the oldest receipts, which were refused together, in parts, by
+        ``send``; the parts' receipts take their place. If a part cannot be sent, others may be
+        stored. Errors: those of ``send``."""
         _, count = self.waiting.popleft()
         self.under_way += count
         self.waiting.extendleft(reversed(send()))
@@ -82,7 +82,7 @@ class Resending:
         self.waiting.clear()
 
     def refuse(self, number: int, error: SlotwheelError) -> None:
-        """A message is not stored, for a reason of its own."""
+        """Count and report a message that is not stored, for a reason of its own."""
         self.refused += 1
         if self.refused <= _REFUSED_SHOWN:
             self.report(number, error)

@@ -1,10 +1,9 @@
 """The engine of a client: sends the batches of its buffer, and handles their answers.
 
-Theory: the buffer (``buffer.py``) holds what waits and what is unanswered; here are the threads
-that send it. Three daemon threads: the *sender* connects and writes; the *reader* receives a link's
-answers; the *watch* gives up shipments past their deadline and cuts a link that answers nothing, as
-the sender may be blocked in a write at that time. One lock guards all state; nothing blocks under
-it.
+Theory: the buffer (``buffer.py``) holds waiting shipments and unanswered batches; here are the
+threads that send them. The *sender* connects and writes; the *reader* receives a link's answers;
+the *watch* gives up shipments past their deadline and cuts a link that does not answer, as the
+sender may be blocked in a write at that time. One lock guards all state; nothing blocks under it.
 """
 
 from __future__ import annotations
@@ -57,11 +56,12 @@ _log = logging.getLogger("slotwheel.client")
 _BACKOFF_S = 0.02
 _WATCH_S = 0.1
 _WRITTEN_HERE_MAX = 16 << 10
-"""Bytes of a batch that the caller's thread may write."""
+"""The most bytes of a batch that the caller's thread may write."""
 
 
 class Sender:
-    """``open_link``: as of a ``ClientTransport``; ``epoch_of_master``: asks a peer. Thread-safe."""
+    """Sends the batches of ``buffer``. ``open_link``, ``epoch_of_master``: as of a
+    ``ClientTransport``. Thread-safe."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class Sender:
         self._closed = threading.Event()
         self.unread = UnreadFailures()
         self.new_shipment = partial(CountedShipment, wait_for=self.wait_for, counted_in=self.unread)
-        """Takes the rest of a shipment's fields: all about its content."""
-        # Started here and not with each link: a script's last messages are sent while the
-        # interpreter ends, when no more threads can be started.
+        """Makes a shipment; its arguments are the fields of the content."""
+        # The threads start here and not with each link: a script's last messages are sent while
+        # the interpreter ends, when no more threads can be started.
         self._reads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         loops = {"sender": self._run, "reader": self._read, "watch": self._watch}
         self._threads = [
@@ -127,8 +127,8 @@ class Sender:
     def submit(
         self, shipment: Shipment, *, wait: bool = True, timeout_s: float | None = None
     ) -> None:
-        """Queue a shipment of ``new_shipment``. ``wait``: for room in the buffer. ``timeout_s``:
-        how long it is tried, if not as long as all others. Errors: ``Overloaded``,
+        """Queue a shipment of ``new_shipment``. ``wait``: the call waits for room in the buffer.
+        The shipment is tried for ``timeout_s``; None: for the client's. Errors: ``Overloaded``,
         ``NodeUnreachable``, ``NotRunning``."""
         if not shipment.count:  # all of its rows were refused here
             shipment.finish(None, "")
@@ -144,7 +144,8 @@ class Sender:
             self._changed.notify_all()
 
     def linger(self, flat: FlatMessage) -> tuple[CountedShipment, int]:
-        """Add a message to the lingering shipment. Returns it and the row's number in it."""
+        """Add a message to the lingering shipment. Returns that and the row's number in it. Errors:
+        as of ``submit``."""
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
             self._wait_for_room(nbytes, self._timeout_s)
@@ -159,11 +160,11 @@ class Sender:
         return shipment, row
 
     def wait_for(self, shipment: Shipment, timeout_s: float | None) -> None:
-        """A caller waits for a shipment: send the lingering one now, or when nothing else is in
-        flight. Until then messages of other waiting callers may join it: one commit for all.
+        """Send the lingering shipment now, or when no batch is in flight, as a caller waits. Until
+        then messages of other waiting callers may join it: one commit for all.
 
-        The caller handles answers meanwhile, if nobody else does. Returns before the shipment is
-        done, too.
+        The caller's thread handles answers meanwhile, if no other does. It may return before the
+        shipment is done.
         """
         self._hurry()
         link = self._link
@@ -221,7 +222,7 @@ class Sender:
             if not timeout_s or not self._ended.wait_for(
                 lambda: self._closed.is_set() or buffer.has_room(nbytes), timeout_s
             ):
-                # An old failure is no reason while a link is open and nothing was waited for.
+                # Without a wait, an old failure is no reason while a link is open.
                 reason = self._reason() if timeout_s or self._link is None else None
                 raise reason or Overloaded(
                     "the client's buffer is full and the node takes nothing",
@@ -233,8 +234,8 @@ class Sender:
             raise NotRunning("the client is closed", remedy="Make a new Client")
 
     def _batch_to_write_here(self) -> Batch | None:
-        """A small batch that is the only one, for the caller's thread to write: that is sooner done
-        than to wake the sender, and cannot block, as nothing else is on its way."""
+        """Take a small batch that is the only one, for the caller's thread to write: that is
+        quicker than waking the sender, and cannot block, as no other batch is on its way."""
         buffer = self._buffer
         alone = len(buffer.open) == 1 and buffer.lingering is None and buffer.waits_to_be_sent
         if not alone or self._link is None or self._writing or buffer.unanswered:
@@ -246,8 +247,8 @@ class Sender:
         return batch
 
     def _notify_of_end(self) -> None:
-        """Shipments are done. The sender is woken only if it has work: each waking costs other
-        threads the interpreter."""
+        """Notify threads that wait for shipments. The sender is woken only if it has work: each
+        waking costs other threads the interpreter."""
         self._ended.notify_all()
         if self._buffer.waits_to_be_sent or self._buffer.lingering is not None:
             self._changed.notify_all()
@@ -284,7 +285,7 @@ class Sender:
                 self._lost(link, NodeUnreachable(f"sending failed: {error!r}"))
 
     def _wait_for_work(self) -> Batch | None:
-        """Wait for the next batch to write. None: a link must be opened first, or on ``close``."""
+        """Wait for the next batch to write. None: a link must be opened first, or it is closed."""
         while not self._closed.is_set():
             now = time.monotonic()
             wake = self._buffer.seal_in_time(now)
@@ -319,7 +320,6 @@ class Sender:
             self._lost(link, link.error)
 
     def _write(self, link: LinkPort, batch: Batch, *, read: bool = True) -> None:
-        """``read``: as of a link's ``write``."""
         try:
             self._write_to(link, batch, read=read)
         except SlotwheelError as error:
@@ -345,7 +345,7 @@ class Sender:
         if not batch.was_made:  # given up just now
             return
         if self._receipts is not None:
-            # Now, as an answer is handled under the lock, and drops the rows.
+            # Computed before sending: the answer drops the rows.
             batch.note_content(clock_ms())
         with self._changed:
             if not self._buffer.awaits(batch):
@@ -358,16 +358,15 @@ class Sender:
         if self._command.acks == "0":
             with self._changed:
                 for shipment in batch.shipments:
-                    # A shipment that was refused meanwhile waits for another batch, without its bad
-                    # rows.
+                    # A shipment that was refused meanwhile waits for another batch.
                     if shipment.batch is batch and shipment in self._buffer.open:
                         self._buffer.end(shipment)
                         shipment.finish(None, self._group)
                 self._notify_of_end()
 
     def _make(self, batch: Batch, *, plain: bool) -> None:
-        """Join the rows of a batch, unless it was given up. ``plain``: by plain rows where that is
-        cheaper."""
+        """Join the rows of a batch, unless it was given up. ``plain``: they become plain rows where
+        that is cheaper."""
         with self._changed:
             if not self._buffer.awaits(batch):
                 return
@@ -404,10 +403,10 @@ class Sender:
             self._group = self._link.group
         if answer.count == batch.count and batch.rows is not None:
             self._keep_receipts(batch, batch.rows, answer)
-        for shipment, mine in batch.spans():
+        for shipment, span in batch.spans():
             self._buffer.end(shipment)
             if answer.count == batch.count:
-                shipment.finish(answer.part(mine.start, len(mine)), self._group)
+                shipment.finish(answer.part(span.start, len(span)), self._group)
             else:
                 shipment.fail(SlotwheelError("a receipt for another batch", got=answer.count))
 
@@ -419,7 +418,7 @@ class Sender:
             self._back_off()
             return
         if batch.rows is None:
-            batch.keep(gathered([one.content for one in batch.shipments]))
+            batch.keep(gathered([shipment.content for shipment in batch.shipments]))
         rows = batch.rows
         bad = {} if batch.shipments[0].whole else self._rows_to_drop(rows, error)
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.tries.in_doubt
@@ -456,7 +455,7 @@ class Sender:
             self._ended.notify_all()
 
     def _rows_to_drop(self, rows: pa.RecordBatch, error: SlotwheelError) -> Errors:
-        """The row that the node named, and all others that it would name next."""
+        """The errors of the row that the node named, and of others that it would name next."""
         if error.row is None or not isinstance(error, InvalidMessage | InvalidBatch):
             return {}
         if not 0 <= error.row < rows.num_rows:
@@ -497,7 +496,7 @@ class Sender:
                 now = time.monotonic()
                 link = self._link
                 sent_at = self._buffer.sent_at()
-                for shipment in [one for one in self._buffer.open if one.deadline < now]:
+                for shipment in [late for late in self._buffer.open if late.deadline < now]:
                     self._give_up(shipment, self._why(shipment))
             if link is not None and sent_at is not None:
                 quiet_s = now - sent_at
@@ -514,14 +513,13 @@ class Sender:
         return last or no_answer(self._timeout_s)
 
     def _reason(self) -> SlotwheelError | None:
-        """The last known failure."""
         if self._link is None and self._last_error is not None:
             return self._addresses.explain(self._last_error)
         return self._last_error
 
 
 def no_answer(timeout_s: float) -> NodeUnreachable:
-    """The error for messages that were tried for so long."""
+    """The error for messages that were tried for ``timeout_s``."""
     return NodeUnreachable(
         "no answer in time",
         limit=f"{timeout_s} s",

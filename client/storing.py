@@ -1,11 +1,12 @@
-"""One message, and wait: a connection of one thread, without buffer, lock or other threads.
+"""Stores single messages for a thread that waits for each, without buffer, lock or other threads.
 
-Theory: a program that waits for each message gains nothing by what makes many of them cheap. Here a
-message becomes a record (``wheel/plain.py``), is written by one call, and its answer read by the
-next. The node joins the requests of all such programs, so many threads that store are cheap, too.
+Theory: a program that waits for each message gains nothing by buffers, which make many of them
+cheap. Here a message becomes a record (``wheel/plain.py``), is written by one call, and its answer
+read by the next. The node joins the requests of all such programs, so many threads that store are
+cheap, too.
 
-A storer is a producer of its own. A request without an answer is sent again, the same bytes, to
-whoever is the master then, until the client's timeout is over: it is stored once.
+A storer is a producer of its own. A request without an answer is sent again, the same bytes, to the
+master of that time, until the client's timeout is over: it is stored once.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _REMEDY = "Check that the node runs, and how busy it is"
 
 
 class Storer:
-    """Not thread-safe. Errors of ``store``: those of the node, ``NodeUnreachable``."""
+    """The connection of one thread, which reconnects when it breaks."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Storer:
         self._group = ""
 
     def store(self, flat: FlatMessage) -> str:
-        """Send a message and wait until it is stored. Returns its id."""
+        """Send a message, wait until it is stored. Returns its id. Errors: ``SlotwheelError``."""
         body = encode_records([plain_row(flat)])
         sequence = self._sequence
         self._sequence += 1
@@ -82,7 +83,7 @@ class Storer:
             except SlotwheelError as error:
                 self._close()
                 failed = error
-            except BaseException:  # interrupted: what comes next would be the answer to this
+            except BaseException:  # interrupted: the next call would get the answer to this one
                 self._close()
                 raise
             else:
@@ -102,7 +103,7 @@ class Storer:
             self._wait_for_another(failed, end, backoff, uncertain=tries.in_doubt)
 
     def end(self) -> None:
-        """From another thread: a call that is under way fails, and so does the next one."""
+        """Let the call that is under way fail, and the next one; from another thread."""
         self._ended = True
         channel = self._channel
         if channel is not None:
@@ -130,8 +131,8 @@ class Storer:
     def _answer(
         self, channel: Channel, due: int, sequence: int, end: float
     ) -> str | SlotwheelError:
-        """The message's id, or why it is refused. Errors: ``SlotwheelError``: the connection is of
-        no use any more."""
+        """The message's id, or the error with which it is refused. Errors: ``SlotwheelError``: the
+        connection has failed."""
         several = self._addresses.several
         asked_s = time.monotonic()
         while True:
@@ -162,7 +163,8 @@ class Storer:
     def _wait_for_another(
         self, failed: SlotwheelError, end: float, backoff: Backoff, *, uncertain: bool
     ) -> None:
-        """Errors: ``failed``, when there is no time for another try, or it would not help."""
+        """Pause before another try. Errors: ``failed``, when there is no time for one, or it would
+        not help."""
         if self._ended:
             failed = NotRunning("the client was closed")
             raise failed.in_doubt() if uncertain else failed
@@ -179,6 +181,6 @@ class Storer:
 
 
 def plain_row(flat: FlatMessage) -> PlainRow:
-    """A message as it is sent."""
+    """A message as a plain row."""
     headers = [(name.encode(), value) for name, value in flat.headers]
     return flat.due, flat.topic.encode(), flat.partition, flat.key, flat.value, headers

@@ -1,14 +1,14 @@
-"""A client in a succession: of several that do the same work, the one that began last sends.
+"""A client in a succession: of several clients that do the same work, only the newest one sends.
 
 Theory: all of them are one producer to the wheel, and each begins with a sequence above all that
-those before it can have used. The wheel refuses a sequence that is five or more behind a producer's
+earlier ones can have used. The wheel refuses a sequence that is five or more behind a producer's
 newest (``SequenceTooOld``). So once the first batch of a client is stored, no batch of an earlier
-one is stored any more: not one that is still under way, and not one that is sent later.
+client is stored any more: not one that is still under way, and not one that is sent later.
 
     earlier   5.0  5.1  5.2                5.3 refused
     later                    6.0  6.1 ...
 
-A batch is stored with all of its rows or not at all, so one row of it can say what the others are.
+A batch is stored with all of its rows or not at all, so one of them can be a note on the others.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .columns import Errors, Limits
 from .receipts import Receipts
 
 SEQUENCES = 1 << 20
-"""Sequences of a client: its number in the succession times this is its first one."""
+"""A client's first sequence is its number in the succession times this."""
 
 
 class Successor(Client):
-    """``producer``: the same for the whole succession, above 0 and below 2^63; ``first_sequence``:
-    of this client. All else as of ``Client``."""
+    """A ``Client`` of a succession. ``producer``: the same for the whole succession, above 0 and
+    below 2^63. ``first_sequence``: this client's."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class Successor(Client):
 
     @property
     def limits(self) -> Limits:
-        """The node's, once something was sent."""
+        """The node's limits, once a batch was sent."""
         return self._buffer.limits
 
     @property
     def batch_max(self) -> tuple[int, int]:
-        """Rows and bytes that a batch may have."""
+        """The most rows and bytes of a batch."""
         return self._buffer.batch_rows_max, self._buffer.batch_bytes_max
 
     def send_whole(self, rows: pa.RecordBatch, left_out: Errors | None = None) -> Receipts:
-        """Send rows of the schema ``INPUT`` as one batch. All of them have the same error, or none
-        has one. ``left_out``: errors of rows that are not among them, by the numbers that these
-        would have; the receipts have them, too.
+        """Send rows (schema ``INPUT``) as one batch: all of them are stored, or all fail with the
+        same error. ``left_out``: errors of further rows that are not sent, by their numbers among
+        all rows; the receipts have them, too.
 
         Errors: as of ``send_table``; ``SequenceTooOld`` is the receipts'.
         """

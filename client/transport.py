@@ -1,8 +1,8 @@
-"""How a client reaches a group: what a link and a call are, whatever they are made of.
+"""The protocols by which a client reaches a group, over the wire or over HTTP.
 
 The wire to a node (``link.py``) and HTTP to a gateway (``http.py``) are used in the same way:
-batches go over a link, which lives until its first error; other requests are calls. All that is
-decided about retries, batches and receipts is decided above.
+batches go over a link, which lives until its first error; other requests are calls. Neither
+decides on retries, batches or receipts: the sender does.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ReadInThread = Callable[[Callable[[], None]], None]
 
 
 class LinkPort(Protocol):
-    """An open link. ``group``: known at least from the first receipt on. ``error``: why it was
-    lost, once it is known. ``epoch``: of the master that it leads to; 0 if there are no peers, or
-    nobody needs to know."""
+    """An open link. ``group`` is known at least from the first receipt on. ``error``: the reason
+    for which it was lost; None: it is not. ``epoch``: the epoch of its master; 0 without peers, and
+    over HTTP."""
 
     group: str
     limits: Limits
@@ -39,20 +39,20 @@ class LinkPort(Protocol):
         *,
         read: bool = True,
     ) -> None:
-        """Send a batch. ``read``: False if the caller will wait for the answer in ``read_while``.
+        """Send a batch. ``read`` False: the caller will wait for the answer in ``read_while``.
         Errors: ``SlotwheelError``: the link is lost."""
 
     takes_records: bool
-    """Whether it takes plain rows."""
+    """True when it takes plain rows."""
 
     def write_records(
         self, records: bytes, count: int, sequence: int, request: RequestKey | None, *, read: bool
     ) -> None:
-        """As ``write``, of plain rows (``wheel/plain.py``)."""
+        """Send a batch as ``count`` plain rows (``wheel/plain.py``). Errors: as of ``write``."""
 
     def read_while(self, waiting: Callable[[], bool], timeout_s: float | None) -> None:  # noqa: ARG002
-        """Handle answers in this thread while ``waiting()``, if no other thread does. Nothing is
-        done unless a link overrides it: only its own thread reads."""
+        """Handle answers in this thread while ``waiting()``, if no other thread does. Does nothing
+        unless a link overrides it: then only the reader's thread reads."""
         return  # not abstract
 
     def cut(self) -> None:
@@ -63,7 +63,7 @@ class LinkPort(Protocol):
 
 
 OnLost = Callable[[Any, SlotwheelError], None]
-"""Called once, with the link and why it was lost, unless it was closed first."""
+"""Called once, with the link and the reason of its loss, unless it was closed first."""
 OpenLink = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], LinkPort]
 """Opens a link to an address, within a time in seconds. Its answers, and the call of ``OnLost``,
 come from a function that it has run by ``ReadInThread``. Errors: ``SlotwheelError``."""
@@ -79,13 +79,13 @@ class ClientTransport(Protocol):
         """A connection for calls, which several threads may use. Errors: ``NodeUnreachable``."""
 
     def greet(self, connection: Any, timeout_s: float, *, of_master: bool) -> None:
-        """Find out whether somebody is there, and if so asked, that it is the master. Errors:
+        """Find out that the node answers, and with ``of_master`` that it is the master. Errors:
         ``NodeUnreachable``, ``NotMaster``."""
 
     def call(
         self, connection: Any, action: str, fields: dict[str, Any], timeout_s: float
     ) -> dict[str, Any]:
-        """Errors: those that are answered; ``NodeUnreachable``."""
+        """Send a request. Returns the answer's fields. Errors: the node's; ``NodeUnreachable``."""
 
     def epoch_of_master(self, address: str, timeout_s: float) -> int:
         """The epoch of the master that a node knows; 0: it knows none."""

@@ -1,7 +1,7 @@
-"""Whether a request that is tried again may have been stored already.
+"""Keeps track of the tries of a request, to know if one of them may have been stored.
 
-Who is told that a message was not stored may send it once more. So an error says so only if each
-try was refused clearly, or never left.
+A caller that gets an error may send the message once more. So an error is certain only if each try
+was refused clearly, or never left; otherwise it is in doubt.
 
     sent, no answer, sent again, refused as too large: may be stored, by the first try
     sent, refused as too large: is not stored
@@ -16,20 +16,20 @@ from ..wheel.errors import NotRunning, SlotwheelError
 
 @dataclass(slots=True)
 class Tries:
-    """Of one request. ``open``: its last try is not answered. ``unclear``: an earlier one never
-    was, or not clearly."""
+    """The tries of one request. ``open``: the last one is not answered. ``unclear``: an earlier one
+    was not, or not clearly."""
 
     open: bool = False
     unclear: bool = False
 
     def sent(self) -> None:
-        """Another try begins; what is answered to it says nothing of the one before."""
+        """Note that another try begins; its answer will say nothing of the one before."""
         self.unclear |= self.open
         self.open = True
 
     def refused(self, error: SlotwheelError) -> None:
-        """The last try was answered. A node that ends, or is the master no longer, may have stored
-        what it refuses: the next master goes on with it."""
+        """Note the error that answers the last try. A node that ends, or is no longer the master,
+        may have stored the request that it refuses: the next master goes on with it."""
         self.open = False
         self.unclear |= error.uncertain or isinstance(error, NotRunning)
 

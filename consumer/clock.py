@@ -1,11 +1,11 @@
 """The clock of the node, by which messages are delivered, as far as a consumer knows it.
 
-Theory: when a message expires is a time of the node's clock, or of a producer's beside it. This
-machine's clock may be a minute ahead, and then nothing that lives for half a minute is ever seen.
-So the node is asked what time it is, when that is first needed and every ``FRESH_S`` after that;
-between the answers time is counted by the monotonic clock, which nobody sets.
+Theory: a message expires by the node's clock, or by a producer's beside it. This machine's clock
+may be a minute ahead, and then no message that lives for half a minute would ever be seen. So the
+node is asked for its time, when that is first needed and then every ``FRESH_S``; between the
+answers time is counted by the monotonic clock, which nobody sets.
 
-Rules: nobody waits for a node that is away, but for ``WAIT_S`` the first time. Until there is an
+Rules: nobody waits for a node that is away, except for ``WAIT_S`` the first time. Until there is an
 answer, ``known_ms`` is None and ``now_ms`` is this machine's clock.
 """
 
@@ -23,18 +23,18 @@ WAIT_S = 1.0
 
 
 class RemoteClock:
-    """``client``: of a node or a group. None: there is no node to ask. Thread-safe."""
+    """The clock of the node that ``client`` reaches; None: there is no node to ask. Thread-safe."""
 
     def __init__(self, client: Client | None) -> None:
         self._client = client
         self._lock = threading.Lock()
         self._asked_s = float("-inf")
         self._ahead_ms: float | None = None
-        """Of the node's clock, before the monotonic one."""
+        """The node's clock less the monotonic one, ms."""
         self._answered = threading.Event()
 
     def known_ms(self) -> int | None:
-        """The node's clock, ms since the epoch; None: not known."""
+        """The node's time, ms since the epoch; None: not known."""
         if self._client is None:
             return None
         with self._lock:
@@ -49,7 +49,7 @@ class RemoteClock:
         return None if ahead_ms is None else int(time.monotonic() * 1000 + ahead_ms)
 
     def now_ms(self) -> int:
-        """The node's clock, or, if it is not known, this machine's."""
+        """The node's time, ms since the epoch; this machine's, if that is not known."""
         known_ms = self.known_ms()
         return clock_ms() if known_ms is None else known_ms
 
@@ -59,7 +59,7 @@ class RemoteClock:
             began_s = time.monotonic()
             node_ms = self._client.clock_of_master(WAIT_S)
             self._ahead_ms = node_ms - (began_s + time.monotonic()) * 500
-        except SlotwheelError:  # it is away, or only to be had over HTTP
+        except SlotwheelError:  # the node is away, or is reached over HTTP only
             pass
         finally:
             self._answered.set()

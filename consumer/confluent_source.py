@@ -1,8 +1,8 @@
 """A group's subscription by confluent-kafka (librdkafka): the extra ``fast``.
 
-Callbacks come out of ``poll``, on the consumer's own thread. The member as a transaction names it
-is asked for when partitions are assigned: later the client may have lost its membership, and would
-name a member that the brokers do not check.
+Callbacks come out of ``poll``, on the consumer's own thread. The member that a transaction names is
+read when partitions are assigned: later the client may have lost its membership, and would name a
+member that the brokers do not check.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _LATER |= {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_WAIT_COORD", "_RESOL
 
 
 class ConfluentSource(Source):
-    """Errors on construction: ``InvalidConfiguration`` for a topic that is not there, or without
-    the extra; ``NodeUnreachable``."""
+    """A ``Source`` of Kafka. Errors on construction: ``InvalidConfiguration`` for a topic that does
+    not exist, or without the extra; ``NodeUnreachable``."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ConfluentSource(Source):
         needed: Sequence[str] = (),
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """As ``KafkaPythonSource``."""
+        """Arguments: as of ``KafkaPythonSource``."""
         self._ck = confluent()
         self._assignment = assignment
         self._held: set[SourcePartition] = set()
@@ -65,7 +65,7 @@ class ConfluentSource(Source):
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
             "allow.auto.create.topics": False,
-            "enable.partition.eof": True,  # it tells of marks of transactions, too
+            "enable.partition.eof": True,  # its offset is also behind marks of transactions
             "queued.max.messages.kbytes": 32 << 10,
             "fetch.queue.backoff.ms": 10,  # a full queue is left alone for a second by default
             "socket.timeout.ms": 10_000,  # a commit inside a rebalance has no other limit
@@ -79,13 +79,13 @@ class ConfluentSource(Source):
         except self._ck.KafkaException as error:
             raise refused(error.args[0]) or no_brokers(bootstrap, settings, error) from None
         try:
-            there = self._consumer.list_topics(timeout=_ASK_S).topics
-            if missing := [name for name in create if name not in there]:
+            existing = self._consumer.list_topics(timeout=_ASK_S).topics
+            if missing := [name for name in create if name not in existing]:
                 make_by_confluent(common, settings, missing)
-                there = self._consumer.list_topics(timeout=_ASK_S).topics
-            wanted = (*topics, *needed)
-            if missing := [name for name in wanted if name not in (*there, *create)]:
-                raise no_topic(missing, list(there))
+                existing = self._consumer.list_topics(timeout=_ASK_S).topics
+            required = (*topics, *needed)
+            if missing := [name for name in required if name not in (*existing, *create)]:
+                raise no_topic(missing, list(existing))
             self._consumer.subscribe(
                 list(topics),
                 on_assign=self._on_assign,
@@ -102,7 +102,7 @@ class ConfluentSource(Source):
     def poll(self, timeout_s: float, count: int) -> list[Received]:
         self.seen = {}
         try:
-            # ``consume`` waits until it has all it may return, so it is not asked to wait.
+            # ``consume`` waits until it has as many as it may return, so ``poll`` waits instead.
             first = self._consumer.poll(timeout_s)
         except self._ck.KafkaException as raised:
             raise self._meaning(raised.args[0]) from raised
@@ -112,21 +112,21 @@ class ConfluentSource(Source):
             return self._messages([first, *self._more(count - 1)])
 
     def _more(self, count: int) -> list[Any]:
-        """Further records that are there. Errors: ``ConsumerFailed``."""
+        """Up to ``count`` further records that the client has. Errors: ``ConsumerFailed``."""
         if count < 1:
             return []
         try:
-            found: list[Any] = self._consumer.consume(count, 0)
+            records: list[Any] = self._consumer.consume(count, 0)
         except self._ck.KafkaException as raised:
             meaning = self._meaning(raised.args[0])
-            # The client's position is behind the first record by now: it would be passed over.
+            # The client's position is behind the first record by now: raising would lose it.
             if not isinstance(meaning, SourceAway):
                 raise meaning from raised
             return []
-        return found
+        return records
 
     def _messages(self, records: list[Any]) -> list[Received]:
-        found: list[Received] = []
+        messages: list[Received] = []
         seen: dict[tuple[str, int], int] = {}
         unwanted = self.unwanted
         for record in records:
@@ -137,7 +137,9 @@ class ConfluentSource(Source):
                 headers = headers_of(record)
                 if unwanted is None or not unwanted(topic, headers):
                     key, value, timestamp = record.key(), record.value(), record.timestamp()[1]
-                    found.append(Received(topic, partition, offset, key, value, headers, timestamp))
+                    messages.append(
+                        Received(topic, partition, offset, key, value, headers, timestamp)
+                    )
                 continue
             if error.code() == self._ck.KafkaError._PARTITION_EOF:
                 if record.offset() > 0:
@@ -147,7 +149,7 @@ class ConfluentSource(Source):
             if not isinstance(meaning, SourceAway):
                 raise meaning
         self.seen = {SourcePartition(*place): offset for place, offset in seen.items()}
-        return found
+        return messages
 
     def commit(self, positions: Mapping[SourcePartition, int]) -> None:
         try:
@@ -157,36 +159,36 @@ class ConfluentSource(Source):
             raise self._meaning(error.args[0]) from error
 
     def _commit(self, positions: Mapping[SourcePartition, int]) -> None:
-        for one in self._consumer.commit(offsets=self._parts(positions), asynchronous=False):
-            if one.error is not None:
-                raise self._ck.KafkaException(one.error)
+        for partition in self._consumer.commit(offsets=self._parts(positions), asynchronous=False):
+            if partition.error is not None:
+                raise self._ck.KafkaException(partition.error)
 
     def hold(self, partitions: Collection[SourcePartition]) -> None:
-        own = {SourcePartition(one.topic, one.partition) for one in self._consumer.assignment()}
-        wanted = own.intersection(partitions)
-        held = self._held & own
+        assigned = set(_names(self._consumer.assignment()))
+        paused = assigned.intersection(partitions)
+        held = self._held & assigned
         try:
-            if wanted - held:
-                self._consumer.pause(self._parts(dict.fromkeys(wanted - held, 0)))
-            if held - wanted:
-                self._consumer.resume(self._parts(dict.fromkeys(held - wanted, 0)))
+            if paused - held:
+                self._consumer.pause(self._parts(dict.fromkeys(paused - held, 0)))
+            if held - paused:
+                self._consumer.resume(self._parts(dict.fromkeys(held - paused, 0)))
         except self._ck.KafkaException as error:
             raise self._meaning(error.args[0]) from error
-        self._held = wanted
+        self._held = paused
 
     def rewind(self, starts: Mapping[SourcePartition, int]) -> None:
-        own = {SourcePartition(one.topic, one.partition) for one in self._consumer.assignment()}
-        wanted = {one: start for one, start in starts.items() if one in own}
+        assigned = set(_names(self._consumer.assignment()))
+        ours = {partition: start for partition, start in starts.items() if partition in assigned}
         deadline = time.monotonic() + COMMIT_S
         try:
             left_s = max(0.1, deadline - time.monotonic())
-            found = self._consumer.committed(self._parts(wanted), left_s) if wanted else []
-            for one in found:
-                if one.error is not None:
-                    raise self._ck.KafkaException(one.error)
-                start = wanted[SourcePartition(one.topic, one.partition)]
-                one.offset = one.offset if one.offset >= 0 else start
-                self._consumer.seek(one)
+            committed = self._consumer.committed(self._parts(ours), left_s) if ours else []
+            for part in committed:
+                if part.error is not None:
+                    raise self._ck.KafkaException(part.error)
+                start = ours[SourcePartition(part.topic, part.partition)]
+                part.offset = part.offset if part.offset >= 0 else start
+                self._consumer.seek(part)
         except self._ck.KafkaException as error:
             raise SourceAway(f"positions could not be read: {error}") from error
 
@@ -215,12 +217,12 @@ class ConfluentSource(Source):
         self._assignment.revoked(names)
         held = self._held.intersection(names)
         if held and not self._closing:
-            # Else the client would hold them still when they are assigned again.
+            # Otherwise the client would hold them still when they are assigned again.
             consumer.resume(self._parts(dict.fromkeys(held, 0)))
             self._held -= held
 
     def _parts(self, positions: Mapping[SourcePartition, int]) -> list[Any]:
-        return [self._ck.TopicPartition(*one, position) for one, position in positions.items()]
+        return [self._ck.TopicPartition(*place, position) for place, position in positions.items()]
 
     def _meaning(self, error: Any) -> Exception:
         if error.retriable() or error.name() in _LATER:
@@ -245,4 +247,4 @@ def confluent() -> Any:
 
 
 def _names(partitions: list[Any]) -> list[SourcePartition]:
-    return [SourcePartition(one.topic, one.partition) for one in partitions]
+    return [SourcePartition(part.topic, part.partition) for part in partitions]

@@ -41,12 +41,12 @@ class ConfluentTransactor(Transactor):
             **for_confluent(extra, ClientKind.PRODUCER),
             "transactional.id": transactional_id,
             "transaction.timeout.ms": int(TRANSACTION_S * 1000),
-            # It is also waited while the transaction before still ends.
+            # The client also waits so long while the transaction before still ends.
             "retry.backoff.ms": 1,
         }
         self._producer: Any = None
         self._singly = False
-        """A batch was refused: of which of its records, only batches of one can tell."""
+        """True after a batch was refused: only batches of one record show the bad one."""
 
     def start(self) -> None:
         self.close()
@@ -86,20 +86,21 @@ class ConfluentTransactor(Transactor):
                 except self._ck.KafkaException as error:
                     note(row, error.args[0], None)
                     raise
-            # Behind one that is refused, the commit waits for the others in vain.
+            # The commit would wait in vain for the records behind a refused one.
             while self._singly and len(producer) and time.monotonic() < deadline:
                 producer.poll(_PAUSE_S)
                 for failure in failures.values():
                     raise self._ck.KafkaException(failure)
             offsets = [
-                self._ck.TopicPartition(*one, position) for one, position in batch.positions.items()
+                self._ck.TopicPartition(*place, position)
+                for place, position in batch.positions.items()
             ]
             store = partial(producer.send_offsets_to_transaction, offsets, batch.member)
             self._insist(store, deadline)
             self._insist(producer.commit_transaction, deadline)
 
         try:
-            # Without a coordinator the client forgets the limit that it is given.
+            # Without a coordinator the client does not keep to its own limit.
             ended = within(END_S, run)
         except (self._ck.KafkaException, BufferError) as error:
             producer.purge()
@@ -141,7 +142,8 @@ class ConfluentTransactor(Transactor):
         return self.unclear(batch, reason)
 
     def _insist(self, call: Callable[[float], None], deadline: float) -> None:
-        """Call with the time that is left, again while the client says that this helps."""
+        """Call with the time that is left, s, and again while the client calls the error one that
+        passes. Errors: confluent-kafka's."""
         while True:
             try:
                 call(max(0.1, deadline - time.monotonic()))
@@ -156,12 +158,12 @@ class ConfluentTransactor(Transactor):
         if producer is None:
             return None
         try:
-            found = producer.list_topics(topic, _ASK_S).topics[topic]
+            described = producer.list_topics(topic, _ASK_S).topics[topic]
         except self._ck.KafkaException:
             return None
-        if found.error is None:
-            return len(found.partitions)
-        return 0 if found.error.name() in _REFUSED | {"UNKNOWN_TOPIC_OR_PART"} else None
+        if described.error is None:
+            return len(described.partitions)
+        return 0 if described.error.name() in _REFUSED | {"UNKNOWN_TOPIC_OR_PART"} else None
 
     def close(self) -> None:
         producer, self._producer = self._producer, None

@@ -1,4 +1,4 @@
-"""The consumer, with which an application receives messages, and says what became of each.
+"""The consumer, by which an application receives messages and answers for each.
 
     with Consumer("orders", "billing", bootstrap="localhost:9092", retry="1s 10s 1m") as consumer:
         for message in consumer:
@@ -10,10 +10,10 @@
                 consumer.done(message)
 
 Theory: one thread of its own (``pump``) reads, commits and takes part in the group; so neither a
-slow handler nor a full queue keeps the member from its group. The application's threads take
-messages and answer for them; both sides meet in ``InFlight``. A position is committed up to the
-first message that is not finished, so whatever crashes, nothing is lost, and what is repeated is
-what was not finished, or finished since the last commit.
+slow handler nor a full queue costs the member its place in the group. The application's threads
+take messages and answer for them; both sides meet in ``InFlight``. A position is committed up to
+the first message that is not finished. So a crash loses none, and repeats those that were not
+finished, or were finished since the last commit.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ class Consumer:
     - ``where``: a rule over headers; other messages are left out. All members of a group need the
       same one.
     - ``dead_letter_topic``: for messages that are given up, unless the policy names another.
-    - ``create_topics``: make the retry topic and the dead-letter topic if they are not there.
+    - ``create_topics``: make the retry topic and the dead-letter topic if they do not exist.
     - ``transactional``: outputs (``send``), retries, dead letters and positions go to Kafka in one
       transaction. Retries then go through ``delay_topic``, from which a node takes them; ``wheel``
       is asked only if it is given. ``transactional_id``: one of its own for each member, the same
-      after a restart: what a crashed process left open is then ended at once, else after 10 s. Of
-      two members with the same one, one ends with ``ConsumerFailed``.
-    - ``messages_max``, ``bytes_max``: so much is read that is not finished, at most.
+      after a restart: the open transaction of a crashed process is then ended at once, else after
+      10 s. Of two members with the same one, one ends with ``ConsumerFailed``.
+    - ``messages_max``, ``bytes_max``: the most messages, and bytes of them, that are read and not
+      finished.
     - ``kafka``: further settings of the client, in librdkafka's names whichever client it is:
       ``{"security.protocol": "SASL_SSL", …}``.
-    - ``observer``: is told what becomes of messages, such as a ``Tracer`` (``slotwheel.trace``).
+    - ``observer``: gets the events of messages; a ``Tracer``, for example (``slotwheel.trace``).
+    - ``wait_s``: the longest time at the start in which the consumer waits for a node or brokers
+      that do not answer, which it logs once; None: for as long as it takes.
 
-    - ``wait_s``: so long a node or brokers that do not answer are waited for at the start, which
-      the log says once; None: for as long as it takes.
-
-    Errors: ``InvalidConfiguration``, also for a topic that is not there, and for brokers that
+    Errors: ``InvalidConfiguration``, also for a topic that does not exist, and for brokers that
     refuse the login; ``InvalidMessage`` for an unknown policy; ``NodeUnreachable`` after
     ``wait_s``, also for brokers; ``DirectoryInUse``.
     """
@@ -159,12 +159,12 @@ class Consumer:
         and when the consumer is closed. Errors: ``ConsumerFailed``."""
         self._current.message = None
         while messages := self._taken(count, timeout_s):
-            if found := [one for one in messages if self._is_wanted(one)]:
+            if deliverable := [message for message in messages if self._is_wanted(message)]:
                 if self._observer is not None:
                     now_s = time.monotonic()
-                    for message in found:
+                    for message in deliverable:
                         message.received_s = now_s
-                return found
+                return deliverable
         return []
 
     def _taken(self, count: int, timeout_s: float | None) -> list[Received]:
@@ -176,7 +176,7 @@ class Consumer:
         return messages
 
     def _is_wanted(self, message: Received) -> bool:
-        """Whether the application gets it; else it is a dead letter."""
+        """Returns True when the application gets the message; else it is a dead letter by now."""
         if message.headers is UNREADABLE:
             self._bury(message, BAD_RECORD, Cause("a header's name is not UTF-8: none can be read"))
             return False
@@ -195,17 +195,17 @@ class Consumer:
                 return False
         return True
 
-    # Answers. Of several for one message the first counts.
+    # Answers. Of several answers for a message the first one counts.
 
     def done(self, *messages: Received) -> None:
-        """They are processed."""
+        """Answer that messages are processed."""
         first = self._inflight.done(messages)
         if self._observer is not None:
             self._observer.processed(self.group, first, None)
 
     def retry(self, message: Received, error: BaseException | str = "") -> None:
-        """It could not be processed now: it comes again after the policy's next level, or becomes a
-        dead letter past the last one. What was sent for it (``send``) does not leave."""
+        """Answer that a message could not be processed now: it comes again after the policy's next
+        level, or becomes a dead letter past the last one. Its outputs (``send``) do not leave."""
         cause = Cause.of(error)
         reason = self._outbox.retry(message, cause)
         if self._observer is not None and reason is not None:
@@ -216,7 +216,7 @@ class Consumer:
                 self._observer.retried(self.group, message)
 
     def dead(self, message: Received, reason: BaseException | str = "") -> None:
-        """It can never be processed: it becomes a dead letter."""
+        """Answer that a message can never be processed: it becomes a dead letter."""
         self._bury(message, BURIED, Cause.of(reason), processed=True)
 
     def _bury(
@@ -249,7 +249,7 @@ class Consumer:
         that this thread got last), or not at all. It leaves when the message is done.
 
         Errors: ``InvalidConfiguration`` without ``transactional=True``; ``InvalidMessage``, also
-        for a topic or partition that is not there; ``NotRunning`` for a message that has been
+        for a topic or partition that does not exist; ``NotRunning`` for a message that has been
         answered.
         """
         if self._transactor is None:
@@ -258,8 +258,8 @@ class Consumer:
                 got="transactional=False",
                 remedy="Make it with transactional=True, or send with a producer of your own",
             )
-        of = message if message is not None else getattr(self._current, "message", None)
-        if of is None:
+        source = message if message is not None else getattr(self._current, "message", None)
+        if source is None:
             raise InvalidMessage(
                 "an output without its message",
                 remedy="Say message=…, of whichever message this is an output",
@@ -269,10 +269,10 @@ class Consumer:
         pairs, _ = encoded(list(headers.items()) if isinstance(headers, Mapping) else headers)
         self._check_target(self._transactor, topic, flat.partition)
         output = OutputRecord(topic, flat.value, flat.key, pairs, flat.partition)
-        if not self._inflight.put_out(of, output):
+        if not self._inflight.put_out(source, output):
             raise NotRunning(
                 "the message has been answered, or is another member's now",
-                got=f"{of.topic}/{of.partition}/{of.offset}",
+                got=f"{source.topic}/{source.partition}/{source.offset}",
                 remedy="Send before done; a handler that was given up can send nothing more",
             )
 
@@ -291,9 +291,9 @@ class Consumer:
         self._known[topic] = count or 0
 
     def commit(self, timeout_s: float = 10.0) -> None:
-        """Commit now what is finished, and wait for it; it happens by itself about twice a second.
-        ``message.committed`` tells whether a message was among it: not one that is another member's
-        by now, or that begins again.
+        """Commit finished messages now, and wait for it; it happens by itself about twice a second.
+        ``message.committed`` is True for each of them, except for messages of a partition that is
+        another member's by now, or begins again.
 
         Errors: ``TimeoutError``, also when the consumer is closed; ``ConsumerFailed``."""
         self._pump.commit(timeout_s)
@@ -319,18 +319,18 @@ class Consumer:
         run(self, handler, workers=workers, limit_s=limit_s, processes=processes)
 
     def handling(self, message: Received) -> None:
-        """Outputs of this thread are ``message``'s from now on, unless they say another."""
+        """Make ``message`` the one that this thread's outputs belong to by default."""
         self._current.message = message
 
     # Life
 
     def check(self) -> None:
-        """Errors: ``ConsumerFailed``, if it has ended by that."""
+        """Errors: ``ConsumerFailed``, or another error that has ended the consumer."""
         self._pump.check()
 
     def close(self) -> None:
-        """Commit what is finished, leave the group and end, within two seconds. What is not
-        finished comes again to whoever reads next. May be called again."""
+        """Commit finished messages, leave the group and end, within two seconds. The member that
+        reads next gets the others again. May be called again."""
         if os.getpid() == self._pid:
             self._pump.close()
 

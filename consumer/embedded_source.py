@@ -32,11 +32,11 @@ _STEP_S = 0.01
 
 
 class EmbeddedSource(PositionedSource):
-    """``latest``: topics of which the group has no position are read from their end on, not from
-    their beginning.
+    """A source of embedded topics of the data directory ``data``. ``latest``: topics of which the
+    group has no position are read from their end on, not from their beginning.
 
     Errors on construction: ``InvalidConfiguration`` without the directory, ``DirectoryInUse`` when
-    another process reads as this group, ``Damaged`` for an unreadable file."""
+    another process reads as this group, ``Damaged`` for an unreadable file of positions."""
 
     def __init__(
         self,
@@ -98,61 +98,68 @@ class EmbeddedSource(PositionedSource):
     def poll(self, timeout_s: float, count: int) -> list[Received]:
         deadline = time.monotonic() + timeout_s
         while True:
-            found = self._read(count)
-            self.seen = {SourcePartition(one.topic, 0): one.offset for one in found}
-            if found or time.monotonic() >= deadline:
-                unwanted = self.unwanted
-                if unwanted is not None:
-                    found = [one for one in found if not unwanted(one.topic, one.headers)]
-                return found
+            read = self._read(count)
+            self.seen = {SourcePartition(message.topic, 0): message.offset for message in read}
+            if read or time.monotonic() >= deadline:
+                skips = self.unwanted
+                if skips is not None:
+                    read = [
+                        message for message in read if not skips(message.topic, message.headers)
+                    ]
+                return read
             time.sleep(_STEP_S)
 
     def _read(self, count: int) -> list[Received]:
-        """A block is read whole; what is too much of it is kept for the next time."""
+        """Read up to ``count`` messages. A block is read whole; its surplus is kept for the next
+        call. Errors: ``ConsumerFailed``."""
         held = [message for message in self._rest if message.topic in self._held]
-        found = [message for message in self._rest if message.topic not in self._held]
+        read = [message for message in self._rest if message.topic not in self._held]
         waiting = {message.topic for message in self._rest}
         try:
             for topic in list(self._readers):
-                if len(found) >= count:
+                if len(read) >= count:
                     break
                 if topic in self._held or topic in waiting:
                     continue
-                # Who has been read comes last, so that a backlog keeps no other topic waiting.
+                # A topic that was read comes last, so that a backlog keeps no other waiting.
                 reader = self._readers[topic] = self._readers.pop(topic)
                 batch = reader.read()
                 if batch is not None:
-                    found += messages(topic, batch)
+                    read += messages(topic, batch)
         except (Damaged, OSError) as error:
             raise ConsumerFailed(
                 f"an embedded topic cannot be read: {error}",
                 remedy="Run 'slotwheel verify' on the data directory",
             ) from error
-        self._rest = found[count:] + held
-        return found[:count]
+        self._rest = read[count:] + held
+        return read[:count]
 
     def commit(self, positions: Mapping[SourcePartition, int]) -> None:
-        self._positions |= {one.topic: position for one, position in positions.items()}
+        self._positions |= {partition.topic: position for partition, position in positions.items()}
         try:
             write_positions(self._folder / POSITIONS, self._positions)
         except OSError as error:
             raise SourceAway(f"the positions cannot be written: {error}") from error
 
     def hold(self, partitions: Collection[SourcePartition]) -> None:
-        self._held = {one.topic for one in partitions}
+        self._held = {partition.topic for partition in partitions}
 
     def rewind(self, starts: Mapping[SourcePartition, int]) -> None:
-        self.seek({one: self._positions.get(one.topic, 0) for one in starts})
+        self.seek({partition: self._positions.get(partition.topic, 0) for partition in starts})
 
     def seek(self, positions: Mapping[SourcePartition, int]) -> None:
-        for one, position in positions.items():
-            self._readers[one.topic].seek(position)
-        again = {one.topic for one in positions}
+        for partition, position in positions.items():
+            self._readers[partition.topic].seek(position)
+        again = {partition.topic for partition in positions}
         self._rest = [message for message in self._rest if message.topic not in again]
 
     def committed(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
         known = self._positions
-        return {one: known[one.topic] for one in partitions if one.topic in known}
+        return {
+            partition: known[partition.topic]
+            for partition in partitions
+            if partition.topic in known
+        }
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -162,26 +169,26 @@ class EmbeddedSource(PositionedSource):
 
 
 def messages(topic: str, batch: pa.RecordBatch) -> list[Received]:
-    """Rows of an embedded topic as a Kafka consumer would get them, with the headers of a
-    delivery."""
+    """Messages of an embedded topic's rows, with a delivery's headers, as a consumer of Kafka's."""
     due, created = times(batch, "due").tolist(), times(batch, "created").tolist()
     delivered = times(batch, "delivered").tolist()
     columns = [batch.column(name).to_pylist() for name in ("position", "key", "value", "headers")]
-    found = []
+    received = []
     for row, text in enumerate(ids(batch)):
-        position, key, value, own = (column[row] for column in columns)
-        headers: list[Header] = [(one["key"], one["value"]) for one in own or ()]
+        position, key, value, pairs = (column[row] for column in columns)
+        headers: list[Header] = [(pair["key"], pair["value"]) for pair in pairs or ()]
         headers += [
             (ID_HEADER, text.encode()),
             (DUE_HEADER, b"%d" % due[row]),
             (CREATED_HEADER, b"%d" % created[row]),
         ]
-        found.append(Received(topic, 0, position, key, value, headers, delivered[row]))
-    return found
+        received.append(Received(topic, 0, position, key, value, headers, delivered[row]))
+    return received
 
 
 def read_positions(path: Path) -> dict[str, int]:
-    """By topic. Errors: ``Damaged``; ``OSError``: it cannot be read, or is no regular file."""
+    """The positions in a file, by topic; empty without the file. Errors: ``Damaged``; ``OSError``:
+    it cannot be read, or is no regular file."""
     try:
         with closing(open_regular(path)) as handle:
             content = handle.pread(handle.size(), 0)
@@ -202,7 +209,8 @@ def read_positions(path: Path) -> dict[str, int]:
 
 
 def write_positions(path: Path, positions: Mapping[str, int]) -> None:
-    """Durable, and the old file or the new one, whenever the machine stops."""
+    """Replace the file of positions, durably. Whenever the machine stops, the old file or the new
+    one is there. Errors: ``OSError``."""
     text = json.dumps({"version": VERSION, "positions": dict(positions)})
     new = path.with_suffix(".new")
     with open(new, "w", encoding="utf-8", opener=regular) as file:

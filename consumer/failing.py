@@ -1,5 +1,8 @@
-"""What becomes of a message that was not processed, as a record to send: ``policy/failure.py``
-decides, here it gets the message's content, within the limits of where it goes."""
+"""Makes records of messages that were not processed: retries and dead letters.
+
+``policy/failure.py`` decides on topic, delay and headers; here the record gets the message's
+content, as far as its topic takes so much.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,13 @@ from .clock import RemoteClock
 from .message import OutputRecord, Received, expiry
 
 LETTER_BYTES_MAX = 1_000_000
-"""About what a Kafka topic takes by default: a larger letter in a transaction is shortened."""
+"""About what a Kafka topic takes by default: a larger letter in a transaction is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a message was not processed. ``exception``: the name of its class; empty: there was
-    none."""
+    """The error for which a message was not processed. ``exception``: the name of its class; empty:
+    the application gave a text."""
 
     error: str
     exception: str = ""
@@ -46,15 +49,15 @@ class Cause:
         name = type(error).__name__
         try:
             text = f"{name}: {error}".removesuffix(": ")
-        except Exception:  # an application's error may not be able to say what it is
+        except Exception:  # an application's error may fail in its own text
             text = name
         return cls(text, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A group's way with what fails. ``dead_topic``: where dead letters go, unless the policy says
-    otherwise."""
+    """A group's rules for messages that fail. ``dead_topic``: the topic of dead letters, unless the
+    policy names another."""
 
     group: str
     policy: RetryPolicy
@@ -70,8 +73,8 @@ class Failing:
         return retry_topic(self.group)
 
     def again(self, message: Received, cause: Cause) -> Failure:
-        """The next attempt, or a dead letter. Where the node's clock is not known, the node says
-        whether the attempt would come too late (``BEFORE_DUE``)."""
+        """The next attempt, or a dead letter. Where the node's clock is not known, the node refuses
+        an attempt that would come after the message expires (``BEFORE_DUE``)."""
         message.note_attempt()
         expires = message.expires_ms is not None
         return failed(
@@ -98,7 +101,7 @@ class Failing:
         )
 
     def short_letter(self, message: Received, error: str) -> OutputRecord:
-        """A letter without value and headers, as it was too large with them; it says how large."""
+        """A letter without value and headers, which were too large; it has their sizes."""
         sizes: list[Header] = [
             (LEFT_OUT.format("value"), b"%d" % len(message.value or b"")),
             (LEFT_OUT.format("headers"), b"%d" % sum(map(_nbytes, message.headers))),
@@ -113,33 +116,33 @@ class Failing:
             headers=sizes,
             timestamp_ms=message.timestamp_ms,
         )
-        found = self.letter(small, REFUSED, Cause(error))
-        return OutputRecord(found.topic, None, key, found.headers)
+        failure = self.letter(small, REFUSED, Cause(error))
+        return OutputRecord(failure.topic, None, key, failure.headers)
 
     def for_delay_topic(
         self, message: Received, cause: Cause, policy: str, delay_topic: str
     ) -> OutputRecord:
-        """The next attempt as any language asks a node for it. ``policy``: its name, or levels. Its
-        delay begins when the node reads the record, whatever the timestamp."""
+        """The record with which a program of any language asks a node for the next attempt.
+        ``policy``: its name, or levels. The delay begins when the node reads the record."""
         message.note_attempt()
         headers = living(lasting(message))
-        own = [one for one in headers if one[0] in DELIVERY or not is_reserved(one[0])]
-        own += [(RETRY, policy.encode()), (ERROR, cut(cause.error))]
-        own = [*without(own, frozenset({GROUP})), (GROUP, self.group.encode())]
-        if value_of(own, ORIGIN_TOPIC) is None:
-            own += [
+        kept = [pair for pair in headers if pair[0] in DELIVERY or not is_reserved(pair[0])]
+        kept += [(RETRY, policy.encode()), (ERROR, cut(cause.error))]
+        kept = [*without(kept, frozenset({GROUP})), (GROUP, self.group.encode())]
+        if value_of(kept, ORIGIN_TOPIC) is None:
+            kept += [
                 (ORIGIN_TOPIC, message.topic.encode()),
                 (ORIGIN_PARTITION, b"%d" % message.partition),
                 (ORIGIN_OFFSET, b"%d" % message.offset),
             ]
         return OutputRecord(
-            delay_topic, message.value, message.key, own, timestamp_ms=self.clock.now_ms()
+            delay_topic, message.value, message.key, kept, timestamp_ms=self.clock.now_ms()
         )
 
 
 def lasting(message: Received) -> list[Header]:
-    """A message's headers for its next attempt: what ``ttl`` says counts from the first record, so
-    it is written down as a time."""
+    """A message's headers for its next attempt. A header ``ttl`` counts from the first record's
+    timestamp, which a retry has not, so it becomes a time."""
     expires_ms = expiry(message.headers, message.timestamp_ms)
     headers = without(message.headers, frozenset({EXPIRES_HEADER}))
     if expires_ms is not None:

@@ -1,12 +1,12 @@
-"""Messages between a source and their answers: what waits for the application, what it has, and how
-far each partition may be committed.
+"""Messages between a source and their answers: those that wait for the application, those that it
+has, and the position to which each partition may be committed.
 
 Theory: everything that threads share is here, behind one lock that is never held during a call to a
-broker. Rebalances come in as ``Assignment``; what belongs to partitions that are gone is dropped
-here, and answers for it are ignored.
+broker. Rebalances come in as ``Assignment``: messages of partitions that are gone are dropped, and
+answers for them are ignored, as another member gets them again.
 
-Memory is bounded: ``held_back`` names the partitions that may not be read now, because too much is
-under way in all, or because one partition's finished messages wait behind an unfinished one.
+Memory is bounded by ``room``. ``held_back`` names partitions with a handler that hangs: otherwise
+the messages behind its message would be finished without end, and none could be committed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .message import OutputRecord, Received, SourcePartition
 from .tracker import PartitionTracker
 
 BEHIND_MAX = 100_000
-"""So far, in offsets, a partition is read beyond its first unfinished message."""
+"""The most offsets that a partition is read beyond its first unfinished message."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """What one commit covers. ``outputs``: each with the partition and the offset of its
-    message. ``member``: whoever it was that the partitions were assigned to."""
+    """The content of one commit: positions, and outputs, each with the partition and the offset of
+    its message. ``member``: the member of the group that had the partitions."""
 
     positions: dict[SourcePartition, int]
     outputs: list[tuple[SourcePartition, int, OutputRecord]] = field(default_factory=list)
@@ -35,7 +35,7 @@ class CommitBatch:
 
 
 class InFlight:
-    """Thread-safe."""
+    """The messages under way. Thread-safe."""
 
     def __init__(self, messages_max: int, bytes_max: int, *, transactional: bool = False) -> None:
         self._messages_max, self._bytes_max = messages_max, bytes_max
@@ -58,7 +58,7 @@ class InFlight:
 
     def finished(self, partitions: Sequence[SourcePartition]) -> dict[SourcePartition, int]:
         if self._transactional:
-            return {}  # without the outputs no position is true
+            return {}  # a position without its outputs would lose them
         with self._changed:
             return self._positions(partitions)
 
@@ -67,8 +67,8 @@ class InFlight:
             self._close(partitions)
 
     def restart(self) -> dict[SourcePartition, int]:
-        """Forget all that is under way. Returns where each partition's first record stood that was
-        not committed in this assignment."""
+        """Forget all messages under way. Returns the offset of the first message of this assignment
+        by partition, for partitions that had one."""
         with self._changed:
             starts: dict[SourcePartition, int] = {}
             before = dict(self._trackers)
@@ -84,19 +84,19 @@ class InFlight:
             tracker = self._trackers.pop(partition, None)
             if tracker is not None:
                 tracker.close()
-        self._ready = deque(one for one in self._ready if not one.lane.closed)
+        self._ready = deque(message for message in self._ready if not message.lane.closed)
 
     # In and out
 
     def receive(self, partition: SourcePartition, messages: Sequence[Received], seen: int) -> None:
-        """Messages for the application; ``seen``: the last offset read, theirs or beyond."""
+        """Take messages. ``seen``: the last offset that was read, which may be behind theirs."""
         with self._changed:
             tracker = self._trackers.get(partition)
-            if tracker is None:  # it is another member's by now
+            if tracker is None:  # the partition is another member's by now
                 return
             if messages and messages[0].offset < (tracker.end or 0):
-                # Nobody has sought: the topic was made anew. What is known of the old one, such as
-                # that its offset 3 is committed, says nothing of this one.
+                # Nobody has sought: the topic was made anew. That offset 3 of the old one was
+                # committed, for example, says nothing of this one.
                 self._close([partition])
                 tracker = self._trackers[partition] = PartitionTracker(partition)
             tracker.add(messages, seen)
@@ -105,32 +105,33 @@ class InFlight:
                 self._changed.notify_all()
 
     def take(self, count: int, timeout_s: float | None) -> list[Received]:
-        """The next messages, at least one; none once it has ended, or after ``timeout_s``."""
-        found: list[Received] = []
+        """The next messages, 1 to ``count``; none after ``end``, or when ``timeout_s`` is over."""
+        taken: list[Received] = []
         with self._changed:
-            while not found:
-                while self._ready and len(found) < count:
-                    found.append(self._ready.popleft())
-                if found or self._ended:
+            while not taken:
+                while self._ready and len(taken) < count:
+                    taken.append(self._ready.popleft())
+                if taken or self._ended:
                     break
                 if not self._changed.wait(timeout_s) and timeout_s is not None:
                     break
-        return found
+        return taken
 
     def put_back(self, messages: Sequence[Received]) -> None:
-        """What was taken and not looked at; it comes first again."""
+        """Put messages back that were taken and not looked at; they come first again."""
         with self._changed:
-            self._ready.extendleft(one for one in reversed(messages) if not one.lane.closed)
+            ours = (message for message in reversed(messages) if not message.lane.closed)
+            self._ready.extendleft(ours)
             self._changed.notify_all()
 
     def given(self, since_s: float, until_s: float) -> list[Received]:
-        """What the application got in that time, by the monotonic clock, and has not answered."""
+        """Messages that the application got in that monotonic time and has not answered."""
         with self._changed:
             trackers = self._trackers.values()
-            return [one for tracker in trackers for one in tracker.given(since_s, until_s)]
+            return [message for tracker in trackers for message in tracker.given(since_s, until_s)]
 
     def end(self) -> None:
-        """Hand nothing out any more."""
+        """Hand out no more messages."""
         with self._changed:
             self._ended = True
             self._ready.clear()
@@ -139,7 +140,7 @@ class InFlight:
     # Answers
 
     def answer(self, message: Received) -> bool:
-        """Whether this is the message's first answer, and still wanted."""
+        """Note an answer. Returns False if the message has one, or another member its partition."""
         with self._changed:
             return message.lane is not None and message.lane.answer(message.offset)
 
@@ -150,9 +151,13 @@ class InFlight:
             self._tell_room()
 
     def done(self, messages: Iterable[Received]) -> list[Received]:
-        """Answer and finish in one. Returns those of which this is the first answer, and wanted."""
+        """Answer and finish messages. Returns those for which ``answer`` would have been True."""
         with self._changed:
-            first = [one for one in messages if one.lane is not None and one.lane.done(one.offset)]
+            first = [
+                message
+                for message in messages
+                if message.lane is not None and message.lane.done(message.offset)
+            ]
             if self._room_wanted:
                 self._tell_room()
         return first
@@ -162,7 +167,7 @@ class InFlight:
             return message.lane is not None and message.lane.put_out(message.offset, output)
 
     def give_back(self, message: Received, output: OutputRecord) -> None:
-        """An answered message is finished by ``output``, in place of what it put out."""
+        """Finish an answered message by ``output``, in place of its outputs so far."""
         with self._changed:
             if not message.lane.closed:
                 message.lane.replace_outputs(message.offset, output)
@@ -171,7 +176,7 @@ class InFlight:
     # Commits
 
     def batch(self) -> CommitBatch:
-        """What can be committed now, and was not yet; outputs are taken with it."""
+        """The positions that can be committed and were not, and their outputs, taken out."""
         with self._changed:
             positions = self._positions(list(self._trackers))
             outputs = [
@@ -189,24 +194,25 @@ class InFlight:
                     tracker.commit(position)
 
     def _positions(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        found: dict[SourcePartition, int] = {}
+        positions: dict[SourcePartition, int] = {}
         for partition in partitions:
             tracker = self._trackers.get(partition)
             if tracker is None or tracker.position is None:
                 continue
             if tracker.position not in (tracker.committed, tracker.start):
-                found[partition] = tracker.position
-        return found
+                positions[partition] = tracker.position
+        return positions
 
     # Bounds
 
     def room(self) -> int:
-        """So many messages may come still."""
+        """The number of messages that may still be read."""
         with self._changed:
             return self._room()
 
     def enough(self, count: int) -> bool:
-        """Whether so many messages may come; or fewer, if none waits for the application."""
+        """Returns True when ``count`` messages may be read; or one, if none waits for the
+        application, which would be idle."""
         with self._changed:
             return self._enough(count)
 
@@ -223,7 +229,7 @@ class InFlight:
 
     def _enough(self, count: int) -> bool:
         least = count if self._ready else 1
-        # All that are ready are under way: mostly this tells, without counting the others.
+        # Ready messages are under way: counting them is mostly enough, and cheaper than ``_room``.
         return self._messages_max - len(self._ready) >= least and self._room() >= least
 
     def _room(self) -> int:

@@ -3,11 +3,11 @@
 The client's own thread runs its callbacks, where a call that waits is refused; so positions of
 revoked partitions are committed by awaiting there.
 
-A partition that a member has both before and after a rebalance counts as never revoked, for the
-client goes on reading where it was; unless somebody else may have had it in between. The number of
-the generation does not tell: it may grow by two for a member that is alone in its group, if that
-joins again before it has heard of the last time. The group's position tells: if it is not as this
-member has left it, somebody else has been there.
+A partition that a member has both before and after a rebalance counts as never revoked, as the
+client goes on reading where it was; unless another member may have had it in between. The number of
+the generation does not show that: it may grow by two for a member that is alone in its group, if
+that joins again before it has heard of the last time. The group's position shows it: if it is not
+as this member has left it, another one has been there.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _NO_MEMBER = (
 
 
 class KafkaPythonSource(PositionedSource):
-    """Errors on construction: ``InvalidConfiguration`` for a topic that is not there,
-    ``NodeUnreachable``."""
+    """A ``Source`` of Kafka. Errors on construction: ``InvalidConfiguration`` for a topic that does
+    not exist, ``NodeUnreachable``."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class KafkaPythonSource(PositionedSource):
         partitions: Sequence[SourcePartition] = (),
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """``create``: topics to make if they are not there; ``needed``: further ones that must be
-        there; ``partitions``: read these and no topics, without being a member of the group, whose
-        positions are kept all the same; ``extra``: settings of the client."""
+        """Read ``topics`` as a member of ``group``; or only ``partitions``, without being a member:
+        positions are kept as the group's all the same. ``create``: topics to make if they do not
+        exist; ``needed``: further topics that must exist; ``extra``: settings of the client."""
         read_leniently()
         settings = extra or {}
         self._positions: dict[SourcePartition, int] = {}
-        """Up to where the client has read, as of the last poll."""
+        """The client's positions as of the last poll."""
         common: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "client_id": "slotwheel-consumer",
@@ -84,23 +84,25 @@ class KafkaPythonSource(PositionedSource):
             "isolation_level": "read_committed",  # it also asks for stable offsets
             "allow_auto_create_topics": False,
             "metrics_enabled": False,
-            # A fetch of a partition that has nothing new makes those of others wait so long.
+            # A fetch of a partition without new records makes other fetches wait so long.
             "fetch_max_wait_ms": 50,
             "max_partition_fetch_bytes": 4 << 20,
         }
         config |= for_kafka_python(settings, ClientKind.CONSUMER)
-        refuse_cooperative(one.name for one in config.get("partition_assignment_strategy", ()))
+        refuse_cooperative(
+            strategy.name for strategy in config.get("partition_assignment_strategy", ())
+        )
         config |= {"group_id": group, "enable_auto_commit": False}
         try:
             make_by_kafka_python(common, settings, create)
             self._consumer = KafkaConsumer(**config)
             try:
-                there = self._consumer.topics()
-                if missing := [name for name in (*topics, *needed) if name not in there]:
-                    raise no_topic(missing, list(there))
+                existing = self._consumer.topics()
+                if missing := [name for name in (*topics, *needed) if name not in existing]:
+                    raise no_topic(missing, list(existing))
                 self._listener = _Listener(self._consumer, assignment)
                 if partitions:
-                    self._consumer.assign([TopicPartition(*one) for one in partitions])
+                    self._consumer.assign([TopicPartition(*partition) for partition in partitions])
                     self._listener.look()
                 else:
                     self.subscribe(topics)
@@ -146,11 +148,13 @@ class KafkaPythonSource(PositionedSource):
         a transaction, or records of one that was aborted."""
         passed = {}
         for part, state in [*self._consumer._subscription.assignment.items()]:
-            one = SourcePartition(*part)
+            partition = SourcePartition(*part)
             position = state.position.offset if state.position else 0
-            if position and position != self._positions.get(one, self._listener.stored.get(one)):
-                passed[one] = position - 1
-            self._positions[one] = position
+            if position and position != self._positions.get(
+                partition, self._listener.stored.get(partition)
+            ):
+                passed[partition] = position - 1
+            self._positions[partition] = position
         return passed
 
     def commit(self, positions: Mapping[SourcePartition, int]) -> None:
@@ -166,44 +170,44 @@ class KafkaPythonSource(PositionedSource):
         self._listener.stored |= positions
 
     def hold(self, partitions: Collection[SourcePartition]) -> None:
-        # Both are sets of the client that other threads change: what is gone is not an error.
-        wanted = {TopicPartition(*one) for one in partitions}
-        wanted &= self._consumer.assignment()
+        # Another thread may revoke a partition meanwhile: that is no error.
+        held = {TopicPartition(*partition) for partition in partitions}
+        held &= self._consumer.assignment()
         paused = set(self._consumer.paused())
-        for partition in wanted - paused:
+        for partition in held - paused:
             with suppress(KeyError):
                 self._consumer.pause(partition)
-        for partition in paused - wanted:
+        for partition in paused - held:
             with suppress(KeyError):
                 self._consumer.resume(partition)
-            # kafka-python keeps what it had fetched of it, and hands it out only when another
-            # partition has something new: it is fetched again.
+            # kafka-python keeps the records it had fetched, and hands them out only when another
+            # partition has new ones: without them it fetches again.
             self._consumer._fetcher._paused_partition_records.pop(partition, None)
 
     def rewind(self, starts: Mapping[SourcePartition, int]) -> None:
         assignment = self._consumer.assignment()
-        own = [one for one in starts if TopicPartition(*one) in assignment]
-        committed = self.committed(own)
-        self._listener.stored |= {one: committed.get(one) for one in own}
-        self.seek({one: committed.get(one, starts[one]) for one in own})
+        ours = [partition for partition in starts if TopicPartition(*partition) in assignment]
+        committed = self.committed(ours)
+        self._listener.stored |= {partition: committed.get(partition) for partition in ours}
+        self.seek({partition: committed.get(partition, starts[partition]) for partition in ours})
 
     def seek(self, positions: Mapping[SourcePartition, int]) -> None:
         try:
-            for one, position in positions.items():
-                self._consumer.seek(TopicPartition(*one), position)
+            for partition, position in positions.items():
+                self._consumer.seek(TopicPartition(*partition), position)
         except (ValueError, KeyError) as error:  # it has just been revoked
             raise SourceAway(f"not a partition of this member: {error}") from error
 
     def committed(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
-        wanted = {TopicPartition(*one) for one in partitions}
         try:
-            # All at once; ``committed`` asks for one partition a request.
-            found = self._consumer._coordinator.fetch_committed_offsets(
-                wanted, timeout_ms=int(COMMIT_S * 1000)
+            # One request for all; the client's ``committed`` sends one for each partition.
+            offsets = self._consumer._coordinator.fetch_committed_offsets(
+                {TopicPartition(*partition) for partition in partitions},
+                timeout_ms=int(COMMIT_S * 1000),
             )
         except (kafka_errors.KafkaError, OSError, AssertionError) as error:
             raise SourceAway(f"positions could not be read: {error}") from error
-        return {SourcePartition(*one): at.offset for one, at in found.items()}
+        return {SourcePartition(*partition): at.offset for partition, at in offsets.items()}
 
     def close(self) -> None:
         with suppress(kafka_errors.KafkaError):
@@ -211,85 +215,88 @@ class KafkaPythonSource(PositionedSource):
 
 
 class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
-    """Makes of what the client reports what ``Assignment`` wants to know."""
+    """Translates the client's reports into calls of ``Assignment``."""
 
     def __init__(self, consumer: Any, assignment: Assignment) -> None:
         self._consumer, self._assignment = consumer, assignment
-        self._lock = threading.Lock()  # both threads look
+        self._lock = threading.Lock()  # the client's thread and ours look
         self._own: set[SourcePartition] = set()
         self._member: Any = None
         self.stored: dict[SourcePartition, int | None] = {}
-        """The group's positions as this member has found or left them; None: there was none."""
+        """The group's positions as this member last read or stored them; None: there was none."""
 
     def look(self) -> None:
-        """Pass on what has changed by now."""
+        """Report partitions that were assigned or revoked since the last look."""
         with self._lock:
             self._look(frozenset())
 
     def _look(self, moved: Collection[SourcePartition]) -> None:
-        """``moved``: partitions that somebody else may have had."""
+        """Report changes; ``moved``: partitions that another member may have had meanwhile."""
         member = self._current()
-        own = {SourcePartition(*one) for one in self._consumer.assignment()}
-        if member == self._member and own == self._own and not moved:
+        assigned = {SourcePartition(*partition) for partition in self._consumer.assignment()}
+        if member == self._member and assigned == self._own and not moved:
             return
-        kept = (own & self._own).difference(moved)
+        kept = (assigned & self._own).difference(moved)
         if gone := self._own - kept:
             self._assignment.revoked(list(gone))
-        self._assignment.assigned(list(own - kept), member)
-        self._own, self._member = own, member
+        self._assignment.assigned(list(assigned - kept), member)
+        self._own, self._member = assigned, member
 
     def _current(self) -> Any:
-        """The member that we are; while the group changes, the one that we were."""
+        """The member of the group that we are; while the group changes, the one that we were."""
         member = self._consumer.group_metadata()
         stable = member.state == MemberState.STABLE and member.generation_id >= 0
         return member if stable else self._member
 
     def _stayed(self) -> bool:
-        """Whether no generation can have been without us since we last looked."""
+        """Returns True when the group surely had no generation without us since we last looked."""
         last, member = self._member, self._current()
         return last is None or (
             member.member_id == last.member_id and member.generation_id <= last.generation_id + 1
         )
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
-        found = await self._ask_stored(assigned)
+        positions = await self._ask_stored(assigned)
         with self._lock:
-            moved = set() if self._stayed() else self._moved(found)
+            moved = set() if self._stayed() else self._moved(positions)
             if moved:
-                # The client would go on where it was, and not at what is committed by now.
+                # The client would go on where it was, and not at the committed position: it
+                # forgets a partition that it loses for a moment.
                 subscription = self._consumer._subscription
-                rest = [one for one in assigned if _named(one) not in moved]
-                subscription.assign_from_subscribed(rest)
+                unmoved = [partition for partition in assigned if _named(partition) not in moved]
+                subscription.assign_from_subscribed(unmoved)
                 subscription.assign_from_subscribed(list(assigned))
             new = set(map(_named, assigned)) - (self._own - moved)
-            self.stored |= {one: found.get(one) for one in new}
+            self.stored |= {partition: positions.get(partition) for partition in new}
             self._look(moved)
 
-    def _moved(self, found: Mapping[SourcePartition, int | None]) -> set[SourcePartition]:
+    def _moved(self, positions: Mapping[SourcePartition, int | None]) -> set[SourcePartition]:
         """Those of our partitions whose position in the group is unknown, or not as we left it."""
         unknown = object()
         return {
-            one for one in self._own if found.get(one, unknown) != self.stored.get(one, unknown)
+            partition
+            for partition in self._own
+            if positions.get(partition, unknown) != self.stored.get(partition, unknown)
         }
 
     async def _ask_stored(self, assigned: Any) -> dict[SourcePartition, int | None]:
-        """The group's positions, None where there is none; empty if they are not known."""
+        """The group's positions, None where there is none; empty if Kafka does not answer."""
         coordinator = self._consumer._coordinator
         try:
-            found = await coordinator.fetch_committed_offsets_async(
+            offsets = await coordinator.fetch_committed_offsets_async(
                 set(assigned), timeout_ms=int(COMMIT_S * 1000)
             )
         except kafka_errors.KafkaError as error:
             _log.warning("slotwheel consumer: positions could not be read: %s", error)
             return {}
-        positions = {SourcePartition(*one): at.offset for one, at in found.items()}
-        return {one: positions.get(one) for one in map(_named, assigned)}
+        positions = {_named(partition): at.offset for partition, at in offsets.items()}
+        return {partition: positions.get(partition) for partition in map(_named, assigned)}
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
-        # A leader that joins again because topics have changed forgets that it does so once it has
-        # shared the partitions out; if its poll ends just then, it never finishes.
+        # A leader that joins again because topics have changed forgets so once it has shared the
+        # partitions out; if its poll ends just then, the rebalance would never finish.
         self._consumer._coordinator.request_rejoin()
-        positions = self._assignment.finished([SourcePartition(*one) for one in revoked])
+        positions = self._assignment.finished(list(map(_named, revoked)))
         if positions:
             coordinator = self._consumer._coordinator
             try:
@@ -302,7 +309,7 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
                 _log.warning("slotwheel consumer: at a rebalance: not committed: %s", error)
 
     async def on_partitions_lost(self, lost: Any) -> None:
-        gone = {SourcePartition(*one) for one in lost}
+        gone = set(map(_named, lost))
         with self._lock:
             self._assignment.revoked(list(gone))
             self._own -= gone

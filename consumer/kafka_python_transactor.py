@@ -72,7 +72,7 @@ class KafkaPythonTransactor(Transactor):
                 content = output.key, output.value, list(output.headers), output.timestamp_ms
                 futures.append(lane.append(target, *content))
             lane.producer._sender.wakeup()
-            # Of a record that is refused its own future tells; the commit would wait for ever.
+            # A refused record's own future has the error; the commit would wait for ever.
             for future in futures:
                 future.get(END_S)
             offsets = offsets_of(batch.positions)
@@ -107,7 +107,7 @@ class KafkaPythonTransactor(Transactor):
         try:
             return len(lane.producer._wait_on_metadata(topic, _ASK_MS))
         except kafka_errors.KafkaTimeoutError:
-            # Either the brokers say again and again that it is not there, or nothing.
+            # The brokers have answered that there is no such topic, or have not answered.
             answered = lane.producer._metadata._last_successful_refresh_ms > asked_ms
             return 0 if answered else None
         except kafka_errors.KafkaError:
@@ -116,7 +116,7 @@ class KafkaPythonTransactor(Transactor):
     def close(self) -> None:
         lane, self._lane = self._lane, None
         if lane is not None:
-            # What waits without a limit ends with the producer.
+            # A call that waits without a limit ends with the producer.
             with suppress(Exception):
                 lane.producer._sender.force_close()
             within(0, lane.abandon)
@@ -125,8 +125,8 @@ class KafkaPythonTransactor(Transactor):
 def _target(
     lane: TransactionalLane, output: OutputRecord, anywhere: dict[str, int]
 ) -> TopicPartition:
-    """Where a record goes: the named partition; else that of the key; else, for the whole
-    transaction, any one."""
+    """A record's target: the partition that it names, else that of its key. Records without a key
+    go to one random partition of their topic, kept in ``anywhere``, for a whole transaction."""
     if output.partition is not None:
         return TopicPartition(output.topic, output.partition)
     count = len(lane.producer.partitions_for(output.topic))

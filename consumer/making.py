@@ -1,5 +1,5 @@
-"""Topics that a consumer makes, by either client's own administration, as the brokers have them by
-default."""
+"""Makes topics for a consumer, by either client's own administration, with the brokers' default
+numbers of partitions and replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ASK_S = 5.0
 def no_brokers(
     bootstrap: str, settings: Mapping[str, Any], error: Exception
 ) -> NodeUnreachable | InvalidConfiguration:
-    """The error for brokers that do not answer, or that let this client not in."""
+    """The error for brokers that do not answer, or that refuse this client."""
     if is_kept_out(bootstrap, settings):
         return InvalidConfiguration(f"Kafka at {why_not(bootstrap, settings, error)}")
     return NodeUnreachable(
@@ -34,18 +34,18 @@ def no_brokers(
 def make_by_kafka_python(
     common: Mapping[str, Any], settings: Mapping[str, Any], topics: Sequence[str]
 ) -> None:
-    """Make those that are not there. ``common``: what every client needs; ``settings``: the user's.
-    Errors: kafka-python's."""
+    """Make those of ``topics`` that do not exist. ``common``: the settings of every client;
+    ``settings``: the user's. Errors: kafka-python's."""
     if not topics:
         return
     admin = KafkaAdminClient(**{**common, **for_kafka_python(settings, ClientKind.ADMIN)})
     try:
-        there = set(admin.list_topics())
-        wanted = {"num_partitions": -1, "replication_factor": -1}
+        existing = set(admin.list_topics())
+        defaults = {"num_partitions": -1, "replication_factor": -1}
         for topic in topics:
-            if topic not in there:
+            if topic not in existing:
                 try:
-                    admin.create_topics({topic: wanted}, wait_for_metadata=True)
+                    admin.create_topics({topic: defaults}, wait_for_metadata=True)
                 except kafka_errors.TopicAlreadyExistsError:
                     continue  # another member was quicker
     finally:
@@ -55,8 +55,8 @@ def make_by_kafka_python(
 def make_by_confluent(
     common: Mapping[str, Any], settings: Mapping[str, Any], topics: Sequence[str]
 ) -> None:
-    """As ``make_by_kafka_python``, for topics that are known not to be there. Errors:
-    confluent-kafka's."""
+    """Make ``topics``, which did not exist a moment ago. Arguments: as of ``make_by_kafka_python``.
+    Errors: confluent-kafka's."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 

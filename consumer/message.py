@@ -1,7 +1,7 @@
-"""A message as a consumer gets it, and what is read from its headers.
+"""A message as a consumer gets it, and the values in its headers.
 
-Theory: a record's fields are taken as they come; everything that is in its headers is read when it
-is asked for, so that a message nobody asks costs one object and nothing more.
+Theory: a record's fields are taken as they come; a header is decoded when its value is asked for,
+so that a message whose headers nobody needs costs one object only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..wheel.rows import Header
 _log = logging.getLogger("slotwheel.consumer")
 
 _HEADER_BYTES = 100
-"""What a header takes, about; to look at each would take longer than all else."""
+"""An estimate of a header's bytes: looking at each header would take longer than all else."""
 _EXPIRIES = frozenset({EXPIRES_HEADER, TTL_HEADER})
 
 
@@ -46,8 +46,8 @@ class SourcePartition(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Received:
-    """One message. ``timestamp_ms``: the record's. ``lane``: the assignment of its partition that
-    it came with, for the consumer; None in another process."""
+    """A message. ``timestamp_ms`` is the record's. ``lane`` is the consumer's tracker of the
+    assignment that it came with; None in another process."""
 
     topic: str
     partition: int
@@ -58,9 +58,9 @@ class Received:
     timestamp_ms: int
     lane: Any = None
     received_s: float = 0.0
-    """When the application got it, by the monotonic clock; only if an observer wants to know."""
+    """The time at which the application got it, monotonic; set only if there is an observer."""
     counted: int = 0
-    """``nbytes``, for as long as it is not finished."""
+    """The bytes with which its tracker counts it."""
 
     @property
     def id(self) -> str:
@@ -69,18 +69,18 @@ class Received:
 
     @property
     def due_ms(self) -> int | None:
-        """When it was due; None if it did not come from a wheel."""
+        """The due time, ms since the epoch; None if the message did not come from a wheel."""
         return number_of(self.headers, DUE_HEADER)
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1 on. It is the first of a copied dead letter, and where the
-        record's count is none, which is logged."""
+        """The number of this attempt, from 1 on. A copied dead letter begins with 1; so does a
+        record with an unusable number, which is logged."""
         self.note_attempt()
         return attempt_of(self.headers)
 
     def note_attempt(self) -> None:
-        """Log a count of attempts that is none."""
+        """Log a number of attempts that is unusable."""
         if (bad := bad_attempt(self.headers)) is not None:
             place = f"{self.topic}/{self.partition}/{self.offset}"
             _log.warning("slotwheel consumer: %s: %s; it is counted as attempt 1", place, bad)
@@ -102,7 +102,7 @@ class Received:
 
     @property
     def place(self) -> Origin:
-        """Where this very record stands."""
+        """The place of this record itself."""
         return Origin(self.topic, self.partition, self.offset)
 
     @property
@@ -112,55 +112,55 @@ class Received:
 
     @property
     def first_error(self) -> str:
-        """Why the first attempt failed; empty at the first attempt."""
+        """The error of the first attempt; empty at the first attempt."""
         return text_of(self.headers, FIRST_ERROR)
 
     @property
     def last_error(self) -> str:
-        """Why the attempt before this one failed; empty at the first attempt."""
+        """The error of the attempt before this one; empty at the first attempt."""
         return text_of(self.headers, LAST_ERROR)
 
     @property
     def expires_ms(self) -> int | None:
-        """From when on it is worth nothing, ms since the epoch; None: never."""
+        """The time from which on the message is worth nothing, ms since the epoch; None: never."""
         return expiry(self.headers, self.timestamp_ms)
 
     @property
     def committed(self) -> bool:
-        """Whether its position was committed while the consumer had its partition: then it does not
-        come again."""
+        """True when its position was committed by this consumer: it does not come again."""
         return self.lane is not None and self.lane.passed(self.offset)
 
     @property
     def nbytes(self) -> int:
-        """About the bytes of key, value and headers."""
+        """An estimate of the bytes of key, value and headers."""
         total = _HEADER_BYTES * len(self.headers)
         if self.value is not None:
             total += len(self.value)
         return total if self.key is None else total + len(self.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Without its lane, which is of this process alone."""
+        """Pickle the message without its lane, which belongs to this process."""
         fields = (self.topic, self.partition, self.offset, self.key, self.value)
         return Received, (*fields, self.headers, self.timestamp_ms)
 
 
 def expiry(headers: Sequence[Header], timestamp_ms: int) -> int | None:
-    """When a record expires, by slotwheel's header or by ``ttl``, whichever is sooner; None: it
-    does not. A header that is unreadable, or that no time can be computed from, says nothing."""
-    found = None
+    """The time at which a record expires, ms since the epoch, by slotwheel's header or by ``ttl``
+    (seconds from ``timestamp_ms`` on), whichever is sooner; None: it does not expire. A header from
+    which no time can be computed is ignored."""
+    soonest = None
     for name, value in headers:
         if name not in _EXPIRIES:
             continue
         if name == EXPIRES_HEADER:
-            own = number_of(((name, value),), name)
+            expires_ms = number_of(((name, value),), name)
         elif value is not None and len(value) == 8 and value[0] < 0x80 and is_time(timestamp_ms):
-            own = timestamp_ms + int.from_bytes(value, "big") * 1000
+            expires_ms = timestamp_ms + int.from_bytes(value, "big") * 1000
         else:
             continue
-        if own is not None and is_time(own) and (found is None or own < found):
-            found = own
-    return found
+        if expires_ms is not None and is_time(expires_ms):
+            soonest = expires_ms if soonest is None else min(soonest, expires_ms)
+    return soonest
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,6 @@ class OutputRecord:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of key, value and headers."""
+        """The bytes of key, value and headers."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers)
         return headers + len(self.key or b"") + len(self.value or b"")

@@ -1,4 +1,4 @@
-"""Where messages go that could not be processed: their next attempt, or the dead letters.
+"""The ways of messages that could not be processed: to their next attempt, or to the dead letters.
 
 ``WheelOutbox`` hands them to a node, which brings them back at their time; a message is finished
 once the node has given its receipt. ``KafkaOutbox`` makes them part of the transaction that also
@@ -6,12 +6,12 @@ commits the position: retries go to the delay topic, where a node takes the leve
 to their topic.
 
 Rules
-- What a node does not take for good (a retry beyond the horizon, a message that is too large with
-  its new headers) becomes a dead letter; what it does not take now is sent again. So is what is for
-  a topic that Kafka does not have: a retry topic that was deleted by mistake would bury all that
-  fails meanwhile, and a letter to a topic that is gone would be gone, too.
-- Nothing waits here: the consumer's own thread calls ``settle`` again and again. So the client gets
-  no more at a time than its buffer takes; while the node is away, the rest stays here.
+- A record that the node refuses for good (a retry beyond the horizon, a message that is too large
+  with its new headers) becomes a dead letter; one that it does not take now is sent again. So is a
+  record for a topic that Kafka does not have: otherwise a retry topic that was deleted by mistake
+  would bury every message that fails meanwhile, and a dead letter to a missing topic would be lost.
+- Nothing waits here: the consumer's own thread calls ``settle`` again and again. The client gets
+  only as much at a time as its buffer takes; while the node is away, the others stay here.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from .message import OutputRecord, Received
 _log = logging.getLogger("slotwheel.consumer")
 
 SENT_BYTES_MAX = 32 << 20
-"""So much may be without a receipt: half of what the client's buffer takes by itself."""
+"""The most bytes that are sent and have no receipt: half of the client's buffer."""
 _MISSING_S = 1.0
-"""After a topic was missing nothing is sent for so long, s."""
+"""Nothing is sent for so long, s, after a topic was missing."""
 _ROW_BYTES, _HEADER_BYTES = 500, 20
-"""What a record and a header take there besides their content, at most."""
+"""The most bytes that a record and a header take in that buffer besides their content."""
 
 
 class _Row(NamedTuple):
-    """What is sent for a message, and about the bytes of it."""
+    """The record that is sent for a message, and an estimate of its bytes."""
 
     message: Received
     record: Message
@@ -52,28 +52,29 @@ class _Row(NamedTuple):
 
 
 class ConsumerOutbox(ABC):
-    """Answers for messages that failed, if nobody has; each is finished in time. Thread-safe."""
+    """Answers for failed messages once their record is safe. Thread-safe, except ``settle``."""
 
     @abstractmethod
     def retry(self, message: Received, cause: Cause) -> str | None:
-        """Returns the reason of the dead letter that it became, empty for another attempt; None:
-        somebody had answered, or the message is another member's."""
+        """Answer a message with another attempt. Returns the reason of the dead letter that it
+        becomes instead, or an empty text; None: it had an answer, or is another member's."""
 
     @abstractmethod
     def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> bool:
-        """``short``: without its content, as its topic does not take it. Returns whether it is the
-        first answer."""
+        """Answer a message with a dead letter; ``short``: without its content, which the topic does
+        not take. Returns False if it had an answer, or is another member's."""
 
     @abstractmethod
     def settle(self) -> int:
-        """Send what waits, and finish what has its receipt. Returns how much has none yet."""
+        """Send records that wait, and finish messages whose record has its receipt. Returns the
+        number of messages without."""
 
     @abstractmethod
     def close(self, timeout_s: float) -> None: ...
 
 
 class WheelOutbox(ConsumerOutbox):
-    """By a client, which connects when the first message fails."""
+    """Sends by a client of a node, which connects when the first message fails."""
 
     def __init__(self, client: Client, failing: Failing, inflight: InFlight) -> None:
         self._client, self._failing, self._inflight = client, failing, inflight
@@ -84,9 +85,9 @@ class WheelOutbox(ConsumerOutbox):
         self._wait_until_s = 0.0
 
     def retry(self, message: Received, cause: Cause) -> str | None:
-        found = self._failing.again(message, cause)
-        answered = self._answer(message, _whole(message, found), found.delay_ms)
-        return found.reason if answered else None
+        failure = self._failing.again(message, cause)
+        answered = self._answer(message, _whole(message, failure), failure.delay_ms)
+        return failure.reason if answered else None
 
     def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> bool:
         letter = _letter(self._failing, message, reason, cause, short)
@@ -104,16 +105,20 @@ class WheelOutbox(ConsumerOutbox):
             self._waiting.append(row)
 
     def settle(self) -> int:
-        self._sent = [one for one in self._sent if not self._settled(*one)]
+        self._sent = [
+            (batch, receipts)
+            for batch, receipts in self._sent
+            if not self._settled(batch, receipts)
+        ]
         if time.monotonic() >= self._wait_until_s and (batch := self._next()):
             self._sent.append((batch, self._client.send_many(row.record for row in batch)))
         return len(self._waiting) + sum(len(batch) for batch, _ in self._sent)
 
     def _next(self) -> list[_Row]:
-        """What waits, as far as the client takes it at once."""
+        """Take the records that wait, as many as the client takes at once."""
         count = 0
         with self._lock:
-            # Those of partitions that another member has by now are that member's.
+            # Another member reads the messages of a closed lane again.
             self._waiting = [row for row in self._waiting if not row.message.lane.closed]
             for row in self._waiting:
                 if self._sent_bytes and self._sent_bytes + row.nbytes > SENT_BYTES_MAX:
@@ -124,7 +129,8 @@ class WheelOutbox(ConsumerOutbox):
         return batch
 
     def _settled(self, batch: list[_Row], receipts: Receipts) -> bool:
-        """Whether all receipts of a batch are there. What is stored is finished then."""
+        """Returns False while receipts of a batch are missing. Otherwise the stored messages are
+        finished, and the others wait again."""
         if not receipts.done():
             return False
         stored: list[Received] = []
@@ -147,7 +153,6 @@ class WheelOutbox(ConsumerOutbox):
         return True
 
     def _instead(self, row: _Row, error: InvalidMessage) -> _Row:
-        """The dead letter of what the node does not take."""
         message, failing = row.message, self._failing
         if row.record.topic == failing.retries and error.message == BEFORE_DUE:
             text = "it expires before its next attempt"
@@ -164,16 +169,16 @@ class WheelOutbox(ConsumerOutbox):
 
 
 class KafkaOutbox(ConsumerOutbox):
-    """As outputs of the transaction that commits the message's position."""
+    """Makes records outputs of the transaction that commits the message's position."""
 
     def __init__(self, failing: Failing, policy: str, delay_topic: str, inflight: InFlight) -> None:
-        """``policy``: its name, or its levels."""
+        """``policy``: the name of a retry policy, or levels."""
         self._failing, self._inflight = failing, inflight
         self._policy, self._delay_topic = policy, delay_topic
 
     def retry(self, message: Received, cause: Cause) -> str | None:
         output = self._failing.for_delay_topic(message, cause, self._policy, self._delay_topic)
-        return "" if self._answer(message, output) else None  # the node decides what it becomes
+        return "" if self._answer(message, output) else None  # the node may bury it later
 
     def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> bool:
         letter = _letter(self._failing, message, reason, cause, short)
@@ -191,7 +196,7 @@ class KafkaOutbox(ConsumerOutbox):
         return 0
 
     def close(self, timeout_s: float) -> None:
-        """There is nothing of its own to close."""
+        """Do nothing: the transactor is closed by its owner."""
 
 
 def _letter(
@@ -202,8 +207,8 @@ def _letter(
     return _whole(message, failing.letter(message, reason, cause))
 
 
-def _whole(message: Received, found: Failure) -> OutputRecord:
-    return OutputRecord(found.topic, message.value, message.key, found.headers)
+def _whole(message: Received, failure: Failure) -> OutputRecord:
+    return OutputRecord(failure.topic, message.value, message.key, failure.headers)
 
 
 def _row(message: Received, output: OutputRecord, delay_ms: int = 0) -> _Row:

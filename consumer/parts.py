@@ -1,4 +1,4 @@
-"""What a consumer is made of, and the checks of what it is asked to be."""
+"""Checks the arguments of a consumer, and makes its parts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the application asked for, as ``Consumer`` explains it."""
+    """The arguments of a ``Consumer``."""
 
     topics: tuple[str, ...]
     group: str
@@ -102,7 +102,8 @@ class Wanted:
 
 
 class Parts:
-    """Made in one go; what fails leaves nothing open."""
+    """The parts of a consumer. When one of them cannot be made, the others are closed. Errors: as
+    of ``Consumer``."""
 
     def __init__(self, wanted: Wanted) -> None:
         wanted.check()
@@ -114,7 +115,7 @@ class Parts:
         self.inflight = InFlight(
             wanted.messages_max, wanted.bytes_max, transactional=wanted.transactional
         )
-        # With transactions the consumer needs no node, and knows one only if it is given.
+        # With transactions the consumer needs no node, and has one only if it is given.
         no_node = wanted.transactional and wanted.wheel is None
         self._client = (
             None if no_node else Client(wanted.wheel or DEFAULT_ADDRESS, observer=wanted.observer)
@@ -148,9 +149,9 @@ class Parts:
             self._client.close(0)
 
     def _awaited(self, call: Callable[[], T]) -> T:
-        """Call again until the node, or the brokers, are there; that they are not is said once.
-        Errors: those of the call that do not pass; ``NodeUnreachable`` after ``wait_s``."""
-        said = False
+        """Call again until the node, or the brokers, answer; the log has the first error. Errors:
+        those of the call that do not pass; ``NodeUnreachable`` after ``wait_s``."""
+        logged = False
         while True:
             try:
                 return call()
@@ -162,14 +163,14 @@ class Parts:
                 away = error
             if not away.retryable or time.monotonic() > self._give_up_s:
                 raise away
-            if not said:
+            if not logged:
                 _log.warning("slotwheel consumer: waits: %s", away)
-                said = True
+                logged = True
             time.sleep(_AGAIN_S)
 
     def _unwanted(self, topic: str, headers: Sequence[Header]) -> bool:
-        """Whether the group's rule leaves a record out."""
-        # What this group sends itself again has been meant for it before.
+        """Returns True when the group's rule leaves a record out."""
+        # A retry of this group has passed its rule before.
         if topic == self.retries or headers is UNREADABLE or self.rule is None:
             return False
         if self.rule.matches(headers):
@@ -179,8 +180,9 @@ class Parts:
         return True
 
     def _policy(self) -> RetryPolicy:
-        """The policy; the group's rule is registered where it is asked for. Errors:
-        ``InvalidMessage`` for an unknown one, or another rule; ``NodeUnreachable``."""
+        """The retry policy, from the node if need be, where the group's rule is registered as well.
+        Errors: ``InvalidMessage`` for an unknown policy, or if the group has another rule;
+        ``NodeUnreachable``."""
         wanted = self.wanted
         literal = wanted.retry[:1].isdigit()
         asks = wanted.wheel is not None if wanted.transactional else not literal
@@ -189,7 +191,7 @@ class Parts:
             with Client(wanted.wheel or DEFAULT_ADDRESS, timeout_s=_ASK_S) as client:
                 settings = ask(client, wanted.group, self.rule)
         elif wanted.transactional:
-            # The node that takes the delay topic knows it.
+            # The node that reads the delay topic has the policy.
             return RetryPolicy.literal(wanted.retry) if literal else settings.policies["default"]
         return find_policy(settings.policies, wanted.retry)
 
@@ -230,13 +232,13 @@ class Parts:
 
 
 def ask(client: Client, group: str, rule: Rule | None) -> PolicySet:
-    """The wheel's policies, after the group's rule is registered there. Errors: ``InvalidMessage``
-    when it has another one; ``NodeUnreachable``."""
+    """The wheel's policies, with the group's rule registered there. Errors: ``InvalidMessage`` when
+    the group has another rule; ``NodeUnreachable``."""
     if rule is not None:
         return PolicySet.from_dict(client.register(group, rule.to_dict()))
     settings = PolicySet.from_dict(client.policies())
     if settings.groups.get(group) is not None:
-        settings.registered(group, None)  # raises: this member would get what others leave out
+        settings.registered(group, None)  # raises: this member would get messages others leave out
     return settings
 
 

@@ -1,7 +1,7 @@
 """A process that calls a handler, one message after the other.
 
-It is a new program: a copy of a process with threads, as the application is one, may hang in any of
-their locks. So the handler must be importable.
+It is a new program, so the handler must be importable: a fork of an application with threads may
+hang in a lock that one of them had.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _START_S = 60.0
 
 
 class HandlerFailed(Exception):
-    """What a handler in a process raised, by its text; or how its process ended."""
+    """A handler in a process raised, or its process ended; the text says which error."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class HandlerProcess:
-    """Started with its first message, and again after it was killed. For one thread at a time."""
+    """A process, started by the first message, and again once killed. One thread calls it."""
 
     def __init__(self, handler: Callable[[Received], object]) -> None:
         """Errors: ``InvalidConfiguration`` for a handler that no other process can import."""
@@ -48,14 +48,14 @@ class HandlerProcess:
         return self._aside.pid
 
     def call(self, message: Received, limit_s: float) -> None:
-        """Errors: ``HandlerFailed``."""
+        """Let the handler process a message, for ``limit_s`` at most. Errors: ``HandlerFailed``."""
         aside = self._aside
         try:
-            # Its start is not the handler's time.
+            # The start of the process does not count as the handler's time.
             if aside.begin() and aside.receive(_START_S) is None:
                 aside.kill()
                 raise HandlerFailed(f"the handler's process did not start within {_START_S:g} s")
-            # A process that stands still takes nothing in.
+            # Sending to a process that stands still would wait for ever.
             answer = (
                 aside.receive(limit_s) if within(limit_s, partial(aside.send, message)) else None
             )
@@ -70,12 +70,12 @@ class HandlerProcess:
             raise HandlerFailed(answer)
 
     def kill(self) -> None:
-        """For good; from any thread."""
+        """End the process for good; from any thread."""
         self._aside.close(0)
 
 
 def _serve(line: Connection, handler: Callable[[Received], object]) -> None:
-    """In the process: answer each message with an error's text, empty if there was none."""
+    """In the process: answers each message with the handler's error as text, or ""."""
     line.send("")
     while True:
         message = line.recv()

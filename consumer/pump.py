@@ -1,7 +1,7 @@
-"""The consumer's own thread: it reads, hands over what came back to the outbox, and commits.
+"""The consumer's own thread: it reads, lets the outbox send, and commits.
 
-Brokers that are away are waited for; what they refuse for good ends the consumer, and is raised to
-whoever takes the next message.
+It waits for brokers that are away. An error that does not pass ends the consumer, and is raised in
+the thread that takes the next message.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ _SETTLE_S = 0.5
 _POLL_COUNT = 2000
 _PAUSE_S = 0.2
 HOLD_AFTER_S = 1.0
-"""Without room for so long, s, partitions are paused, so that the member can poll and stay one."""
+"""Partitions are paused when there has been no room for so long, s: a member must poll to keep its
+place in the group."""
 _ROOM_WAIT_S = 0.02
 _TELL_EVERY_S = 0.1
 _FENCED_MAX, _FENCED_WITHIN_S = 4, 60.0
-"""So often in so long, s, the transactional id is taken back from whoever has taken it."""
+"""The transactional id is taken back from another process at most so often within so long, s."""
 _LETTERS = 2
-"""So many dead letters are tried for one message: it whole, and what is known of it."""
+"""So many dead letters are tried for a message: a whole one, and one without content."""
 
 
 class Pump:
@@ -42,21 +43,21 @@ class Pump:
         self._inflight, self._outbox = parts.inflight, parts.outbox
         self._source, self._transactor = parts.source, parts.transactor
         self.refused: dict[tuple[SourcePartition, int], list[str]] = {}
-        """Messages of which the brokers have refused the output, and why each time."""
+        """Messages whose output the brokers have refused, with the reason of each refusal."""
         self._fenced_s: list[float] = []
-        """When somebody had taken the transactional id."""
+        """The times at which another process had taken the transactional id."""
         self._every_s = COMMIT_EVERY_S if parts.transactor is None else TRANSACTION_EVERY_S
         self._error: Exception | None = None
         self._uncommitted = False
-        """A transaction failed while it stops: nothing begins again, and nothing more is tried."""
+        """True when a transaction failed while the consumer stops: no other one is tried."""
         self._stopping = threading.Event()
         self._asked = threading.Condition()
         self._requests, self._answered = 0, 0
         self._ended = False
         self._told_s = 0.0
-        """The observer knows what the application has had since then, or before."""
+        """The observer has the messages that the application got until then."""
         self._full_s: float | None = None
-        """Since when there has been no room."""
+        """The time since which there has been no room; None: there is room."""
         self._held: set[SourcePartition] = set()
         self._thread = threading.Thread(target=self._run, name="slotwheel-consumer", daemon=True)
         self._thread.start()
@@ -66,7 +67,7 @@ class Pump:
         return self._stopping.is_set()
 
     def check(self) -> None:
-        """Errors: ``ConsumerFailed``, or what else has ended the thread."""
+        """Errors: ``ConsumerFailed``, or another error that has ended the thread."""
         if self._error is not None:
             raise self._error
 
@@ -77,8 +78,8 @@ class Pump:
             self._asked.wait_for(lambda: self._answered >= number or self._ended, timeout_s)
         self.check()
         if self._answered < number:
-            why = "the consumer is closed" if self._ended else f"not within {timeout_s:g} s"
-            raise TimeoutError(f"not committed: {why}")
+            reason = "the consumer is closed" if self._ended else f"not within {timeout_s:g} s"
+            raise TimeoutError(f"not committed: {reason}")
 
     def close(self) -> None:
         self._stopping.set()
@@ -120,7 +121,7 @@ class Pump:
             self._full_s = now
         for_long = self._full_s is not None and now - self._full_s > HOLD_AFTER_S
         if self._full_s is not None and not for_long:
-            # A pause loses what the client has fetched ahead, and its next fetch waits.
+            # A pause would lose the records that the client has fetched ahead, so it comes later.
             self._inflight.wait_for_room(half, _ROOM_WAIT_S)
             self._outbox.settle()
             return
@@ -139,7 +140,7 @@ class Pump:
         self._outbox.settle()
 
     def _tell_held(self, until_s: float) -> None:
-        """Tell the observer what the application has had since ``until_s`` or before."""
+        """Report to the observer unanswered messages that the application got until ``until_s``."""
         observer = self._parts.wanted.observer
         if observer is None or until_s < self._told_s + _TELL_EVERY_S:
             return
@@ -149,7 +150,8 @@ class Pump:
             observer.held(self._parts.wanted.group, messages)
 
     def _commit(self) -> bool:
-        """Whether what was finished is committed; else it begins again."""
+        """Commit finished messages. Returns False when a transaction failed: reading begins again.
+        Errors: ``SourceAway``, ``ConsumerFailed``."""
         batch = self._inflight.batch()
         if not batch.positions:
             return True
@@ -178,7 +180,7 @@ class Pump:
         return True
 
     def _start_again(self, error: TransactionFailed, batch: CommitBatch) -> None:
-        """Nobody knows whether it was committed: what is committed is read, and read on from."""
+        """Read on from the committed positions: nobody knows if the transaction was committed."""
         assert self._transactor is not None
         _log.warning("slotwheel consumer: a transaction failed, begins again: %s", error)
         if error.fenced:
@@ -209,7 +211,8 @@ class Pump:
     def _note_refused(
         self, place: tuple[SourcePartition, int], reason: str, batch: CommitBatch
     ) -> None:
-        """Its message becomes a dead letter; is that refused, a short one."""
+        """Note that an output of the message at ``place`` is refused: that becomes a dead letter,
+        then a short one. Errors: ``ConsumerFailed``: the short one is refused, too."""
         reasons = self.refused.setdefault(place, [])
         reasons.append(reason)
         if len(reasons) > _LETTERS:
@@ -226,7 +229,7 @@ class Pump:
             self._asked.notify_all()
 
     def _end(self) -> None:
-        """Commit what is finished, and leave."""
+        """Commit finished messages, and close all parts."""
         deadline = time.monotonic() + _SETTLE_S
         self._tell_held(math.inf)
         try:

@@ -1,10 +1,9 @@
-"""``Consumer.run``: a handler for each message, in threads or in processes.
+"""``Consumer.run``: calls a handler for each message, in threads or in processes.
 
 Rules
-- One message's fate is its own: a handler that raises, hangs or dies costs its message an attempt,
-  and the others go on.
+- A handler that raises, hangs or dies costs its message an attempt; all other messages go on.
 - A thread cannot be stopped. One that hangs is left behind, another takes its place, and its late
-  answer is ignored, as the message has been answered for.
+  answer is ignored: the message has had its answer, and comes again.
 - A process that hangs is killed.
 """
 
@@ -29,7 +28,7 @@ _TAKE_S = 0.1
 
 
 class Answering(Protocol):
-    """What is needed of a ``Consumer``."""
+    """The methods of a ``Consumer`` that workers call."""
 
     @property
     def closed(self) -> bool: ...
@@ -55,7 +54,7 @@ def run(
     limit_s: float,
     processes: bool,
 ) -> None:
-    """As ``Consumer.run``."""
+    """Run workers until the consumer is closed. Arguments and errors: as of ``Consumer.run``."""
     if workers < 1 or not limit_s > 0:
         raise InvalidConfiguration(
             "no usable workers or limit",
@@ -68,18 +67,18 @@ def run(
     with _Terminated() as terminated:
         try:
             while not (consumer.closed or terminated.is_set()):
-                crew = [one.looked_after() for one in crew]
+                crew = [worker.looked_after() for worker in crew]
                 time.sleep(_LOOK_EVERY_S)
         except KeyboardInterrupt:
             pass  # it is the usual end of a program that runs until then
         finally:
-            for one in crew:
-                one.stop()
+            for worker in crew:
+                worker.stop()
             deadline = time.monotonic() + _END_S
-            while any(one.busy for one in crew) and time.monotonic() < deadline:
+            while any(worker.busy for worker in crew) and time.monotonic() < deadline:
                 time.sleep(0.005)
-            for one in crew:
-                one.abandon()
+            for worker in crew:
+                worker.abandon()
             consumer.close()
     consumer.check()
 
@@ -107,11 +106,11 @@ class ThreadWorker:
         self._stopping = True
 
     def abandon(self) -> None:
-        """Leave behind what it still does: its message comes again, and this was no attempt."""
+        """Leave the worker behind: its message comes again, and this was no attempt."""
         self._abandoned = True
 
     def looked_after(self) -> ThreadWorker:
-        """This worker, or the one that takes its place. Errors: what has ended its thread."""
+        """Returns this worker, or a new one if it hangs. Errors: the one that ended its thread."""
         self.check()
         with self._lock:
             message = self._message
@@ -164,7 +163,7 @@ class ProcessWorker(ThreadWorker):
 
     def looked_after(self) -> ThreadWorker:
         self.check()
-        return self  # its process is
+        return self  # the process is killed instead
 
     def call(self, message: Received) -> None:
         self._process.call(message, self.limit_s)
@@ -175,22 +174,22 @@ class ProcessWorker(ThreadWorker):
 
 
 class _Terminated:
-    """Whether SIGTERM has come, while it is entered; only the main thread can know."""
+    """Sets an event when SIGTERM comes while it is entered; only in the main thread."""
 
     def __enter__(self) -> threading.Event:
-        found = threading.Event()
+        terminated = threading.Event()
         self._before: Any = None
-        self._here = threading.current_thread() is threading.main_thread()
+        self._in_main = threading.current_thread() is threading.main_thread()
 
         def note(_number: int, _frame: FrameType | None) -> None:
-            found.set()
+            terminated.set()
 
-        if self._here:
+        if self._in_main:
             self._before = signal.signal(signal.SIGTERM, note)
-        return found
+        return terminated
 
     def __exit__(self, *_: object) -> None:
-        if self._here:
+        if self._in_main:
             signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
 
 

@@ -1,10 +1,12 @@
-"""Where a consumer reads: one interface over two Kafka clients and embedded topics.
+"""The source that a consumer reads: one interface over two Kafka clients and embedded topics.
 
 Rules
-- All calls but ``Assignment``'s come from one thread; a source's own thread may call those.
-- Every call is bounded in time, whatever the brokers do.
+- One thread makes all calls of a source; a source's own thread may call ``Assignment``.
+- Every call is bounded in time, whatever the brokers do: the thread has to poll, or its member
+  loses its place in the group.
 - Records come in each partition's order, committed ones only.
-- Positions of a partition that is revoked are committed before another member gets it.
+- Positions of a partition that is revoked are committed before another member gets it: otherwise
+  that one would repeat finished messages.
 """
 
 from __future__ import annotations
@@ -18,15 +20,14 @@ from ..wheel.rows import Header
 from .message import Received, SourcePartition
 
 COMMIT_S = 5.0
-"""How long, s, a commit may take."""
+"""The longest time, s, of a commit."""
 CLOSE_S = 0.7
-"""How long, s, leaving the group may take."""
+"""The longest time, s, of leaving the group."""
 POLL_INTERVAL_S = 0.1
 
 
 class SourceAway(Exception):
-    """The brokers do not answer now, or the group is about to change; later the same call may
-    work."""
+    """The brokers do not answer, or the group is changing; later the call may work."""
 
 
 class ConsumerFailed(SlotwheelError):
@@ -36,28 +37,28 @@ class ConsumerFailed(SlotwheelError):
 
 
 class Assignment(Protocol):
-    """Who is told which partitions this member has."""
+    """Gets the changes of this member's partitions."""
 
     def assigned(self, partitions: Sequence[SourcePartition], member: Any) -> None:
-        """These are read from their committed positions on. ``member``: what proves to the brokers
-        that we are a member, for transactions."""
+        """This member got ``partitions``, and reads them from their committed positions on.
+        ``member``: its proof of membership for a transaction."""
 
     def finished(self, partitions: Sequence[SourcePartition]) -> dict[SourcePartition, int]:
-        """The positions to commit before another member may get these."""
+        """Returns the positions to commit before another member gets ``partitions``."""
 
     def committed(self, positions: Mapping[SourcePartition, int]) -> None:
-        """That has been done."""
+        """``positions`` were committed."""
 
     def revoked(self, partitions: Sequence[SourcePartition]) -> None:
-        """Another member may have these by now."""
+        """Another member may have ``partitions`` by now."""
 
 
 class Source(ABC):
     """A group's subscription to topics, as one member of it.
 
-    ``unwanted``: says by topic and headers which records nobody needs: no message is made of them.
-    ``seen``: after a poll, the offset of the last record of each partition that it read, wanted or
-    not; or of what stands behind that and is none, such as a mark of a transaction.
+    ``unwanted`` returns True, by topic and headers, for records of which no message is made.
+    ``seen``: after a poll, the last offset that it passed in each partition, also that of an
+    unwanted record, or of a mark of a transaction.
     """
 
     unwanted: Callable[[str, Sequence[Header]], bool] | None = None
@@ -65,61 +66,62 @@ class Source(ABC):
 
     @abstractmethod
     def poll(self, timeout_s: float, count: int) -> list[Received]:
-        """The next messages, of about ``count`` records at most; waits for the first record. Also
-        takes part in the group's changes. Errors: ``SourceAway``, ``ConsumerFailed``."""
+        """The next messages, of about ``count`` records at most; waits ``timeout_s`` for the first
+        record. Rebalances happen in it. Errors: ``SourceAway``, ``ConsumerFailed``."""
 
     @abstractmethod
     def commit(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Commit, and wait for it. Errors: ``SourceAway``: perhaps nothing is committed."""
+        """Commit and wait. Errors: ``SourceAway``: perhaps not committed; ``ConsumerFailed``."""
 
     def stored(self, positions: Mapping[SourcePartition, int]) -> None:  # noqa: B027
-        """A transaction has committed these."""
+        """Note ``positions`` that a transaction has committed."""
 
     @abstractmethod
     def hold(self, partitions: Collection[SourcePartition]) -> None:
-        """Read no more of these for now, and of all others again."""
+        """Read no more of ``partitions`` for now, and read all others again."""
 
     @abstractmethod
     def rewind(self, starts: Mapping[SourcePartition, int]) -> None:
-        """Read all partitions of ``starts`` again from what is committed; where nothing is, from
-        the given position. Errors: ``SourceAway``."""
+        """Read all partitions of ``starts`` again from their committed position; without one, from
+        that in ``starts``. Errors: ``SourceAway``."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the group; nothing is committed."""
+        """Leave the group without a commit."""
 
 
 class PositionedSource(Source):
-    """A source whose topics and positions can be changed, for who passes them on to others."""
+    """A source whose topics and positions its owner can change, as a consumer instance of the
+    gateway does for its client."""
 
     @abstractmethod
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Read these topics instead; of those that stay, go on. Errors: ``SourceAway``."""
+        """Read ``topics`` from now on; those read already go on. Errors: ``SourceAway``."""
 
     @abstractmethod
     def seek(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Read on from there; partitions that this member has. Errors: ``SourceAway``."""
+        """Read on from ``positions`` in partitions of this member. Errors: ``SourceAway``."""
 
     @abstractmethod
     def committed(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
-        """The group's positions, of those partitions that have one. Errors: ``SourceAway``."""
+        """The group's positions of those ``partitions`` that have one. Errors: ``SourceAway``."""
 
 
 def refuse_cooperative(strategies: Iterable[str]) -> None:
-    """A member gives all its partitions back at a rebalance. With an assignor by which it keeps
-    some, these would be read anew from an older position, and committed as another generation's.
-    Errors: ``InvalidConfiguration``."""
-    if found := [one for one in strategies if "cooperative" in one]:
+    """Refuse assignors by which a member keeps partitions at a rebalance: here it gives all of them
+    back, so kept ones would be read anew from an older position, and committed as another
+    generation's. Errors: ``InvalidConfiguration``."""
+    if cooperative := [strategy for strategy in strategies if "cooperative" in strategy]:
         raise InvalidConfiguration(
             "a partition.assignment.strategy by which a member keeps partitions",
-            got=", ".join(found),
+            got=", ".join(cooperative),
             limit="range, roundrobin",
             remedy="Leave it out, in all members of the group",
         )
 
 
 def no_topic(missing: Sequence[str], there: Sequence[str]) -> InvalidConfiguration:
-    """The error for topics that do not exist."""
+    """The error for ``missing`` topics, where those of ``there`` exist."""
     known = [name for name in sorted(there) if not name.startswith("__")]
     return InvalidConfiguration(
         f"no such topic{'s' * (len(missing) > 1)}",

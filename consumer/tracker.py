@@ -1,13 +1,14 @@
-"""Which messages of a partition are finished, and up to where its position may be committed.
+"""Tracks the finished messages of a partition, and the position that may be committed.
 
 Rules
 - The position is that of the first message that is not finished; if all are, the one behind the
-  last record that was seen. So what lies between (filtered records, marks of transactions, what was
-  compacted away) needs no bookkeeping.
-- A message is answered once. Who comes second is ignored, also when the partition has been given
-  to another member meanwhile: then the tracker is closed.
-- What a message puts out may leave once the position has passed it, and not before: if it finished
-  out of order and left at once, a crash would repeat it.
+  last offset that was seen. So the offsets between messages (filtered records, marks of
+  transactions, compacted records) need no bookkeeping. For example, messages at 3, 5 and 8 were
+  read, and 9 was seen: with 3 and 8 finished the position is 5, with all finished 10.
+- A message is answered once. A second answer is ignored, and so is one after another member got the
+  partition: the tracker is closed then.
+- An output of a message may leave once the position has passed the message, and not before: if it
+  left when the message is finished, out of order, a crash would repeat it.
 """
 
 from __future__ import annotations
@@ -26,28 +27,27 @@ class PartitionTracker:
         self.start = start
         """The offset of the first message; None: there was none."""
         self.end: int | None = None
-        """The position behind the last record seen; None: none was."""
+        """The position behind the last offset seen; None: none was seen."""
         self.committed: int | None = None
         """The position that was last committed; None: none in this assignment."""
         self.nbytes = 0
-        """Bytes of the messages that are not finished, and of outputs that wait."""
+        """The bytes of messages that are not finished, and of outputs that wait."""
         self._open: dict[int, Received] = {}
         self._answered: set[int] = set()
         self._outputs: dict[int, list[OutputRecord]] = {}
 
     def __len__(self) -> int:
-        """Messages that are not finished."""
         return len(self._open)
 
     @property
     def behind(self) -> int:
-        """How far the records that were seen reach beyond the position."""
+        """The number of offsets that were seen beyond the position."""
         position = self.position
         return 0 if position is None or self.end is None else self.end - position
 
     def add(self, messages: Sequence[Received], seen: int) -> None:
-        """Messages that are to be finished, in their order; ``seen``: the last record read, one of
-        them or one behind them. With the others before it there is nothing to do."""
+        """Add messages that have to be finished, in their order. ``seen``: the last offset read;
+        offsets up to it without a message need not be finished."""
         waiting, total = self._open, 0
         for message in messages:
             message.lane = self
@@ -60,7 +60,7 @@ class PartitionTracker:
         self.end = seen + 1
 
     def done(self, offset: int) -> bool:
-        """Answer and finish in one; whether this is the message's first answer, and wanted."""
+        """Answer and finish a message. Returns False where ``answer`` would."""
         if self.closed or offset in self._answered:
             return False
         message = self._open.pop(offset, None)
@@ -70,7 +70,7 @@ class PartitionTracker:
         return True
 
     def given(self, since_s: float, until_s: float) -> list[Received]:
-        """What the application got in that time, and has not answered."""
+        """Messages that the application got in that time, and has not answered."""
         return [
             message
             for offset, message in self._open.items()
@@ -78,15 +78,15 @@ class PartitionTracker:
         ]
 
     def answer(self, offset: int) -> bool:
-        """Whether this is the first answer for the message, and still wanted."""
+        """Note an answer. Returns False if the message has one, or another member the partition."""
         if self.closed or offset not in self._open or offset in self._answered:
             return False
         self._answered.add(offset)
         return True
 
     def put_out(self, offset: int, output: OutputRecord) -> bool:
-        """Keep a record until the position has passed ``offset``. Returns whether the message still
-        waits for its answer."""
+        """Keep a record until the position has passed ``offset``. Returns False if the message was
+        answered, or the partition is another member's."""
         if self.closed or offset not in self._open or offset in self._answered:
             return False
         self._outputs.setdefault(offset, []).append(output)
@@ -94,8 +94,8 @@ class PartitionTracker:
         return True
 
     def replace_outputs(self, offset: int, output: OutputRecord) -> None:
-        """The message failed: what it put out so far does not leave, but this record does."""
-        self.nbytes -= sum(one.nbytes for one in self._outputs.pop(offset, ()))
+        """Replace the outputs of a message that failed by one record."""
+        self.nbytes -= sum(replaced.nbytes for replaced in self._outputs.pop(offset, ()))
         self._outputs[offset] = [output]
         self.nbytes += output.nbytes
 
@@ -106,27 +106,28 @@ class PartitionTracker:
 
     @property
     def position(self) -> int | None:
-        """Up to where everything is finished; None: nothing was seen."""
+        """The position below which every message is finished; None: nothing was seen."""
         return next(iter(self._open), self.end)
 
     def close(self) -> None:
-        """The partition is another member's: what is answered here changes nothing any more."""
+        """Ignore all further answers: the partition is another member's."""
         self.closed = True
 
     def commit(self, position: int) -> None:
-        """The source has stored this position."""
+        """Note a position that the source has stored."""
         self.committed = position
 
     def passed(self, offset: int) -> bool:
-        """Whether the committed position is behind ``offset``."""
+        """Returns True when the committed position is beyond ``offset``."""
         return self.committed is not None and self.committed > offset
 
     def take_outputs(self) -> list[tuple[int, OutputRecord]]:
-        """What the position has passed, in the order of the messages, each with its offset."""
+        """Take out the outputs of messages that the position has passed, in the order of their
+        offsets, each with that."""
         position = self.position
         if position is None or not self._outputs:
             return []
         offsets = sorted(offset for offset in self._outputs if offset < position)
-        taken = [(offset, one) for offset in offsets for one in self._outputs.pop(offset)]
-        self.nbytes -= sum(one.nbytes for _, one in taken)
+        taken = [(offset, output) for offset in offsets for output in self._outputs.pop(offset)]
+        self.nbytes -= sum(output.nbytes for _, output in taken)
         return taken

@@ -1,12 +1,12 @@
 """Positions, outputs, retries and dead letters in one Kafka transaction.
 
 Rules
-- A transaction names the member that its positions were assigned to, so that the brokers refuse one
-  of a member that was rebalanced away (KIP-447).
+- A transaction names the member that its positions were assigned to, so that the brokers refuse
+  that of a member which has lost its partitions (KIP-447).
 - A producer whose transaction did not end cleanly is not used again. The next one takes its id
-  over, which ends what is open; then the committed positions are true, and are read again.
-- An output that the brokers refuse for good would be refused for ever: its message is named, and
-  becomes a dead letter.
+  over, which ends the open transaction; only then the committed positions are true, and are read.
+- The message of an output that the brokers refuse for good becomes a dead letter: otherwise the
+  transaction would fail again for ever.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from .message import SourcePartition
 TRANSACTION_S = 10.0
 """The brokers themselves abort a transaction that has been open for longer."""
 END_S = 8.0
-"""How long, s, a whole transaction may take here."""
+"""The longest time, s, that a consumer gives a whole transaction."""
 
 
 class TransactionFailed(Exception):
-    """Perhaps it was committed, perhaps not. ``refused``: the message whose output is at fault.
-    ``fenced``: somebody has taken the transactional id over."""
+    """A transaction failed; it may be committed all the same. ``refused``: partition and offset of
+    the message whose output is at fault. ``fenced``: another process has taken the transactional id
+    over."""
 
     def __init__(
         self,
@@ -45,19 +46,20 @@ class Transactor(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Take the id over from whoever had it. Errors: ``SourceAway``, ``ConsumerFailed``."""
+        """Take the id over from any process. Errors: ``SourceAway``, ``ConsumerFailed``."""
 
     @abstractmethod
     def commit(self, batch: CommitBatch) -> None:
-        """Everything or nothing. Errors: ``TransactionFailed``: then ``start`` comes next."""
+        """Commit outputs and positions in one transaction. Errors: ``TransactionFailed``: call
+        ``start`` next."""
 
     @abstractmethod
     def partitions(self, topic: str) -> int | None:
-        """How many the topic has, 0: there is no such topic; None: the brokers do not answer."""
+        """The number of a topic's partitions; 0: no such topic; None: no broker answers."""
 
     def unclear(self, batch: CommitBatch, reason: str) -> TransactionFailed:
-        """What has failed for no reason that a record's own answer gives: the target of one may be
-        gone, for which the clients wait in vain."""
+        """The error of a transaction in which no record's own answer has the reason. It names an
+        output whose topic or partition is gone: the clients wait for those in vain."""
         for partition, offset, output in batch.outputs:
             count = self.partitions(output.topic)
             if count is None:
@@ -69,4 +71,4 @@ class Transactor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything; does not wait."""
+        """Free the producer without waiting for it."""

@@ -1,5 +1,5 @@
-"""Dead letters: what lies in a dead-letter topic, and sending it where it was meant to go.
+"""Dead letters: reading them, and sending them again to the topics they were addressed to.
 
-In: records of the topic, embedded or of a Kafka. Out: letters as columns, and messages for a node,
-each letter once. No node imports this room.
+Comes in: records of a dead-letter topic, embedded or of a Kafka. Goes out: letters as columns, and
+messages for a node, each letter once. No node imports this room.
 """

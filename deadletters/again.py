@@ -1,10 +1,10 @@
-"""A dead letter as it is sent again: a new life, with nothing left of the old one but its content.
+"""Makes new messages of dead letters, which keep only the content of the original.
 
-Its headers are the original's own. What the wheel, a consumer and whoever buried it added is left
-out, so attempts are counted anew; the id that it had becomes ``slotwheel-redelivered-id``, in place
-of that of an earlier redrive: however often a letter is sent, it has no more headers. What is sent
-again does not expire: ``slotwheel-expires-ms`` is renamed, as every re-delivery does it, and
-so is the ``ttl`` of a message that a consumer gave up.
+Headers that the wheel, a consumer or a burial added are left out, so attempts are counted anew. The
+letter's id becomes ``slotwheel-redelivered-id``, in place of that of an earlier redrive: otherwise
+a letter would get longer each time it is sent. A message that is sent again does not expire, or it
+would be a dead letter at once: ``slotwheel-expires-ms`` is renamed, as by every re-delivery, and so
+is the ``ttl`` of a message that a consumer gave up.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ AGAIN = pa.schema(
         pa.field("headers", HEADERS, nullable=False),
     ]
 )
-"""A letter that is to be sent again: where it stands, and the message that it becomes."""
+"""A letter's place, and the message that it becomes."""
 
 
 def as_messages(letters: pa.RecordBatch, to_topic: str | None) -> pa.RecordBatch:
-    """Letters (schema ``LETTER``) as the messages that they become (schema ``AGAIN``).
+    """Make messages (schema ``AGAIN``) of letters (schema ``LETTER``).
 
-    ``to_topic``: where they go if not where they were meant to. A partition is asked for only of
-    the topic of which it was asked for before.
+    ``to_topic``: their topic, if it is not the one they were addressed to. The partition that a
+    letter was addressed to is kept only in the topic that it was addressed to.
     """
-    meant, partition = letters.column("for_topic"), letters.column("for_partition")
-    topic = meant
+    address, partition = letters.column("for_topic"), letters.column("for_partition")
+    topic = address
     if to_topic is not None:
         topic = pa.repeat(pa.scalar(to_topic, pa.utf8()), letters.num_rows)
-        same = pc.fill_null(pc.equal(meant, to_topic), False)
-        partition = pc.if_else(same, partition, pa.scalar(None, pa.int32()))
-    own = headers_again(letters.column("headers"))
-    before = HeaderColumn(own).last_values(REDELIVERED_ID_HEADER)
+        unchanged = pc.fill_null(pc.equal(address, to_topic), False)
+        partition = pc.if_else(unchanged, partition, pa.scalar(None, pa.int32()))
+    headers = headers_again(letters.column("headers"))
+    before = HeaderColumn(headers).last_values(REDELIVERED_ID_HEADER)
     ids = pc.coalesce(letters.column("id").cast(pa.binary()), before.cast(pa.binary()))
-    own, added = (
-        without_header(own, REDELIVERED_ID_HEADER),
+    headers, added = (
+        without_header(headers, REDELIVERED_ID_HEADER),
         headers_of({REDELIVERED_ID_HEADER: ids}),
     )
-    columns = {"topic": topic, "for_partition": partition, "headers": with_headers(own, added)}
+    columns = {"topic": topic, "for_partition": partition, "headers": with_headers(headers, added)}
     every = [columns[name] if name in columns else letters.column(name) for name in AGAIN.names]
     return pa.RecordBatch.from_arrays(every, schema=AGAIN)
 
 
 def headers_again(headers: pa.Array) -> pa.Array:
-    """A headers column with the messages' own headers alone."""
+    """A column of headers without those that were added to the original messages."""
     columns = HeaderColumn(headers)
     flat = columns.flat
     if not len(flat):
@@ -78,10 +78,10 @@ def headers_again(headers: pa.Array) -> pa.Array:
     renamed = pa.array(map(_name_again, known), pa.utf8()).take(names.indices)
     kept = np.asarray(renamed.is_valid())
     # Before the letter's own headers, the names of Kafka Connect are the message's.
-    theirs = np.array([name.startswith(deadletters.CONNECT_PREFIX) for name in known])
+    connect = np.array([name.startswith(deadletters.CONNECT_PREFIX) for name in known])
     starts = np.repeat(letter_starts(columns), columns.ends - columns.starts)
     added = np.arange(len(flat)) >= starts
-    kept &= ~(theirs[np.asarray(names.indices)] & added)
+    kept &= ~(connect[np.asarray(names.indices)] & added)
     running = np.concatenate([[0], np.cumsum(kept)])
     counts = running[columns.ends] - running[columns.starts]
     mask = pa.array(kept)
@@ -98,7 +98,7 @@ def _name_again(name: str) -> str | None:
 
 
 def to_input(rows: pa.RecordBatch, due: Int64s) -> pa.RecordBatch:
-    """Rows of the schema ``AGAIN``, due at these times, for the wheel."""
+    """Rows for the wheel (schema ``INPUT``), of ``AGAIN`` rows. ``due``: ms, shape (rows,)."""
     columns = {"due": from_numpy(due, TIME), "partition": rows.column("for_partition")}
     every = [columns[name] if name in columns else rows.column(name) for name in INPUT.names]
     return pa.RecordBatch.from_arrays(every, schema=INPUT)

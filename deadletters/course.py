@@ -1,8 +1,8 @@
-"""The course of a redrive: count, check, begin, send, sum up. It asks nobody and prints nothing.
+"""The course of a redrive: count, check, begin, send, sum up. It asks no user and prints nothing.
 
-What was counted is kept in a spool, so it is what is sent, less what another redrive has sent
-meanwhile. Whatever stops it, it is begun again to go on: nothing has to be remembered but what the
-notes say.
+Counted letters are kept in a spool, so exactly these are sent, except those that another redrive
+has sent meanwhile. A redrive that was stopped, at any time, goes on when it is begun again: the
+notes have all that must be remembered.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ NOTES_DELETED = "Kafka has deleted the oldest notes: letters that they name woul
 
 @dataclass(frozen=True, slots=True)
 class RedriveOrder:
-    """What is asked for. ``rate``: so many letters are due in a second; None: all at once.
-    ``address``: of the node through which they go, which is tried for ``timeout_s``."""
+    """The arguments of a redrive. ``rate``: the number of letters that are due in a second; None:
+    all at once. They go through the node at ``address``, which is tried for ``timeout_s``."""
 
     to_topic: str | None
     rate: float | None
@@ -44,7 +44,7 @@ class RedriveOrder:
     timeout_s: float
 
     def check(self, topic: str) -> None:
-        """``topic``: of the dead letters. Errors: ``InvalidMessage``."""
+        """Check the order for letters in ``topic``. Errors: ``InvalidMessage``."""
         if self.to_topic is not None:
             check_topic(self.to_topic)
         if self.to_topic in (topic, notes_topic(topic)):
@@ -57,7 +57,7 @@ class RedriveOrder:
 
 @dataclass(slots=True)
 class RedriveCounts:
-    """What became of the letters that were asked for. ``topics``: how many go to which."""
+    """The counts of a redrive. ``topics``: the number of letters that go to each."""
 
     topics: Counter[str] = field(default_factory=Counter)
     before: int = 0
@@ -66,15 +66,15 @@ class RedriveCounts:
 
     @property
     def letters(self) -> int:
-        """How many are to be sent."""
+        """The number of letters to be sent."""
         return self.topics.total()
 
 
 class RedriveCourse:
-    """One redrive of letters in ``topic``, which is ``opened``. ``redriven``: by notes that are all
-    there (``redriven_before`` with ``whole``). Leaving the ``with`` block drops what was counted.
+    """One redrive of letters in ``topic``, which is ``opened``. ``redriven``: the letters in its
+    notes (``redriven_before`` with ``whole``). Leaving the ``with`` block drops counted letters.
 
-    Errors: ``InvalidMessage`` if there is no topic of notes, and none is to be created or needed.
+    Errors: ``InvalidMessage`` if there is no topic of notes, and it may not be created.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RedriveCourse:
         self.counts = RedriveCounts()
         self.redriven = redriven
         self.sending: Sending | None = None
-        """None: it has not come to that."""
+        """None: sending has not begun."""
         self._source = source
         self._topic = topic
         self._opened = opened
@@ -113,24 +113,24 @@ class RedriveCourse:
         self._spool.close()
 
     def count(self, letters: Iterable[pa.RecordBatch]) -> None:
-        """Count letters (schema ``LETTER``), and keep those that are to be sent."""
+        """Count letters (schema ``LETTER``), and keep those to be sent. Errors: ``NotRunning``."""
         counts, to_topic = self.counts, self.order.to_topic
         for batch in letters:
             again = self.redriven.has(batch)
             can = sendable(batch, to_topic)
             counts.before += int(again.sum())
             counts.not_sendable += int((~again & ~can).sum())
-            wanted = pa.array(~again & can)
-            if wanted.true_count:
-                rows = as_messages(batch.filter(wanted), to_topic)
-                for one in rows.column("topic").value_counts().to_pylist():
-                    counts.topics[one["values"]] += one["counts"]
+            sent = pa.array(~again & can)
+            if sent.true_count:
+                rows = as_messages(batch.filter(sent), to_topic)
+                for pair in rows.column("topic").value_counts().to_pylist():
+                    counts.topics[pair["values"]] += pair["counts"]
                 self._spool.add(rows)
 
     def check(self) -> None:
-        """Whether what was counted can be sent. Errors: ``InvalidConfiguration`` if notes are
-        missing, and nobody said that it may be so; ``InvalidMessage`` for a topic that cannot be
-        sent to."""
+        """Check that the counted letters can be sent. Errors: ``InvalidConfiguration`` if notes
+        were deleted, and the order does not allow that; ``InvalidMessage`` for a topic that does
+        not exist."""
         self._check_notes()
         for name in sorted(self.counts.topics):
             if self._source.is_kafka and name not in self._opened.topics:
@@ -146,10 +146,11 @@ class RedriveCourse:
         step: Callable[[int], None],
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Send what was counted. ``report``: called with the place of a letter that was refused,
-        and why; ``step``: with how many more are done. ``stopped``: whether to send no more.
+        """Send the counted letters. ``report`` is called with the place and the error of each
+        refused letter, ``step`` with the number of letters that are done since its last call.
+        ``stopped`` returns True to send no more.
 
-        Errors: those of the node, of Kafka and of the disk; ``sending`` says how far it came."""
+        Errors: those of the node, of Kafka and of the disk; ``sending`` has the counts then."""
         order = self.order
         with closing(Client(order.address, timeout_s=order.timeout_s)) as client:
             self._check_node(client)
@@ -178,14 +179,13 @@ class RedriveCourse:
 
     @property
     def left(self) -> int:
-        """How many letters were to be sent and are neither stored nor refused, as far as is
-        known."""
+        """The number of letters that are neither stored nor refused, as far as is known."""
         sending = self.sending
         done = 0 if sending is None else sending.resending.done + sending.meanwhile
         return self.counts.letters - done
 
     def summary(self) -> dict[str, Any]:
-        """What was done so far, as JSON-able data."""
+        """The counts so far, as JSON-able data."""
         counts, sending = self.counts, self.sending
         state = None if sending is None else sending.resending
         return {
@@ -211,7 +211,8 @@ class RedriveCourse:
             )
 
     def _check_node(self, client: Client) -> None:
-        """Errors: ``NodeUnreachable``; what the node cannot do."""
+        """Errors: ``NodeUnreachable``; ``InvalidConfiguration``, ``InvalidMessage``: the node
+        cannot do it."""
         status = client.status()
         if "replication" in status and not self._source.is_kafka:
             raise InvalidConfiguration(

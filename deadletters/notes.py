@@ -1,15 +1,15 @@
-"""Notes: which dead letters were redriven. They lie in a topic of their own, beside the letters.
+"""Notes: records of the dead letters that were redriven, in a topic beside that of the letters.
 
-Theory: letters are redriven in batches, and each batch has one row more than letters: a note that
+Theory: letters are redriven in batches, and each batch has a row more than letters: a note that
 names them. The wheel stores a batch whole or not at all, and delivers the note to the notes' topic
 as it delivers any message. So a letter was redriven exactly if a note names it, and nothing else
 has to be remembered, whenever a redrive is killed.
 
-A letter is named by where it stands and since when. So one that later stands at the same place, in
-a topic of the same name that was made anew, is another one.
+A note names a letter by its place and the time since when it is there. So a letter at the same
+place in a topic that was made anew under the same name is not taken for it.
 
 A note is due at 0, long ago: rows that are late leave in the order in which they were stored,
-whatever any clock says. How a redrive comes to know all notes before its own: ``redrive.py``.
+whatever any clock says. ``redrive.py`` tells how a redrive gets to know all notes before its own.
 
     {"slotwheel-redriven": 1, "group": "g", "turn": 1876951040000012345,
      "letters": [[0, 4999, 1790000000000], [3, 17, 1790000000250]]}
@@ -31,18 +31,19 @@ from ..wheel.schema import Int64s, Mask
 DUE_MS = 0
 VERSION = 1
 LETTERS_MAX = 5_000
-"""So many letters in a note: it is below 250 KB then."""
+"""The most letters in a note, which is below 250 KB then."""
 _VERSION_KEY = "slotwheel-redriven"
 
 Places = Int64s
-"""Partition, position, and ms since when each letter stands there (-1: unknown); shape (rows, 3)"""
+"""Partition, position, and the time, ms, since when a letter is there (-1: unknown); shape
+(rows, 3)."""
 
 
 def places_of(letters: pa.RecordBatch) -> Places:
-    """By the columns ``partition``, ``position`` and ``buried``."""
+    """The places of letters, by their columns ``partition``, ``position`` and ``buried``."""
     buried = pc.fill_null(letters.column("buried").cast(pa.int64()), -1)
     columns = (letters.column("partition"), letters.column("position"), buried)
-    return np.stack([np.asarray(one, np.int64) for one in columns], axis=1)
+    return np.stack([np.asarray(column, np.int64) for column in columns], axis=1)
 
 
 NOTHING: Places = np.empty((0, 3), np.int64)
@@ -56,9 +57,9 @@ def note_row(topic: str, group: str, turn: int, letters: Places = NOTHING) -> pa
 
 
 class Redriven:
-    """The letters that notes name. ``turns``: those that notes are of; ``group``: the wheel group
-    of the first note; ``others``: how many records of the topic are no notes; ``some_deleted``: the
-    topic does not keep its oldest ones any more."""
+    """The letters that notes name. ``turns``: the turns of the notes; ``group``: the wheel group of
+    the first note; ``others``: the number of the topic's records that are no notes;
+    ``some_deleted``: the topic's oldest records are deleted."""
 
     def __init__(self) -> None:
         self._names = _names(NOTHING)
@@ -69,12 +70,12 @@ class Redriven:
         self.some_deleted = False
 
     def add(self, value: bytes | None) -> None:
-        """Add what a record of the notes' topic says. Errors: ``UnsupportedVersion``."""
-        found = _parse(value)
-        if found is None:
+        """Add a record of the notes' topic. Errors: ``UnsupportedVersion``."""
+        note = _parse(value)
+        if note is None:
             self.others += 1
             return
-        group, turn, letters = found
+        group, turn, letters = note
         self.group = group if self.group is None else self.group
         self.turns.add(turn)
         self._new.append(_names(letters))
@@ -84,13 +85,13 @@ class Redriven:
         return len(self._sorted())
 
     def has(self, letters: pa.RecordBatch) -> Mask:
-        """Which of these letters were redriven, shape (rows,). Columns: as of ``places_of``."""
-        known, wanted = self._sorted(), _names(places_of(letters))
+        """A mask of the letters that were redriven, shape (rows,). Columns: as of ``places_of``."""
+        known, names = self._sorted(), _names(places_of(letters))
         if not len(known):
-            return np.zeros(len(wanted), np.bool_)
-        at = np.searchsorted(known, wanted)
-        found: Mask = known[np.minimum(at, len(known) - 1)] == wanted
-        return found
+            return np.zeros(len(names), np.bool_)
+        at = np.searchsorted(known, names)
+        redriven: Mask = known[np.minimum(at, len(known) - 1)] == names
+        return redriven
 
     def _sorted(self) -> npt.NDArray[np.bytes_]:
         if self._new:
@@ -100,13 +101,12 @@ class Redriven:
 
 
 def _names(places: Places) -> npt.NDArray[np.bytes_]:
-    """Places as what can be sorted and compared at once."""
+    """Places as bytes, which can be sorted and compared."""
     return np.ascontiguousarray(places, ">i8").view("S24").reshape(len(places))
 
 
 def _parse(value: bytes | None) -> tuple[str, int, Places] | None:
-    """The group, the turn and the letters of a note; None if it is none. Errors:
-    ``UnsupportedVersion``."""
+    """A note's group, turn and letters; None if it is no note. Errors: ``UnsupportedVersion``."""
     try:
         fields = json.loads(value or b"")
         version = fields[_VERSION_KEY]

@@ -1,8 +1,8 @@
-"""Send dead letters where they were meant to go, each of them once.
+"""Sends dead letters to the topics they were addressed to, each of them once.
 
 Theory: each batch has a note of its letters (``notes.py``), stored with them or not at all. So a
-redrive has to know all notes that were stored before it, and that none will be stored beside its
-own. So it takes its *turn*:
+redrive must know all notes that were stored before it, and that none will be stored beside its own.
+It takes its *turn*:
 
 1. It sends a note of its own, without letters, as the successor of all turns before it
    (``client/succession.py``). Once that is stored, the wheel refuses every batch of an earlier
@@ -11,12 +11,12 @@ own. So it takes its *turn*:
    Notes are due at 0, so they leave in the order in which they were stored, whatever the clocks of
    their senders said: all notes before its own were delivered then.
 3. It waits until it can read its own note in the notes' topic: those before it, in the same
-   partition, can be read, too. Then it reads them all, and leaves out what they name.
+   partition, can be read, too. Then it reads them all, and leaves the letters out that they name.
 
-What a node that repeats after a crash delivers twice is one note twice, which says the same.
+A node that repeats after a crash may deliver a note twice, which does no harm.
 
-All of this is one wheel's doing, and another wheel knows nothing of it. So the group of the first
-note is the one through which letters of this topic are redriven, and any other one is refused.
+Another wheel knows nothing of these turns. So letters of a topic are redriven through the wheel
+group of its first note alone, and another group is refused: both would send the same letters.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from .source import LetterSource, Topic
 _LOOK_AGAIN_S = 0.05
 _TRIES = 5
 _AHEAD_MS = 366 * 86_400_000
-"""A turn of a clock that was further ahead of ours is believed only if the wheel knows it, too."""
+"""A turn whose clock was further ahead of ours, ms, is believed only if the wheel knows it, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Of one redrive, which has begun. ``number``: its first sequence. ``redriven``: by all turns
+    """The turn of a redrive. ``number``: its first sequence. ``redriven``: the letters of all turns
     before it."""
 
     client: Successor
@@ -75,26 +75,25 @@ class Turn:
 
 
 def read_notes(source: LetterSource, topic: str, *, whole: bool = True) -> Redriven:
-    """What the topic of the notes says now; nothing if there is no such embedded topic. ``whole``:
-    as of ``LetterSource.opened``. Errors:
-    ``InvalidMessage``: Kafka has no such topic; ``NodeUnreachable``; ``SlotwheelError``: an
-    embedded one is damaged."""
-    found, source = Redriven(), source.notes
+    """Read the topic of the notes; without such an embedded topic no letter is redriven. ``whole``:
+    as of ``LetterSource.opened``. Errors: ``InvalidMessage``: Kafka has no such topic;
+    ``NodeUnreachable``; ``SlotwheelError``: an embedded one is damaged."""
+    redriven, source = Redriven(), source.notes
     if not source.is_kafka and not source.exists(topic):
-        return found
+        return redriven
     with source.opened(topic, whole=whole) as opened:
-        found.some_deleted = opened.some_deleted
+        redriven.some_deleted = opened.some_deleted
         for batch in opened.batches():
             for value in batch.column("value").to_pylist():
-                found.add(value)
-    return found
+                redriven.add(value)
+    return redriven
 
 
 def redriven_before(
     source: LetterSource, topic: str, opened: Topic, *, whole: bool = False
 ) -> Redriven:
-    """What was redriven of the letters in ``topic``, which is ``opened``; nothing where no topic of
-    notes exists. ``whole``, errors: as of ``read_notes``."""
+    """The redriven letters of ``topic``, which is ``opened``; none without a topic of notes.
+    ``whole``, errors: as of ``read_notes``."""
     notes = notes_topic(topic)
     return read_notes(source, notes, whole=whole) if notes in opened.topics else Redriven()
 
@@ -102,14 +101,15 @@ def redriven_before(
 def begin(
     source: LetterSource, topic: str, address: str, timeout_s: float, known: Redriven
 ) -> Turn:
-    """Take the turn: from now on no other one sends. Errors: those of the node and of Kafka;
-    ``InvalidConfiguration``: the node is of another group than the notes."""
+    """Take the turn: from then on no earlier redrive sends. ``known``: the notes as they were read
+    before. Errors: those of the node and of Kafka; ``InvalidConfiguration``: the node is of another
+    group than the notes."""
     notes = notes_topic(topic)
     now_ms = clock_ms()
-    before = (one // SEQUENCES for one in known.turns)
-    start = max(now_ms, *(one + 1 for one in before if one < now_ms + _AHEAD_MS), 1)
+    before = (turn // SEQUENCES for turn in known.turns)
+    start = max(now_ms, *(began_ms + 1 for began_ms in before if began_ms < now_ms + _AHEAD_MS), 1)
     for _ in range(_TRIES):
-        # So that two turns that begin in the same millisecond differ.
+        # Two turns that begin in the same millisecond must differ.
         number = start * SEQUENCES + secrets.randbelow(SEQUENCES // 2)
         client = Successor(
             address,
@@ -153,14 +153,14 @@ def superseded() -> SlotwheelError:
 
 
 def producer_of(topic: str) -> int:
-    """The same for all redrives of a topic: below 2^63 and not 0."""
+    """The producer of all redrives of a topic, below 2^63 and not 0."""
     digest = hashlib.sha256(f"slotwheel redrive {topic}".encode()).digest()
     return int.from_bytes(digest[:8]) >> 1 | 1
 
 
 def _wait_until_delivered(client: Successor, offset: int, topic: str, timeout_s: float) -> None:
-    """Wait until every row due at 0 up to this offset has been answered for. Errors:
-    ``NodeUnreachable`` if nothing is delivered for ``timeout_s``."""
+    """Wait until the sink has answered for every row due at 0 up to ``offset``. Errors:
+    ``NodeUnreachable`` if no row is delivered for ``timeout_s``."""
     reached, moved = -1, time.monotonic()
     while True:
         status = client.status_of_master()
@@ -184,9 +184,9 @@ def _wait_until_delivered(client: Successor, offset: int, topic: str, timeout_s:
 def _wait_for_note(source: LetterSource, topic: str, number: int, timeout_s: float) -> Redriven:
     end = time.monotonic() + timeout_s
     while True:
-        found = read_notes(source, topic)
-        if number in found.turns:
-            return found
+        redriven = read_notes(source, topic)
+        if number in redriven.turns:
+            return redriven
         if time.monotonic() > end:
             raise InvalidMessage(
                 f"a note that was delivered does not appear in {topic}",
@@ -200,24 +200,25 @@ def _wait_for_note(source: LetterSource, topic: str, number: int, timeout_s: flo
 
 @dataclass(slots=True)
 class Sending:
-    """Sends letters (schema ``AGAIN``) in batches with notes. ``rate``: so many are due in a second
-    (None: all at once). ``meanwhile``: letters that were redriven since they were counted."""
+    """Sends letters (schema ``AGAIN``) in batches with notes. ``rate``: the number that is due in a
+    second (None: all at once). ``meanwhile``: the number of letters that were redriven since they
+    were counted."""
 
     turn: Turn
     resending: Resending
     rate: float | None
     meanwhile: int = 0
     places: list[Places] = field(default_factory=list)
-    """Of the letters of each batch."""
+    """The places of the letters of each batch."""
     _waiting: deque[_Part] = field(default_factory=deque)
-    """What the receipts that wait are of."""
+    """The letters of the receipts that wait."""
     _sent: int = 0
     _start_ms: int | None = None
-    """When the first of them is due."""
+    """The due time of the first letter, ms."""
 
     def send(self, letters: pa.RecordBatch) -> int:
-        """Send them, but for those that were redriven. Returns how many letters are done since.
-        Errors: that of a batch before; ``superseded``."""
+        """Send letters, except those that were redriven. Returns the number of letters that are
+        done since. Errors: that of a batch before; ``superseded``."""
         done = self.resending.done
         gone = self.turn.redriven.has(letters)
         self.meanwhile += int(gone.sum())
@@ -235,15 +236,14 @@ class Sending:
         return self.resending.done - done + int(gone.sum())
 
     def finish(self) -> Iterator[int]:
-        """Wait for what is under way; yields how many letters are done since. Errors: as of
-        ``send``."""
+        """Wait for letters under way; yields how many are done since. Errors: as of ``send``."""
         while self.resending.waiting:
             done = self.resending.done
             self._settle()
             yield self.resending.done - done
 
     def place(self, number: int) -> tuple[int, int]:
-        """Where the letter stands that was sent as that number."""
+        """The partition and position of the letter that was sent as that number."""
         for places in self.places:
             if number < len(places):
                 partition, position, _ = places[number].tolist()
@@ -252,7 +252,7 @@ class Sending:
         raise AssertionError("no such letter was sent")
 
     def _ship(self, part: _Part) -> tuple[Receipts, int]:
-        """Send a part with its note. Returns the receipts, and how many are of letters."""
+        """Send a part with its note. Returns the receipts, and how many are letters'."""
         bad = self.turn.client.limits.bad_rows(part.rows, clock_ms())
         kept, good = without(part.rows, list(bad))
         note = self.turn.note(part.places[kept])
@@ -261,12 +261,12 @@ class Sending:
 
     def _settle(self) -> None:
         """Wait for the oldest receipts. If the node refuses a batch as a whole, its halves are sent
-        in its place, so that only those letters stay that are not accepted."""
+        in its place: in the end only the letters at fault are refused."""
         receipts, count = self.resending.waiting[0]
         with _superseded():
-            of_note = receipts.errors().get(count)
+            note_error = receipts.errors().get(count)
             part = self._waiting.popleft()
-            if count == 1 or not isinstance(of_note, InvalidMessage | InvalidBatch):
+            if count == 1 or not isinstance(note_error, InvalidMessage | InvalidBatch):
                 self.resending.settle()
                 return
             halves = part.halves()
@@ -274,8 +274,8 @@ class Sending:
             self.resending.send_in_parts(lambda: [self._ship(half) for half in halves])
 
     def _due(self, count: int) -> Int64s:
-        """When the letters are due, by the node's clock: as soon as it takes them, or spread by the
-        rate from now on."""
+        """The due times of the next letters by the node's clock, ms, shape (count,): as soon as it
+        takes them, or spread by the rate from now on."""
         first, self._sent = self._sent, self._sent + count
         if self.rate is None:
             return np.full(count, as_due(0), np.int64)
@@ -295,12 +295,12 @@ class _Part:
         half = len(self.places) // 2
         rows = self.rows.slice(0, half), self.rows.slice(half)
         places = self.places[:half], self.places[half:]
-        return [_Part(without_slack(one), at) for one, at in zip(rows, places, strict=True)]
+        return [_Part(without_slack(half), at) for half, at in zip(rows, places, strict=True)]
 
 
 @contextmanager
 def _superseded() -> Iterator[None]:
-    """The wheel's error for a turn that another one has followed, in words that fit."""
+    """Translate the wheel's error for a turn that another one has followed."""
     try:
         yield
     except SequenceTooOld:

@@ -1,10 +1,10 @@
-"""Where dead letters are read from: a topic of a real Kafka, or an embedded one.
+"""The source of dead letters: a topic of a real Kafka, or an embedded one.
 
-Both give the records as a dump has them (``kafkatopic.DUMP``), so nothing else has to know which it
-is. An embedded topic is one partition, and its rows get the headers that a delivery adds in Kafka.
-Where a node before a Kafka falls back to one, its letters lie there, and the notes about them in
-Kafka, beside those about letters that lie in Kafka: so they count as of a partition that no topic
-in Kafka has (``OWN_PARTITION``).
+Both give the records with the columns of a dump (``kafkatopic.DUMP``), so no other module has to
+tell them apart. An embedded topic is one partition, and its rows get the headers that a delivery
+adds in Kafka. Letters in the embedded topic of a node before a Kafka have their notes in Kafka,
+beside those of letters in Kafka: so they count as letters of a partition that no topic in Kafka has
+(``OWN_PARTITION``), or a note on one could be taken for one on another.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 
 class Topic(Protocol):
-    """A topic that exists, to where it ended when it was opened. ``topics``: all that there are."""
+    """An opened topic, up to its end at that time. ``topics``: the names of all topics there."""
 
     topics: frozenset[str]
 
     @property
     def some_deleted(self) -> bool:
-        """Whether its oldest records are deleted."""
+        """True when its oldest records are deleted."""
         ...
 
     def total(self) -> int: ...
     def narrow(self, partition: int, position: int) -> None:
-        """Read from now on what stands there, and little else, however long the topic is."""
+        """Read the record at ``position`` from now on, with few others, however long the topic."""
         ...
 
     def batches(self) -> Iterator[pa.RecordBatch]: ...
@@ -68,7 +68,7 @@ class EmbeddedTopic:
         on_damage: Callable[[str], None],
         kafka: KafkaTopic | ConfluentTopic | None = None,
     ) -> None:
-        if topic != DEAD_LETTER_TOPIC:  # which is made with the first letter
+        if topic != DEAD_LETTER_TOPIC:  # that topic is made with the first letter
             check_exists(files, topic)
         self.topics = frozenset(topics(files)) if kafka is None else kafka.topics
         self._partition = 0 if kafka is None else OWN_PARTITION
@@ -91,8 +91,8 @@ class EmbeddedTopic:
 @dataclass(frozen=True, slots=True)
 class LetterSource:
     """Letters in the data directory of ``files``, or else in the Kafka at ``bootstrap``; with both,
-    the notes are in Kafka. ``settings``: of the Kafka client. ``on_damage``: called with what is
-    passed over."""
+    the notes are in Kafka. ``settings``: of the Kafka client. ``on_damage`` is called with a text
+    about each damage that is passed over."""
 
     files: Files | None
     bootstrap: str
@@ -101,18 +101,18 @@ class LetterSource:
 
     @property
     def is_kafka(self) -> bool:
-        """Whether letters are sent to Kafka, and notes are there."""
+        """True when letters are sent to Kafka, and the notes are there."""
         return bool(self.bootstrap)
 
     @property
     def notes(self) -> LetterSource:
-        """Where the notes are."""
+        """The source of the notes."""
         return replace(self, files=None) if self.bootstrap else self
 
     @contextmanager
     def opened(self, topic: str, *, whole: bool = False) -> Iterator[Topic]:
-        """A topic to read. ``whole``: what is damaged in it is an error, and not passed over.
-        Errors: ``InvalidMessage``: there is no such topic; ``NodeUnreachable``."""
+        """Open a topic to read. ``whole``: damage in it is an error, and not passed over. Errors:
+        ``InvalidMessage``: there is no such topic; ``NodeUnreachable``."""
         check_topic(topic)
         with ExitStack() as stack:
             if self.files is None:
@@ -139,8 +139,10 @@ class LetterSource:
         return self._client()(self.bootstrap, topic, self.settings)
 
     def _client(self) -> type[KafkaTopic] | type[ConfluentTopic]:
-        """confluent-kafka, unless it is not installed or settings of the other one are given."""
-        if find_spec("confluent_kafka") is None or any("_" in one for one in named(self.settings)):
+        """confluent-kafka's, unless it is not installed, or settings are kafka-python's."""
+        if find_spec("confluent_kafka") is None or any(
+            "_" in name for name in named(self.settings)
+        ):
             from ..reading.kafka.kafkatopic import KafkaTopic
 
             return KafkaTopic
@@ -155,7 +157,7 @@ def purge(topic: Topic) -> None:
 
 
 def create(topic: Topic, new: NewTopic) -> None:
-    """Create a topic in the Kafka of another one."""
+    """Create a topic in the Kafka of ``topic``."""
     _of_kafka(topic).create(new)
 
 

@@ -1,8 +1,8 @@
-"""Letters that are to be sent, on disk while they wait: what was counted is what is sent.
+"""Letters that wait to be sent, on disk, so that exactly the counted ones are sent.
 
-The topic is read once, whatever is asked in between, and memory does not depend on how many there
-are. The file has no name, so nothing is left of it when the process is killed; few letters need no
-file, and so no room in the temporary folder.
+The topic is read once, though a user is asked in between, and memory does not depend on the number
+of letters. The file has no name, so that a killed process leaves nothing behind; few letters need
+no file, and no room in the temporary folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from ..wheel.errors import NotRunning
 
 _MEMORY_MAX = 8 << 20
-"""Bytes of letters that are kept without a file."""
+"""The most bytes of letters that are kept without a file."""
 
 
 class Spool:
@@ -28,14 +28,14 @@ class Spool:
         self._writer = pa.ipc.new_stream(self._file, schema)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Errors: ``NotRunning``: there is no room for it."""
+        """Add a batch. Errors: ``NotRunning``: the temporary folder has no room."""
         try:
             self._writer.write_batch(rows)
         except OSError as error:
             raise _no_room(error) from None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All of them, in order. Nothing can be added any more. Errors: as of ``add``."""
+        """Yields all batches in order; none can be added any more. Errors: as of ``add``."""
         try:
             self._writer.close()
             self._file.seek(0)
@@ -51,7 +51,7 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        with suppress(OSError):  # of what it could not write before
+        with suppress(OSError):  # a failed write is tried again, and raises again
             self._file.close()
 
 

@@ -1,6 +1,5 @@
-"""The ways out. ``hand.py`` takes due rows from the wheel at their own millisecond and gives them
-to a sink (``sink.py``), which answers for each row; the mark moves only after that answer.
+"""The ways out of a node: ``hand.py`` takes due rows from the wheel, and a sink answers for each.
 
-A sink is a room of its own: ``kafka/``, ``embedded/``. A row that a sink refuses for good becomes a
-dead letter.
+Comes in: chunks of due rows. Goes out: records in Kafka (``kafka/``) or in topics of the data
+directory (``embedded/``), dead letters, and the answers after which the mark moves.
 """

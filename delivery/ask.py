@@ -1,8 +1,8 @@
 """Calls a sink that may raise instead of answering.
 
-A sink that raises has a bug, or got a row that triggers one. It is called again topic by topic, so
-that only the topics it raises for are held back, and not all rows behind them. A failed sync is no
-answer either, but is raised again: it must end the process.
+A sink that raises has a bug, or got a row that triggers one. It is called again topic by topic:
+otherwise one bad row of one topic would hold back every topic of the chunk. A failed sync is raised
+again, as it must end the process.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ log = logging.getLogger(__name__)
 
 
 def ask(sink: Sink, rows: pa.RecordBatch, errors: list[str], *, trial: bool = False) -> Answers:
-    """The sink's answers; UNKNOWN for the topics for which it raises, whose errors are added to
-    ``errors``. Errors: ``SyncFailed``."""
+    """Deliver ``rows`` (schema ``ROW``, at least one) and return the sink's answers. The rows of a
+    topic for which the sink raises are UNKNOWN, and its error is appended to ``errors``.
+
+    Errors: ``SyncFailed``."""
     try:
         return sink.deliver(rows, trial=trial)
     except SyncFailed:
@@ -33,9 +35,9 @@ def ask(sink: Sink, rows: pa.RecordBatch, errors: list[str], *, trial: bool = Fa
             return Answers.same(rows.num_rows, Answer.UNKNOWN, text)
     answers = Answers.same(rows.num_rows, Answer.UNKNOWN)
     for part in parts:
-        found = ask(sink, rows.take(pa.array(part)), errors, trial=trial)
-        # Not sent now, but the first call may have sent it.
-        found.codes[found.which(Answer.NOT_NOW)] = Answer.UNKNOWN
-        answers.fill(part, found)
-        answers.down |= found.down
+        part_answers = ask(sink, rows.take(pa.array(part)), errors, trial=trial)
+        # The first call, which raised, may have sent rows that the sink now says are unsent.
+        part_answers.codes[part_answers.which(Answer.NOT_NOW)] = Answer.UNKNOWN
+        answers.fill(part, part_answers)
+        answers.down |= part_answers.down
     return answers

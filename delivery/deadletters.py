@@ -1,9 +1,10 @@
 """Dead letters: rows that a sink refused for good, or that have expired, kept with the reason.
 
 A refused row is sent to the dead-letter topic as it is - key, value, headers - with further headers
-that say why and where it was meant to go (``policy/deadletters.py``). If that topic refuses it too
-(it may not exist, or the row is too large for any topic), the row is written to an embedded topic
-of the same name in the data directory. So it is never lost, and it never blocks the rows behind it.
+that give the reason and the topic it was addressed to (``policy/deadletters.py``). If that topic
+refuses it too (it may not exist, or the row is too large for any topic), the row is written to an
+embedded topic of the same name in the data directory. Otherwise a message would be lost because
+nobody made a topic, or would block every row behind it.
 
 When the dead-letter topic answers NOT_NOW or UNKNOWN, the row is not answered: its own topic is
 held back and the row is tried again from the start.
@@ -29,8 +30,8 @@ _EXPIRED_TEXT = "it expired before it could be delivered"
 
 
 class DeadLetters:
-    """Stores refused rows. ``sink``: has the dead-letter topic; ``local``: an embedded sink, the
-    last resort; None when ``sink`` is an embedded one itself."""
+    """Stores refused and expired rows. ``sink`` has the dead-letter topic ``topic``. ``local`` is
+    an embedded sink, the last resort; None when ``sink`` is an embedded one itself."""
 
     def __init__(self, sink: Sink, local: Sink | None, topic: str = DEAD_LETTER_TOPIC) -> None:
         check_topic(topic)
@@ -41,14 +42,17 @@ class DeadLetters:
     def bury(
         self, rows: pa.RecordBatch, reasons: list[str], errors: list[str], *, trial: bool = False
     ) -> Answers:
-        """Send refused ``rows`` (schema ``ROW``) to the dead letters; ``reasons``: the sink's text,
-        or ``EXPIRED``, one a row. ``errors``: as for ``ask``."""
+        """Send ``rows`` (schema ``ROW``) to the dead letters. ``reasons`` has a text for each row:
+        the sink's, or ``EXPIRED``. Errors that the sinks raise are appended to ``errors``.
+
+        Returns an answer for each row: ACCEPTED when its letter is stored, never REFUSED.
+        Errors: ``SyncFailed``."""
         letters = self._letters(rows, reasons)
         # A row for the dead-letter topic itself was refused by it already, unless it has expired.
         hopeless = np.array(
             [
-                topic == self.topic and why != EXPIRED
-                for topic, why in zip(rows.column("topic").to_pylist(), reasons, strict=True)
+                topic == self.topic and reason != EXPIRED
+                for topic, reason in zip(rows.column("topic").to_pylist(), reasons, strict=True)
             ],
             np.bool_,
         )
@@ -59,12 +63,12 @@ class DeadLetters:
         if len(homeless):
             local = self._local or self._sink
             if self._local is not None:
-                why = answers.reasons.get(int(homeless[0]), "refused")
+                reason = answers.reasons.get(int(homeless[0]), "refused")
                 log.warning(
                     "%d dead letters are kept in the data directory, as %s refuses them: %s",
                     len(homeless),
                     self.topic,
-                    why,
+                    reason,
                 )
             answers.fill(homeless, ask(local, letters.take(pa.array(homeless)), errors))
         answers.codes[answers.which(Answer.REFUSED)] = Answer.NOT_NOW
@@ -73,15 +77,15 @@ class DeadLetters:
         return answers
 
     def _letters(self, rows: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
-        """The rows for the dead-letter topic, with further headers. Offset and times stay, so the
-        usual three headers still identify the message."""
+        """Readdress rows to the dead-letter topic. Offset and times stay, so that the three headers
+        of every delivered record still identify the message."""
         count = rows.num_rows
-        meant = (rows.column(name).to_pylist() for name in ("topic", "partition"))
+        addresses = (rows.column(name).to_pylist() for name in ("topic", "partition"))
         numbers: dict[tuple[str, str, int | None], int] = {}
         kinds = [
-            numbers.setdefault(kind, len(numbers)) for kind in zip(reasons, *meant, strict=True)
+            numbers.setdefault(kind, len(numbers)) for kind in zip(reasons, *addresses, strict=True)
         ]
-        # Most letters of a batch say the same.
+        # Most letters of a batch have the same headers: they are encoded once for each kind.
         added = header_column([_added(*kind) for kind in numbers])
         added = added.take(from_numpy(np.array(kinds, np.int64), pa.int64()))
         changed = {

@@ -2,14 +2,16 @@
 
 Theory: once the mark has passed a row, its slot file is deleted, and only counters are left of it.
 So each chunk's answers are appended to a file (``wheel/departurefile.py``) before the wheel gets
-them: what a mark covers is there. A chunk is one write of columns that are in memory anyway; it is
-not synced, as a power cut costs no more than an answer: *unknown*.
+them: a row that a mark covers is in the file. A chunk is one write of columns that are in memory
+anyway. It is not synced: a power cut costs no message, only an answer, which becomes *unknown*.
 
 Rules
-- Nothing here stops delivery. Rows that could not be kept are counted, and the reason is reported.
-- Rows that a kill repeats are there twice: so often they left.
-- A cancelled row is there when the mark is about to pass it; once, however often its chunk comes.
-- Before the disk has less than its reserve free, nothing more is kept.
+- No failure here stops delivery: a full disk must not make messages late for the sake of a record
+  about them. Rows that could not be kept are counted, and the reason is reported.
+- A row that leaves twice, because a kill came before its mark, is in the file twice.
+- A cancelled row is written when the mark is about to pass it, once, though its chunk may come
+  again: otherwise a chunk that fails ten times would show ten cancels.
+- Nothing is written once the disk has less free than its reserve, which the journal needs.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 
 FILE_MS = 3_600_000
 FILE_BYTES = 32 * MIB
-"""Small, as a reader walks through a file from its begin."""
+"""A file is small, as a reader walks through it from its begin."""
 _FREE_EVERY_S = 1.0
 _AGAIN_S = 1.0
 _NONE = np.empty(0, np.int64)
@@ -49,32 +51,34 @@ _KEPT = ["due", "offset", "created", "topic", "key"]
 
 
 class DepartureKeeper:
-    """Ignores what leaves: a node without ``--trace-retain``. Called by one hand at a time."""
+    """Ignores departures, for a node without ``--trace-retain``. One hand calls it at a time."""
 
     def withdrawn(self, chunk: Chunk, now_ms: int) -> None:
-        """A chunk is about to be delivered, and its mark to pass the cancelled rows in it."""
+        """Called before a chunk is delivered, whose mark will pass the cancelled rows in it."""
 
     def answered(self, chunk: Chunk, outcome: BatchOutcome, now_ms: int) -> None:
-        """A sink has answered for a chunk; the wheel does not know yet."""
+        """Called when a sink has answered for a chunk, before the wheel gets the answers."""
 
     def clean(self, now_ms: int) -> int:  # noqa: ARG002
-        """Delete what is older than it has to be; how many files. Errors: ``OSError``."""
+        """Delete files whose time is over. Returns how many. Errors: ``OSError``."""
         return 0
 
     def close(self) -> None:
-        """Close the file; what comes later goes into a new one."""
+        """Close the file; later departures go into a new one."""
 
 
 class KeptDepartures(DepartureKeeper):
-    """Keeps them in files of an hour each. Never raises. ``reserve_bytes``: what has to stay free
-    on the disk; ``events``: gets how many rows could not be kept, and why."""
+    """Keeps departures in files of an hour each; ``withdrawn`` and ``answered`` never raise.
+
+    A file is deleted ``retain_ms`` after its hour. ``reserve_bytes`` stay free on the disk.
+    ``events`` gets how many rows could not be kept, and why."""
 
     def __init__(self, files: Files, retain_ms: int, reserve_bytes: int, events: DeliveryEvents):
         self._files = files
         self._retain_ms = retain_ms
         self._reserve_bytes = reserve_bytes
         self._events = events
-        self._lock = threading.Lock()  # guards the file that is written, and which one that is
+        self._lock = threading.Lock()  # guards the open file: its handle, name and end
         self._handle: Handle | None = None
         self._first_ms = -1
         self._end = 0
@@ -128,15 +132,15 @@ class KeptDepartures(DepartureKeeper):
             hashes = key_hashes(rows.column("key"))
             frame = encode(due, offset, created, how, rows.column("topic"), hashes, now_ms)
             with self._lock:
-                why_not = self._append(frame, now_ms)
+                failure = self._append(frame, now_ms)
         except Exception as error:
             log.debug("departures could not be kept", exc_info=error)
-            why_not = f"{type(error).__name__}: {error}"
-        if why_not:
-            self._events.not_kept(len(left), why_not)
+            failure = f"{type(error).__name__}: {error}"
+        if failure:
+            self._events.not_kept(len(left), failure)
 
     def _append(self, frame: bytes, now_ms: int) -> str:
-        """Append a frame; why it was not, else an empty text. Errors: ``OSError``."""
+        """Append a frame. Returns why it was not, or an empty text. Errors: ``OSError``."""
         now_s = time.monotonic()
         if now_s < self._again_at_s:
             return "the last write failed"
@@ -153,15 +157,15 @@ class KeptDepartures(DepartureKeeper):
             self._end += self._handle.pwrite([frame], self._end)
         except BaseException:
             self._again_at_s = now_s + _AGAIN_S
-            self._close()  # behind a part of a frame nothing more can be found
+            self._close()  # a reader stops at a torn frame: later ones need another file
             raise
         return ""
 
     def _open(self, now_ms: int) -> None:
         self._files.make_directory(DEPARTURES_DIRECTORY)
-        there = (first_ms_of(name) for name in self._files.list(DEPARTURES_DIRECTORY))
-        last_ms = max((first for first in there if first is not None), default=-1)
-        self._first_ms = max(now_ms, last_ms + 1)  # in the order in which they are written
+        file_times = (first_ms_of(name) for name in self._files.list(DEPARTURES_DIRECTORY))
+        last_ms = max((first for first in file_times if first is not None), default=-1)
+        self._first_ms = max(now_ms, last_ms + 1)  # names stay in order when the clock steps back
         self._handle = self._files.open(path_of(self._first_ms), create=True)
         self._end = self._handle.pwrite([file_header()], 0)
 
@@ -172,7 +176,7 @@ class KeptDepartures(DepartureKeeper):
 
 
 def how_they_left(outcome: BatchOutcome) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """A ``How`` for each row that is answered, shape (rows,)."""
+    """A ``How`` for each row of the batch, shape (rows,); it means something where ``answered``."""
     if outcome.accepted.all():
         return np.full(len(outcome.accepted), How.DELIVERED, np.uint8)
     how = np.full(len(outcome.answered), How.DEAD, np.uint8)

@@ -43,7 +43,7 @@ WAIT_MAX_S = 0.1
 """The longest sleep, s: after it the clock is read again, in case it was set meanwhile."""
 _BEHIND_MS = 1_000
 _REASONS_MAX = 20
-"""Reasons for dead letters that are told one by one, of a chunk."""
+"""So many different reasons for dead letters of one chunk are reported singly."""
 _NOT_YET_S = 0.001
 _NOT_ALLOWED_S = 0.01
 _ERROR_WAIT_MAX_S = 2.0
@@ -51,11 +51,12 @@ _DAMAGED_WAIT_S = 1.0
 
 
 class Hand:
-    """Delivers one wheel's rows. ``clock``: wall clock in ms.
+    """Delivers the rows of one epoch.
 
-    ``wheel``: the dispatcher of one epoch. ``semantics``: how its chunks are delivered.
-    ``allowed``: whether this node may deliver now. ``departures``: keeps what leaves.
-    ``on_fatal`` is called once, with the error, when the process has to end.
+    ``wheel`` is the epoch's dispatcher, ``semantics`` says how its chunks are delivered, ``clock``
+    returns the wall clock in ms. ``allowed`` returns True while this node may deliver: with peers,
+    while its lease lasts. ``departures`` keeps which rows left. ``on_fatal`` is called once, with
+    the error, when the process has to end.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Hand:
             in_turn=semantics.in_turn,
         )
         self._begun = False
-        """Whether it is known what has left."""
+        """True once the semantics know which rows have left."""
         self._down = False
         self._why_down = ""
         self._stuck = Backoff()
@@ -102,7 +103,7 @@ class Hand:
         self.failing = ""
         """The error of the last turn, if turns fail; empty once one has gone well."""
         self.busy = False
-        """Whether a chunk of the main mark is being delivered."""
+        """True while a chunk of the main mark is being delivered."""
 
     @property
     def silent_s(self) -> float:
@@ -138,7 +139,7 @@ class Hand:
         if not self._begun and not self._begin(stop):
             return
         moved = self._held_topics()
-        if not self._begun:  # what a topic had in flight has left or not: no mark may move now
+        if not self._begun:  # nobody knows if a topic's chunk has left: no mark may move now
             return
         if time.monotonic() >= self._pause_until_s and (not self._down or self._is_back()):
             moved |= self._main()
@@ -150,7 +151,8 @@ class Hand:
             self._sleep(stop)
 
     def _begin(self, stop: threading.Event) -> bool:
-        """Find out what has left. Where that fails, it is tried again, and nothing is delivered."""
+        """Let the semantics find out which rows have left. Returns False where that fails: nothing
+        is delivered, and the next turn tries again."""
         try:
             self._semantics.begin(self._wheel, self._clock())
         except (NotReady, Damaged) as error:
@@ -176,7 +178,7 @@ class Hand:
             return False
 
     def _main(self) -> bool:
-        """Deliver one chunk of the main mark. Returns whether there may be another at once."""
+        """Deliver one chunk of the main mark. Returns True when there may be another at once."""
         began_s, spent_s = time.monotonic(), time.thread_time()
         now_ms = self._clock()
         try:
@@ -223,7 +225,7 @@ class Hand:
                 return False
             outcome = self._semantics.deliver(self._wheel, chunk, self._clock)
         except BaseException:
-            self._begun = False  # what has left is not known
+            self._begun = False  # nobody knows which rows have left
             release(self._wheel, chunk, handed=True, sink_down=True)
             raise
         holds = self._settle(chunk, outcome)
@@ -236,12 +238,13 @@ class Hand:
         return True
 
     def _is_behind(self, chunk: Chunk) -> bool:
-        """Whether older rows are caught up with, of which a chunk never has more than a second."""
+        """True while the hand catches up: the chunk's newest row has waited for a second or more.
+        A chunk never spans more than a second, so the pace need not wait for further rows."""
         return self._clock() - int(chunk.ready.max()) >= _BEHIND_MS
 
     def _deliver_held(self, chunk: Chunk) -> BatchOutcome:
-        """Deliver a chunk of a held-back topic. Runs in a worker, unless in turn, which may have
-        waited, or been stopped, since the chunk was taken."""
+        """Deliver a chunk of a held-back topic, in a worker unless ``in_turn``. A worker may have
+        been stopped since the chunk was taken, so lease and clock are asked again."""
         if not self._allowed() or int(times(chunk.rows, "due").max()) > self._clock():
             return BatchOutcome.nothing(chunk.rows.num_rows, "not now")
         try:
@@ -251,8 +254,9 @@ class Hand:
             raise
 
     def _settle(self, chunk: Chunk, outcome: BatchOutcome) -> bool:
-        """Report the outcome of a chunk: first to those who keep it, then to the wheel, which moves
-        the mark, then as events. Returns whether further topics are held back now."""
+        """Report the outcome of a chunk: first to the departures, so that no mark covers a row of
+        which they know nothing; then to the wheel, which moves the mark; then as events. Returns
+        True when further topics are held back now."""
         held_before = set(self._wheel.held_topics())
         self._departures.answered(chunk, outcome, self._clock())
         self._wheel.answer(
@@ -271,12 +275,12 @@ class Hand:
             self._events.delivered(late)
         for text in outcome.errors:
             self._events.alarm("delivery-error", reason=text)
-        others = outcome.dead.total()
+        unreported = outcome.dead.total()
         for reason, count in outcome.dead.most_common(_REASONS_MAX):
             self._events.dead(count, reason)
-            others -= count
-        if others:
-            self._events.dead(others, "other reasons; each dead letter names its own")
+            unreported -= count
+        if unreported:
+            self._events.dead(unreported, "other reasons; each dead letter names its own")
         if outcome.expired:
             self._events.expired(outcome.expired)
         held = [topic for topic in self._wheel.held_topics() if topic not in held_before]
@@ -297,7 +301,7 @@ class Hand:
         self._events.sink_up()
 
     def _is_back(self) -> bool:
-        """Ask a sink that was down whether it is up; bounded by the sink's own limit."""
+        """Ask a sink that was down if it is up; this takes as long as the sink's own limit."""
         if not self._semantics.sink.healthy():
             self._pause(self._stuck.failed())
             return False

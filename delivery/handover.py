@@ -28,11 +28,12 @@ from .sink import Answer, Sink, deliver_rest
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """The outcome of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them
-    that the sink accepted; ``unknown``: rows that may have left, or may yet; ``outdated``: rows
-    that are dead letters as they have expired; ``dead``: how many other dead letters by reason;
-    ``why_not``: why other rows are not answered, ``reasons``: the same by topic, where they have
-    reasons of their own."""
+    """The outcome of a batch; each mask has shape (rows,).
+
+    The mark may pass the rows of ``answered``; the sink took those of ``accepted``. Those of
+    ``outdated`` have expired and are dead letters; ``dead`` counts the other dead letters by
+    reason. Rows of ``unknown`` may have left, or may leave yet. ``down``: the sink as a whole takes
+    nothing. ``why_not`` says why rows are not answered, ``reasons`` the same for single topics."""
 
     answered: Mask
     accepted: Mask
@@ -44,22 +45,22 @@ class BatchOutcome:
     errors: list[str] = field(default_factory=list)
     """Errors that the sink raised instead of answering."""
     stop: bool = False
-    """No topic is to be held back for the rows that are not answered: they come again."""
+    """Rows that are not answered come again, and no topic is held back for them."""
     reasons: dict[str, str] = field(default_factory=dict)
     hold: list[str] = field(default_factory=list)
     """Topics that are to be held back with all of their rows."""
     begin_again: bool = False
-    """What has left is not known any more: the semantics have to ``begin`` again."""
+    """Nobody knows any more which rows have left: the semantics have to ``begin`` again."""
 
     @classmethod
     def nothing(cls, rows: int, why_not: str, *, down: bool = False, stop: bool = False) -> Self:
-        """No row of so many was handed to the sink."""
+        """The outcome of a batch of ``rows`` rows of which the sink got none."""
         no = np.zeros(rows, np.bool_)
         return cls(no, no.copy(), no.copy(), no.copy(), why_not=why_not, down=down, stop=stop)
 
     @property
     def expired(self) -> int:
-        """How many rows expired."""
+        """The number of rows that expired."""
         return int(np.count_nonzero(self.outdated))
 
     @property
@@ -67,11 +68,11 @@ class BatchOutcome:
         return bool(self.answered.all())
 
     def why(self, topic: str) -> str:
-        """Why a row of this topic is not answered."""
+        """The reason for which rows of this topic are not answered."""
         return self.reasons.get(topic) or self.why_not
 
     def add(self, found: BatchOutcome, at: Int64s) -> None:
-        """Add what became of the rows at these positions."""
+        """Add the outcome of a part of the batch, which has the rows at positions ``at``."""
         self.answered[at] |= found.answered
         self.accepted[at] |= found.accepted
         self.unknown[at] |= found.unknown
@@ -89,8 +90,10 @@ def hand_over(
     *,
     trial: bool = False,
 ) -> BatchOutcome:
-    """Deliver those of ``rows`` that have not expired at ``now_ms``; returns within the limits of
-    the sinks. Errors: ``SyncFailed``."""
+    """Deliver those of ``rows`` (schema ``ROW``, at least one) that have not expired at ``now_ms``,
+    and bury those that have, or that the sink refuses. Returns within the limits of the sinks.
+
+    Errors: ``SyncFailed``."""
     if int(times(rows, "due").max()) > now_ms:
         return BatchOutcome.nothing(rows.num_rows, "the clock was set back", down=True)
     errors: list[str] = []
@@ -136,7 +139,7 @@ def hand_over(
 
 
 def release(wheel: DuePort, chunk: Chunk, *, handed: bool, sink_down: bool = False) -> None:
-    """Release a chunk without any answer. ``handed``: the sink got it: all rows may have left."""
+    """Release a chunk without an answer. ``handed``: the sink got it, so all rows may have left."""
     count = chunk.rows.num_rows
     nothing = np.zeros(count, np.bool_)
     wheel.answer(chunk, nothing, unknown=np.full(count, handed), sink_down=sink_down)

@@ -40,12 +40,13 @@ WORKERS = 4
 REMEMBERED_S = 60.0
 _TRY_SOON_S = 0.005
 _TURN_S = 0.02
-"""So long, s, a turn takes for held-back topics while the main line waits."""
+"""The longest time, s, that a turn gives to held-back topics while the main line waits."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """One topic. At most one of ``probe``, ``reading`` and ``job`` runs; ``chunk``: the job's."""
+    """A held-back topic. At most one of ``probe``, ``reading`` and ``job`` runs; ``job`` delivers
+    ``chunk``."""
 
     backoff: Backoff
     next_try_s: float
@@ -59,8 +60,8 @@ class _Held:
 
 @dataclass(slots=True)
 class HeldTopics:
-    """The held-back topics of a wheel. ``settle``: reports an outcome to the wheel and as events.
-    ``hand_over``: delivers a chunk as a trial; called in a worker."""
+    """The held-back topics of a wheel. ``hand_over`` delivers a chunk as a trial, in a worker
+    unless ``in_turn``. ``settle`` reports its outcome, in the hand's thread."""
 
     wheel: DuePort
     sink: Sink
@@ -79,8 +80,8 @@ class HeldTopics:
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="held-topic")
 
     def turn(self, may_start: Callable[[], bool]) -> bool:
-        """One step for each held-back topic. Returns whether any of them made progress.
-        ``may_start``: whether a topic may be tried; asked for each."""
+        """Do one step for each held-back topic. Returns True when any of them made progress.
+        ``may_start`` is asked before each topic; False: its next chunk has to wait."""
         moved = False
         self._look()
         ends_s = time.monotonic() + _TURN_S
@@ -97,7 +98,7 @@ class HeldTopics:
         return moved
 
     def wait_s(self) -> float | None:
-        """Seconds until a turn can do something; None when no topic is held back."""
+        """The seconds until a turn can do something; None when no topic is held back."""
         if not self._topics:
             return None
         if any(state.job or state.probe or state.reading for state in self._topics.values()):
@@ -106,7 +107,7 @@ class HeldTopics:
         return max(0.0, first - time.monotonic())
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Report jobs that end within ``timeout_s``; the rows of others will be repeated."""
+        """Report jobs that end within ``timeout_s``; the rows of later ones will be repeated."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         jobs = [state for state in self._topics.values() if state.job is not None]
         wait([state.job for state in jobs if state.job is not None], timeout_s)
@@ -163,8 +164,8 @@ class HeldTopics:
             self._failed(state)
             raise
         if chunk is None:
-            # It was released, which the next turn sees; or it waits for the commit of a cancel, or
-            # for the main line.
+            # The topic was released, which the next turn sees; or its next row waits for the commit
+            # of a cancel, or for the main line.
             state.next_try_s = time.monotonic() + _TRY_SOON_S
             return topic not in self.wheel.held_topics()
         self.departures.withdrawn(chunk, now_ms)
@@ -182,7 +183,6 @@ class HeldTopics:
         return True
 
     def _deliver(self, topic: str, chunk: Chunk) -> BatchOutcome:
-        """Deliver a chunk, and read what comes behind it."""
         outcome = self.hand_over(chunk)
         try:
             self.wheel.prepare_topic(topic)
@@ -196,7 +196,7 @@ class HeldTopics:
         state.next_try_s = time.monotonic() + state.backoff.failed()
 
     def _has_read(self, state: _Held) -> bool:
-        """Whether the reading for a topic is done."""
+        """False while the topic is being read. Errors: that of the reading."""
         reading = state.reading
         assert reading is not None
         if not reading.done():
@@ -231,7 +231,7 @@ class HeldTopics:
 
 
 def _now(call: Callable[[Chunk], BatchOutcome], chunk: Chunk) -> Future[BatchOutcome]:
-    """Call it here and now."""
+    """Call in this thread; the future is done."""
     done: Future[BatchOutcome] = Future()
     try:
         done.set_result(call(chunk))

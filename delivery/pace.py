@@ -21,13 +21,13 @@ _SHARE = 0.1
 
 
 class Pace:
-    """The distance between chunks, by what the last ones took."""
+    """The distance between two chunks, from the cost of the last one."""
 
     def __init__(self) -> None:
         self._began_s = float("-inf")
 
     def next_s(self, began_s: float, rows: int, cost_s: float) -> float:
-        """When the chunk behind this one may begin. ``began_s``: when this one did, on the same
-        clock; ``cost_s``: processor time that it took."""
+        """Returns when the next chunk may begin, s. This one began at ``began_s`` on the same
+        clock, had ``rows`` rows, and took ``cost_s`` of processor time."""
         since_s, self._began_s = began_s - self._began_s, began_s
         return began_s + min(LONGEST_S, cost_s / _SHARE, since_s * ROWS_MAX / max(1, rows))

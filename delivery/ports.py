@@ -77,23 +77,22 @@ class DeliveryEvents:
     hand's thread, and must return at once and not raise."""
 
     def delivered(self, lateness_ms: Int64s) -> None:
-        """Rows that a sink accepted; lateness of each, ms, shape (rows,)."""
+        """A sink accepted rows; ``lateness_ms`` has the lateness of each, shape (rows,)."""
 
     def dead(self, count: int, reason: str) -> None:
-        """Rows that became dead letters."""
+        """``count`` rows became dead letters."""
 
     def not_kept(self, count: int, reason: str) -> None:
-        """Rows that left, and of which no departure could be kept."""
+        """``count`` rows left whose departure could not be kept."""
 
     def expired(self, count: int) -> None:
-        """Rows whose time was over when they would have been delivered."""
+        """``count`` rows had expired when they would have been delivered."""
 
     def held(self, topic: str, reason: str) -> None:
         """A topic is held back from now on."""
 
     def set_aside(self, topic: str) -> None:
-        """A topic has too many bytes in one slot, and is delivered beside the others until it has
-        caught up."""
+        """A topic has too many bytes in one slot: it is delivered beside the others."""
 
     def released(self, topic: str) -> None:
         """A topic that was held back, or set aside, has caught up."""
@@ -105,4 +104,4 @@ class DeliveryEvents:
         """The sink can be reached again."""
 
     def alarm(self, name: str, **fields: object) -> None:
-        """For a person to act on: ``clock-behind``, ``delivery-error``."""
+        """A person has to act; ``name`` is the kind of trouble, such as ``clock-behind``."""

@@ -8,7 +8,7 @@ What is repeated or lost then depends on their order alone:
     exactly once    both in one write (``kafka/exactly_once.py``), or the sink is read before
                     anything is delivered (``embedded/exactly_once.py``)
 
-All of it runs in the hand's thread, but for deliveries to held-back topics unless ``in_turn``.
+Everything runs in the hand's thread, except deliveries to held-back topics where not ``in_turn``.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _AGAIN_S = 0.05
 
 
 class NotReady(Exception):
-    """Delivery cannot begin yet, and why; nothing was handed to the sink."""
+    """Delivery cannot begin yet; the text says why. Nothing was handed to the sink."""
 
 
 class AtLeastOnce:
     """Deliver, then move the mark."""
 
     in_turn = False
-    """Whether held-back topics are delivered between the main line's chunks, not beside them."""
+    """True: held-back topics are delivered between the main line's chunks, not beside them."""
 
     def __init__(self, sink: Sink, dead_letters: DeadLetters) -> None:
         self.sink = sink
@@ -56,20 +56,18 @@ class AtLeastOnce:
         self.stopping: Callable[[], bool] = lambda: False
 
     def begin(self, wheel: DuePort, now_ms: int) -> None:
-        """Before the first chunk of an epoch, and when an outcome asks for it: find out what has
-        left. Errors: ``NotReady``, ``Damaged``; it is called again then."""
+        """Find out which rows have left. Called before the first chunk of an epoch, when an outcome
+        has ``begin_again``, and again after an error. Errors: ``NotReady``, ``Damaged``."""
 
     def deliver(
         self, wheel: DuePort, chunk: Chunk, clock: Callable[[], int], *, trial: bool = False
     ) -> BatchOutcome:
-        """Deliver a chunk that is in flight. ``trial``: of a held-back topic.
-
-        Errors: ``SyncFailed``."""
+        """Deliver a chunk. ``trial``: it belongs to a held-back topic. Errors: ``SyncFailed``."""
         del wheel
         return hand_over(self.sink, self.dead_letters, chunk.rows, clock(), trial=trial)
 
     def idle(self, wheel: DuePort, now_ms: int) -> None:
-        """Called when nothing is handed out now. Errors: ``NotReady``: it has to begin again."""
+        """Called when no row is due. Errors: ``NotReady``: ``begin`` has to be called again."""
 
 
 class AtMostOnce(AtLeastOnce):
@@ -86,7 +84,7 @@ class AtMostOnce(AtLeastOnce):
     ) -> BatchOutcome:
         del trial
         count = chunk.rows.num_rows
-        if not self.sink.healthy():  # asked now, for the mark does not come back
+        if not self.sink.healthy():  # asked before the mark moves, which it does for good
             return BatchOutcome.nothing(count, "the sink cannot be reached", down=True)
         if not wheel.mark_first(chunk, clock()):
             return BatchOutcome.nothing(count, "no mark could be written", down=True)
@@ -113,26 +111,26 @@ class AtMostOnce(AtLeastOnce):
         clock: Callable[[], int],
         outcome: BatchOutcome,
     ) -> Int64s:
-        """Deliver rows that a durable mark has passed; which of them were certainly not sent when
-        the node stopped."""
+        """Deliver the rows ``left`` of ``rows``, which a durable mark has passed, and add their
+        outcome. Returns those that were certainly not sent when the node stopped."""
         bury_at_s = time.monotonic() + _NOT_NOW_S
         while len(left) and not self.stopping():
-            mine = rows.take(pa.array(left))
-            found = hand_over(self.sink, self.dead_letters, mine, clock())
-            if not found.down and time.monotonic() >= bury_at_s:
-                self._bury(mine, found)
-            outcome.add(found, left)
-            left = left[~found.answered & ~found.unknown]
+            pending = rows.take(pa.array(left))
+            attempt = hand_over(self.sink, self.dead_letters, pending, clock())
+            if not attempt.down and time.monotonic() >= bury_at_s:
+                self._bury(pending, attempt)
+            outcome.add(attempt, left)
+            left = left[~attempt.answered & ~attempt.unknown]
             if not len(left):
                 break
-            if found.down:  # no topic is at fault
+            if attempt.down:  # no topic is at fault
                 bury_at_s = time.monotonic() + _NOT_NOW_S
             time.sleep(_AGAIN_S)
         return left
 
     def _bury(self, rows: pa.RecordBatch, outcome: BatchOutcome) -> None:
-        """Make dead letters of the rows that were not sent, but for those that wait for a clock:
-        it is wrong for all of them, and their dead letters could not be stored either."""
+        """Make dead letters of the rows that were not sent, except in topics with a ``problem``: a
+        clock that is wrong makes the broker refuse their dead letters, too."""
         problems = self.sink.problems
         topics = rows.column("topic").to_pylist()
         left = np.flatnonzero(~outcome.answered & ~outcome.unknown)

@@ -5,14 +5,16 @@ time limit, and each answer is one of four:
 
     ACCEPTED   the row is safe at its target; it will never be handed out again
     REFUSED    it can never be taken as it is; it becomes a dead letter, with the reason
-    NOT_NOW    not taken, for certain; its topic is held back and tried again
-    UNKNOWN    taken or not, or still to be; tried again like NOT_NOW, and a cancel is *unknown*
+    NOT_NOW    certainly not taken; its topic is held back and tried again
+    UNKNOWN    it may have been taken, or may be yet; tried again like NOT_NOW, and the answer to a
+               cancel of it is *unknown*
 
 Rules
 - Only a row that was never sent is NOT_NOW; a row that was sent and not answered is UNKNOWN, also
-  when a sink raises. Such a row may be repeated; it is never lost.
+  when a sink raises. It may be repeated. Were it NOT_NOW, a cancel of a message that has arrived
+  would be answered with *cancelled*.
 - Rows of one topic partition are sent in the order in which they stand in the batch.
-- Nothing waits without a limit, also not ``close``.
+- Nothing waits without a limit, also not ``close``: one dead broker would stop the hand for good.
 - Every sink passes ``tests/support/sinkcontract.py``.
 - Two calls of ``deliver`` may run at once (one for the main mark, others for held-back topics),
   never with rows of the same topic.
@@ -57,7 +59,7 @@ class Answers:
 
     @classmethod
     def same(cls, rows: int, answer: Answer, reason: str = "", *, down: bool = False) -> Answers:
-        """One answer for all of ``rows`` rows."""
+        """The same answer for each of ``rows`` rows."""
         codes = np.full(rows, answer, np.int8)
         return cls(codes, dict.fromkeys(range(rows), reason) if reason else {}, down)
 
@@ -66,18 +68,18 @@ class Answers:
         self.reasons[row] = reason
 
     def fill(self, rows: Int64s, found: Answers) -> None:
-        """Set the answers of these rows to those in ``found``."""
+        """Set the answers of ``rows``, shape (n,), to those in ``found``, which has n rows."""
         self.codes[rows] = found.codes
         self.reasons |= {int(rows[at]): why for at, why in found.reasons.items()}
 
     def which(self, answer: Answer) -> Mask:
-        """Which rows got this answer; shape (rows,)."""
+        """A mask of the rows that got this answer, shape (rows,)."""
         mask: Mask = self.codes == answer
         return mask
 
     @property
     def why_not(self) -> str:
-        """Why rows are neither accepted nor refused: the first reason given, or an empty text."""
+        """The first reason of a row that is neither accepted nor refused, or an empty text."""
         for row in np.flatnonzero(self.codes >= Answer.NOT_NOW).tolist():
             if row in self.reasons:
                 return self.reasons[row]
@@ -99,22 +101,20 @@ class Sink(ABC):
         """
 
     def expect(self, topics: Collection[str]) -> None:  # noqa: B027
-        """Rows of these topics will come soon: the sink may begin to look the topics up, or to make
-        them. Never blocks."""
+        """Rows of these topics come soon: the sink may look them up, or make them. Never blocks."""
 
     @abstractmethod
     def probe(self, topic: str) -> bool:
-        """Whether a held-back topic should be tried again. Sends nothing; may take a second."""
+        """Returns True when a held-back topic is worth a try. Sends nothing; may take a second."""
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """By topic, why it takes nothing where only a person can mend that, such as a clock that is
-        wrong."""
+        """Topics that take nothing until a person acts, each with the reason (a wrong clock)."""
         return {}
 
     @abstractmethod
     def healthy(self) -> bool:
-        """Whether the sink as a whole can be reached now. May block for a second."""
+        """Returns True when the sink as a whole can be reached now. May block for a second."""
 
     @abstractmethod
     def close(self) -> None:
@@ -127,21 +127,21 @@ class Sink(ABC):
 def deliver_rest(
     rows: pa.RecordBatch, refused: Mask, deliver: Callable[[pa.RecordBatch], Answers]
 ) -> Answers:
-    """Answers for all ``rows``: those that are ``refused`` beforehand, shape (rows,), are REFUSED
-    without a reason; ``deliver`` gets the others."""
+    """Answers for all ``rows``: those of the mask ``refused``, shape (rows,), are REFUSED without a
+    reason and not sent; ``deliver`` gets the others."""
     if not refused.any():
         return deliver(rows)
     answers = Answers.same(rows.num_rows, Answer.REFUSED)
-    rest = np.flatnonzero(~refused)
-    if len(rest):
-        found = deliver(rows.take(pa.array(rest)))
-        answers.fill(rest, found)
-        answers.down = found.down
+    sendable = np.flatnonzero(~refused)
+    if len(sendable):
+        sent = deliver(rows.take(pa.array(sendable)))
+        answers.fill(sendable, sent)
+        answers.down = sent.down
     return answers
 
 
 def split_by_topic(rows: pa.RecordBatch) -> tuple[list[str], list[Int64s]]:
-    """The topics of a batch (at least one row), and the rows of each, in their order."""
+    """The topics of a batch (at least one row), and the row numbers of each, ascending."""
     column = rows.column("topic")
     topics = distinct(column)
     if len(topics) == 1:  # the usual case

@@ -1,5 +1,5 @@
-"""The ways in: the node's end of the wire, and the Kafka delay topic.
+"""The ways in: the node's end of the wire, and the Kafka delay topics.
 
-Here a message is encoded once, into a record batch, and every batch from outside is validated
-before it is used. From here on no Python code touches single messages.
+Comes in: record batches and plain rows of clients, records of Kafka. Goes out: validated record
+batches for the wheel, and the answers. Behind this room no Python code touches single messages.
 """

@@ -1,11 +1,11 @@
-"""What a client asks of a node besides appending: cancel, reschedule, status, policies, and what an
-operator does.
+"""The actions of a node besides appending: cancel, reschedule, status, policies, and those of an
+operator.
 
 Each action is one small JSON object each way (``wheel/protocol.py``), and is carried out in a
 thread that may wait: a cancel for its commit, a hand-over for another peer. With peers only the
 master cancels and reschedules; a standby refuses with the master's address, so that the client can
-safely ask there, and a request that was in progress when the master was deposed is answered as of
-unknown outcome.
+safely ask there. A reschedule that was in progress when the master was deposed is answered as of
+unknown outcome: the client must not repeat it elsewhere, or the message would be moved twice.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ CANCEL_TIMEOUT_S = 10.0
 
 
 class Actions:
-    """Thread-safe. ``group`` and ``step_down``: on a node with peers. ``facts``: what the node adds
-    to its ``status``. ``policies``: the group's; None: it has none. ``operated_clock``: what the
-    action ``clock`` works on; None: it has none. ``acknowledge``: forgets what is named as not read
-    of the delay topics. ``pages``: metrics and health, by path."""
+    """The actions of one node. Thread-safe. A node with peers gives ``group`` and ``step_down``.
+    ``facts`` returns what the node adds to its ``status``. ``policies`` are the group's, and
+    ``operated_clock`` is the clock of the action ``clock``; None: there is none. ``acknowledge``
+    forgets the notes on unread records of delay topics. ``pages``: metrics and health, by path."""
 
     def __init__(
         self,
@@ -91,7 +91,9 @@ class Actions:
         }
 
     def carry_out(self, name: str, fields: dict[str, Any], host: str) -> dict[str, Any]:
-        """Do an action for a client at ``host``. Errors: ``SlotwheelError``."""
+        """Do the action ``name`` for a client at ``host``. Returns the fields of the answer.
+
+        Errors: ``SlotwheelError``."""
         if (change := self._changes.get(name)) is not None:
             return change(host, fields)
         if (answer := self._answers.get(name)) is not None:
@@ -99,7 +101,7 @@ class Actions:
         raise InvalidBatch("unknown action", got=repr(name)[:80], limit=", ".join(ACTIONS))
 
     def hello(self) -> dict[str, Any]:
-        """What a client is told of this node when it connects."""
+        """The fields with which a node greets a client that connects."""
         config = self._wheel.config
         return {
             "group": config.group,
@@ -116,7 +118,7 @@ class Actions:
         }
 
     def _place(self) -> dict[str, Any]:
-        """With peers: this one's role, and the master, if it is known."""
+        """This peer's role, and the master, if it is known; empty without peers."""
         if self._group is None:
             return {}
         seen = self._group()
@@ -227,7 +229,8 @@ class Actions:
 
 
 def _new_due_ms(fields: dict[str, Any], now_ms: int) -> int:
-    """Where a message is to be moved: ``due_ms``, or ``delay_ms`` from now."""
+    """The due time to which a message is moved: ``due_ms``, or ``delay_ms`` from now. Errors:
+    ``InvalidMessage``."""
     name = "due_ms" if fields.get("delay_ms") is None else "delay_ms"
     ms = fields.get(name)
     if type(ms) is not int or not -DELAY_LIMIT_MS <= ms < 1 << 62:
@@ -236,8 +239,7 @@ def _new_due_ms(fields: dict[str, Any], now_ms: int) -> int:
 
 
 def _group_of(fields: dict[str, Any]) -> str:
-    """The consumer group in a request; its name has to make a topic's. Errors:
-    ``InvalidMessage``."""
+    """A request's consumer group, whose name has to make a topic's. Errors: ``InvalidMessage``."""
     group = str(fields.get("group") or "")
     check_topic(retry_topic(group) if group else "")
     return group

@@ -1,4 +1,4 @@
-"""Changing what the whole group knows of its sources."""
+"""Changes the table of sources, which is committed like a batch, so that the whole group has it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _LOOK_S = 0.25
 def agree(
     wheel: WheelPort, change: Callable[[SourceTable], SourceTable], stop: threading.Event
 ) -> None:
-    """Change what the whole group knows of its sources, and wait until that is committed. Errors:
-    ``NotMaster``; ``NotRunning`` when it is not committed in time."""
+    """Change the group's table of sources, and wait until that is committed. Where another change
+    came first, ``change`` is called again with its result. Errors: ``NotMaster``; ``NotRunning``
+    when the change is not committed in time, or ``stop`` is set."""
     end = time.monotonic() + _AGREE_S
     while time.monotonic() < end and not stop.is_set():
         before = wheel.sources
-        wanted = change(SourceTable.from_dict(before)).to_dict()
-        if wanted == before:
+        changed = change(SourceTable.from_dict(before)).to_dict()
+        if changed == before:
             return
         try:
-            future = wheel.change_sources(before, wanted)
+            future = wheel.change_sources(before, changed)
             while time.monotonic() < end and not stop.is_set():
                 if is_done(future):
                     return
@@ -45,11 +46,11 @@ def acknowledge_unread(wheel: WheelPort) -> None:
 
 
 def is_done(future: Future[Any]) -> bool:
-    """Wait a moment for the future; whether it is done. Errors: those of the future."""
+    """Wait a moment for the future. Returns True when it is done. Errors: those of the future."""
     try:
         error = future.exception(_LOOK_S)
     except TimeoutError:
         return False
     if error is not None:
-        raise copy(error)  # the future's own would refer to these frames, and they to it
+        raise copy(error)  # the original would keep these frames alive, and they keep it
     return True

@@ -1,11 +1,11 @@
-"""Appends the records of sources to the wheel: of all sources side by side, of each in its order.
+"""Appends the records of all sources to the wheel side by side, those of each source in order.
 
 Rules
-- Of one source an append is waited for before the next. To go on without a result could leave a
-  gap, which nothing would show if the append failed later.
-- What the wheel cannot accept now is tried again, unchanged, until it can.
-- A message to a topic that Kafka does not have is a dead letter now, as it is refused at the other
-  ways in (``Door``), and not hours later.
+- An append of a source is awaited before its next one. Otherwise one that fails later would leave a
+  gap: the position would be behind records that are in no entry.
+- Records that the wheel cannot accept now are tried again, unchanged, until it can.
+- A message to a topic that Kafka does not have becomes a dead letter now, as the other ways in
+  refuse it now (``Door``), and not hours later, when it is due.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .ports import Clock, IntakeEvents, PoliciesPort, WheelPort
 from .records import ConsumerRecords, rows_of
 
 OFF_INTERVAL_S = 60.0
-"""So often at most, s, it is said that timestamps are far from the node's clock."""
+"""The least time, s, between two events about timestamps that are far from the node's clock."""
 SLOW_COMMIT_S = 60.0
 """An append that is not committed after this time, s, is an alarm, once."""
 _ROOM_WAIT_S = 0.5
@@ -36,7 +36,8 @@ GiveUp = Callable[[DelaySource, Exception], None]
 
 
 class ClockInDoubt(Exception):
-    """Records that were taken now would leave too early, or be taken for beyond the horizon."""
+    """The node's clock is in doubt: records that are appended now would leave too early, or seem to
+    be due beyond the horizon."""
 
 
 class _Queued(NamedTuple):
@@ -51,8 +52,8 @@ class _Queued(NamedTuple):
 
 
 class _Parts:
-    """What is left of a source's records, the next part last. ``asked``: since when Kafka is asked
-    for the topics of that part; None: it is not."""
+    """The unappended records of a source, as a stack of parts, the next one last. ``asked``: the
+    time at which Kafka was asked for the topics of that part; None: it was not."""
 
     def __init__(self, records: ConsumerRecords) -> None:
         self.left = [records]
@@ -60,7 +61,7 @@ class _Parts:
 
 
 class SourceAppender:
-    """For the thread of the intake."""
+    """Appends records of delay topics, in the thread of the intake."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class SourceAppender:
         self._next_off = 0.0
 
     def time(self) -> int:
-        """ms since 1970. Errors: ``ClockInDoubt``."""
+        """The clock's time, ms since the epoch. Errors: ``ClockInDoubt``."""
         now_ms = self._clock()
         try:
             self._wheel.check_clock(now_ms)
@@ -95,20 +96,22 @@ class SourceAppender:
         stop: threading.Event,
         give_up: GiveUp,
     ) -> bool:
-        """Append all records, each source's cut so that each batch is within its limits. Returns
-        whether that was done before ``stop``. ``give_up``: called with a source whose records
-        cannot be appended. Errors: ``NotMaster``, ``NotRunning``, ``ClockInDoubt``."""
-        pending = {source: _Parts(found) for source, found in records.items()}
+        """Append all records; those of a source are cut until each batch is within the limits.
+        Returns False when ``stop`` came first. ``give_up`` is called with each source whose records
+        cannot be appended, and the error.
+
+        Errors: ``NotMaster``, ``NotRunning``, ``ClockInDoubt``."""
+        pending = {source: _Parts(batch) for source, batch in records.items()}
         while pending and not stop.is_set():
             queued: list[_Queued] = []
             for source, parts in list(pending.items()):
                 try:
-                    one = self._queue_next(source, parts)
+                    append = self._queue_next(source, parts)
                 except (NotMaster, NotRunning, ClockInDoubt):
                     raise
                 except Overloaded as error:
                     self._events.refused(error.code, len(parts.left[-1].offsets))
-                    # A stop between two tries: what was not appended is read again.
+                    # After a stop between two tries the next start reads these records again.
                     if self._wheel.wait_for_room(_ROOM_WAIT_S):
                         stop.wait(0.02)
                     break
@@ -116,19 +119,19 @@ class SourceAppender:
                     give_up(source, error)
                     del pending[source]
                 else:
-                    if one is not None:
-                        queued.append(one)
+                    if append is not None:
+                        queued.append(append)
                     elif not parts.left:
                         del pending[source]
-            for one in queued:
-                self._wait_for(one, pending, stop, give_up)
+            for append in queued:
+                self._wait_for(append, pending, stop, give_up)
             if pending and all(parts.asked is not None for parts in pending.values()):
                 stop.wait(_ASKED_WAIT_S)
         return not pending
 
     def _queue_next(self, source: DelaySource, parts: _Parts) -> _Queued | None:
-        """Append the source's next part; None if there is none, it was cut in two, or Kafka is
-        asked for its topics."""
+        """Append the source's next part. Returns None if it was in the log already, was too large
+        and is cut in two, or waits until Kafka has answered for its topics."""
         part = self._trimmed(source, parts.left[-1])
         if not part.offsets:
             parts.left.pop()
@@ -160,44 +163,44 @@ class SourceAppender:
 
     def _wait_for(
         self,
-        one: _Queued,
+        queued: _Queued,
         pending: dict[DelaySource, _Parts],
         stop: threading.Event,
         give_up: GiveUp,
     ) -> None:
         try:
-            if not self._committed(one.future, stop):
-                return  # what was not stored is read again after the start
+            if not self._committed(queued.future, stop):
+                return  # records that were not stored are read again after the start
         except (NotMaster, NotRunning):
             raise
         except Overloaded as error:
-            self._events.refused(error.code, one.rows)
-            pending[one.source].left.append(one.part)
+            self._events.refused(error.code, queued.rows)
+            pending[queued.source].left.append(queued.part)
             return
         except Exception as error:
-            give_up(one.source, error)
-            del pending[one.source]
+            give_up(queued.source, error)
+            del pending[queued.source]
             return
-        one.source.backoff.worked()
-        self._events.appended(one.rows, one.nbytes, time.perf_counter() - one.started)
-        if one.dead:
+        queued.source.backoff.worked()
+        self._events.appended(queued.rows, queued.nbytes, time.perf_counter() - queued.started)
+        if queued.dead:
             self._events.event(
-                "delay-topic-dead-letters", source=str(one.source.place), count=one.dead
+                "delay-topic-dead-letters", source=str(queued.source.place), count=queued.dead
             )
-        if one.off and time.monotonic() >= self._next_off:
+        if queued.off and time.monotonic() >= self._next_off:
             self._next_off = time.monotonic() + OFF_INTERVAL_S
             self._events.event(
                 "delay-topic-timestamps-far",
-                source=str(one.source.place),
-                count=len(one.off),
-                behind_ms=max(0, -min(one.off)),
-                ahead_ms=max(0, *one.off),
+                source=str(queued.source.place),
+                count=len(queued.off),
+                behind_ms=max(0, -min(queued.off)),
+                ahead_ms=max(0, *queued.off),
             )
-        if not pending[one.source].left:
-            del pending[one.source]
+        if not pending[queued.source].left:
+            del pending[queued.source]
 
     def _committed(self, future: Future[Any], stop: threading.Event) -> bool:
-        """Wait until an append is committed, however long; False on ``stop``."""
+        """Wait until an append is committed; False on ``stop``. Errors: those of the future."""
         slow_at = time.monotonic() + SLOW_COMMIT_S
         while not stop.is_set():
             if is_done(future):

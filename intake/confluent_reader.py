@@ -1,4 +1,4 @@
-"""Reading delay topics with confluent-kafka (extra ``fast``), several times faster."""
+"""Reads delay topics with confluent-kafka (extra ``fast``), several times faster than the other."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from .sources import Place, StoredOffset
 
 _CLOSE_S = 1.0
 _NO_TOPIC = "slotwheel-none"
-"""Asked for where only the cluster is meant: without a topic, all are listed."""
+"""A topic to ask for when only the cluster's id is needed: without one, all topics are listed."""
 
 
 class ConfluentReader:
-    """``settings``: of the client, in librdkafka's names. Errors on construction: ``ImportError``
-    without the extra, ``SourceUnreachable``."""
+    """A ``SourceReader`` for the consumer group ``group``. ``settings``: of the client, in
+    librdkafka's names. Errors on construction: ``ImportError`` without the extra,
+    ``SourceUnreachable``."""
 
     def __init__(
         self, bootstrap: str, group: str, settings: Mapping[str, Any] | None = None
@@ -42,27 +43,27 @@ class ConfluentReader:
 
         self._kafka: Any = kafka
         self._group = group
-        self._said = said = [""]
-        """The last error of a connection: requests that time out do not say why."""
+        self._last_error = last_error = [""]
+        """The last error of a connection: a request that times out gives no reason itself."""
         self._refused = refused = [""]
-        """Why offsets were not stored that nobody waited for."""
+        """The reason that offsets were not stored which nobody waited for."""
         given = {"reconnect.backoff.max.ms": 1000, **(settings or {})}
-        own = {
+        common = {
             "bootstrap.servers": bootstrap,
             "log_level": 0,
-            # Not a method: a client in a cycle would end in whatever thread collects it.
-            "error_cb": lambda error: said.__setitem__(0, str(error.str())),
+            # It is no method: a client in a cycle would end in whatever thread collects it.
+            "error_cb": lambda error: last_error.__setitem__(0, str(error.str())),
         }
-        # Topic ids are all that it is asked for. Its requests that run out of time while Kafka
-        # comes back can end the process; other ones than this are not shown to be safe.
-        self._admin: Any = kafka.admin.AdminClient(for_confluent(given, ClientKind.ADMIN) | own)
+        # It asks for topic ids only. A request of it that runs out of time while Kafka comes back
+        # can end the process; only for this one it was shown that it does not.
+        self._admin: Any = kafka.admin.AdminClient(for_confluent(given, ClientKind.ADMIN) | common)
         self._asked: set[Future[Any]] = set()
         self._consumer: Any = kafka.Consumer(
             {
                 **for_confluent(given, ClientKind.CONSUMER),
-                **own,
+                **common,
                 "group.id": group,
-                "session.timeout.ms": 6000,  # how long storing an offset may take
+                "session.timeout.ms": 6000,  # the longest time that storing an offset takes
                 "on_commit": lambda error, _: refused.__setitem__(0, error and str(error.str())),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
@@ -76,7 +77,7 @@ class ConfluentReader:
             }
         )
         self._leaders: dict[Place, int] = {}
-        """By what was described last."""
+        """The leaders as of the last ``describe``."""
         self._reading: set[Place] = set()
         self._returned: dict[Place, int] = {}
         try:
@@ -90,96 +91,100 @@ class ConfluentReader:
         try:
             return self._consumer.list_topics(*topic, timeout=TIMEOUT_S)
         except self._kafka.KafkaException as error:
-            self._consumer.poll(0)  # so that the last error is known
-            raise SourceUnreachable(self._said[0] or error.args[0].str()) from None
+            self._consumer.poll(0)  # it calls error_cb
+            raise SourceUnreachable(self._last_error[0] or error.args[0].str()) from None
 
     def every_topic(self) -> list[str]:
         return list(self._metadata().topics)
 
     def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]:
-        wanted = list(topics)
-        self._metadata(wanted[0])
-        names = self._kafka.TopicCollection(wanted)
+        requested = list(topics)
+        self._metadata(requested[0])
+        names = self._kafka.TopicCollection(requested)
         asked = self._admin.describe_topics(names, request_timeout=TIMEOUT_S)
-        self._asked = {one for one in self._asked if not one.done()} | {*asked.values()}
-        found: dict[str, DescribedTopic | SourceUnreadable] = {}
+        self._asked = {future for future in self._asked if not future.done()} | {*asked.values()}
+        described: dict[str, DescribedTopic | SourceUnreadable] = {}
         for name, future in asked.items():
             try:
                 topic = future.result(TIMEOUT_S + 1)
             except TimeoutError:
-                raise SourceUnreachable(self._said[0] or "no answer") from None
+                raise SourceUnreachable(self._last_error[0] or "no answer") from None
             except self._kafka.KafkaException as error:
-                code, why = error.args[0].code(), error.args[0].str()
+                code, reason = error.args[0].code(), error.args[0].str()
                 if code in (self._kafka.KafkaError._TIMED_OUT, self._kafka.KafkaError._TRANSPORT):
-                    raise SourceUnreachable(self._said[0] or why) from None
-                found[name] = SourceUnreadable(why)
+                    raise SourceUnreachable(self._last_error[0] or reason) from None
+                described[name] = SourceUnreadable(reason)
                 continue
             # An id of zeros is none.
             topic_id = str(topic.topic_id or "")
             leaders = {
-                Place(name, one.id): NO_LEADER if one.leader is None else one.leader.id
-                for one in topic.partitions
+                Place(name, partition.id): (
+                    NO_LEADER if partition.leader is None else partition.leader.id
+                )
+                for partition in topic.partitions
             }
             self._leaders |= leaders
-            found[name] = DescribedTopic(
+            described[name] = DescribedTopic(
                 "" if set(topic_id) == {"A"} else topic_id,
-                [leaders[one] != NO_LEADER for one in sorted(leaders)],
+                [leaders[place] != NO_LEADER for place in sorted(leaders)],
             )
-        return found
+        return described
 
     def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
         # The times that stand for the earliest and the last offset are the protocol's own.
         def ask(group: list[Place]) -> dict[Place, int]:
-            wanted = [self._kafka.TopicPartition(*place, at) for place in group]
+            targets = [self._kafka.TopicPartition(*place, at) for place in group]
             try:
-                told = self._consumer.offsets_for_times(wanted, timeout=TIMEOUT_S)
+                answers = self._consumer.offsets_for_times(targets, timeout=TIMEOUT_S)
             except self._kafka.KafkaException as error:
                 raise self._failed(error, "its offsets") from None
             return {
-                Place(one.topic, one.partition): one.offset
-                for one in told
-                if one.error is None and one.offset >= 0
+                Place(answer.topic, answer.partition): answer.offset
+                for answer in answers
+                if answer.error is None and answer.offset >= 0
             }
 
         return ask_leaders(places, self._leaders, ask)
 
     def stored(self, places: Collection[Place]) -> dict[Place, StoredOffset]:
-        wanted = [self._kafka.TopicPartition(*place) for place in places]
-        if not wanted:
+        targets = [self._kafka.TopicPartition(*place) for place in places]
+        if not targets:
             return {}
-        found = self._for_group(
-            "its offsets", lambda: self._consumer.committed(wanted, timeout=TIMEOUT_S)
+        committed = self._for_group(
+            "its offsets", lambda: self._consumer.committed(targets, timeout=TIMEOUT_S)
         )
         return {
-            Place(one.topic, one.partition): StoredOffset(one.offset, one.metadata or "")
-            for one in found
-            if one.offset >= 0 and one.error is None
+            Place(answer.topic, answer.partition): StoredOffset(
+                answer.offset, answer.metadata or ""
+            )
+            for answer in committed
+            if answer.offset >= 0 and answer.error is None
         }
 
     def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:
-        wanted = [
-            self._kafka.TopicPartition(*place, one.offset, one.topic_id)
-            for place, one in offsets.items()
+        targets = [
+            self._kafka.TopicPartition(*place, stored.offset, stored.topic_id)
+            for place, stored in offsets.items()
         ]
         refused, self._refused[0] = self._refused[0], ""
         if refused:
             raise SourceUnreadable(f"a position in it of the group {self._group!r}: {refused}")
         self._for_group(
             "a position in it",
-            lambda: self._consumer.commit(offsets=wanted, asynchronous=not wait),
+            lambda: self._consumer.commit(offsets=targets, asynchronous=not wait),
         )
 
-    def _for_group(self, what: str, ask: Callable[[], Any]) -> Any:
+    def _for_group(self, subject: str, ask: Callable[[], Any]) -> Any:
         try:
             return until_answered(ask, self._passes)
         except self._kafka.KafkaException as error:
-            raise self._failed(error, f"{what} of the group {self._group!r}") from None
+            raise self._failed(error, f"{subject} of the group {self._group!r}") from None
 
-    def _failed(self, error: Any, what: str) -> SourceUnreachable | SourceUnreadable:
-        code, why = error.args[0].code(), error.args[0].str()
+    def _failed(self, error: Any, subject: str) -> SourceUnreachable | SourceUnreadable:
+        code, reason = error.args[0].code(), error.args[0].str()
         if code in (self._kafka.KafkaError._TIMED_OUT, self._kafka.KafkaError._TRANSPORT):
-            return SourceUnreachable(self._said[0] or why)
-        return SourceUnreadable(f"{what}: {why}")
+            return SourceUnreachable(self._last_error[0] or reason)
+        return SourceUnreadable(f"{subject}: {reason}")
 
     def _passes(self, error: Exception) -> bool:
         codes = self._kafka.KafkaError
@@ -205,7 +210,7 @@ class ConfluentReader:
             self._returned.pop(place, None)
 
     def poll(self, timeout_s: float) -> Polled:
-        found: dict[Place, list[Any]] = {}
+        received: dict[Place, list[Any]] = {}
         errors: dict[Place, SourceUnreadable] = {}
         for record in self._consumer.consume(RECORDS_MAX, timeout_s):
             place = Place(record.topic(), record.partition())
@@ -214,7 +219,7 @@ class ConfluentReader:
                 continue
             error = record.error()
             if error is None:
-                found.setdefault(place, []).append(record)
+                received.setdefault(place, []).append(record)
                 self._returned[place] = record.offset() + 1
             elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
                 self._returned[place] = record.offset()
@@ -228,13 +233,13 @@ class ConfluentReader:
         self.leave(errors.keys())
         records = {
             place: ConsumerRecords(
-                [record.offset() for record in of_one],
-                [record.timestamp()[1] for record in of_one],
-                [record.key() for record in of_one],
-                [record.value() for record in of_one],
-                [headers_of(record) for record in of_one],
+                [record.offset() for record in batch],
+                [record.timestamp()[1] for record in batch],
+                [record.key() for record in batch],
+                [record.value() for record in batch],
+                [headers_of(record) for record in batch],
             )
-            for place, of_one in found.items()
+            for place, batch in received.items()
         }
         return Polled(records, errors)
 

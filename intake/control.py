@@ -1,8 +1,8 @@
-"""What a record of the delay topic asks for: its control headers, and the rows that follow.
+"""Makes rows of a record of a delay topic, by its control headers.
 
-A record says where it goes (a topic, or a route) and when (a due time, a delay, or a level). Or it
-is a record that a consumer could not process, and asks for its next attempt: then its policy says
-where and when; or to be buried (``policy/failure.py``).
+A record's headers have its target (a topic, or a route) and its time (a due time, a delay, or a
+level). Or a consumer could not process the record, and asks for its next attempt, for which its
+retry policy has topic and delay, or for its burial (``policy/failure.py``).
 
 Rules: control headers are removed before delivery; all others stay as they are, in order, also
 repeated ones. A record becomes all of its rows, or none. A retry's delay begins when the node
@@ -102,8 +102,8 @@ def rows_of_record(
 
 
 def _sorted_out(headers: Sequence[Header]) -> tuple[Control, list[Header]]:
-    """The control headers, and the others."""
-    # A consumer that sends a failed record copies what the last delivery has added, too.
+    """Splits headers into the control headers and the others. Errors: ``InvalidMessage``."""
+    # A consumer that sends a failed record also copies the headers that the last delivery added.
     delivered = OF_A_NODE if any(name in ASKS_AGAIN for name, _ in headers) else frozenset()
     control: Control = {}
     kept: list[Header] = []
@@ -132,7 +132,7 @@ def _failed(
     dead_topic: str,
     source: Origin,
 ) -> Row:
-    """Another attempt, or a dead letter."""
+    """The row for another attempt, or for a dead letter."""
     asked = BURY if BURY in control else RETRY
     others = sorted(control.keys() - {*ASKS_AGAIN, ERROR})
     if others:
@@ -158,7 +158,7 @@ def _failed(
         policy = find_policy(settings.policies, _text(RETRY, control[RETRY]))
     if BURY in control or policy is None:
         dead_topic = (policy and policy.dead_letters) or dead_topic
-        found = buried(
+        outcome = buried(
             kept,
             deadletters.BURIED,
             group,
@@ -169,7 +169,7 @@ def _failed(
             source=source,
         )
     else:
-        found = failed(
+        outcome = failed(
             kept,
             policy,
             group=group,
@@ -181,17 +181,18 @@ def _failed(
             stage=deadletters.INTAKE,
             source=source,
         )
-    return Row(now_ms + found.delay_ms, found.topic, None, key, value, found.headers)
+    return Row(now_ms + outcome.delay_ms, outcome.topic, None, key, value, outcome.headers)
 
 
 def is_relative(headers: Sequence[Header]) -> bool:
-    """Whether what a record asks for counts from its timestamp."""
+    """Returns True when a record's due time counts from its timestamp."""
     return any(name in _RELATIVE for name, _ in headers)
 
 
 def _start_ms(name: str, timestamp_ms: int, now_ms: int) -> int:
-    """From when a delay counts: the record's timestamp, but not from later than the node reads it.
-    A later timestamp is of a producer whose clock is ahead, and would make the message late."""
+    """The begin of a delay, ms: the record's timestamp, or the time ``now_ms`` at which the node
+    reads it, if that is earlier. A later timestamp comes from a producer whose clock is ahead, and
+    would make the message late. Errors: ``InvalidMessage``."""
     if not is_time(timestamp_ms):
         raise InvalidMessage(
             f"{name} on a record without a timestamp",

@@ -1,4 +1,4 @@
-"""A source as this node reads it, and as it is shown."""
+"""A source that this node reads, and the state of it for status and metrics."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .sources import Place
 
 @dataclass(slots=True, eq=False)
 class DelaySource:
-    """A source of this node. ``begin``: the first offset that was to be read; ``returned``:
-    everything below was read, -1: not known; ``end``: of the partition, when last asked, None: not
-    known. ``silent``: checks since records came, or there were none to come. ``problem``: why it is
-    not read; empty: it is."""
+    """A source of this node. ``begin`` is the first offset to read. All records below ``returned``
+    were read; -1: not known. ``end`` is the partition's end when it was last asked for; None: not
+    known. ``silent`` counts checks at which records were due and none came. ``problem`` is the
+    reason that the source is not read; empty: it is read."""
 
     place: Place
     topic_id: str
@@ -28,11 +28,11 @@ class DelaySource:
     backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 15.0))
 
     def position(self, wheel: WheelPort) -> int:
-        """Its last offset in the log."""
+        """The last offset of the source that is in the log; before its begin, ``begin - 1``."""
         return max(wheel.source_position(self.number), self.begin - 1)
 
     def next_offset(self, wheel: WheelPort) -> int:
-        """Everything below was read, and is in the log if it is a record."""
+        """The offset to go on from: every record below it is in the log."""
         return max(self.returned, self.position(wheel) + 1)
 
     def state(self, wheel: WheelPort) -> SourceState:
@@ -50,12 +50,13 @@ class DelaySource:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """A source as it is shown. ``position``: its last offset in the log, -1: none. ``lag``: offsets
-    that can be read and are not in the log; None: not known. ``problem``: as of ``DelaySource``."""
+    """The state of a source. ``position``: its last offset in the log, -1: none. ``lag``: the
+    number of offsets that can be read and are not in the log; None: not known. ``problem``: as of
+    ``DelaySource``."""
 
     topic: str
     partition: int | None
-    """None: which partitions the topic has is not known."""
+    """None: the topic's partitions are not known."""
     topic_id: str
     position: int
     lag: int | None

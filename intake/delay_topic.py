@@ -1,9 +1,9 @@
 """Kafka delay topics: all their partitions, each read exactly once into the journal.
 
 Theory: the wheel's own log has the position of each source (an append carries the last offset that
-it took from the source, and both are committed as one entry). So reading always starts behind that
-position, after a start, a failure or a doubt. The offsets stored in Kafka show the lag, and tell
-an empty directory where to begin.
+it took from the source, and both are committed as one entry). So reading always goes on behind that
+position, after a start, a failure or a doubt. The offsets stored in Kafka show the lag to Kafka's
+tools, and an empty directory begins by them.
 
     position of the log -> read -> poll -> same topic still? -> rows (or dead letters) -> append
           ^                                                                                 |
@@ -12,17 +12,17 @@ an empty directory where to begin.
 Rules
 - One thread and one reader for all sources. Records of a poll are appended source by source
   (``SourceAppender``).
-- What is wrong with one source (no rights, no leader, a codec that is missing, an offset that is
-  gone) stops that source only, and is a reason why the node is not ready.
-- Records are taken only if the topic id is the same after the poll as before the reading began:
+- A problem of one source (no rights, no leader, a codec that is missing, an offset that is gone)
+  stops that source only, and makes the node not ready.
+- Records are appended only if the topic id is the same after the poll as before the reading began:
   otherwise records of a topic made anew would be taken for those of the old one, and skipped.
-- The group agrees on where a source begins before that is stored in Kafka: a master that finds it
+- The group agrees on the begin of a source before it is stored in Kafka: a master that finds it
   stored and not agreed would decide by it, and perhaps not as this one did. A source is read only
   after that, so that an empty directory can trust that a source without a stored offset was never
   read.
-- A source of which nothing is heard at ``SILENT_CHECKS`` is not read, whatever the client says:
-  its leader may answer nobody while all others do.
-- No exception ends the loop.
+- A source that has been silent for ``SILENT_CHECKS`` counts as not read, though its client reports
+  no error: its leader may answer nobody while all others do.
+- No exception ends the loop: one bad topic would stop all others for good.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ COMMIT_INTERVAL_S = 5.0
 CHECK_INTERVAL_S = 1.0
 _MEASURE_AGAIN_S = 10.0
 SILENT_CHECKS = 20
-"""A source whose leader says nothing, or gives nothing of what there is, at so many checks in a row
-is not read. Checks and not seconds: while an append waits for room nobody asks."""
+"""A source whose leader does not answer, or returns none of its records, at so many checks in a row
+is not read. Checks are counted and not seconds, as nobody asks while an append waits for room."""
 _BUSY_SHARE = 0.1
-"""What a check counts at which others gave records: the source may only not have had its turn."""
+"""The weight of a check at which other sources gave records: this one may have had no turn."""
 
 _NO_LEADER = "the partition has no leader"
 _NO_ANSWER = "the partition's leader does not answer"
@@ -85,15 +85,15 @@ _NO_RECORDS = "the partition has records, and its leader returns none"
 
 
 class _MadeAnew(Exception):
-    """A topic is another one than when its reading began: everything begins again."""
+    """A topic was made anew since its reading began: the reading of all sources begins again."""
 
 
 class DelayTopicIntake:
-    """Reads delay topics. ``open_reader``: connects a reader; ``run``: a thread's target.
+    """Reads delay topics. ``open_reader`` connects a reader; ``run`` is the target of a thread.
 
-    ``topics``, ``partitions``: what is to be read; None: all partitions. ``begin_at``: one of
-    ``sources.CHOICES`` for sources of which nothing is known. ``door``: what refuses messages to
-    topics that Kafka does not have.
+    ``partitions``: those of each of ``topics`` that are read; None: all. ``begin_at``: one of
+    ``sources.CHOICES``, for sources that are not in the table. ``door`` knows the topics that
+    Kafka has: a record for another one is a dead letter.
     """
 
     def __init__(
@@ -128,48 +128,52 @@ class DelayTopicIntake:
         self._sources: dict[Place, DelaySource] = {}
         self._reading: set[Place] = set()
         self._ends: dict[tuple[str, int], int] = {}
-        """By topic id and source: the end that was seen last, also of topics that are gone."""
+        """The last known end, by topic id and source's number, also of topics that are gone."""
         self._topic_problems = dict.fromkeys(self._topics, "Kafka has not been asked yet")
         self._reachable = True
         self._busy = False
-        """Whether records came since the last check."""
+        """True when records came since the last check."""
         self._unstored = ""
-        """Why positions cannot be stored in Kafka; empty: they can."""
 
     # Seen from other threads
 
     def states(self) -> list[SourceState]:
-        """What is to be read, by topic and partition."""
+        """The sources to read, by topic and partition; a topic with a problem has one state more,
+        without a partition."""
         with self._lock:
-            sources = [replace(one) for _, one in sorted(self._sources.items())]
+            sources = [replace(source) for _, source in sorted(self._sources.items())]
             problems = dict(self._topic_problems)
-        found = [one.state(self._wheel) for one in sources]
-        found += [
-            SourceState(topic, None, "", -1, None, why) for topic, why in problems.items() if why
+        states = [source.state(self._wheel) for source in sources]
+        states += [
+            SourceState(topic, None, "", -1, None, problem)
+            for topic, problem in problems.items()
+            if problem
         ]
-        return sorted(found, key=lambda one: (one.topic, one.partition is not None, one.partition))
+        return sorted(
+            states, key=lambda state: (state.topic, state.partition is not None, state.partition)
+        )
 
     def unready(self) -> list[str]:
-        """Why not all is read; empty if it is."""
+        """The reasons for which sources are not read; empty if all are."""
         reasons: dict[tuple[str, str], list[int]] = {}
-        for one in self.states():
-            if one.problem:
-                numbers = reasons.setdefault((one.topic, one.problem), [])
-                numbers += [] if one.partition is None else [one.partition]
+        for state in self.states():
+            if state.problem:
+                numbers = reasons.setdefault((state.topic, state.problem), [])
+                numbers += [] if state.partition is None else [state.partition]
         return [
-            f"the delay topic {topic!r}{_partitions_text(numbers)} is not read: {why}"
-            for (topic, why), numbers in reasons.items()
+            f"the delay topic {topic!r}{_partitions_text(numbers)} is not read: {problem}"
+            for (topic, problem), numbers in reasons.items()
         ]
 
     @property
     def unstored(self) -> str:
-        """Why positions cannot be stored in Kafka; empty: they can."""
+        """The reason that positions cannot be stored in Kafka; empty: they can."""
         return self._unstored
 
     # The thread
 
     def run(self, stop: threading.Event) -> None:
-        """Read until ``stop`` is set; then returns within about half a second."""
+        """Read until ``stop`` is set; returns about half a second later."""
         while not stop.is_set():
             try:
                 with closing(self._open_reader()) as reader:
@@ -208,8 +212,8 @@ class DelayTopicIntake:
             self._busy |= bool(polled.records)
             if polled.records:
                 self._check_ids(reader, {place.topic for place in polled.records})
-                found = {self._sources[place]: one for place, one in polled.records.items()}
-                whole = self._appender.append(found, stop, partial(self._give_up, reader))
+                records = {self._sources[place]: part for place, part in polled.records.items()}
+                whole = self._appender.append(records, stop, partial(self._give_up, reader))
                 self._backoff.worked()
             strayed: dict[str, list[DelaySource]] = {}
             for place, error in polled.errors.items():
@@ -226,45 +230,45 @@ class DelayTopicIntake:
     # What there is to read
 
     def _look_after(self, reader: SourceReader, stop: threading.Event) -> None:
-        """Regularly: find new partitions, begin what waits, measure the lag."""
+        """Find new partitions, begin to read sources that wait, measure the lag."""
         waiting: list[DelaySource] = []
         described = reader.describe(self._topics)
         self._reachable = True
-        for topic, found in described.items():
+        for topic, description in described.items():
             try:
-                if isinstance(found, SourceUnreadable):
-                    raise found
-                waiting += self._waiting(reader, topic, found, stop)
+                if isinstance(description, SourceUnreadable):
+                    raise description
+                waiting += self._waiting(reader, topic, description, stop)
             except (SourceUnreadable, NotKnown) as error:
                 reader.leave([place for place in self._reading if place.topic == topic])
                 self._reading = {place for place in self._reading if place.topic != topic}
                 self._forget(topic)
                 self._set_topic_problem(topic, str(error))
         if waiting:
-            for one in waiting:
-                one.silent = 0
-            offsets = {one.place: one.position(self._wheel) + 1 for one in waiting}
+            for source in waiting:
+                source.silent = 0
+            offsets = {source.place: source.position(self._wheel) + 1 for source in waiting}
             reader.read(offsets)
             self._reading |= offsets.keys()
         self._measure(reader)
 
     def _waiting(
-        self, reader: SourceReader, topic: str, found: DescribedTopic, stop: threading.Event
+        self, reader: SourceReader, topic: str, described: DescribedTopic, stop: threading.Event
     ) -> list[DelaySource]:
-        """A topic's sources that are to be read from now on. Errors: ``SourceUnreadable``,
-        ``NotKnown``; ``_MadeAnew`` while the topic that went by this name is read."""
-        before, count = self._table.find(reader.cluster, topic), len(found.led)
-        known, anew = as_seen(before, reader.cluster, topic, found.topic_id)
+        """The sources of a topic whose reading begins now. Errors: ``SourceUnreadable``,
+        ``NotKnown``; ``_MadeAnew`` if another topic of this name is being read."""
+        before, count = self._table.find(reader.cluster, topic), len(described.led)
+        known, anew = as_seen(before, reader.cluster, topic, described.topic_id)
         if known != before and any(place.topic == topic for place in self._reading):
             raise _MadeAnew
         chosen, missing = selected(self._partitions, count)
         if anew:
             self._forget(topic)
-        fresh = [one for one in chosen if one not in known.begins]
-        for one in fresh:
-            if not found.led[one]:
-                self._name(self._source(known, one), _NO_LEADER)
-        fresh = [one for one in fresh if found.led[one]]
+        fresh = [number for number in chosen if number not in known.begins]
+        for number in fresh:
+            if not described.led[number]:
+                self._name(self._source(known, number), _NO_LEADER)
+        fresh = [number for number in fresh if described.led[number]]
         if (
             known != before
             or (count != known.partitions and not fresh)
@@ -276,32 +280,32 @@ class DelayTopicIntake:
             topic,
             f"there is no partition {lost}: it has {counted(count, 'partition')}" if lost else "",
         )
-        begun = [one for one in chosen if one in known.begins]
+        begun = [number for number in chosen if number in known.begins]
         ready = [
-            one
+            source
             for number in begun
-            for one in self._ready(reader, known, number, led=found.led[number])
+            for source in self._ready(reader, known, number, led=described.led[number])
         ]
-        # What has a position was read, and so it was stored.
-        first = [one for one in ready if self._wheel.source_position(one.number) < 0]
+        # A source with a position was read before, so its begin is stored.
+        first = [source for source in ready if self._wheel.source_position(source.number) < 0]
         if first:
+            begins = {source.place: StoredOffset(source.begin, source.topic_id) for source in first}
             try:
-                reader.store({one.place: StoredOffset(one.begin, one.topic_id) for one in first})
+                reader.store(begins)
             except SourceUnreadable as error:
                 for source in first:
                     self._failed(source, f"where it begins cannot be stored in Kafka: {error}")
-                ready = [one for one in ready if one not in first]
+                ready = [source for source in ready if source not in first]
         return ready
 
     def _is_due(self, place: Place) -> bool:
-        """Whether it is time to try again what failed."""
         source = self._sources.get(place)
         return source is None or time.monotonic() >= source.retry_at
 
     def _ready(
         self, reader: SourceReader, known: KnownTopic, partition: int, *, led: bool
     ) -> list[DelaySource]:
-        """The source, if it is to be read from now on."""
+        """The source, if its reading begins now, in a list; else an empty list."""
         place, source = Place(known.topic, partition), self._source(known, partition)
         if not led:
             if place in self._reading:
@@ -324,16 +328,16 @@ class DelayTopicIntake:
     def _forget(self, topic: str) -> None:
         with self._lock:
             self._sources = {
-                place: one for place, one in self._sources.items() if place.topic != topic
+                place: source for place, source in self._sources.items() if place.topic != topic
             }
 
     def _check_ids(self, reader: SourceReader, topics: set[str]) -> None:
-        """Errors: ``_MadeAnew`` unless they are the topics whose reading began."""
-        for topic, found in reader.describe(topics).items():
+        """Errors: ``_MadeAnew`` unless Kafka has the same topics as when their reading began."""
+        for topic, described in reader.describe(topics).items():
             known = self._table.find(reader.cluster, topic)
-            if isinstance(found, SourceUnreadable) or known is None:
+            if isinstance(described, SourceUnreadable) or known is None:
                 raise _MadeAnew
-            if found.topic_id and found.topic_id != known.topic_id:
+            if described.topic_id and described.topic_id != known.topic_id:
                 raise _MadeAnew
 
     # Where reading begins
@@ -351,9 +355,9 @@ class DelayTopicIntake:
         fresh: Sequence[int],
         stop: threading.Event,
     ) -> KnownTopic:
-        """Decide where the partitions ``fresh`` begin, as far as that can be known, and agree on
-        it. Returns the topic as the group knows it then. ``count``: how many partitions it has.
-        Errors: ``SourceUnreadable``."""
+        """Decide where the partitions ``fresh`` begin, as far as that can be known, and have the
+        group agree. Returns the topic as it is in the table then. ``count``: the number of its
+        partitions. Errors: ``SourceUnreadable``."""
         before = self._table.find(reader.cluster, known.topic)
         new = range(0 if anew else count if before is None else before.partitions, count)
         seen = replace(known, partitions=count)
@@ -361,20 +365,20 @@ class DelayTopicIntake:
             reader, self._wheel, seen, fresh, new, self._begin_at, self._clock()
         )
         begins: dict[int, Begin] = {}
-        for one, begin in decided.items():
+        for number, begin in decided.items():
             if isinstance(begin, Begin):
-                begins[one] = begin
+                begins[number] = begin
             else:
-                self._failed(self._source(known, one), f"where to begin is not known: {begin}")
-        offsets = {**known.begins, **{one: begin.offset for one, begin in begins.items()}}
+                self._failed(self._source(known, number), f"where to begin is not known: {begin}")
+        offsets = {**known.begins, **{number: begin.offset for number, begin in begins.items()}}
         chosen, _ = selected(self._partitions, count)
-        # New ones stay so until their first offset is known.
+        # A new partition stays new until its first offset is known.
         partitions = min(
-            (one for one in chosen if one in new and one not in offsets), default=count
+            (number for number in chosen if number in new and number not in offsets), default=count
         )
         known = replace(known, partitions=partitions, begins=offsets)
         note = self._note_of_old(before) if anew and before is not None else None
-        claims = {one for one, begin in begins.items() if begin.claims}
+        claims = {number for number, begin in begins.items() if begin.claims}
 
         def change(table: SourceTable) -> SourceTable:
             table = replace(table.with_topic(known), claimed=table.claimed | claims)
@@ -382,17 +386,17 @@ class DelayTopicIntake:
 
         agree(self._wheel, change, stop)
         with self._lock:
-            for one in begins:
-                self._sources.pop(Place(known.topic, one), None)
+            for number in begins:
+                self._sources.pop(Place(known.topic, number), None)
         if note is not None:
             self._alarm(note)
-        self._tell_begins(known, begins)
+        self._report_begins(known, begins)
         return known
 
-    def _tell_begins(self, known: KnownTopic, begins: Mapping[int, Begin]) -> None:
+    def _report_begins(self, known: KnownTopic, begins: Mapping[int, Begin]) -> None:
         alike: dict[tuple[int, str], list[int]] = {}
-        for one, begin in begins.items():
-            alike.setdefault((begin.offset, begin.why), []).append(one)
+        for number, begin in begins.items():
+            alike.setdefault((begin.offset, begin.why), []).append(number)
         for (offset, why), numbers in alike.items():
             self._events.event(
                 "delay-topic-begins",
@@ -403,14 +407,14 @@ class DelayTopicIntake:
             )
 
     def _note_of_old(self, old: KnownTopic) -> Note:
-        """What is known of the rest of a topic that was made anew."""
+        """A note on the unread offsets of a topic that was made anew, as far as they are known."""
         unread = []
-        for one, begin in sorted(old.begins.items()):
-            number = old.number(one)
+        for partition, begin in sorted(old.begins.items()):
+            number = old.number(partition)
             first = max(self._wheel.source_position(number) + 1, begin)
             end = self._ends.pop((old.topic_id, number), None)
             if end is None or end > first:
-                unread.append(Unread(one, first, None if end is None else end - 1))
+                unread.append(Unread(partition, first, None if end is None else end - 1))
         return Note(MADE_ANEW, self._clock(), old.topic, old.topic_id, tuple(unread))
 
     # What cannot be read
@@ -422,44 +426,49 @@ class DelayTopicIntake:
         sources: Sequence[DelaySource],
         stop: threading.Event,
     ) -> None:
-        """Kafka has no records at the offsets where these sources go on: retention has deleted
-        them, or the partition has become shorter."""
+        """Go on with sources of ``topic`` whose next offset Kafka does not have. Where retention
+        has deleted records, the gap is noted and reading goes on behind it. A partition that has
+        become shorter is not read. Errors: ``_MadeAnew``; those of ``agree``."""
         self._check_ids(reader, {topic})
-        places = [one.place for one in sources]
+        places = [source.place for source in sources]
         earliest, end = reader.offsets(places, EARLIEST_AT), reader.offsets(places, END_AT)
         passed: dict[int, int] = {}
         again: dict[Place, int] = {}
         unread: list[Unread] = []
         topic_id = sources[0].topic_id
-        notes = [one for one in self._table.notes if (one.topic, one.topic_id) == (topic, topic_id)]
-        noted = [gap for note in notes for gap in note.unread]
+        noted = [
+            gap
+            for note in self._table.notes
+            if (note.topic, note.topic_id) == (topic, topic_id)
+            for gap in note.unread
+        ]
         for source in sources:
-            place, wanted = source.place, source.position(self._wheel) + 1
+            place, position = source.place, source.position(self._wheel) + 1
             if place not in earliest or place not in end:
                 self._failed(source, NO_RANGE)
-            elif wanted > end[place]:
+            elif position > end[place]:
                 self._failed(
                     source,
-                    f"it ends at offset {end[place]}, and the node has read all below {wanted}:"
+                    f"it ends at offset {end[place]}, and the node has read all below {position}:"
                     " Kafka has lost records, and new ones get their offsets and would be passed"
                     " over. Make the topic anew: then it is read from its first record",
                 )
-                # Noted while it is seen: once the partition is longer again, nothing tells.
-                # Meanwhile its end moves up, within what was noted first.
-                gap = Unread(place.partition, end[place], wanted - 1)
-                if not any(one.contains(gap) for one in noted):
+                # It is noted now: once the partition is longer again, nothing shows the gap.
+                # Until then its end moves up, within the gap that was noted first.
+                gap = Unread(place.partition, end[place], position - 1)
+                if not any(earlier.contains(gap) for earlier in noted):
                     unread.append(gap)
             else:
-                again[place] = max(wanted, earliest[place])
-                if wanted < earliest[place]:
+                again[place] = max(position, earliest[place])
+                if position < earliest[place]:
                     passed[place.partition] = earliest[place]
-                    unread.append(Unread(place.partition, wanted, earliest[place] - 1))
+                    unread.append(Unread(place.partition, position, earliest[place] - 1))
         if unread:
             note = Note(MISSED, self._clock(), topic, topic_id, tuple(unread))
 
             def change(table: SourceTable) -> SourceTable:
                 known = table.find(reader.cluster, topic)
-                assert known is not None, "what is read is known"
+                assert known is not None, "a topic that is read is in the table"
                 begins = {**known.begins, **passed}
                 return table.with_topic(replace(known, begins=begins)).with_note(note)
 
@@ -472,41 +481,40 @@ class DelayTopicIntake:
             self._reading |= again.keys()
 
     def _alarm(self, note: Note) -> None:
-        known = [one.last - one.first + 1 for one in note.unread if one.last is not None]
+        known = [gap.last - gap.first + 1 for gap in note.unread if gap.last is not None]
         self._events.alarm(
             note.what,
             topic=note.topic,
             topic_id=note.topic_id,
-            partitions=ranges(one.partition for one in note.unread),
+            partitions=ranges(gap.partition for gap in note.unread),
             offsets=sum(known),
             unknown=len(note.unread) - len(known),
         )
 
-    def _name(self, source: DelaySource, why: str) -> None:
-        """A source cannot be read now: show why, with an alarm if that is new."""
-        if why != source.problem:
-            self._events.alarm("delay-topic-not-read", source=str(source.place), reason=why)
-        source.problem = why
+    def _name(self, source: DelaySource, problem: str) -> None:
+        """Note that a source cannot be read now, with an alarm if the problem is new."""
+        if problem != source.problem:
+            self._events.alarm("delay-topic-not-read", source=str(source.place), reason=problem)
+        source.problem = problem
 
-    def _failed(self, source: DelaySource, why: str) -> None:
-        """A source cannot be read; it is tried again, less and less often."""
-        self._name(source, why)
+    def _failed(self, source: DelaySource, problem: str) -> None:
+        """Note that a source cannot be read; it is tried again, less and less often."""
+        self._name(source, problem)
         source.retry_at = time.monotonic() + source.backoff.failed()
 
-    def _set_topic_problem(self, topic: str, why: str) -> None:
-        if why and why != self._topic_problems[topic]:
-            self._events.alarm("delay-topic-not-read", source=topic, reason=why)
+    def _set_topic_problem(self, topic: str, problem: str) -> None:
+        if problem and problem != self._topic_problems[topic]:
+            self._events.alarm("delay-topic-not-read", source=topic, reason=problem)
         with self._lock:
-            self._topic_problems[topic] = why
+            self._topic_problems[topic] = problem
 
-    def _stopped(self, why: str) -> None:
-        """Nothing is read now."""
+    def _stopped(self, problem: str) -> None:
         with self._lock:
             self._sources.clear()
-            self._topic_problems = dict.fromkeys(self._topics, why)
+            self._topic_problems = dict.fromkeys(self._topics, problem)
 
     def _give_up(self, reader: SourceReader, source: DelaySource, error: Exception) -> None:
-        """A source's records cannot be appended: they are read again later."""
+        """Leave a source whose records cannot be appended: they are read again later."""
         reader.leave([source.place])
         self._reading.discard(source.place)
         self._failed(source, f"its records could not be appended: {error!r}")
@@ -519,7 +527,7 @@ class DelayTopicIntake:
         if self._reading and now >= self._next_measure:
             ends = reader.offsets(self._reading, END_AT)
             if len(ends) < len(self._reading):
-                # A leader that does not answer takes time from all others.
+                # Waiting for a leader that does not answer takes time from all others.
                 self._next_measure = now + _MEASURE_AGAIN_S
             for place in self._reading:
                 source = self._sources[place]
@@ -534,7 +542,8 @@ class DelayTopicIntake:
         self._busy = False
 
     def _mark_returned(self, reader: SourceReader) -> None:
-        """Everything that ``poll`` has returned is in the log now, or its source was left."""
+        """Note the positions up to which sources were read. Call it when every record that ``poll``
+        returned is in the log, or its source was left."""
         again: dict[str, list[int]] = {}
         for place in self._reading & (positions := reader.positions()).keys():
             source = self._sources[place]
@@ -552,7 +561,7 @@ class DelayTopicIntake:
             self._events.event("delay-topic-read", topic=topic, partitions=ranges(numbers))
 
     def _store(self, reader: SourceReader) -> None:
-        """Store the positions in Kafka, all of them, so that none expires while it is read."""
+        """Store all positions in Kafka, also unchanged ones, which would expire otherwise."""
         offsets = {
             place: StoredOffset(source.next_offset(self._wheel), source.topic_id)
             for place, source in self._sources.items()
@@ -570,7 +579,7 @@ class DelayTopicIntake:
 
 
 def places_of(topic: str, partitions: Iterable[int]) -> list[Place]:
-    return [Place(topic, one) for one in partitions]
+    return [Place(topic, number) for number in partitions]
 
 
 def _partitions_text(numbers: Sequence[int]) -> str:

@@ -1,19 +1,21 @@
 """The door: a message to a topic that Kafka does not have is refused before it gets an id.
 
 Theory: a topic is created by people, so a name that is misspelt stays missing, and a message that
-was accepted for it could only become a dead letter, hours later. Whoever sent it is there now.
+was accepted for it could only become a dead letter, hours later, when its sender has gone.
 
 Rules
-- Only an answer to a question that was asked *after* the batch came counts. The topic may have been
-  created a moment before, and an older answer would refuse it. But records of a delay topic do not
-  wait for a topic that has been missing for long: they would hold up all that are behind them.
+- Only an answer to a request that began *after* the batch came counts: the topic may have been
+  created a moment before the batch, and an older answer would refuse it. But records of a delay
+  topic do not wait for a topic that has been missing for long: they would hold up all others behind
+  them.
 - Nothing asks Kafka here. A batch with an unknown topic waits, as one does while there is no room,
   and another thread asks for all such topics in one request (``TopicBook``). If Kafka does not
   answer, the batch is accepted: the wheel is there to take messages while Kafka is away.
-- A batch that was stored before is not refused when it is sent again.
-- Embedded topics are made, not refused: here a batch waits while many new ones are (``NewTopics``).
-  So it does where a node accepts messages to any topic: until it is known which of many topics
-  Kafka has (``AnyTopic``).
+- A batch that was stored before is not refused when it is sent again: its sender would take stored
+  messages for refused ones.
+- Embedded topics are made, not refused: a batch waits while many new ones are made (``NewTopics``).
+  Where a node accepts messages to any topic, a batch with many unknown ones waits until Kafka has
+  answered for them (``AnyTopic``).
 """
 
 from __future__ import annotations
@@ -30,15 +32,14 @@ from ..wheel.plain import PlainBatch
 from ..wheel.schema import distinct
 
 _NAMED_MAX = 100
-"""Topics that one error names; the next error names the others."""
+"""So many topics does one error name at most."""
 
 
 class TopicsPort(Protocol):
-    """What is known of the topics of the sink (``TopicBook``, ``AnyTopic``, ``NewTopics``)."""
+    """The known topics of a sink (``TopicBook``, ``AnyTopic``, ``NewTopics``)."""
 
     rows_let_in: ClassVar[int]
-    """A batch of at most so many rows need not be looked at: reading its topics would cost it more
-    than all other checks."""
+    """A batch of so few rows passes unread: its topics would cost more than all other checks."""
 
     def knows(self, topics: Collection[str]) -> bool: ...
     def absent(
@@ -53,16 +54,16 @@ class StoredPort(Protocol):
 
 
 class Door:
-    """``own``: topics that are taken in any case, such as the dead-letter topic: if Kafka does not
-    have it, the node keeps the letters itself."""
+    """The door of a node. Topics of ``own`` always pass, such as the dead-letter topic: if Kafka
+    does not have it, the node keeps the letters itself."""
 
     def __init__(self, topics: TopicsPort, own: Collection[str] = ()) -> None:
         self._topics = topics
         self._own = frozenset(own)
 
     def check(self, one: InputBatch, wheel: StoredPort, waited_s: float) -> None:
-        """``waited_s``: since the batch came. Errors: ``UnknownTopic``; ``Overloaded``: the answer
-        is on its way, try again soon."""
+        """Check the topics of a batch that came ``waited_s`` ago. Errors: ``UnknownTopic``;
+        ``Overloaded``: the answer is on its way, try again soon."""
         absent = self.absent(one.rows, waited_s)
         if absent == [] or wheel.stored_before(one.producer, one.sequence):
             return
@@ -70,7 +71,7 @@ class Door:
         raise UnknownTopic.of(named, pc.index(one.rows.column("topic"), named[0]).as_py())
 
     def check_plain(self, one: PlainBatch, wheel: StoredPort, waited_s: float) -> None:
-        """The same of plain rows."""
+        """Check the topics of plain rows. Errors: as of ``check``."""
         if len(one.rows) <= self._topics.rows_let_in:
             return
         topics = [row[1].decode(errors="replace") for row in one.rows]
@@ -83,13 +84,13 @@ class Door:
     def absent(
         self, rows: pa.RecordBatch, waited_s: float, *, settled: bool = False
     ) -> list[str] | None:
-        """The topics of the rows that Kafka does not have; None: the answer is on its way.
-        ``waited_s``: since they came. ``settled``: they came on a delay topic, so of a topic that
-        has been missing for long the last answer counts: each batch would wait for a new one."""
+        """The topics of the rows that Kafka does not have; None: the answer is on its way. The rows
+        came ``waited_s`` ago. ``settled``: they came on a delay topic, so the last answer counts
+        for a topic that has been missing for long: else each batch would wait for a new one."""
         if rows.num_rows <= self._topics.rows_let_in:
             return []
         column = _topics_of(rows)
-        if column is None:  # the wheel says what is wrong with it
+        if column is None:  # the wheel refuses it with a better error
             return []
         return self._absent(distinct(column), waited_s, settled=settled)
 
@@ -98,13 +99,13 @@ class Door:
     ) -> list[str] | None:
         if self._topics.knows(topics):
             return []
-        # Of a name that no topic has the wheel says what is wrong; Kafka's client would raise.
-        asked = [one for one in topics if one not in self._own and is_topic(one)]
+        # The wheel refuses a name that no topic can have; Kafka's client would raise.
+        asked = [topic for topic in topics if topic not in self._own and is_topic(topic)]
         return self._topics.absent(asked, waited_s, settled=settled)
 
 
 def _sure(absent: list[str] | None) -> list[str]:
-    """The absent topics that an error names. Errors: ``Overloaded``: they are not known yet."""
+    """The absent topics that an error names. Errors: ``Overloaded``: there is no answer yet."""
     if absent is None:
         raise Overloaded("these topics are looked up, or made", remedy="Try again")
     return absent[:_NAMED_MAX]
@@ -118,7 +119,7 @@ def _topics_of(rows: pa.RecordBatch) -> pa.Array | None:
     if column.type != pa.utf8() or column.null_count:
         return None
     try:
-        column.validate(full=True)  # or a forged offset would be followed out of the batch
+        column.validate(full=True)  # a forged offset would be followed out of the batch
     except pa.ArrowInvalid:
         return None
     return column

@@ -1,20 +1,21 @@
-"""The rules of an append exchange: what of it is appended, and what is answered, in which order.
+"""The rules of an append exchange: which batches are appended, and in which order answers leave.
 
-Theory: a client sends batches, and gets an answer to each, in their order. An exchange appends what
-arrived to the wheel, which checks, copies and queues it for the next group commit, and keeps the
-future in line with those before it. How bytes come and go is not known here, and nothing waits:
-whoever moves them (``wire.py``) asks what may be read, and what can be answered.
+Theory: a client sends batches, and gets an answer to each, in their order. An exchange appends a
+batch to the wheel, which checks, copies and queues it for the next group commit, and keeps the
+future in line with those before it. It moves no bytes, and waits for nothing: ``wire.py``, which
+does, asks if the next batch may be read, and for the next answer.
 
     read -> append -> (line: sequence, future) -> answer
 
-Rules:
+Rules
 - At most ``IN_FLIGHT_MAX`` batches are read and not answered; besides, ``REQUESTS_IN_FLIGHT_MAX``
-  requests, while they are smaller than one full batch together. The next is not even read, so flow
-  control of the transport stops the sender and memory stays bounded.
+  requests, while together they are smaller than a full batch. The next one is not even read, so
+  flow control of the transport stops the sender and memory stays bounded.
 - A request is appended under its own producer, and may come again on any exchange.
 - A batch that cannot be accepted is answered with an error, and the exchange goes on. Only an error
   that leaves nothing to answer to (no sequence, broken framing, a wrong schema) ends it.
-- A refused batch is freed: errors that are kept are copies, without the frames that refer to it.
+- A kept error is a copy: the frames of the original refer to the refused batch, which would stay in
+  memory with it.
 - On a deposed master an exchange ends: batches that wait are answered ``NotMaster``, and a quiet
   client gets an answer to no batch (``NO_BATCH``), so that it connects to the new master by itself.
 """
@@ -53,7 +54,7 @@ AppendOutcome = Future[Any] | SlotwheelError
 
 @dataclass(slots=True)
 class _InLine:
-    """A batch that was read. ``outcome`` None: it is to be appended."""
+    """A batch that was read. ``outcome`` None: it is not appended yet."""
 
     sequence: int
     request: RequestKey | None
@@ -65,9 +66,10 @@ class _InLine:
 
 
 class AppendExchange:
-    """One exchange. ``closing``: no further batch is accepted. ``ending``: nothing is waited for
-    any more. ``resolved``: called when an answer may be ready, from any thread. ``door``: refuses
-    topics that do not exist; None: all are taken. One thread may read while another one answers.
+    """An exchange. Once ``closing`` is set, no further batch is accepted; once ``ending`` is set,
+    batches are answered without waiting for their commit. ``resolved`` is called, from any thread,
+    when an answer may be ready. ``door`` refuses topics that do not exist; None: all are taken. One
+    thread may read while another one answers.
     """
 
     def __init__(
@@ -101,17 +103,18 @@ class AppendExchange:
         self._batches = self._requests = self._requests_bytes = 0
         self._read = 0  # batches read
         self._answered = 0
-        self._stored_s = time.monotonic()  # when something was stored last, or it began
+        self._stored_s = time.monotonic()  # the last time at which a message was stored, or begin
 
     @property
     def idle(self) -> bool:
-        """Whether every batch that was read is answered."""
+        """True when every batch that was read is answered."""
         return self._read == self._answered
 
     @property
     def quiet_s(self) -> float:
-        """Seconds since it has stored a message; -1 while one is on its way. Empty batches, refused
-        ones, and answers that the client does not read are of no use to anybody."""
+        """The seconds since a message was stored; -1 while one is on its way. Empty batches,
+        refused ones, and answers that the client does not read do not count: a client could keep
+        its place with them for ever."""
         waiting = self._waiting
         if (waiting is not None and waiting.rows) or any(map(_is_on_its_way, tuple(self._line))):
             return -1.0
@@ -119,7 +122,7 @@ class AppendExchange:
 
     @property
     def has_room(self) -> bool:
-        """Whether the next batch may be read."""
+        """True when the next batch may be read."""
         return (
             self._waiting is None
             and self._batches < IN_FLIGHT_MAX
@@ -129,7 +132,7 @@ class AppendExchange:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of the batch that waits."""
+        """The bytes of the batch that waits."""
         waiting = self._waiting
         return 0 if waiting is None or waiting.batch is None else waiting.nbytes
 
@@ -138,10 +141,10 @@ class AppendExchange:
     def read(
         self, batch: pa.RecordBatch | None, metadata: bytes | None, thrown_away: int = 0
     ) -> None:
-        """A batch arrived, and waits to be appended (``append_waiting``). ``thrown_away``: bytes of
-        one that was too large to be read.
+        """Take a batch that arrived, until ``append_waiting``. ``metadata`` has its sequence.
+        ``thrown_away``: the bytes of a batch that was too large to be read.
 
-        Errors: ``InvalidBatch``: there is nothing to answer to.
+        Errors: ``InvalidBatch``: without a sequence it cannot be answered.
         """
         received_s = time.perf_counter()
         sequence, request = decode_sequence(metadata)
@@ -154,12 +157,12 @@ class AppendExchange:
 
     @property
     def waits(self) -> bool:
-        """Whether the last batch is not appended yet, or could not be for lack of room."""
+        """True while the last batch is not appended, as it was just read, or there is no room."""
         return self._waiting is not None
 
     @property
     def room_left_s(self) -> float:
-        """For how many seconds more the batch that waits is tried."""
+        """The seconds for which the batch that waits will still be tried; negative: it is over."""
         item = self._waiting
         return 0.0 if item is None else item.received_s + self._room_timeout_s - time.perf_counter()
 
@@ -169,7 +172,7 @@ class AppendExchange:
         self.appended(outcome)
 
     def offer(self) -> InputBatch:
-        """The batch that waits. Errors: ``SlotwheelError`` when it is refused."""
+        """The batch that waits, checked. Errors: ``SlotwheelError`` when it is refused."""
         item = self._waiting
         assert item is not None
         if self._closing.is_set():
@@ -182,14 +185,15 @@ class AppendExchange:
         else:
             producer = self._command.producer
             sequence = item.sequence if producer else -1
-        one = InputBatch(item.batch, producer, sequence, self._early)
+        checked = InputBatch(item.batch, producer, sequence, self._early)
         if self._door is not None and self._wheel.serving:
-            self._door.check(one, self._wheel, time.perf_counter() - item.received_s)
-        return one
+            self._door.check(checked, self._wheel, time.perf_counter() - item.received_s)
+        return checked
 
     def appended(self, outcome: AppendOutcome) -> None:
-        """What became of the batch that waits: it takes its place in the line, unless it goes on
-        waiting for room. Errors: ``NotMaster``: it is answered, and nothing more is to be read."""
+        """Take the outcome of the batch that waits. The batch takes its place in the line, unless
+        it goes on waiting for room. Errors: ``NotMaster``: it is answered, and the exchange ends.
+        """
         item = self._waiting
         assert item is not None
         if isinstance(outcome, Overloaded) and self.room_left_s > 0:
@@ -201,20 +205,21 @@ class AppendExchange:
         else:
             self._resolved()
         if isinstance(outcome, NotMaster):
-            raise copy(outcome)  # by its frames it would refer to what was read
+            raise copy(outcome)  # the original's frames refer to the batch
 
     def _on_future(self, _future: Future[Any]) -> None:
         self._resolved()
 
     def depose(self, error: NotMaster) -> None:
-        """Answer the client that this is not the master any more. From any thread."""
+        """Answer the client that this node is no longer the master. From any thread."""
         self._line.append(error)
         self._resolved()
 
     # Answering
 
     def next_answer(self) -> tuple[bytes | None] | None:
-        """The next answer, if there is one; for a batch that is not to be answered, (None,)."""
+        """The next answer in a tuple, (None,) for a batch whose client wants none; None while no
+        answer is ready."""
         if not self._line:
             return None
         item = self._line[0]
@@ -248,17 +253,17 @@ class AppendExchange:
         shift_ms = None if item.request is None else item.request.shift_ms(receipt.sequence)
         return encode_stored(item.sequence, base, receipt.created_ms, checks, shift_ms)
 
-    def _count(self, one: int, item: _InLine) -> None:
-        """``one`` batch more in flight, or if it is -1, less."""
+    def _count(self, change: int, item: _InLine) -> None:
+        """Count a batch that is in flight (``change`` 1), or not any more (-1)."""
         with self._counting:
             if item.request is None:
-                self._batches += one
+                self._batches += change
             else:
-                self._requests += one
-                self._requests_bytes += one * item.nbytes
+                self._requests += change
+                self._requests_bytes += change * item.nbytes
 
     def append_all(self, batches: Sequence[InputBatch], *, wake: bool) -> Sequence[AppendOutcome]:
-        """Append batches to its wheel. What happens unexpectedly is the outcome of all of them."""
+        """Append batches to the wheel. An unexpected error is the outcome of all of them."""
         try:
             return self._wheel.append_all(batches, self._clock(), wake=wake)
         except Exception as error:  # a bug, or the disk's error: the exchanges must go on
@@ -270,7 +275,7 @@ class AppendExchange:
 
 
 def failed_on(what: str, error: BaseException) -> SlotwheelError:
-    """What a caller is told of an error that nobody foresaw."""
+    """The answer after an error that nobody foresaw; ``what`` ends in the question that is open."""
     return SlotwheelError(
         f"the node failed on this {what} is not known",
         got=type(error).__name__,
@@ -282,8 +287,8 @@ def failed_on(what: str, error: BaseException) -> SlotwheelError:
 def append_waiting(
     exchanges: Sequence[AppendExchange], *, wake: bool = True
 ) -> list[AppendOutcome]:
-    """Append the batch of each of these exchanges of one wheel; what became of it is to be passed
-    to ``appended``. ``wake``: as of ``WheelPort.append_all``."""
+    """Append the waiting batch of each of these exchanges of one wheel. Returns an outcome for
+    each, which the caller passes to ``appended``. ``wake``: as of ``WheelPort.append_all``."""
     refused: dict[int, SlotwheelError] = {}
     batches = []
     for number, exchange in enumerate(exchanges):
@@ -296,14 +301,15 @@ def append_waiting(
 
 
 def received_bytes_max(limit: int) -> int:
-    """How large a batch's buffers may be as received, where the wheel's ``limit`` is for its exact
-    size: padding is allowed a tenth."""
+    """The most bytes of a batch's buffers as received: the wheel's ``limit`` is for the exact size,
+    and padding may take a tenth more."""
     return limit + limit // 10
 
 
 def check_size(nbytes: int, limit: int) -> None:
-    """Counted on the buffers as received, before their content is read. Errors:
-    ``InvalidBatch``."""
+    """Check the bytes of a batch's buffers as received, before their content is read.
+
+    Errors: ``InvalidBatch``."""
     if nbytes > received_bytes_max(limit):
         raise InvalidBatch(
             "batch too large",
@@ -314,7 +320,7 @@ def check_size(nbytes: int, limit: int) -> None:
 
 
 def _is_on_its_way(item: _InLine | NotMaster) -> bool:
-    """Whether messages of it are stored some time."""
+    """Returns True when messages of the batch will be stored."""
     if isinstance(item, NotMaster) or not item.rows:
         return False
     return isinstance(item.outcome, Future) and not item.outcome.done()

@@ -1,4 +1,4 @@
-"""Reading delay topics with kafka-python. Every call is bounded in time."""
+"""Reads delay topics with kafka-python. Every call is bounded in time."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _PASS = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordi
 
 
 class KafkaPythonReader:
-    """``settings``: of the client, in librdkafka's names. Errors on construction:
-    ``SourceUnreachable``."""
+    """A ``SourceReader`` for the consumer group ``group``. ``settings``: of the client, in
+    librdkafka's names. Errors on construction: ``SourceUnreachable``."""
 
     def __init__(
         self, bootstrap: str, group: str, settings: Mapping[str, Any] | None = None
@@ -53,22 +53,22 @@ class KafkaPythonReader:
         self._group = group
         timeout_ms = int(TIMEOUT_S * 1000)
         given = {"reconnect.backoff.max.ms": 1000, **(settings or {})}
-        own = {"bootstrap_servers": bootstrap, "bootstrap_timeout_ms": timeout_ms}
-        of_admin = for_kafka_python(given, ClientKind.ADMIN) | own
+        common = {"bootstrap_servers": bootstrap, "bootstrap_timeout_ms": timeout_ms}
+        admin_config = for_kafka_python(given, ClientKind.ADMIN) | common
         self._leaders: dict[Place, int] = {}
-        """By what was described last."""
+        """The leaders as of the last ``describe``."""
         with _reaching():
-            self._admin = KafkaAdminClient(**{**of_admin, "request_timeout_ms": timeout_ms})
+            self._admin = KafkaAdminClient(**{**admin_config, "request_timeout_ms": timeout_ms})
         try:
             with _reaching():
                 self.cluster: str = self._admin.describe_cluster()["cluster_id"] or ""
                 self._consumer = KafkaConsumer(
                     **{
                         **for_kafka_python(given, ClientKind.CONSUMER),
-                        **own,
+                        **common,
                         "group_id": None,
                         "enable_auto_commit": False,
-                        "auto_offset_reset": "none",  # decided here, with an alarm
+                        "auto_offset_reset": "none",  # ``DelayTopicIntake`` decides, with an alarm
                         "isolation_level": "read_committed",
                         "allow_auto_create_topics": False,
                         "max_poll_records": RECORDS_MAX,
@@ -82,37 +82,42 @@ class KafkaPythonReader:
 
     def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]:
         with _reaching():
-            described = self._admin.describe_topics(list(topics))
-        found: dict[str, DescribedTopic | SourceUnreadable] = {}
-        for topic in described:
+            answers = self._admin.describe_topics(list(topics))
+        described: dict[str, DescribedTopic | SourceUnreadable] = {}
+        for topic in answers:
+            name = topic["name"]
             if topic["error_code"]:
                 error = for_code(topic["error_code"])
-                found[topic["name"]] = SourceUnreadable(error.description or error.__name__)
+                described[name] = SourceUnreadable(error.description or error.__name__)
                 continue
             leaders = {
-                Place(topic["name"], one["partition_index"]): max(NO_LEADER, one["leader_id"])
-                for one in topic["partitions"]
+                Place(name, entry["partition_index"]): max(NO_LEADER, entry["leader_id"])
+                for entry in topic["partitions"]
             }
             self._leaders |= leaders
-            found[topic["name"]] = DescribedTopic(
+            described[name] = DescribedTopic(
                 id_text(topic["topic_id"]),
-                [leaders[one] != NO_LEADER for one in sorted(leaders)],
+                [leaders[place] != NO_LEADER for place in sorted(leaders)],
             )
-        return found
+        return described
 
     def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
         def ask(group: list[Place]) -> dict[Place, int]:
-            wanted = {TopicPartition(*place): at for place in group}
+            targets = {TopicPartition(*place): at for place in group}
             try:
                 with _reaching():
-                    told = self._admin.list_partition_offsets(
-                        wanted,
+                    answers = self._admin.list_partition_offsets(
+                        targets,
                         isolation_level=_READ_COMMITTED,
                         timeout_ms=int(TIMEOUT_S * 1000),
                     )
             except KafkaError as error:
                 raise SourceUnreadable(_text(error)) from None
-            return {Place(*where): one.offset for where, one in told.items() if one.offset >= 0}
+            return {
+                Place(*target): answer.offset
+                for target, answer in answers.items()
+                if answer.offset >= 0
+            }
 
         return ask_leaders(places, self._leaders, ask)
 
@@ -124,25 +129,25 @@ class KafkaPythonReader:
     def stored(self, places: Collection[Place]) -> dict[Place, StoredOffset]:
         if not places:
             return {}
-        wanted = {self._group: [TopicPartition(*place) for place in places]}
+        targets = {self._group: [TopicPartition(*place) for place in places]}
         with self._for_group("its offsets"):
-            found = until_answered(
-                lambda: self._admin.list_group_offsets(wanted)[self._group], _passes
+            committed = until_answered(
+                lambda: self._admin.list_group_offsets(targets)[self._group], _passes
             )
         return {
-            Place(*where): StoredOffset(one.offset, one.metadata or "")
-            for where, one in found.items()
-            if one.offset >= 0
+            Place(*target): StoredOffset(offset.offset, offset.metadata or "")
+            for target, offset in committed.items()
+            if offset.offset >= 0
         }
 
     def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:  # noqa: ARG002
-        wanted = {
-            TopicPartition(*place): OffsetAndMetadata(one.offset, one.topic_id, -1)
-            for place, one in offsets.items()
+        targets = {
+            TopicPartition(*place): OffsetAndMetadata(stored.offset, stored.topic_id, -1)
+            for place, stored in offsets.items()
         }
 
         def ask() -> None:
-            for error in self._admin.alter_group_offsets(self._group, wanted).values():
+            for error in self._admin.alter_group_offsets(self._group, targets).values():
                 if error.errno:
                     raise error
 
@@ -150,20 +155,22 @@ class KafkaPythonReader:
             until_answered(ask, _passes)
 
     @contextmanager
-    def _for_group(self, what: str) -> Iterator[None]:
+    def _for_group(self, subject: str) -> Iterator[None]:
         try:
             with _reaching():
                 yield
         except KafkaError as error:
-            raise SourceUnreadable(f"{what} of the group {self._group!r}: {_text(error)}") from None
+            raise SourceUnreadable(
+                f"{subject} of the group {self._group!r}: {_text(error)}"
+            ) from None
 
     def read(self, offsets: Mapping[Place, int]) -> None:
-        wanted = {TopicPartition(*place): offset for place, offset in offsets.items()}
-        # Left first: a partition keeps what is known of it while it stays assigned.
+        targets = {TopicPartition(*place): offset for place, offset in offsets.items()}
+        # Left first: a partition that stays assigned keeps its old position and watermark.
         self.leave(offsets.keys())
-        self._consumer.assign([*self._consumer.assignment(), *wanted])
-        for where, offset in wanted.items():
-            self._consumer.seek(where, offset)
+        self._consumer.assign([*self._consumer.assignment(), *targets])
+        for target, offset in targets.items():
+            self._consumer.seek(target, offset)
 
     def leave(self, places: Collection[Place]) -> None:
         left = {TopicPartition(*place) for place in places}
@@ -172,7 +179,7 @@ class KafkaPythonReader:
             self._consumer.assign(list(assigned - left))
 
     def poll(self, timeout_s: float) -> Polled:
-        found: dict[Place, list[Any]] = {}
+        received: dict[Place, list[Any]] = {}
         errors: dict[Place, SourceUnreadable] = {}
         for _ in range(_POLLS_MAX):
             try:
@@ -183,50 +190,50 @@ class KafkaPythonReader:
             else:
                 if not polled:
                     break
-                for where, records in polled.items():
-                    found.setdefault(Place(*where), []).extend(records)
-                if sum(map(len, found.values())) >= RECORDS_MAX:
+                for target, records in polled.items():
+                    received.setdefault(Place(*target), []).extend(records)
+                if sum(map(len, received.values())) >= RECORDS_MAX:
                     break
             # An error that came behind records is raised by the next call.
             timeout_s = 0
         records = {
             place: ConsumerRecords(
-                [record.offset for record in of_one],
-                [record.timestamp for record in of_one],
-                [record.key for record in of_one],
-                [record.value for record in of_one],
-                [record.headers for record in of_one],
+                [record.offset for record in batch],
+                [record.timestamp for record in batch],
+                [record.key for record in batch],
+                [record.value for record in batch],
+                [record.headers for record in batch],
             )
-            for place, of_one in found.items()
+            for place, batch in received.items()
         }
         return Polled(records, errors)
 
     def _attribute(self, error: Exception, errors: dict[Place, SourceUnreadable]) -> None:
-        """Find out of which sources an error is. Errors: ``SourceUnreachable``, if of none."""
+        """Add an error of ``poll`` to its sources. Errors: ``SourceUnreachable`` if it has none."""
         if isinstance(error, OffsetOutOfRangeError):
-            errors.update((Place(*where), SourceOutOfRange(str(error))) for where in error.args[0])
+            strayed = (Place(*target) for target in error.args[0])
+            errors.update((place, SourceOutOfRange(str(error))) for place in strayed)
             return
-        assigned = {Place(*where) for where in self._consumer.assignment()}
-        of: set[Place] = set()
+        assigned = {Place(*target) for target in self._consumer.assignment()}
+        concerned: set[Place] = set()
         if isinstance(error, TopicAuthorizationFailedError):
-            of = {place for place in assigned if place.topic in error.args[0]}
-        else:
-            where = partition_of(error)
-            of = {Place(*where)} & assigned if where else set()
-        if not of:
+            concerned = {place for place in assigned if place.topic in error.args[0]}
+        elif target := partition_of(error):
+            concerned = {Place(*target)} & assigned
+        if not concerned:
             raise SourceUnreachable(_text(error)) from error
-        why = _text(error)
+        reason = _text(error)
         if isinstance(error, UnsupportedCodecError):
-            why = f"a codec is not installed: {why}"
-        errors.update((place, SourceUnreadable(why)) for place in of)
+            reason = f"a codec is not installed: {reason}"
+        errors.update((place, SourceUnreadable(reason)) for place in concerned)
 
     def positions(self) -> dict[Place, int]:
         # The high watermark is known when Kafka has answered; then so is the position.
         return {
-            Place(*where): position
-            for where in self._consumer.assignment()
-            if self._consumer.highwater(where) is not None
-            and (position := self._consumer.position(where, timeout_ms=0)) is not None
+            Place(*target): position
+            for target in self._consumer.assignment()
+            if self._consumer.highwater(target) is not None
+            and (position := self._consumer.position(target, timeout_ms=0)) is not None
         }
 
     def close(self) -> None:
@@ -236,8 +243,8 @@ class KafkaPythonReader:
 
 @contextmanager
 def _reaching() -> Iterator[None]:
-    """Errors: ``SourceUnreachable`` when Kafka does not answer; other ``KafkaError``s as they
-    are."""
+    """Translate errors of a call. Errors: ``SourceUnreachable`` when Kafka does not answer; other
+    ``KafkaError``s as they are."""
     try:
         yield
     except KafkaError as error:

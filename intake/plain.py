@@ -1,9 +1,9 @@
-"""Plain rows of many callers: what came in one turn is appended together.
+"""Plain rows of many callers: requests that came in one turn are appended together.
 
 Theory: a program that sends one message and waits for it costs the node a read, an entry, a sync
 and an answer. Here the requests of all such programs that came in one turn of the server become one
-entry (``wheel/plain.py``): what comes during a sync is read after it, so entries grow with the
-load, and a message in one costs less.
+entry (``wheel/plain.py``): requests that come during a sync are read after it, so entries grow with
+the load, and a message costs less.
 
     take --+                                  +--> answer
     take --+--> append: one entry, one sync --+--> answer
@@ -13,8 +13,8 @@ Rules
 - A caller's bad rows refuse that request of that caller, and nothing else in the turn.
 - A request for which the wheel has no room is tried again until its time is over, and then refused;
   its connection stays.
-- An answer is of its request's number, and may come before that of an earlier request: a repeat is
-  known at once, and what it waits behind is not.
+- An answer has its request's number, and may come before that of an earlier request: a request that
+  was stored before is answered at once, and need not wait for the commit of those before it.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _ONE = struct.Struct("<BBHI" + STORED_ONE.format.removeprefix("<"))
 assert _ONE.size == 8 + STORED_ONE.size
 
 _ROW_BYTES = 300
-"""What a row takes in memory besides its bytes, about."""
+"""An estimate of a row's memory besides its bytes."""
 BYTES_MAX = 64 << 10
-"""Of a request, unless a single message may be larger; and such a one is told what is wrong with it
-up to twice its limit."""
+"""The most bytes of a request, unless a single message may be larger. A message of up to twice its
+limit is still read, so that its refusal can name the limit."""
 
 OnPlainAnswer = Callable[["Request", bytes | None], None]
-"""Takes the answer to a request: a whole frame; None: there is none to be sent."""
+"""Takes a request and its answer, a whole frame; None: no answer is sent."""
 
 
 class Request:
-    """A request under way. ``number``: of it in its connection. ``batch``: its rows; its ``caller``
-    is this request. ``error``: why it has none. ``nbytes``: what it takes in memory, about.
-    ``silent``: its sender wants no receipt. ``waits``: for its answer."""
+    """A request under way. ``number`` is its number in its connection. ``batch`` has its rows, and
+    this request as ``caller``; without rows ``error`` has the reason. ``nbytes`` estimates its
+    memory. ``silent``: its sender wants no receipt. ``waits``: it is not answered yet."""
 
     __slots__ = (
         "_answer",
@@ -84,7 +84,7 @@ class Request:
         early: bool,
         bytes_max: int,
     ) -> None:
-        """Errors: ``InvalidBatch``: there is nothing to answer to."""
+        """Errors: ``InvalidBatch``: without a number it cannot be answered."""
         self.number, self.key, count = decode_request(frame.metadata)
         self._answer = answer
         self.silent = command.acks == "0"
@@ -111,16 +111,16 @@ class Request:
         self.nbytes = len(body) + len(rows) * _ROW_BYTES
 
     def give(self, answer: bytes | None) -> None:
-        """Answer it, unless it was answered."""
+        """Answer the request, unless it was answered."""
         if self.waits:
             self.waits = False
             self._answer(self, answer)
 
 
 class PlainIntake:
-    """``closing``: nothing more is accepted. ``wake``: called when there is something to answer,
-    from any thread; all else is the server's thread's. ``has_peers``, ``door``: as of
-    ``AppendExchange``."""
+    """Collects and appends plain rows, in the server's thread. Once ``closing`` is set, it accepts
+    no more. ``wake`` is called, from any thread, when a request can be answered. ``has_peers``,
+    ``door``: as of ``AppendExchange``."""
 
     def __init__(
         self,
@@ -143,45 +143,45 @@ class PlainIntake:
         self._has_peers = has_peers
         self._door = door
         self.bytes_max = max(BYTES_MAX, 2 * wheel.config.message_bytes_max)
-        """Of a request."""
+        """The most bytes of a request."""
         self._taken: list[Request] = []  # to be appended in this turn
         self._waiting: list[Request] = []  # for room
         self._done: deque[tuple[Sequence[PlainBatch], PlainAnswer]] = deque()
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to do at once."""
+        """True when requests can be appended or answered at once."""
         return bool(self._taken or self._done)
 
     @property
     def waits(self) -> bool:
-        """Whether something waits for room."""
+        """True when requests wait for room."""
         return bool(self._waiting)
 
     def take(self, frame: Frame, command: AppendCommand, answer: OnPlainAnswer) -> Request:
-        """A request came. Errors: ``InvalidBatch``: there is nothing to answer to."""
+        """Take a request. Errors: ``InvalidBatch``: without a number it cannot be answered."""
         early = self._has_peers and command.acks == "1"
-        one = Request(frame, command, answer, early=early, bytes_max=self.bytes_max)
-        self._taken.append(one)
-        return one
+        request = Request(frame, command, answer, early=early, bytes_max=self.bytes_max)
+        self._taken.append(request)
+        return request
 
     def retry(self) -> None:
-        """There may be room."""
+        """Append requests that wait for room in the next turn."""
         self._taken = self._waiting + self._taken
         self._waiting = []
 
     def append(self, *, wake: bool) -> bool:
-        """Append what came in this turn. Returns whether there was anything. ``wake``: as of
-        ``WheelPort.append_all``."""
+        """Append the requests of this turn. Returns False if there was none to append. ``wake``: as
+        of ``WheelPort.append_all``."""
         taken, self._taken = self._taken, []
         offered = []
-        for one in taken:
+        for request in taken:
             try:
-                self._check(one)
+                self._check(request)
             except SlotwheelError as error:
-                self._became([one.batch], copy(error))
+                self._became([request.batch], copy(error))
             else:
-                offered.append(one.batch)
+                offered.append(request.batch)
         if not offered:
             return False
         try:
@@ -189,25 +189,27 @@ class PlainIntake:
         except Exception as error:  # a bug, or the disk's error: nobody may wait for ever
             self._events.alarm("append-failed", error=repr(error))
             unknown = failed_on("request; whether it is stored", error)
-            self._became([one for one in offered if _request(one).waits], unknown)
+            self._became([batch for batch in offered if _request(batch).waits], unknown)
         return True
 
-    def _check(self, one: Request) -> None:
+    def _check(self, request: Request) -> None:
         """Errors: ``SlotwheelError``."""
         if self._closing.is_set():
             raise NotRunning("the node is shutting down", remedy="Try again in a moment")
-        if one.error is not None:
-            raise one.error
+        if request.error is not None:
+            raise request.error
         if self._door is not None and self._wheel.serving:
-            self._door.check_plain(one.batch, self._wheel, time.perf_counter() - one.began_s)
+            self._door.check_plain(
+                request.batch, self._wheel, time.perf_counter() - request.began_s
+            )
 
     def _became(self, batches: Sequence[PlainBatch], answer: PlainAnswer) -> None:
-        """From any thread."""
+        """Take the outcome of batches, from any thread."""
         self._done.append((batches, answer))
         self._wake()
 
     def answer(self) -> None:
-        """Answer what is ready."""
+        """Answer the requests whose outcome is known."""
         while self._done:
             batches, answer = self._done.popleft()
             if isinstance(answer, SlotwheelError):
@@ -218,31 +220,35 @@ class PlainIntake:
             checks = self._wheel.mint.checks_from(answer.due, base)
             at = nbytes = 0
             for batch in batches:
-                one = _request(batch)
+                request = _request(batch)
                 count = len(batch.rows)
                 nbytes += batch.nbytes
-                if one.silent:
-                    one.give(None)
-                elif count == 1 and one.key is None:
+                if request.silent:
+                    request.give(None)
+                elif count == 1 and request.key is None:
                     head = Kind.ANSWER, 0, 0, STORED_ONE.size
-                    one.give(_ONE.pack(*head, 0, 1, one.number, base + at, created_ms, checks[at]))
+                    request.give(
+                        _ONE.pack(*head, 0, 1, request.number, base + at, created_ms, checks[at])
+                    )
                 else:
-                    shift_ms = None if one.key is None else _shift_ms(one.key, answer.sequence)
-                    mine = np.array(checks[at : at + count], np.uint32)
-                    stored = encode_stored(one.number, base + at, created_ms, mine, shift_ms)
-                    one.give(encode_answer(stored))
+                    shift_ms = (
+                        None if request.key is None else _shift_ms(request.key, answer.sequence)
+                    )
+                    ids = np.array(checks[at : at + count], np.uint32)
+                    stored = encode_stored(request.number, base + at, created_ms, ids, shift_ms)
+                    request.give(encode_answer(stored))
                 at += count
             seconds = time.perf_counter() - _request(batches[0]).began_s
             self._events.appended(at, nbytes, seconds)
 
-    def _refuse(self, one: Request, error: SlotwheelError) -> None:
-        waited_s = time.perf_counter() - one.began_s
+    def _refuse(self, request: Request, error: SlotwheelError) -> None:
+        waited_s = time.perf_counter() - request.began_s
         patient = waited_s < self._room_timeout_s and not self._closing.is_set()
         if patient and isinstance(error, Overloaded):
-            self._waiting.append(one)
+            self._waiting.append(request)
             return
-        self._events.refused(error.code, len(one.batch.rows))
-        one.give(encode_answer(encode_refused(one.number, error)))
+        self._events.refused(error.code, len(request.batch.rows))
+        request.give(encode_answer(encode_refused(request.number, error)))
 
 
 def _request(batch: PlainBatch) -> Request:
@@ -251,5 +257,6 @@ def _request(batch: PlainBatch) -> Request:
 
 
 def _shift_ms(key: RequestKey, first: int) -> int:
-    """``first``: the sequence under which the request was stored before; -1: it was not."""
+    """The shift of a keyed request's due times, ms; ``first``: the sequence under which it was
+    stored before, -1: it was not."""
     return 0 if first < 0 else key.shift_ms(first)

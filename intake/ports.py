@@ -22,11 +22,11 @@ from ..wheel.plain import PlainBatch, PlainDone
 from ..wire.channel import Channel
 
 Clock = Callable[[], int]
-"""Wall clock, ms since the epoch."""
+"""The wall clock, ms since the epoch."""
 GroupPort = Callable[[], dict[str, Any]]
 """The peers as this one knows them: ``role``, ``epoch``, ``master``, ``master_address``, ..."""
 StepDown = Callable[[float], bool]
-"""Hand the mastership over within so many seconds. Returns whether that happened."""
+"""Hands the mastership over within so many seconds. Returns False when that failed."""
 
 
 Page = Callable[[], tuple[int, str, bytes]]
@@ -42,14 +42,14 @@ class WheelPort(Protocol):
     def mint(self) -> IdMint: ...
     @property
     def serving(self) -> bool:
-        """Whether appends are accepted: always without peers; with peers only on the master."""
+        """True while appends are accepted: always without peers; with peers only on the master."""
 
     def append_all(
         self, batches: Sequence[InputBatch], now_ms: int, *, wake: bool = True
     ) -> Sequence[Future[Any] | SlotwheelError]:
-        """Append batches, each by itself: of each the error why it is refused, or a future that
-        resolves when it is committed (``InputBatch.early``: when it is durable here). ``wake``
-        False: the caller commits them, soon.
+        """Append batches, each by itself. Returns for each the error with which it is refused, or a
+        future that resolves when it is committed (``InputBatch.early``: when it is durable here).
+        ``wake`` False: the caller commits them, soon.
 
         ``NotMaster`` comes at once or by the future, on a standby and when deposed.
         """
@@ -61,15 +61,16 @@ class WheelPort(Protocol):
         called with each batch once, by any thread. ``wake``: as of ``append_all``."""
 
     def stored_before(self, producer: int, sequence: int) -> bool:
-        """Whether that entry was appended before."""
+        """Returns True when a batch of this producer and sequence was appended before."""
 
     def check_clock(self, now_ms: int) -> None:
-        """Errors: ``Overloaded`` where nothing new may be taken at a time read from the clock."""
+        """Errors: ``Overloaded`` when no message may be accepted at ``now_ms``, a time of the
+        node's clock."""
 
     def wait_for_room(self, timeout_s: float) -> bool: ...
     @property
     def sources(self) -> Mapping[str, Any]:
-        """What the group knows of its sources, as committed."""
+        """The committed table of the group's sources (``SourceTable``)."""
 
     def change_sources(
         self, known: Mapping[str, Any], sources: Mapping[str, Any]
@@ -97,12 +98,12 @@ class PoliciesPort(Protocol):
     @property
     def current(self) -> PolicySet: ...
     def register(self, group: str, rule: Rule | None, host: str) -> PolicySet:
-        """``host``: the address whose wish it is. Errors: ``InvalidMessage`` when the group has
-        another rule; ``InvalidConfiguration``, ``Overloaded``: too many, or too often;
-        ``NotMaster``, ``NotRunning``."""
+        """Register a consumer group's rule for the address ``host``. Errors: ``InvalidMessage``
+        when the group has another rule; ``InvalidConfiguration``, ``Overloaded``: too many, or too
+        often; ``NotMaster``, ``NotRunning``."""
 
     def forget(self, group: str, host: str) -> PolicySet:
-        """Errors: ``Overloaded``, ``NotMaster``, ``NotRunning``."""
+        """Forget a consumer group's rule. Errors: ``Overloaded``, ``NotMaster``, ``NotRunning``."""
 
 
 class ClockPort(Protocol):
@@ -121,14 +122,13 @@ class PeerPort(Protocol):
     ``PEER_COMMAND`` is passed to it."""
 
     def admit(self, hello: bytes) -> Callable[[Channel], None]:
-        """Check the hello, without waiting for anything. Returns what answers it and serves the
-        channel until it ends, in a thread of its own. Errors, of both: ``SlotwheelError``: it is
-        sent to the peer."""
+        """Check the hello, without waiting. Returns a function that answers it and serves the
+        channel until it ends, in a thread of its own. Errors of both, which are sent to the peer:
+        ``SlotwheelError``."""
 
 
 class IntakeEvents:
-    """Receives the events of the ways in, and ignores them. Names of events and alarms are
-    stable."""
+    """Receives and ignores events of the ways in. Names of events and alarms are stable."""
 
     def appended(self, rows: int, nbytes: int, seconds: float) -> None:
         """A batch was committed, ``seconds`` after it was received."""
@@ -140,4 +140,4 @@ class IntakeEvents:
         """An event for the log."""
 
     def alarm(self, name: str, **fields: object) -> None:
-        """For a person to act on."""
+        """A person has to act; ``name`` is the kind of trouble."""

@@ -1,4 +1,4 @@
-"""From records of a delay topic to rows of the wheel, or to dead letters.
+"""Makes rows of the wheel of a delay topic's records, or dead letters.
 
 Theory: a record's headers have its topic and its due time. The rows of one append are the rows of
 all its records: a bad record is a row for the dead-letter topic, due now, with the reason in its
@@ -32,11 +32,11 @@ from ..wheel.texts import counted
 from .control import TOPIC, Row, is_relative, rows_of_record
 
 _TOPIC_BYTES_MAX = 500
-"""Of what stands where a topic's name should."""
+"""A dead letter names its target with at most so many bytes, as that may be no topic's name."""
 FAR_MS = 10_000
-"""A record whose timestamp is further from the node's clock is worth a word."""
+"""A record's timestamp that is further from the node's clock is reported."""
 _HEADER_OVERHEAD = 16
-"""About the bytes of a header in a batch besides its key and value."""
+"""An estimate of a header's bytes in a batch besides its key and value."""
 
 
 class ConsumerRecords(NamedTuple):
@@ -60,9 +60,9 @@ class ConsumerRecords(NamedTuple):
 
 
 class IntakeRows(NamedTuple):
-    """``rows``: of all records, in their order. ``dead``: how many of them are dead letters.
-    ``off``: of timestamps from which delays count and that are far from this node's clock, how far,
-    ms: the records waited for so long, or their producer's clock is off."""
+    """The ``rows`` of all records, in their order. ``dead``: the number of records that became dead
+    letters. ``off``: the distances, ms, of timestamps that are far from this node's clock and from
+    which delays count: the records have waited for so long, or their producer's clock is off."""
 
     rows: pa.RecordBatch
     dead: int
@@ -78,8 +78,8 @@ def rows_of(
     settings: PolicySet | None = None,
     absent: Collection[str] = (),
 ) -> IntakeRows:
-    """Make rows of all ``records`` (at least one). ``source``: ``topic/partition``; ``absent``:
-    topics that are not there, for which a row is a dead letter, unless its record is a retry."""
+    """Make rows of all ``records`` (at least one). ``source`` is ``topic/partition``. A row for one
+    of the topics ``absent`` is a dead letter, unless its record is a retry."""
     settings = settings or PolicySet()
     bytes_max = min(config.message_bytes_max, config.batch_bytes_max // 2)
     made: list[list[Row]] = []
@@ -99,11 +99,11 @@ def rows_of(
         if abs(record[0] - now_ms) > FAR_MS and is_time(record[0]) and is_relative(record[3]):
             off.append(record[0] - now_ms)
         try:
-            wanted = rows_of_record(*record, settings, dead_topic, at, now_ms)
-            # Of a retry nobody waits for an error here: the sink decides when it is due.
+            wheel_rows = rows_of_record(*record, settings, dead_topic, at, now_ms)
+            # A retry's consumer has gone on: the sink decides when it is due.
             gone = () if any(name in ASKS_AGAIN for name, _ in record[3]) else absent
-            lost |= {number} if any(row.topic in gone for row in wanted) else set()
-            made.append([letter(number, row) if row.topic in gone else row for row in wanted])
+            lost |= {number} if any(row.topic in gone for row in wheel_rows) else set()
+            made.append([letter(number, row) if row.topic in gone else row for row in wheel_rows])
         except InvalidMessage as error:
             reasons[number] = copy(error)
             made.append([Row(now_ms, dead_topic, None, None, None, ())])
@@ -132,8 +132,8 @@ def rows_of(
         batch = bury()
     too_much = batch.nbytes > config.batch_bytes_max or batch.num_rows > config.batch_rows_max
     if len(made) == 1 and too_much and not reasons:
-        # Very many headers, or topics of a route: rows that the wheel refuses would block all
-        # behind them.
+        # It has very many headers, or a route with very many topics. The wheel would refuse such
+        # rows for ever, and the records behind them would wait.
         reasons[0] = InvalidMessage(
             "message too large",
             got=f"{batch.nbytes} bytes with {len(records.headers[0])} headers, for"
@@ -154,17 +154,17 @@ def _dead_letter(
     dead_topic: str,
     bytes_max: int,
 ) -> Row:
-    wanted = next((value for name, value in original if name == TOPIC), None)
+    target = next((value for name, value in original if name == TOPIC), None)
     reason = deadletters.BAD_RECORD
     if isinstance(error, UnknownTopic):
-        wanted, reason = str(error.got).encode(), deadletters.REFUSED
+        target, reason = str(error.got).encode(), deadletters.REFUSED
     elif any(name in ASKS_AGAIN for name, _ in original):
         reason = deadletters.UNUSABLE_RETRY
     added = letter_headers(
         deadletters.INTAKE,
         reason,
         str(error),
-        None if wanted is None else wanted[:_TOPIC_BYTES_MAX],
+        None if target is None else target[:_TOPIC_BYTES_MAX],
         source=(at.topic, at.partition, at.offset),
     )
     renamed = {EXPIRES_HEADER: deadletters.EXPIRES}
@@ -172,7 +172,7 @@ def _dead_letter(
         (renamed.get(name, name).encode("utf-8", "replace").decode(), content)
         for name, content in deadletters.unburied(original)
     ]
-    # The value is left out first; a record may be too large without it, too.
+    # The value is left out first; the record may still be too large.
     room = bytes_max - _size(added) - len(added) * _HEADER_OVERHEAD - 3 * 48
     parts = {"value": len(value or b""), "key": len(key or b""), "headers": _size(headers)}
     extra = {"headers": len(headers) * _HEADER_OVERHEAD}

@@ -1,4 +1,4 @@
-"""What reads sources from Kafka: the protocol that both clients' readers implement."""
+"""The protocol of a reader of sources, which both clients' readers implement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .sources import Place, StoredOffset
 
 RECORDS_MAX = 5000
 TIMEOUT_S = 3.0
-"""The longest that a call of a reader takes, s, while Kafka does not answer."""
+"""The longest time, s, that a call of a reader takes while Kafka does not answer."""
 _AGAIN_S = 0.1
 
 EARLIEST_AT, END_AT = -2, -1
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SourceUnreachable(Exception):
-    """Kafka did not answer; it may later."""
+    """Kafka did not answer; it may answer later."""
 
 
 class SourceUnreadable(Exception):
@@ -33,15 +33,14 @@ class SourceOutOfRange(SourceUnreadable):
 
 class DescribedTopic(NamedTuple):
     """A topic as Kafka describes it. ``topic_id``: as Kafka's tools write it; empty if the broker
-    tells none. ``led``: whether each partition has a leader."""
+    tells none. ``led``: True for each partition that has a leader."""
 
     topic_id: str
     led: Sequence[bool]
 
 
 class Polled(NamedTuple):
-    """Records by source, and what is wrong with sources. A source with an error is not read any
-    further."""
+    """Records by source, and errors by source. The reader has left each source with an error."""
 
     records: Mapping[Place, ConsumerRecords]
     errors: Mapping[Place, SourceUnreadable]
@@ -58,29 +57,29 @@ class SourceReader(Protocol):
 
     def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]: ...
     def offsets(self, places: Collection[Place], at: int) -> dict[Place, int]:
-        """By partition, its first offset at or after the time ``at``, ms since the epoch;
-        ``EARLIEST_AT``: its first one; ``END_AT``: the one behind the last record that can be read.
-        A partition is left out if its leader does not say, or if it has no record so young. The
-        topics were described before."""
+        """The first offset of each partition at or after the time ``at``, ms since the epoch. With
+        ``EARLIEST_AT`` it is the first offset, with ``END_AT`` the one behind the last readable
+        record. A partition is left out if its leader does not answer, or if it has no record so
+        young. Call ``describe`` before: it finds the leaders."""
 
     def every_topic(self) -> list[str]:
-        """The names of all topics that may be seen."""
+        """The names of all topics that the user may see."""
 
     def stored(self, places: Collection[Place]) -> dict[Place, StoredOffset]:
-        """What the group has stored. Errors: ``SourceUnreadable`` for want of rights."""
+        """The offsets that the group has stored. Errors: ``SourceUnreadable`` without rights."""
 
     def store(self, offsets: Mapping[Place, StoredOffset], *, wait: bool = True) -> None:
         """Store offsets for the group. ``wait`` False: a failure may be raised by the next call.
         Errors: ``SourceUnreadable``; the offsets of other sources may be stored all the same."""
 
     def read(self, offsets: Mapping[Place, int]) -> None:
-        """Begin to read these partitions, too, each from its offset."""
+        """Begin to read these partitions, each from its offset, besides those that are read."""
 
     def leave(self, places: Collection[Place]) -> None: ...
     def poll(self, timeout_s: float) -> Polled: ...
     def positions(self) -> dict[Place, int]:
         """An offset for each partition that is read: ``poll`` has returned every record below it.
-        Without partitions for which Kafka has not answered yet."""
+        A partition for which Kafka has not answered yet is left out."""
 
     def close(self) -> None: ...
 
@@ -90,29 +89,29 @@ def ask_leaders(
     leaders: Mapping[Place, int],
     ask: Callable[[list[Place]], Mapping[Place, int]],
 ) -> dict[Place, int]:
-    """What ``ask`` finds out from the brokers that lead ``places``, as far as they answer. Each is
-    asked for one topic at a time: a broker that does not answer, or a topic that may not be read,
-    would fail the request for all other partitions in it."""
+    """Ask the leaders of ``places``, by ``ask``, and return the answers of those that answer. Each
+    is asked for one topic at a time: otherwise a broker that does not answer, or a topic that the
+    user may not read, would fail the request for all other partitions in it."""
     groups: dict[tuple[int, str], list[Place]] = {}
     for place in sorted(places):
         groups.setdefault((leaders.get(place, NO_LEADER), place.topic), []).append(place)
-    found: dict[Place, int] = {}
-    passed = {NO_LEADER}
+    answers: dict[Place, int] = {}
+    silent = {NO_LEADER}
     for (leader, _), group in groups.items():
-        if leader in passed:
+        if leader in silent:
             continue
         try:
-            found |= ask(group)
+            answers |= ask(group)
         except SourceUnreachable:
-            passed.add(leader)
+            silent.add(leader)
         except SourceUnreadable:
             continue
-    return found
+    return answers
 
 
 def until_answered(call: Callable[[], T], retriable: Callable[[Exception], bool]) -> T:
-    """Call again for some time while the error is one that passes, as that of a group's coordinator
-    that is only starting."""
+    """Call again, for ``TIMEOUT_S`` at most, while the error is ``retriable``, as that of a group's
+    coordinator that is only starting. Errors: those of ``call``."""
     end = time.monotonic() + TIMEOUT_S
     while True:
         try:

@@ -1,11 +1,10 @@
-"""Sources of messages: what identifies one, where its reading begins, and what was not read.
+"""Sources of messages: their identity, the begin of their reading, and gaps in it.
 
 Theory: a *source* is one partition of one topic of one Kafka. Offsets mean something only within
 it: a topic that was deleted and made anew begins at 0 again, under the same name, with another
 topic id. So a source is found by cluster id, topic id and partition, and the wheel's log keeps a
-position for each. What the group knows of its sources besides positions is one value that is
-committed like its policies, ``SourceTable``; a source is read only once it is in there, with the
-offset at which its reading began.
+position for each. ``SourceTable`` has the rest: one value, which is committed like the group's
+policies. A source is read only once it is in the table, with the offset at which its reading began.
 
     in the table      -> go on behind the log's position
     topic made anew   -> from its first record; what the old one had left is named as not read
@@ -17,9 +16,10 @@ Rules
   lost; where neither can be ruled out, the source is not read, and the reason says which option
   decides.
 - The position that an earlier version kept by the partition's number alone is taken over only if
-  the group has stored nothing for that partition of another topic. Else it may be the other's, and
-  what lies between the stored offset and it would be skipped. Begun at the stored offset, nothing
-  is lost; what was taken within 5 s before a kill, and not stored, comes twice.
+  the group has stored nothing for that partition of another topic. Else it may be the other
+  topic's, and records between the stored offset and it would be skipped. From the stored offset on,
+  none is lost; those that were read within 5 s before a kill, and whose offset was not stored, come
+  twice.
 - Brokers older than Kafka 2.8 tell no topic ids: there the topic's name stands in, and a topic made
   anew is not noticed.
 """
@@ -33,19 +33,19 @@ from typing import Any, NamedTuple, Self
 
 STORED, EARLIEST, LATEST = CHOICES = ("stored", "earliest", "latest")
 OFFSETS_KEPT_MS = 7 * 24 * 3_600_000
-"""How long Kafka keeps the offsets of a group without members, unless it is configured otherwise
-(``offsets.retention.minutes``), ms."""
+"""Kafka keeps the offsets of a group without members for so long, ms, unless
+``offsets.retention.minutes`` is set otherwise."""
 MISSED = "delay-topic-records-missed"
 MADE_ANEW = "delay-topic-made-anew"
 _NUMBERED = 1 << 61
-"""Bit of a source's number; clear in those of earlier versions, which are partition numbers."""
+"""A bit of each source's number; clear in those of earlier versions: numbers of partitions."""
 _NOTES_MAX = 100
 _UNREAD_MAX = 2000
 _RETIRED_MAX = 16
 
 
 class Place(NamedTuple):
-    """A partition by its name, whatever stands behind the name."""
+    """A partition by its name, which may stand for another topic later."""
 
     topic: str
     partition: int
@@ -55,15 +55,15 @@ class Place(NamedTuple):
 
 
 class NotKnown(Exception):
-    """Where to begin cannot be known; the text says why, and what decides."""
+    """The begin of reading cannot be known; the text says why, and an option that helps, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic of which something is read. ``topic_id``: empty if the broker tells none.
-    ``partitions``: those from this number on are new, for they were not seen, or had no leader yet.
-    ``begins``: the offset from which each partition was read. ``retired``: ids of topics of that
-    name that are gone."""
+    """A topic of which partitions are read. ``topic_id``: empty if the broker tells none.
+    Partitions from number ``partitions`` on are new: they were not seen, or had no leader yet.
+    ``begins``: the offset from which each partition was read. ``retired``: ids of former topics of
+    that name."""
 
     cluster: str
     topic: str
@@ -71,13 +71,13 @@ class KnownTopic:
     partitions: int = 0
     begins: Mapping[int, int] = field(default_factory=dict)
     named: bool = False
-    """Whether the name stands in for the id in the sources' numbers."""
+    """True: the name stands in for the id in the sources' numbers."""
     retired: tuple[str, ...] = ()
 
     def number(self, partition: int) -> int:
         """The source's number in the wheel, by which the journal keeps its position."""
-        of = f"name {self.topic}" if self.named else self.topic_id
-        text = "\n".join((self.cluster, of, str(partition)))
+        identity = f"name {self.topic}" if self.named else self.topic_id
+        text = "\n".join((self.cluster, identity, str(partition)))
         digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
         return _NUMBERED | digest & (_NUMBERED - 1)
 
@@ -87,7 +87,7 @@ class KnownTopic:
             "topic": self.topic,
             "id": self.topic_id,
             "partitions": self.partitions,
-            "begins": {str(one): offset for one, offset in sorted(self.begins.items())},
+            "begins": {str(number): offset for number, offset in sorted(self.begins.items())},
             "named": self.named,
             "retired": list(self.retired),
         }
@@ -99,15 +99,15 @@ class KnownTopic:
             fields["topic"],
             fields["id"],
             fields["partitions"],
-            {int(one): offset for one, offset in fields["begins"].items()},
+            {int(number): offset for number, offset in fields["begins"].items()},
             fields["named"],
             tuple(fields["retired"]),
         )
 
 
 class Unread(NamedTuple):
-    """Offsets of a partition that were not read and cannot be: ``first`` to ``last``; None: the
-    last one is not known."""
+    """Offsets that were not read and cannot be: ``first`` to ``last``; None: the last one is
+    unknown."""
 
     partition: int
     first: int
@@ -121,7 +121,7 @@ class Unread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something of a topic that was not read, kept until somebody has acknowledged it."""
+    """Gaps in the reading of a topic, kept until an operator has acknowledged them."""
 
     what: str
     at_ms: int
@@ -139,30 +139,30 @@ class Note:
             "at_ms": self.at_ms,
             "topic": self.topic,
             "id": self.topic_id,
-            "unread": [list(one) for one in self.unread],
+            "unread": [list(gap) for gap in self.unread],
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """As the status shows it: one for each partition, or one for the topic."""
-        of = {
+        """The note's rows in the status: one for each gap, or one for the topic."""
+        common = {
             "what": self.what,
             "at_ms": self.at_ms,
             "topic": self.topic,
             "topic_id": self.topic_id,
         }
-        return [of | one._asdict() for one in self.unread] or [of]
+        return [common | gap._asdict() for gap in self.unread] or [common]
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        unread = tuple(Unread(*one) for one in fields["unread"])
+        unread = tuple(Unread(*gap) for gap in fields["unread"])
         return cls(fields["what"], fields["at_ms"], fields["topic"], fields["id"], unread)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """What the group knows of its sources. ``claimed``: partitions of which the position of an
-    earlier version, kept under the partition's number alone, belongs to one of ``topics``.
-    ``dropped``: how many gaps there was no room for."""
+    """The sources of a group. ``claimed``: numbers of partitions whose position of an earlier
+    version, kept under the number alone, belongs to one of ``topics``. ``dropped``: the number of
+    gaps for which ``notes`` had no room."""
 
     topics: tuple[KnownTopic, ...] = ()
     claimed: frozenset[int] = frozenset()
@@ -170,29 +170,32 @@ class SourceTable:
     dropped: int = 0
 
     def find(self, cluster: str, topic: str) -> KnownTopic | None:
-        same = (one for one in self.topics if (one.cluster, one.topic) == (cluster, topic))
-        return next(same, None)
+        matches = (
+            known for known in self.topics if (known.cluster, known.topic) == (cluster, topic)
+        )
+        return next(matches, None)
 
     def elsewhere(self, cluster: str, topic: str) -> bool:
-        """Whether a topic of that name was read from another cluster."""
-        return any(one.topic == topic and one.cluster != cluster for one in self.topics)
+        """Returns True when a topic of that name was read from another cluster."""
+        return any(known.topic == topic and known.cluster != cluster for known in self.topics)
 
     def with_topic(self, known: KnownTopic) -> Self:
         """The table with this topic in the place of the one that had its name."""
         name = (known.cluster, known.topic)
-        others = (one for one in self.topics if (one.cluster, one.topic) != name)
+        others = (topic for topic in self.topics if (topic.cluster, topic.topic) != name)
         return replace(self, topics=(*others, known))
 
     def with_note(self, note: Note) -> Self:
-        """The table with one note more. If the same has happened to the topic before, its note gets
-        longer instead: a topic that loses records each minute would push out all others' notes."""
+        """The table with a further note. If the same has happened to the topic before, its note
+        gets longer instead: otherwise a topic that loses records each minute would push out the
+        notes of all other topics."""
         alike, others = list[Note](), list[Note]()
-        for one in self.notes:
-            (alike if one.about == note.about else others).append(one)
-        unread = (*(gap for one in alike for gap in one.unread), *note.unread)
+        for earlier in self.notes:
+            (alike if earlier.about == note.about else others).append(earlier)
+        unread = (*(gap for earlier in alike for gap in earlier.unread), *note.unread)
         notes = (*others, replace(note, unread=unread[-_UNREAD_MAX:]))
         dropped = max(0, len(unread) - _UNREAD_MAX)
-        dropped += sum(len(one.unread) for one in notes[:-_NOTES_MAX])
+        dropped += sum(len(oldest.unread) for oldest in notes[:-_NOTES_MAX])
         return replace(self, notes=notes[-_NOTES_MAX:], dropped=self.dropped + dropped)
 
     def acknowledged(self) -> Self:
@@ -201,9 +204,9 @@ class SourceTable:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "topics": [one.to_dict() for one in self.topics],
+            "topics": [topic.to_dict() for topic in self.topics],
             "claimed": sorted(self.claimed),
-            "notes": [one.to_dict() for one in self.notes],
+            "notes": [note.to_dict() for note in self.notes],
             "dropped": self.dropped,
         }
 
@@ -222,9 +225,9 @@ class SourceTable:
 def as_seen(
     known: KnownTopic | None, cluster: str, topic: str, topic_id: str
 ) -> tuple[KnownTopic, bool]:
-    """The topic that has this name now, and whether it was made anew; how many partitions it has is
-    not brought up to date. ``known``: the table's topic of that name. Errors: ``NotKnown`` when the
-    broker's answer is older than the table."""
+    """The topic that has this name now, and True if it was made anew since ``known``, the table's
+    topic of that name. Its partitions and begins are those of ``known``; one made anew has none.
+    Errors: ``NotKnown`` when the broker's answer is older than the table."""
     if known is None:
         return KnownTopic(cluster, topic, topic_id, named=not topic_id), False
     if known.topic_id == topic_id or not topic_id:
@@ -241,8 +244,8 @@ def as_seen(
 
 
 class StoredOffset(NamedTuple):
-    """What the wheel's group has stored in Kafka for a partition. ``topic_id``: the topic it was
-    stored for; empty: not said, as by earlier versions and by Kafka's own tools."""
+    """An offset that the wheel's group has stored in Kafka for a partition. ``topic_id``: the topic
+    it was stored for; empty if earlier versions or Kafka's own tools have stored it."""
 
     offset: int
     topic_id: str
@@ -250,13 +253,13 @@ class StoredOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What there is to know of a source that is not in the table yet.
+    """The facts about a source that is not in the table yet, by which ``begin_of`` decides.
 
-    ``earliest`` and ``end``: its range of offsets. ``stored``: by the group for the partition.
-    ``old_position``: of an earlier version for the partition's number, whatever topic it was of;
-    -1: none. ``rival``: the furthest offset up to it that the group has stored for that partition
-    of another topic, -1: none. ``others_stored``: whether it has one for another partition of this
-    topic. ``elsewhere``: whether a topic of that name was read from another cluster. ``young``: the
+    ``earliest`` and ``end``: its range of offsets. ``stored``: the group's offset for the
+    partition. ``old_position``: that of an earlier version for the partition's number, of whatever
+    topic; -1: none. ``rival``: the furthest offset up to it that the group has stored for that
+    partition of another topic, -1: none. ``others_stored``: the group has one for another partition
+    of this topic. ``elsewhere``: a topic of that name was read from another cluster. ``young``: the
     first offset whose record is younger than ``OFFSETS_KEPT_MS``; None: there is none.
     """
 
@@ -271,8 +274,8 @@ class SourceFacts:
 
 
 class Begin(NamedTuple):
-    """Where reading begins, and why. ``claims``: the position of an earlier version is this
-    source's."""
+    """The offset at which reading begins, and the reason. ``claims``: the position of an earlier
+    version is this source's."""
 
     offset: int
     why: str
@@ -280,17 +283,17 @@ class Begin(NamedTuple):
 
 
 def begin_of(facts: SourceFacts, choice: str | None) -> Begin:
-    """Where the reading of a source begins that was never read under this table. ``choice``: one of
-    ``CHOICES``; None: what is certain. Errors: ``NotKnown``."""
+    """Decide where the reading of a source begins that was never read under this table. ``choice``:
+    one of ``CHOICES``; None: only where it is certain. Errors: ``NotKnown``."""
     stored = facts.stored
     if facts.old_position >= 0 and facts.end > facts.old_position:
         behind = facts.old_position + 1
-        why = "the position of an earlier version"
+        reason = "the position of an earlier version"
         if facts.rival < 0:
             if stored is not None and not stored.topic_id and stored.offset <= behind:
-                return Begin(behind, why, claims=True)
+                return Begin(behind, reason, claims=True)
             if stored is None and choice == STORED:
-                return Begin(behind, f"{why}, by --delay-from", claims=True)
+                return Begin(behind, f"{reason}, by --delay-from", claims=True)
         if stored is None and choice is None:
             raise NotKnown(
                 f"an earlier version left the position {facts.old_position} for a partition of that"
@@ -337,30 +340,32 @@ PARTITIONS_MAX = 100_000
 
 def parse_partitions(text: str) -> tuple[int, ...]:
     """The partitions of ``0,3-5``. Errors: ``ValueError``."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         low, high = int(first), int(last if dash else first)
         if not 0 <= low <= high < PARTITIONS_MAX:
             raise ValueError(part)
-        found.update(range(low, high + 1))
-    return tuple(sorted(found))
+        numbers.update(range(low, high + 1))
+    return tuple(sorted(numbers))
 
 
 def ranges(numbers: Iterable[int]) -> str:
     """Partitions as text that ``parse_partitions`` reads: ``0,3-5``."""
     runs: list[list[int]] = []
-    for one in sorted(numbers):
-        if runs and runs[-1][1] == one - 1:
-            runs[-1][1] = one
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
         else:
-            runs.append([one, one])
+            runs.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def selected(chosen: Sequence[int] | None, count: int) -> tuple[list[int], list[int]]:
-    """Which partitions of a topic with ``count`` partitions are to be read, and which of the
-    ``chosen`` it does not have. ``chosen`` None: all."""
+    """Splits the ``chosen`` partitions of a topic into those that it has, as it has ``count``, and
+    those that it has not. ``chosen`` None: all."""
     if chosen is None:
         return list(range(count)), []
-    return [one for one in chosen if one < count], [one for one in chosen if one >= count]
+    return [number for number in chosen if number < count], [
+        number for number in chosen if number >= count
+    ]

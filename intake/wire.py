@@ -1,15 +1,15 @@
-"""The node's end of the wire: who connects, what is appended, asked and answered.
+"""The node's end of the wire: it takes batches, plain rows and actions of clients, and answers.
 
-A client's frames are batches and actions. Batches go by the rules of ``exchange.py``: small ones of
-all clients that came in one turn of the server are appended together and committed by its thread
-(``commit``: one write and one sync); a large one is left to the node's syncer, and its answer
-follows when that wakes this thread; so do answers that wait for peers. Actions may wait, so a few
+Batches go by the rules of ``exchange.py``: small ones of all clients that came in one turn of the
+server are appended together and committed by its thread (``commit``: one write and one sync). A
+large one is left to the node's syncer, so that its write delays no small one; its answer follows
+when the syncer wakes this thread, as do answers that wait for peers. Actions may wait, so a few
 threads carry them out. A peer gets a thread of its own.
 
-With peers only the master takes batches. A standby tells a client so, with the master's address.
+With peers only the master takes batches. A standby refuses them with the master's address.
 
-Ending: a client may stay for days. So ``close`` answers every batch that was read, and then ends
-all connections.
+A client may stay for days; so ``close`` answers every batch that was read, and then ends all
+connections.
 """
 
 from __future__ import annotations
@@ -86,25 +86,25 @@ SMALL_BYTES = 16 << 10
 """A batch up to this size is committed by the server's thread."""
 ACTION_THREADS = 32
 ACTIONS_MAX = 256
-"""Actions that are carried out or wait for a thread, in all; ``_ACTIONS_EACH`` of a connection."""
+"""The most actions that are carried out or wait for a thread; a connection: ``_ACTIONS_EACH``."""
 _ACTIONS_EACH = 8
 _HEAD_BYTES = 16 << 10
-"""Of a record batch message besides its buffers, at most."""
+"""The most bytes of a record batch message besides its buffers."""
 _SEQUENCE_BYTES_MAX = 24
 _WAIT_S = 0.25
 _ROOM_RETRY_S = 0.02
 _LAST_ANSWERS_S = 0.5
-"""How long, s, it is waited for who answers what will not be committed any more."""
+"""The longest time, s, in which ``close`` waits until uncommitted batches are answered."""
 
 
 class WireIntake:
-    """The server; listens from construction until ``close``. One thread calls ``turn`` again and
-    again. ``port``: the real port, if 0 was asked for.
+    """The server; it listens from construction until ``close``. One thread calls ``turn`` again and
+    again. ``port`` is the real port, if 0 was asked for.
 
-    ``group`` and ``step_down``: on a node with peers, which calls ``depose`` when it is not the
-    master any more. ``peers``: serves other peers. ``door``: as of ``AppendExchange``. ``commit``:
-    writes, syncs and commits a group of what is queued in the wheel, and says whether there may be
-    more; without it somebody else does. The others: as of ``Actions``.
+    A node with peers gives ``group`` and ``step_down``, and calls ``depose`` when it is no longer
+    the master. ``peers`` serves other peers. ``door``: as of ``AppendExchange``. ``commit`` writes,
+    syncs and commits a group of the wheel's queued entries, and returns True if there may be more;
+    without it another thread commits. The other arguments: as of ``Actions``.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -155,8 +155,8 @@ class WireIntake:
         self._places = threading.BoundedSemaphore(ACTIONS_MAX)  # for actions of all connections
         self._to_commit = False
         self._small: dict[ClientSession, AppendExchange] = {}  # a small batch is to be appended
-        self._blocked: set[ClientSession] = set()  # a batch of theirs waits for room in the wheel
-        self._retried_s = 0.0  # when a batch was last tried that waits for room
+        self._blocked: set[ClientSession] = set()  # their batches wait for room in the wheel
+        self._retried_s = 0.0  # the last time at which such batches were tried
         self._deposed: list[NotMaster] = []
         self._plain = PlainIntake(
             wheel,
@@ -229,12 +229,12 @@ class WireIntake:
         self._plain.answer()
 
     def _append_small(self) -> None:
-        """All small batches that were read, together: one of each connection at a time."""
+        """Append all small batches that were read, one of each connection at a time."""
         while self._small:
             small, self._small = self._small, {}
             try:
                 outcomes = append_waiting([*small.values()], wake=self._commit is None)
-            except BaseException:  # they would wait for ever
+            except BaseException:  # their clients would wait for ever
                 for session in small:
                     self.server.drop(session.connection)
                 raise
@@ -265,12 +265,12 @@ class WireIntake:
                 self.server.handle(session.connection, self._retry, session)
 
     def _retry(self, session: ClientSession) -> None:
-        """The wheel had no room for its last batch."""
+        """Try a session's last batch again, for which the wheel had no room."""
         exchange = session.exchange
         assert exchange is not None
         try:
             exchange.append()
-        finally:  # it may be deposed
+        finally:  # the node may be deposed
             if not exchange.waits:
                 self._blocked.discard(session)
         if not exchange.waits:
@@ -314,7 +314,7 @@ class WireIntake:
     def append(self, session: ClientSession, exchange: AppendExchange, frame: Frame) -> None:
         exchange.read(_batch_of(frame.body), frame.metadata, frame.thrown_away)
         if len(frame.body) <= SMALL_BYTES:
-            self._small[session] = exchange  # nothing more is read of it until it is appended
+            self._small[session] = exchange  # the connection is not read until it is appended
             session.connection.hold()
             return
         exchange.append()
@@ -322,7 +322,7 @@ class WireIntake:
             self._blocked.add(session)
 
     def act(self, session: ClientSession, number: int, name: str, body: bytes) -> None:
-        """Carry an action out, in another thread. Errors: ``SlotwheelError``."""
+        """Carry an action out in another thread. Errors: ``SlotwheelError``."""
         fields = decode_json(body)
         if self.server.full:
             raise Overloaded(
@@ -365,12 +365,12 @@ class WireIntake:
     # Life; from any thread
 
     def depose(self) -> None:
-        """This node is not the master any more: answer so to whoever has appended here."""
+        """Answer every client that has appended here that this node is no longer the master."""
         self._deposed.append(self.actions.not_master())
         self.server.wake()
 
     def close(self, grace_s: float = 1.0) -> None:
-        """Accept nothing more, answer what was read (for ``grace_s`` at most), and end."""
+        """Accept no more, answer the batches that were read (for ``grace_s`` at most), and end."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -396,7 +396,7 @@ class ClientSession:
         self.connection = connection
         self.command = command
         self.exchange: AppendExchange | None = None
-        """Once it has sent a batch."""
+        """The exchange of a client that has sent a batch."""
         self.limits: FrameLimits = intake.limits()
         self._intake = intake
         self._counting = threading.Lock()
@@ -426,7 +426,6 @@ class ClientSession:
 
     @property
     def _waits(self) -> bool:
-        """Whether something is not answered, but for batches."""
         under_way = self._acting or self._plain or self._keyed
         return bool(under_way or self._receipts or self._results)
 
@@ -471,23 +470,23 @@ class ClientSession:
             self.answered(encode_error(number, error))
 
     def answers(self) -> list[bytes]:
-        found, self._receipts = self._receipts, []
-        if found:
+        frames, self._receipts = self._receipts, []
+        if frames:
             self._used_s = time.monotonic()
             self._receipts_bytes = 0
         if self._results:
             self._used_s = time.monotonic()
             with self._counting:
-                found += self._results
+                frames += self._results
                 self._results.clear()
                 self._results_bytes = 0
         while self.exchange is not None and (answer := self.exchange.next_answer()) is not None:
             if answer[0] is not None:
-                found.append(encode_answer(answer[0]))
-        return found
+                frames.append(encode_answer(answer[0]))
+        return frames
 
     def answered(self, result: bytes) -> None:
-        """An action is done. From any thread."""
+        """Take the result of an action, from any thread."""
         with self._counting:
             self._acting -= 1
             self._results.append(result)
@@ -501,16 +500,16 @@ class ClientSession:
             self._receipts_bytes += len(answer)
         self.connection.resolved()
 
-    def _count(self, request: Request, one: int) -> None:
-        """``one`` request more under way, or if it is -1, less."""
+    def _count(self, request: Request, change: int) -> None:
+        """Count a request that is under way (``change`` 1), or not any more (-1)."""
         if request.key is None:
-            self._plain += one
+            self._plain += change
         else:
-            self._keyed += one
-        self._plain_bytes += one * request.nbytes
+            self._keyed += change
+        self._plain_bytes += change * request.nbytes
 
     def depose(self, error: NotMaster) -> None:
-        """Errors: ``NotMaster``, which ends a connection that waits for nothing."""
+        """Answer. Errors: ``NotMaster``, which ends a connection that waits for no answer."""
         if self.exchange is not None:
             self.exchange.depose(error)
         elif not self._waits:
@@ -518,11 +517,11 @@ class ClientSession:
 
     def gone(self) -> None:
         self._intake.left(self)
-        self.exchange = None  # it refers to the connection, too, and would keep what was read
+        self.exchange = None  # it refers to the connection: the two would keep each other alive
 
 
 def _batch_of(body: Bytes) -> pa.RecordBatch | None:
-    """The rows in a record batch message. Errors: ``InvalidBatch``."""
+    """The rows of a record batch message; None for an empty body. Errors: ``InvalidBatch``."""
     if not len(body):
         return None
     try:
@@ -543,8 +542,8 @@ def _batch_of(body: Bytes) -> pa.RecordBatch | None:
 
 
 def check_free(address: str, option: str = "--listen") -> None:
-    """``option``: that gave the address. Errors: ``AddressInUse`` when another socket listens
-    there, ``OSError`` for other reasons."""
+    """Check that an address can be bound; ``option`` is the one that gave it. Errors:
+    ``AddressInUse`` when another socket listens there, ``OSError`` for other reasons."""
     host, port = split_address(address, to_listen=True)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

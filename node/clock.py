@@ -1,15 +1,15 @@
 """The node's clock: the wall clock, unless it jumps far ahead (``wheel/jumps.py``).
 
 A jump while the node was down is noticed, too, if the machine was not started anew meanwhile: the
-data directory keeps how far the wall clock was ahead of the time since the machine's start, and
-which start that was. After another start the clock is believed, unless it stands behind messages
-that have left: then it was started wrong. A peer may learn that only when it has caught up with the
-others: a delay of 6 h from a clock that is 5 h behind would leave after 1 h. So what counts is the
-mark as it is, except for a node that has seen its own clock step back.
+data directory keeps how far the wall clock was ahead of the time since the machine's start, and the
+id of that start. After another start the clock is believed, unless it stands behind messages that
+have left: then it was started wrong. The mark is looked at each time, not only at the start, as a
+peer may get the newest one only when it has caught up with the others. A node that has seen its own
+clock step back does not compare the two, for then the mark comes from the time before the step.
 
-While the clock is in doubt, delivery goes on by the time that the node believes, and nothing new is
-taken: a delay would count from a wrong time, and its message leave too early once the clock is
-right.
+While the clock is in doubt, delivery goes on by the time that the node believes, and no message is
+accepted: a delay of 6 h that counts from a clock 5 h behind would be over after 1 h, once the clock
+is right.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .events import NodeEvents
 
 LOOK_EVERY_S = 1.0
 _NOTED_MS = 60_000
-"""An offset that has moved by so much is noted anew."""
+"""An offset that has moved by so much, ms, is written to the state again."""
 _AGAIN_S = 0.05
 _TRIES = 100
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -39,12 +39,12 @@ def wall_clock_ms() -> int:
 
 
 def passed_ms() -> int:
-    """Time since the machine's start, with the time that it has slept."""
+    """The time since the machine's start, ms, with the time that it has slept."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def boot_id() -> str:
-    """Which start of the machine this is; empty: it does not say."""
+    """The id of this start of the machine; empty if the system has none."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
@@ -52,7 +52,8 @@ def boot_id() -> str:
 
 
 class NodeClock:
-    """Thread-safe. ``wall``, ``passed``: the clocks, ms; ``boot``: which start of the machine."""
+    """The clock of a node; a call returns its time. Thread-safe. ``wall`` and ``passed`` return the
+    wall clock and the time since the machine's start, ms; ``boot`` the id of that start."""
 
     def __init__(
         self,
@@ -70,31 +71,32 @@ class NodeClock:
 
     def __call__(self) -> int:
         """The time, ms since the epoch."""
-        # In this order: a thread that is stopped for long in between sees a jump ahead, once, and
-        # no step back, which would be followed.
+        # In this order: a thread that is stopped for long between the two calls sees a jump ahead,
+        # once. In the other order it would see a step back, which the node would follow.
         passed_ms = self._passed()
         return self._guard.time(self._wall(), passed_ms, self._proven())
 
     @property
     def ahead_ms(self) -> int:
-        """By how much the wall clock has jumped ahead, which is not believed; 0: it is."""
+        """The jump of the wall clock that is not believed, ms; 0 while the clock is believed."""
         self()
         return self._guard.ahead_ms
 
     def why_not_believed(self) -> str:
-        """For people; empty: the wall clock is believed."""
-        why, remedy = self._doubt(self())
-        return why and f"{why}. {remedy}"
+        """A text for people on why the wall clock is not believed, with a remedy; else empty."""
+        problem, remedy = self._doubt(self())
+        return problem and f"{problem}. {remedy}"
 
     def doubts(self, now_ms: int) -> Overloaded | None:
-        """Why nothing new may be taken at a time that was read from this clock; None: it may."""
-        why, remedy = self._doubt(now_ms)
-        if not why:
+        """The error with which messages are refused at ``now_ms``, a time of this clock; None while
+        they are accepted."""
+        problem, remedy = self._doubt(now_ms)
+        if not problem:
             return None
-        return Overloaded(why, remedy=f"{NOTHING_STORED} {remedy}; then send again")
+        return Overloaded(problem, remedy=f"{NOTHING_STORED} {remedy}; then send again")
 
     def _doubt(self, now_ms: int) -> tuple[str, str]:
-        """What is wrong with a time that was read, and what to do; empty: nothing."""
+        """The problem with a time that was read, and the remedy; both are empty without one."""
         wall_ms, proven_ms = self._wall(), self._proven()
         if wall_ms - now_ms > JUMP_MS:
             return (
@@ -114,7 +116,7 @@ class NodeClock:
         return "", ""
 
     def begin(self, state: StateStore, noted: str) -> None:
-        """Go on from what a run before has noted in ``state``."""
+        """Go on from ``noted``, which an earlier run since this boot has left in ``state``."""
         boot, _, offset_ms = noted.partition(" ")
         if boot and boot == self._boot:
             self._noted_ms = int(offset_ms)
@@ -122,14 +124,16 @@ class NodeClock:
         self._state = state
 
     def follow(self, proven: Callable[[], int]) -> None:
-        """``proven``: the latest time, ms, at which messages have left, so that it has surely come.
-        What was read before is forgotten, unless it is from the note of an earlier run."""
+        """Compare the clock with ``proven`` from now on: it returns the latest time, ms, at which
+        messages have left. Times read before are forgotten, unless an earlier run has left a note.
+        """
         if self._noted_ms is None:
             self._guard = JumpGuard()
         self._proven = proven
 
     def note(self) -> None:
-        """Keep what is believed, if it has changed. Errors: ``OSError``, ``SyncFailed``."""
+        """Write the believed offset to the state, if it has moved. Errors: ``OSError``,
+        ``SyncFailed``."""
         self()
         offset_ms = self._guard.offset_ms
         if self._state is None or not self._boot or offset_ms is None:
@@ -146,7 +150,7 @@ class NodeClock:
 
 
 class OperatedClock:
-    """What an operator may ask of a node's clock (``intake.ports.ClockPort``)."""
+    """The commands of an operator for a node's clock (``intake.ports.ClockPort``)."""
 
     def __init__(self, clock: Callable[[], int], wheel: Wheel, events: NodeEvents) -> None:
         self._clock = clock
@@ -171,8 +175,8 @@ class OperatedClock:
             self._events.event("clock-accepted", jumped_ms=ahead_ms)
 
     def set_back(self) -> None:
-        """Returns when the mark that was set back is committed, so that no other master, and no
-        restart, goes on from the one before. Errors: ``NotMaster``, ``NotRunning``,
+        """Set the mark back to the clock. Returns when it is committed, so that no other master,
+        and no restart, goes on from the old mark. Errors: ``NotMaster``, ``NotRunning``,
         ``Overloaded``."""
         before_ms = self._wheel.status().mark_c
         for _ in range(_TRIES):

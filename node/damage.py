@@ -1,8 +1,9 @@
-"""Damage in the data directory: found ahead of time, and reported everywhere in the same words.
+"""Damage in the data directory: found ahead of time, and reported in the same words everywhere.
 
 Theory: any reader of a slot file may find that it is damaged; the storage keeps the error. Here the
-files are read ahead (``wheel/slots/scrub.py``) at a low rate, and known damage is reported in
-readiness, status and metrics, and once for each file in the log.
+files are read ahead of their time (``wheel/slots/scrub.py``) at a low rate, so that a person or a
+peer has time to mend them. Known damage is reported in readiness, status and metrics, and once for
+each file in the log.
 
 A damaged slot file stops delivery when it is due, so a node that has one is not ready. A damaged
 segment of an embedded topic stops nothing.
@@ -22,12 +23,12 @@ from .metrics import Metrics
 SCRUB_BYTES_S = 4 << 20
 SCRUB_EVERY_S = 0.25
 PASS_EVERY_S = 10.0
-"""Shortest time, s, between two readings of the same file."""
+"""The shortest time, s, between two readings of the same file."""
 
 
 class Damage:
-    """Reports damage. ``topics``: errors of embedded topics, by path. ``remedy``: what is done
-    about a damaged slot file, by the node or a person. ``clock``: wall clock in ms."""
+    """Finds and reports damage. ``topics`` returns the errors of embedded topics, by path.
+    ``remedy`` is a sentence on who mends a damaged slot file, and how. ``clock`` returns ms."""
 
     def __init__(
         self,
@@ -91,21 +92,20 @@ class Damage:
         self._reported = {*slots, *topics}
 
     def _slot_files(self) -> dict[str, str]:
-        """As ``slot_files``, by path."""
         return {
             path_of(second): f"{text}. {self._effect(second)}{self._remedy}"
             for second, text in self._wheel.damaged().items()
         }
 
     def _effect(self, second: int) -> str:
-        """The effect of a damaged slot file of that second, now or later."""
+        """A sentence on the effect of a damaged slot file; empty on a standby."""
         if self._wheel.dispatcher is None:
             return ""  # another peer delivers
         if second * TICK_MS > self._clock():
             return "When it is due, delivery stops there. "
         status = self._wheel.status()
         if status.held_topics and second < status.mark_c // TICK_MS:
-            return "What topics that are held back have in it waits for that. "
+            return "Messages in it of topics that are held back wait until it is mended. "
         return "It is due, and delivery stands still until it is mended. "
 
 

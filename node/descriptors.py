@@ -1,8 +1,9 @@
-"""How many files and sockets this process may have open, and how they are shared out.
+"""The files and sockets that this process may have open, and how they are shared out.
 
 Theory: connections, slot files, segments and sockets to Kafka are descriptors, and the kernel gives
-them out in the order of requests. So clients' connections are bounded: they get at most half of all
-descriptors, and leave as many as files need at their most.
+them out in the order of requests: a thousand clients could keep the node from opening the slot that
+is due. So clients' connections get at most half of all descriptors, and leave as many as files need
+at their most.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def limit() -> int:
 
 
 def for_connections(config: WheelConfig, limit: int) -> int:
-    """How many connections clients may have. Errors: ``InvalidConfiguration``."""
+    """The most connections of clients where ``limit`` files may be open.
+
+    Errors: ``InvalidConfiguration``: not even ``CONNECTIONS_MIN``."""
     files = config.open_handles_max + OPEN_FILES_MAX + OTHERS + METRICS_MAX + NEWCOMERS_MAX
     if limit < files + CONNECTIONS_MIN:
         raise InvalidConfiguration(

@@ -1,8 +1,8 @@
-"""Whether what a node was told to do is being done.
+"""The duties of a node, and which of them fail again and again.
 
-Theory: a thread that fails goes on, and tries again; so a node whose spills fail takes messages
-until its memory is full, and looks well. Each duty reports its failures here, and a node of which
-one fails is not ready.
+Theory: a thread that fails goes on, and tries again; so a node whose spills fail would look well,
+and accept messages until its memory is full. Each duty counts its failures here, and a node with a
+duty that fails is not ready.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import time
 
 STEADY_S = 3.0
-"""A duty that failed is done again once it has gone well for so long, s: a process that is started
+"""A duty that failed counts as well once it has worked for so long, s: a process that is started
 again, or the file after a damaged one, goes well for a moment before the next failure."""
 FAILURES_MIN = 2
-"""So many failures without a steady time between them are reported: one alone is tried again."""
+"""So many failures without a steady time between them are reported; a single one is not."""
 STALE_S = 120.0
-"""A failure so long ago, s, with no other since, says nothing about now."""
+"""The last failure is forgotten after so long, s."""
 
 
 class Duty:
-    """Something that a node has to do again and again. ``name``: as in "X fails". Reported by one
-    thread; others may ask for ``failing``."""
+    """Work that a node has to do again and again. ``name`` is the subject of "… fails". One thread
+    reports; any thread may ask for ``failing``."""
 
     def __init__(self, name: str, stale_s: float = STALE_S) -> None:
         self._name = name
@@ -40,7 +40,7 @@ class Duty:
 
     @property
     def failing(self) -> str | None:
-        """What fails, how often, and why; None if it is being done, as far as is known."""
+        """The duty, its number of failures and the last reason; None while it does not fail."""
         if self._failures < FAILURES_MIN or time.monotonic() - self._failed_s > self._stale_s:
             return None
         return f"{self._name} fails and is tried again, {self._failures} times: {self._reason}"

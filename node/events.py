@@ -23,7 +23,7 @@ log = logging.getLogger("slotwheel.node")
 
 LOG_MISSED_EVERY_S = 60.0
 _DEPARTURES_STALE_S = 10.0
-"""Nothing is reported of those that could be kept."""
+"""A failure counts for so long, s: departures that are kept are not reported."""
 
 
 class NodeEvents(DeliveryEvents, IntakeEvents):
@@ -68,9 +68,8 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
 
     @property
     def sink_problem(self) -> str | None:
-        """Why the sink cannot be reached, for health; None: it can, as far as is known. Each says
-        and takes back its own: the hand, and the check that asks until the sink was reached once.
-        """
+        """The reason that the sink cannot be reached, for health; None while none is known. The
+        hand has one, and the check at the start another; neither takes back the other's."""
         return self._down or self._unreached or None
 
     def sink_down(self, reason: str) -> None:
@@ -83,7 +82,7 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
             event(log, logging.INFO, "sink reachable again")
 
     def sink_unreached(self, reason: str) -> None:
-        """The sink was not reached since the start."""
+        """The sink has not been reached since the start."""
         self._unreached = reason
         _log_down(reason)
 

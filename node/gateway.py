@@ -14,18 +14,20 @@ if TYPE_CHECKING:  # the gateway, which imports this module, does without
 
 _LOOK_EVERY_S = 0.2
 GATEWAY_END_S = 2.0
-"""For the requests that it has, and the last sums for the audit."""
+"""The time, s, that the gateway gets to end: for its requests, and the last sums for the audit."""
 
 
 class GatewayProcess:
-    """``listening``: where the node beside it takes messages. ``turn`` is for a ``Loop``, whose
-    waits after errors are those between two starts."""
+    """The gateway's process. ``listening``: the address of the node beside it. ``turn`` is for a
+    ``Loop``, whose waits after errors are the pauses between two starts."""
 
     def __init__(self, config: NodeConfig, listening: str) -> None:
         self._aside = Aside("the gateway", _serve, arguments(config, listening), nice=0)
 
     def turn(self) -> float:
-        """Start it if it does not run, and wait a moment for its end. Errors: ``NotRunning``."""
+        """Start the process if it does not run, and wait a moment for its end.
+
+        Errors: ``NotRunning``: it has ended."""
         try:
             self._aside.receive(_LOOK_EVERY_S)
         except NotRunning:
@@ -35,14 +37,15 @@ class GatewayProcess:
         return 0.0
 
     def stop(self) -> None:
-        """End it, by force if it does not end in time."""
+        """End the process, by force if it does not end in time."""
         self._aside.close(GATEWAY_END_S)
 
 
 def arguments(config: NodeConfig, listening: str) -> Sequence[str]:
-    """The options of the gateway of a node. They go by its line, so they may have passwords."""
+    """The gateway's command-line options. The node sends them through the socket between the two,
+    where nobody else sees them, so they may have passwords."""
     assert config.http is not None
-    others = [address for one, address in config.peers.items() if one != config.node_id]
+    others = [address for peer, address in config.peers.items() if peer != config.node_id]
     given = {
         "listen": config.http,
         "node": ",".join([listening, *others]),
@@ -67,5 +70,4 @@ def arguments(config: NodeConfig, listening: str) -> Sequence[str]:
 
 
 def _serve(_line: object, options: Sequence[str]) -> None:
-    """In the process."""
     importlib.import_module("slotwheel.cli.main").main(["gateway", *options])

@@ -17,12 +17,13 @@ from .logs import event
 log = logging.getLogger("slotwheel.node")
 
 AGAIN_S = 5.0
-"""How long, s, until a slot is tried again that no peer has sound now."""
+"""A slot that no peer has sound now is tried again after this time, s."""
 
 
 class Healing:
-    """Asks the ``others`` one after the other, until one has all rows of the slot. Rows that a
-    repair gave up on one peer count as lost only when each of the others has answered."""
+    """Asks the peers ``others`` in turn, until one has all rows of the slot. Rows that a repair
+    gave up on one peer are lost only when each of the others has answered: a peer that is away for
+    a minute may have them."""
 
     def __init__(self, wheel: PeerWheel, driver: Driver, others: Iterable[str]) -> None:
         self._wheel = wheel
@@ -31,8 +32,8 @@ class Healing:
         self._not_before: dict[int, float] = {}
 
     def turn(self, reported: Set[str]) -> None:
-        """Try to repair one damaged slot with a path in ``reported``: the first in due order that
-        is not waiting.
+        """Try to repair one damaged slot whose path is in ``reported``: the first in due order that
+        is not waiting for its next try.
 
         Errors: ``OSError``, ``SyncFailed``.
         """

@@ -1,13 +1,13 @@
 """Metrics and health over HTTP: ``/metrics``, ``/healthz``, ``/readyz``.
 
-``/healthz``: whether the process should be restarted, as its threads are not alive and turning.
-``/readyz``: whether it does its whole job now: recovered, its sink reachable, its clock not behind,
-and nothing that it was told to do fails again and again (``duty.py``).
+``/healthz`` fails when the process should be restarted: a thread has ended, or does not turn.
+``/readyz`` fails, too, when the node does not do its whole job now: it has not recovered, its sink
+cannot be reached, its clock is behind, or a duty fails again and again (``duty.py``).
 Both answer 200 or 503 with a JSON object that gives the reasons. The server has no authentication
-and listens on loopback by default. A request for a name that somebody outside could have gets 421,
-or a page of theirs could read the metrics. A connection beyond the limit takes the place of one
-that is open for longer than a request may take, or of one of the address that has most of them
-(``policy/places.py``), or is closed at once.
+and listens on loopback by default. A request for a host name that is not the node's gets 421:
+otherwise a web page, whose name was made to resolve to the node, could read the metrics. A
+connection beyond the limit takes the place of one that is open for longer than a request may take,
+or of one of the address that has most of them (``policy/places.py``), or is closed at once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .descriptors import METRICS_MAX
 log = logging.getLogger("slotwheel.node")
 
 REQUEST_S = 5.0
-"""How long, s, a request may take to arrive while others wait for its place."""
+"""A request has so long, s, to arrive; an older connection gives its place to a new one."""
 _JSON = "application/json"
 Reasons = Callable[[], list[str]]
 
 
 def pages_of(render: Callable[[], bytes], unhealthy: Reasons, unready: Reasons) -> dict[str, Page]:
-    """The pages by path. ``render``: the metrics' text; ``unhealthy`` and ``unready``: the reasons,
-    none if all is well."""
+    """The pages by path. ``render`` returns the metrics' text; ``unhealthy`` and ``unready`` return
+    reasons, none if all is well."""
     return {
         "/metrics": lambda: (200, CONTENT_TYPE_LATEST, render()),
         "/healthz": lambda: _verdict(unhealthy()),
@@ -83,8 +83,8 @@ class HealthServer:
 
 
 class _Server(ThreadingTCPServer):
-    """Not an ``HTTPServer``: that asks a name server for the name of its own address, and a node
-    would not start before it answers."""
+    """A TCP server, not an ``HTTPServer``, which asks a name server for the name of its own
+    address: a node would not start before that answers."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -100,7 +100,10 @@ class _Server(ThreadingTCPServer):
         host, now = client_address[0], time.monotonic()
         with self._lock:
             if len(self._open) >= METRICS_MAX:
-                places = [(one, whose, now - since) for one, (whose, since) in self._open.items()]
+                places = [
+                    (connection, address, now - since)
+                    for connection, (address, since) in self._open.items()
+                ]
                 leaving = who_leaves(host, places, REQUEST_S)
                 if leaving is None:
                     return False

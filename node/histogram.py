@@ -16,7 +16,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 
 class ArrayHistogram:
-    """``buckets``: ascending upper bounds; one for infinity is added. Thread-safe."""
+    """A histogram. ``buckets`` are ascending upper bounds; infinity is added. Thread-safe."""
 
     def __init__(self, name: str, text: str, buckets: Sequence[float]) -> None:
         self._name = name

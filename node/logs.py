@@ -64,8 +64,8 @@ class JsonLines(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    found: dict[str, object] = getattr(record, _FIELDS, {})
-    return found
+    fields: dict[str, object] = getattr(record, _FIELDS, {})
+    return fields
 
 
 def _time(record: logging.LogRecord) -> str:

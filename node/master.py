@@ -2,8 +2,8 @@
 
 Theory: a node alone is the master from its start to its end. Among peers these threads start when
 the wheel serves and end when it does not; no answer of one epoch counts in the next, as each has a
-``Dispatcher`` of its own. Who is the master is decided in ``replication/rules/``. Only the sink is
-shared: a new hand waits until the old one has released it.
+``Dispatcher`` of its own. The rules in ``replication/rules/`` decide who is master. Only the sink
+is shared: a new hand waits until the old one has released it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _BUSY_POLL_S = 0.001
 
 
 class MasterThreads:
-    """Starts on construction. ``allowed``: whether the hand may deliver now."""
+    """The threads of one epoch's master; they start on construction. ``allowed`` returns True while
+    the hand may deliver."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class MasterThreads:
     ) -> None:
         self.dispatcher = dispatcher
         self.stopping = False
-        """Whether its threads are ending."""
+        """True once the threads were asked to end."""
         self._threads = Threads(events.failed, on_fatal)
         self.sources = delay_topics(config, wheel, policies, out.door, clock, events)
         self._hand = hand = Hand(
@@ -64,7 +65,7 @@ class MasterThreads:
             source = self.sources
 
             def read(stop: threading.Event) -> None:
-                with contextlib.suppress(SlotwheelError):  # the loop beside it tells of it
+                with contextlib.suppress(SlotwheelError):  # the loop "policies" reports it
                     policies.settle(stop)
                 source.run(stop)
 
@@ -75,25 +76,25 @@ class MasterThreads:
         return self._threads.unhealthy()
 
     def failing(self) -> list[str]:
-        """What fails again and again."""
+        """A text for each duty that fails again and again."""
         return self._threads.failing()
 
     def wait_for_chunk(self, timeout_s: float) -> bool:
-        """Wait until no chunk is being delivered. Returns whether that is so."""
+        """Wait until no chunk is being delivered. Returns False when the time is over."""
         deadline = time.monotonic() + timeout_s
         while self._hand.busy and time.monotonic() < deadline:
             time.sleep(_BUSY_POLL_S)
         return not self._hand.busy
 
     def request_stop(self) -> None:
-        """Ask all its threads to end, without waiting."""
+        """Ask the threads to end, without waiting."""
         self.stopping = True
         self._threads.request_stop("delay-topic", "hand", "prefetcher", "policies")
 
     def stop(self, within_s: float) -> list[str]:
-        """Stop. Returns the names of threads that did not end in time. May be called again."""
+        """Stop the threads. Returns the names of those still alive. May be called again."""
         return self._threads.stop(time.monotonic() + within_s, last="")
 
 
-def _named(what: str, reason: str) -> str | None:
-    return f"{what} fails and is tried again: {reason}" if reason else None
+def _named(duty: str, reason: str) -> str | None:
+    return f"{duty} fails and is tried again: {reason}" if reason else None

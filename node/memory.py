@@ -1,4 +1,4 @@
-"""How the node's process allocates memory.
+"""Sets up how the node's process allocates memory.
 
 Hundreds of megabytes of batches are allocated and freed a second. An allocator that returns freed
 pages to the kernel at once pays a page fault for each of them again; measured, that was a third of
@@ -25,12 +25,12 @@ _HEAPS = 2
 _M_ARENA_MAX = -8
 """From glibc's malloc.h."""
 _GC_THRESHOLDS = (50_000, 20, 20)
-"""Few of our objects are in cycles; the default is a collection every 700 objects."""
+"""Few objects here are in reference cycles; by default Python looks for some every 700 objects."""
 
 
 def set_up(*, scarce: bool = False) -> str:
     """Choose the allocator for the life of the process. Returns its name. ``scarce``: free pages
-    are returned soon: in the usual time a hundred MB/s of batches leave 300 MB of them."""
+    are returned sooner, of which 100 MB of batches a second leave 300 MB in the usual 3 s."""
     if "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
         pa.jemalloc_set_decay_ms(_DECAY_SCARCE_MS if scarce else _DECAY_MS)

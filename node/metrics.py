@@ -1,8 +1,8 @@
 """The metrics of a node, in Prometheus' form, in a registry of its own.
 
-Two kinds: figures that are read from the wheel's status at a scrape (``Scrape``), so that they
-cannot differ from it, and those that are counted at each event. Counts that the wheel itself keeps
-(accepted, delivered, dead) continue after a restart.
+There are two kinds: figures that are read from the wheel's status at a scrape (``Scrape``), so that
+they cannot differ from it, and those that are counted at each event. Counts that the wheel itself
+keeps (accepted, delivered, dead) continue after a restart; the others begin at zero.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Metrics:
             registry.register(histogram)
 
     def watch(self, look: Callable[[], Scrape]) -> None:
-        """Report what ``look`` returns, at each scrape."""
+        """Call ``look`` at each scrape, and report the figures that it returns."""
         self._registry.register(_Watched(look))
 
     def render(self) -> bytes:
@@ -105,10 +105,10 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The wheel's status and its surroundings at a scrape. ``sources``: of the delay topics, while
-    this node reads them; ``notes``: of what was not read of them. ``damaged``: number of damaged
-    files. ``group``: the status of the peers; empty without peers, and while the node is
-    starting."""
+    """The wheel's status and its surroundings at a scrape. ``sources``: the partitions of the delay
+    topics, while this node reads them. ``notes``: the number of delay topics with records that were
+    deleted unread. ``damaged``: the number of damaged files. ``group``: the status of the peers;
+    empty without peers, and while the node is starting."""
 
     status: Status
     now_ms: int
@@ -158,8 +158,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 def _of_sources(sources: Sequence[SourceState]) -> Iterable[Metric]:
-    """Metrics of the delay topics' partitions; of a topic whose partitions are not known, one
-    without a number."""
+    """Metrics of delay topics' partitions; a topic of unknown partitions has one without number."""
     labels = ["topic", "partition"]
     read = GaugeMetricFamily(
         "slotwheel_delay_topic_read", "Whether a partition of a delay topic is read", labels=labels
@@ -167,17 +166,16 @@ def _of_sources(sources: Sequence[SourceState]) -> Iterable[Metric]:
     lag = GaugeMetricFamily(
         "slotwheel_delay_topic_lag", "Offsets of a delay topic not yet taken", labels=labels
     )
-    for one in sources:
-        place = [one.topic, "" if one.partition is None else str(one.partition)]
-        read.add_metric(place, float(not one.problem))
-        if one.lag is not None:
-            lag.add_metric(place, one.lag)
+    for source in sources:
+        place = [source.topic, "" if source.partition is None else str(source.partition)]
+        read.add_metric(place, float(not source.problem))
+        if source.lag is not None:
+            lag.add_metric(place, source.lag)
     yield read
     yield lag
 
 
 def _of_group(group: dict[str, Any]) -> Iterable[Metric]:
-    """Metrics of the peers, from ``Driver.status``."""
     is_master = group["role"] == "master"
     yield _gauge("master", "Whether this peer is the master", float(is_master))
     yield _gauge("master_known", "Whether a master is known", float(bool(group["master"])))

@@ -1,4 +1,4 @@
-"""One running node: the rooms put together, and the threads that turn them.
+"""One running node: it puts the rooms together, and starts the threads that turn them.
 
     ways in: wire, delay topic                        seen from outside: metrics and health
                     |                                              |
@@ -10,10 +10,9 @@ Rules
 - A thread that fails goes on: it logs, raises an alarm, waits and tries again. Only an error that
   makes the journal untrustworthy ends the process: a failed sync, and an unforeseen error of the
   syncer, which may have left entries half-way. A restart recovers from the disk.
-- Stopping is bounded: the gateway first, as its last sums for the audit go to this node, then ways
-  in, the hand, the last mark. A thread that does not end in time (a broker that does not answer) is
-  left behind, and the process ends without it; everything acknowledged is on disk, as at every
-  other moment.
+- Stopping is bounded. The gateway ends first, as its last sums for the audit go to this node; then
+  the ways in, the hand, and the last mark. A thread that does not end in time (a broker that does
+  not answer) is left behind: everything acknowledged is on disk, as at every other moment.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ _HAND_OVER_S = 0.3
 _GATEWAY_GONE_S = 5.0
 _SUCCESSOR_S = 0.2
 SWITCH_INTERVAL_S = 0.002
-"""How long a thread keeps the interpreter, s: short, so that the hand is punctual. Not shorter, for
-each thread that waits for the interpreter wakes that often."""
+"""A thread keeps the interpreter for so long, s: shorter than usual, so that the hand is punctual;
+not shorter still, as each thread that waits for the interpreter wakes that often."""
 EXIT_FATAL = 3
 _SET_BACK = (
     ". Delivery goes on when it has caught up; if it was ahead before, and is right now,"
@@ -74,7 +73,7 @@ _SET_BACK = (
 
 
 def end_process(error: BaseException) -> None:
-    """The default handler of fatal errors. Runs no clean-up, which could write."""
+    """End the process at once, as the default handler of fatal errors: a clean-up could write."""
     log.critical(
         "the node ends: %s: %s; a restart recovers from what is on disk",
         type(error).__name__,
@@ -104,7 +103,7 @@ class Node:
         self.metrics = Metrics()
         self.events = NodeEvents(self.metrics)
         self.listening = ""
-        """``host:port``, with the real port."""
+        """The address, ``host:port``, with the real port."""
         self.metrics_at = ""
         self._clock: Callable[[], int] = clock or NodeClock()
         self._on_fatal = on_fatal
@@ -179,18 +178,18 @@ class Node:
         self._log_memory()
 
     def _log_memory(self) -> None:
-        """What memory there is, and the limits that go by it; an alarm when it is too little."""
+        """Log the memory limit and the node's limits; raise an alarm when these exceed it."""
         wheel, limit = self.config.wheel, self.config.memory
         if limit is None:
             return
         chosen = {name: getattr(wheel, name) for name in budget.FIELDS}
         event(log, logging.INFO, "memory", bytes=limit.nbytes, source=limit.source, **chosen)
-        wanted = budget.needed(wheel, gateway=self.config.http is not None)
-        if wanted > limit.nbytes:
+        needed = budget.needed(wheel, gateway=self.config.http is not None)
+        if needed > limit.nbytes:
             self.events.alarm(
                 "memory",
                 reason=f"{limit.nbytes} bytes may be used, by {limit.source}, and the node's limits"
-                f" allow for {wanted}: it may be killed. Raise that limit, or lower --tail-bytes,"
+                f" allow for {needed}: it may be killed. Raise that limit, or lower --tail-bytes,"
                 " --tail-bytes-refuse, --window-bytes and --chunk-bytes, or leave them out",
             )
 
@@ -214,9 +213,9 @@ class Node:
         if self.config.trace_retain_ms:
             threads.loop("departures", lambda: work.clean(self._out.departures, clock))
         if self.config.to_kafka:
-            where = f"Kafka at {self.config.bootstrap}"
+            target = f"Kafka at {self.config.bootstrap}"
             reached = partial(threads.request_stop, "sink-check")
-            check = work.SinkCheck(self._out.sink, self.events, where, reached)
+            check = work.SinkCheck(self._out.sink, self.events, target, reached)
             threads.loop("sink-check", check.turn)
         if self._out.book is not None:
             threads.loop("topic-book", self._out.book.turn)
@@ -287,7 +286,7 @@ class Node:
         return 0.0
 
     def _commit(self) -> bool:
-        """Commit a group of what is queued, in the wire's thread. Returns whether there is more."""
+        """Commit queued entries, in the wire's thread. Returns True if more are queued."""
         try:
             work.sync(self.wheel, self.metrics, 0.0)
             return self.wheel.has_queued
@@ -301,22 +300,21 @@ class Node:
 
     @property
     def _sources(self) -> DelayTopicIntake | None:
-        """What reads the delay topics, while this node does."""
         threads = self._master_threads
         return None if threads is None or threads.stopping else threads.sources
 
     def _delay_topics(self) -> dict[str, Any]:
-        """What the status says of them, on a node that has any."""
+        """The status of the delay topics; empty on a node that has none."""
         table, sources = SourceTable.from_dict(self.wheel.sources), self._sources
         if not self.config.delay_topics and not table.notes:
             return {}
-        found: dict[str, Any] = {
+        topics: dict[str, Any] = {
             "sources": [] if sources is None else list(map(asdict, sources.states())),
             "not_stored": "" if sources is None else sources.unstored,
-            "not_read": [one for note in table.notes for one in note.rows()],
+            "not_read": [row for note in table.notes for row in note.rows()],
             "not_read_dropped": table.dropped,
         }
-        return {"delay_topics": found}
+        return {"delay_topics": topics}
 
     # Running
 
@@ -334,12 +332,12 @@ class Node:
         )
 
     def unhealthy(self) -> list[str]:
-        """Why the process should be restarted; empty if it should not."""
+        """The reasons to restart the process; empty without one."""
         threads = self._master_threads
         return self._threads.unhealthy() + ([] if threads is None else threads.unhealthy())
 
     def unready(self) -> list[str]:
-        """Why the node does not do its whole job now; empty if it does."""
+        """The reasons for which the node does not do its whole job now; empty if it does."""
         if self._stopping:
             return ["the node is shutting down"]
         if not self._started:
@@ -355,8 +353,8 @@ class Node:
         reasons += self._damage.slot_files() + self._threads.failing()
         threads = self._master_threads
         reasons += [] if threads is None else threads.failing()
-        if isinstance(self._clock, NodeClock) and (why := self._clock.why_not_believed()):
-            reasons.append(why)
+        if isinstance(self._clock, NodeClock) and (doubt := self._clock.why_not_believed()):
+            reasons.append(doubt)
         mark_c = self.wheel.status().mark_c
         behind_ms = mark_c - self._clock()
         if behind_ms > 0:
@@ -371,8 +369,8 @@ class Node:
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> list[str]:
         """Stop within about ``within_s`` seconds, and ``GATEWAY_END_S`` more if there is a gateway.
-        Returns the threads that did not end: then the files are still open, and the process must
-        end. May be called again."""
+        Returns the names of threads that did not end: the files are still open then, and the
+        process must end. May be called again."""
         if not self._started or self._stopping:
             return []
         self._stopping = True
@@ -384,7 +382,7 @@ class Node:
         if (threads := self._master_threads) is not None:
             threads.request_stop()
         self._wire.close(grace_s=within_s / 4)
-        # The syncer ends last: others may wait for a commit.
+        # The syncer ends last: other threads may wait for a commit.
         left = self._stop_threads(deadline - _LAST_MARK_S)
         if "syncer" not in left and self._peers is None:
             self._write_the_last_mark(deadline)
@@ -400,7 +398,7 @@ class Node:
         return []
 
     def _hand_over(self, peers: PeerNode) -> None:
-        """Hand over to another peer, so that no election timeout passes."""
+        """Hand over to another peer, so that nobody waits for an election."""
         try:
             if peers.step_down(_HAND_OVER_S):
                 # The request to take over is sent until the next master is heard.
@@ -411,7 +409,7 @@ class Node:
         peers.driver.stop()
 
     def _write_the_last_mark(self, deadline: float) -> None:
-        """Append a mark, so that nothing is delivered again after the start."""
+        """Append a mark, so that the next start delivers nothing again."""
         try:
             if self.wheel.dispatcher is not None:
                 self.wheel.dispatcher.append_mark(self._clock(), at_once=True)
@@ -428,20 +426,21 @@ class Node:
         threads = self._master_threads
         left = [] if threads is None else threads.stop(deadline - time.monotonic())
         left += self._threads.stop(deadline, last="syncer")
-        # A peer may have become master just now. No thread is left that could start others.
+        # A peer may have become master just now. No thread is left that could start further ones.
         late = self._master_threads
         if late is not None and late is not threads:
             left += late.stop(deadline - time.monotonic())
         return left
 
     def _close_sinks(self) -> None:
-        with contextlib.suppress(Exception):  # whatever it is, the process is ending
+        with contextlib.suppress(Exception):  # the process is ending: no error changes that
             self._out.close()
 
 
 def _wait_until_free(http: str) -> None:
-    """The gateway of a node that was killed just now ends once it has begun, and listens until
-    then. Errors: ``AddressInUse``, ``OSError``."""
+    """Wait until the gateway's address is free. When a node is killed while its gateway starts,
+    that ends only once it has begun, and listens until then. Errors: ``AddressInUse``,
+    ``OSError``."""
     deadline = time.monotonic() + _GATEWAY_GONE_S
     while True:
         try:

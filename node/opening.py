@@ -1,4 +1,8 @@
-"""Opening the data directory of a node, and logging what recovery found."""
+"""Opens the data directory of a node, and logs the findings of recovery.
+
+A damaged directory stops a node without peers. Among peers it is set aside, and the node begins
+with an empty one: the messages come from the other peers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ log = logging.getLogger("slotwheel.node")
 def open_wheel(
     config: NodeConfig, files: Files, clock: Callable[[], int], metrics: Metrics
 ) -> Wheel:
-    """Open the wheel. Errors: ``Damaged`` (without peers), ``UnsupportedVersion``,
+    """Open the wheel of a node. Errors: ``Damaged`` (without peers), ``UnsupportedVersion``,
     ``InvalidConfiguration``, ``OSError``."""
     started = time.perf_counter()
     try:

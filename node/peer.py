@@ -1,13 +1,14 @@
-"""A node with peers: replication's driver, and the master's threads while it is the master.
+"""A node with peers: replication's driver, and the master's threads while this peer is the master.
 
     driver (its own thread) -- serving / deposed --> "roles" loop -- starts, stops --> MasterThreads
 
 Theory: the driver must never wait, so it only wakes the loop here, which starts the master's
-threads and stops them. A deposed master is kept from delivering not by the stop, which may take as
-long as a sink's answer, but by the lease: the hand checks it before each chunk.
+threads and stops them. To stop them may take as long as a sink's answer; so it is the lease that
+keeps a deposed master from delivering: the hand checks it before each chunk.
 
-A hand-over, in order: appends are held, the hand finishes its chunk, the last mark is appended, and
-the next master, once it has every entry, is asked to stand for election.
+A hand-over has an order: appends are held, the hand finishes its chunk, the last mark is appended,
+and the next master, once it has every entry, is asked to stand for election. Otherwise it would
+repeat the chunk, or lack entries that were acknowledged.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ LOOK_EVERY_S = 0.1
 _POLL_S = 0.005
 _MASTER_STOP_S = 0.5
 _LAST_CHUNK_S = 0.05
-"""How long a hand-over waits for the chunk in flight, s; after that the next master repeats it."""
+"""A hand-over waits for the chunk in flight for so long, s; later, the next master repeats it."""
 
 
 class PeerNode:
-    """``start_master``: starts the master's threads; they ask ``allowed`` before each delivery."""
+    """A peer of a group. ``start_master`` starts the master's threads, which ask ``allowed`` before
+    each delivery. ``clock`` returns the wall clock, ms."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class PeerNode:
         )
 
     def allowed(self) -> bool:
-        """Whether the hand may deliver now: this peer holds the lease."""
+        """Returns True while the hand may deliver: this peer holds the lease."""
         return not self._paused and self.driver.leased()
 
     def turn(self) -> float:
@@ -88,7 +90,7 @@ class PeerNode:
         return 0.0
 
     def step_down(self, timeout_s: float) -> bool:
-        """Hand over to another peer. Returns whether that happened; on a standby it does not."""
+        """Hand over to another peer. Returns False on a standby, and if none took over in time."""
         with self._handing_over:
             dispatcher = self._wheel.dispatcher
             if dispatcher is None:
@@ -107,7 +109,7 @@ class PeerNode:
                 self._changed.set()
 
     def wait_for_master(self, timeout_s: float) -> str:
-        """Wait until a master is known. Returns its node id, empty if the time is over."""
+        """Wait until a master is known. Returns its node id; empty when the time is over."""
         deadline = time.monotonic() + timeout_s
         while not (master := self.status()["master"]) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -117,7 +119,7 @@ class PeerNode:
         return self.driver.status()
 
     def unready(self) -> list[str]:
-        """Why the group does not serve now; empty if it does."""
+        """The reason for which the group does not serve now; empty if it does."""
         group = self.status()
         if group["master"]:
             return []

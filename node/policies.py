@@ -1,7 +1,8 @@
 """The group's policies on one node: read from the engine's settings, changed on the master.
 
-Rules: what the journal has committed counts, for all peers alike. The file of a node (--policies)
-becomes the group's when that node is master; nodes without one change nothing.
+Rules: the settings that the journal has committed count, for all peers alike; otherwise two peers
+with different files would route the same record differently. A node's file (--policies) becomes the
+group's when that node is master; a node without a file changes nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from .registrants import Registrants
 
 CHANGE_S = 10.0
 _TURN_S = 1.0
-"""How long a turn may take, s: threads have to end in time."""
+"""The longest time of a turn, s: its thread has to end in time."""
 _AGAIN_S = 0.05
 _LOOK_EVERY_S = 1.0
 
 
 class SettingsPort(Protocol):
-    """The part of the wheel that is used here."""
+    """The part of the wheel that ``GroupPolicies`` uses."""
 
     @property
     def settings(self) -> Mapping[str, Any]: ...
@@ -37,7 +38,7 @@ class SettingsPort(Protocol):
 
 
 class GroupPolicies:
-    """Thread-safe. ``written``: what this node's file says; None: it has none."""
+    """The group's policies. Thread-safe. ``written``: those of this node's file, if it has one."""
 
     def __init__(self, wheel: SettingsPort, written: PolicySet | None, events: NodeEvents) -> None:
         self._wheel = wheel
@@ -50,25 +51,27 @@ class GroupPolicies:
 
     @property
     def current(self) -> PolicySet:
-        """As committed on this node."""
+        """The policies that are committed on this node."""
         return self._read()[1]
 
     def register(self, group: str, rule: Rule | None, host: str = "") -> PolicySet:
-        """``host``: whose wish it is. Errors: as of ``PolicySet.registered`` and
-        ``Registrants.registers``; ``NotMaster``, ``NotRunning``."""
+        """Register a consumer group's rule for the address ``host``, and return the policies with
+        it, committed. Errors: as of ``PolicySet.registered`` and ``Registrants.registers``;
+        ``NotMaster``, ``NotRunning``."""
         stored = self.current.groups
         if group not in stored:
             self._registrants.registers(host, group, rule_bytes(group, rule), stored)
         return self._change(lambda settings: settings.registered(group, rule), CHANGE_S)
 
     def forget(self, group: str, host: str = "") -> PolicySet:
-        """Errors: ``Overloaded``: too often by ``host``; ``NotMaster``, ``NotRunning``."""
+        """Forget a consumer group's rule. Errors: ``Overloaded``: ``host`` asks too often;
+        ``NotMaster``, ``NotRunning``."""
         if group in self.current.groups:
             self._registrants.forgets(host, group)
         return self._change(lambda settings: settings.forgotten(group), CHANGE_S)
 
     def turn(self) -> float:
-        """On a master: make the file's policies the group's; for a loop."""
+        """Make the file's policies the group's, if this node is master; for a loop."""
         written, (stored, _) = self._written, self._read()
         if written is not None and stored is not self._applied:
             with self._applying, contextlib.suppress(NotMaster, NotRunning):
@@ -80,8 +83,8 @@ class GroupPolicies:
         return _LOOK_EVERY_S
 
     def settle(self, stop: threading.Event) -> None:
-        """On a master: wait until the file's policies are the group's, or cannot be. What is read
-        before that could ask for a route that is only in the file."""
+        """Wait until the file's policies are the group's: a record that is read before that may ask
+        for a route that is only in the file. Errors: as of ``PolicySet.changed``."""
         while self._written is not None and not stop.is_set():
             current = self.current
             if current.changed(self._written) is current:
@@ -97,21 +100,21 @@ class GroupPolicies:
         return known
 
     def _change(self, change: Callable[[PolicySet], PolicySet], within_s: float) -> PolicySet:
-        """Make a change and wait until it is committed."""
+        """Make a change and wait until it is committed. Errors: ``NotRunning``, ``NotMaster``."""
         end = time.monotonic() + within_s
         while time.monotonic() < end:
             stored, settings = self._read()
-            wanted = change(settings)
-            if wanted is settings:
+            changed = change(settings)
+            if changed is settings:
                 return settings
             try:
-                self._wheel.change_settings(stored, wanted.to_dict()).result(within_s)
+                self._wheel.change_settings(stored, changed.to_dict()).result(within_s)
             except Overloaded:  # another change is on its way, or the disk is full
                 time.sleep(_AGAIN_S)
                 continue
             except TimeoutError:
                 break
-            return wanted
+            return changed
         raise NotRunning(
             "the change is not committed; whether it will be is not known",
             limit=f"{within_s:.0f} s",

@@ -1,8 +1,7 @@
-"""A node as a process: signals, and how it ends.
+"""A node as a process: it runs until a signal.
 
 SIGTERM and SIGINT stop it cleanly within two seconds, four with a gateway; a second one ends it at
-once, with 130. While it is starting there is nothing to finish, so the first one ends it at once,
-too.
+once, with 130. A node that is starting has nothing to finish, so the first one ends it at once.
 
 A handler may interrupt any code, also another handler, so it acquires no lock: it only counts. The
 main thread waits for a byte of Python's wake-up descriptor and not for an interruption: the kernel
@@ -54,7 +53,7 @@ def run(config: NodeConfig) -> None:
         node = Node(config)
         node.start()
         running = True
-        compute.load()  # while nobody waits for it: the first message would be late by that time
+        compute.load()  # loaded with the first message, it would make that one late
         while not seen:
             os.read(woken, 1)
         event(log, logging.INFO, "stopping", signal=signal.Signals(seen[0]).name)
@@ -69,7 +68,6 @@ def run(config: NodeConfig) -> None:
 
 
 def _end(code: int) -> None:
-    """End the process without waiting for its threads."""
     for handler in logging.getLogger().handlers:
         handler.flush()
     sys.stdout.flush()

@@ -33,7 +33,7 @@ from .config import CONFLUENT, REFUSE, NodeConfig
 
 class WaysOut:
     """The sink, the dead letters with their last resort in the data directory, the delivery
-    semantics that use both, and what is kept of departures.
+    semantics that use both, and the keeper of departures.
 
     Errors: ``UnsupportedVersion`` for embedded topics; ``MissingExtra``.
     """
@@ -57,7 +57,7 @@ class WaysOut:
             embedded.close()
             raise
         self.book: TopicBook | None = None
-        """What is known of Kafka's topics; None: they are the node's own."""
+        """The cache of Kafka's topics; None: due messages go to embedded topics."""
         self.door = Door(embedded.topics)
         if isinstance(self.sink, KafkaSink):
             self.book = self.sink.book
@@ -90,13 +90,14 @@ class WaysOut:
             reserve = config.wheel.disk_reserve_bytes
             self.departures = KeptDepartures(files, config.trace_retain_ms, reserve, events)
         if config.delay_topics:
-            # Now, not when a standby takes over: by then another version may be installed.
+            # Its modules are imported now: when a standby takes over, another version may be
+            # installed.
             _reader_of(config)
 
     @property
     def facts(self) -> dict[str, int]:
-        """What there is to tell of the ways out. ``own_dead_letters``: those that Kafka's
-        dead-letter topic did not take, and that lie in the data directory."""
+        """Figures for the status. ``own_dead_letters``: the number of those in the data directory,
+        which Kafka's dead-letter topic did not take."""
         if self.sink is self._local:
             return {}
         return {"own_dead_letters": self._local.count(self._dead_letter_topic)}
@@ -113,11 +114,12 @@ class WaysOut:
 
 
 def _check_kafka(config: NodeConfig) -> None:
-    """Settings that keep a client from its brokers are found before the node serves, and not by its
-    sink. Errors: ``InvalidConfiguration``, ``MissingExtra``."""
+    """Refuse settings that would keep a client from its brokers, before the node serves.
+
+    Errors: ``InvalidConfiguration``, ``MissingExtra``."""
     if config.kafka_settings:
         clients = {CONFLUENT_KAFKA if config.sink == CONFLUENT else KAFKA_PYTHON}
-        if config.http is not None:  # what the gateway has
+        if config.http is not None:  # the gateway's clients
             clients.add(KAFKA_PYTHON)
         if config.sink == CONFLUENT:
             from ..delivery.kafka.confluent_client import need_extra
@@ -140,14 +142,13 @@ def _kafka_sink(config: NodeConfig, mint: IdMint) -> KafkaSink:
     settings = KafkaSettings(config.bootstrap, extra=config.kafka_settings)
     if config.delivery != EXACTLY_ONCE:
         return kind(mint, settings)
-    # Not the group that reads the delay topic: one that keeps the mark must have no members.
+    # It is not the group that reads the delay topic: a group that keeps the mark has no members.
     group = f"slotwheel-{config.wheel.group}-mark"
     transactions = kind.make_transactions(settings, group, config.dead_letter_topic)
     return kind(mint, settings, transactions)
 
 
 def _reader_of(config: NodeConfig) -> Callable[[], SourceReader]:
-    """Load what reads delay topics with the sink's client."""
     assert config.bootstrap is not None
     group = f"slotwheel-{config.wheel.group}"
     if config.sink == CONFLUENT:

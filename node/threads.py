@@ -7,8 +7,8 @@ Rules of a loop
 - After an exception, which is logged with its traceback and counted as an alarm, the loop waits,
   and the next turn follows. Waiting times double up to a few seconds and start over after a turn
   that went well.
-- What fails again and again is a reason why the node is not ready (``failing``), whatever thread
-  it is: a node whose spills fail takes messages until its memory is full, and looks well.
+- A duty that fails again and again makes the node not ready (``failing``), whatever thread it is: a
+  node whose spills fail would look well, and accept messages until its memory is full.
 - ``SyncFailed`` ends the process, through ``on_fatal``: the page cache can no longer be trusted. A
   loop may have further fatal exceptions.
 """
@@ -34,8 +34,9 @@ JOIN_MIN_S = 0.2
 class Loop:
     """Calls ``turn`` again and again until it is stopped.
 
-    ``turn`` returns how long to wait before the next one, in seconds, and does not block for much
-    longer than that. ``alarm(kind, error)`` is called for each exception.
+    ``turn`` returns the pause before the next one, s, and blocks for a moment at most. ``alarm``
+    gets a kind and the error of each exception; ``on_fatal`` gets an error of a type in ``fatal``,
+    which ends the loop.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class Loop:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the loop last turned."""
+        """The seconds since the last turn began."""
         return time.monotonic() - self._turned_s
 
     def run(self, stop: threading.Event) -> None:
-        """A thread's target."""
+        """Turn until ``stop`` is set: the target of a thread."""
         try:
             while not stop.is_set():
                 wait_s = self._once()
@@ -86,7 +87,7 @@ class Loop:
 
 
 class Threads:
-    """``alarm`` and ``on_fatal``: as for ``Loop``."""
+    """The threads of a node. ``alarm`` and ``on_fatal``: as for ``Loop``."""
 
     def __init__(
         self,
@@ -101,13 +102,13 @@ class Threads:
         self._failing: list[Callable[[], str | None]] = []
 
     def watch(self, failing: Callable[[], str | None]) -> None:
-        """Let ``failing`` ask this, too, about work that is no loop's turn: that of a thread with a
-        loop of its own, or a part of a turn whose failure must not end the turn. It returns what
-        fails, or None."""
+        """Watch work that is no loop's turn: that of a thread with a loop of its own, or a part of
+        a turn whose failure must not end the turn. ``failing`` returns a text, or None while the
+        work does not fail."""
         self._failing.append(failing)
 
     def failing(self) -> list[str]:
-        """What fails again and again of all that the node has to do; one reason each."""
+        """A text for each duty that fails again and again."""
         return [reason for ask in list(self._failing) if (reason := ask()) is not None]
 
     def loop(
@@ -127,16 +128,16 @@ class Threads:
         target: Callable[[threading.Event], None],
         silent_s: Callable[[], float] | None = None,
     ) -> None:
-        """Start a thread that ends when its event is set. ``silent_s``: since its last turn."""
+        """Start a thread that ends on its event. ``silent_s``: the seconds since its last turn."""
         if silent_s is not None:
             self._silent_s[name] = silent_s
         stop = self._stops[name] = threading.Event()
         thread = threading.Thread(target=target, args=(stop,), name=name, daemon=True)
         thread.start()
-        self._threads[name] = thread  # not sooner: whoever asks meanwhile would find that it ended
+        self._threads[name] = thread  # sooner, ``unhealthy`` would report it as ended
 
     def unhealthy(self) -> list[str]:
-        """Reasons: threads that ended without a request, and loops that do not turn."""
+        """A reason for each thread that ended without a request, or does not turn."""
         reasons = []
         for name, thread in list(self._threads.items()):
             silent_s = self._silent_s.get(name, float)()
@@ -157,9 +158,9 @@ class Threads:
     def stop(self, deadline: float, last: str) -> list[str]:
         """Stop all threads, ``last`` after the others, until ``deadline`` on the monotonic clock.
         Returns the names of those that did not end."""
-        others = [name for name in self._threads if name != last]
-        self.request_stop(*others)
-        for name in others:
+        early = [name for name in self._threads if name != last]
+        self.request_stop(*early)
+        for name in early:
             self._join(name, deadline)
         if last in self._threads:
             self.request_stop(last)

@@ -1,12 +1,12 @@
 """The work of the node's own threads, one class or function each; ``Loop`` calls them.
 
-- syncer: writes and syncs what is queued (group commit)
+- syncer: writes and syncs queued entries (group commit)
 - slot-files: spills the tail, deletes covered slot files
 - prefetcher: reads ahead: the next window of a slot, the next slot
 - scrubber: reads slot files ahead, to find damage before they are due (``damage.py``)
-- departures: deletes the files of what left long ago
+- departures: deletes old files of departures
 - clock: reports a wall clock that has jumped ahead
-- sink-check: at the start, until the sink was reached once; logs if it cannot be
+- sink-check: asks the sink at the start, until it was reached once
 """
 
 from __future__ import annotations
@@ -38,19 +38,18 @@ SPILL_EVERY_S = 0.05
 CLEAN_EVERY_S = 0.25
 PREPARE_EVERY_S = 0.05
 DAMAGED_EVERY_S = 1.0
-"""How often a damaged slot file is opened again, s: each time all of it is read."""
+"""A damaged slot file is opened again after this time, s, as each time all of it is read."""
 SINK_CHECK_EVERY_S = 1.0
 DEPARTURES_EVERY_S = 10.0
 RELEASE_AFTER_S = 2.0
 _AHEAD = 3
-"""Ranges of a spill that are prepared ahead, as preparing and writing take turns in being
-slower."""
+"""So many ranges of a spill are prepared ahead, as now preparing is slower and now writing."""
 
 T = TypeVar("T")
 
 
 def sync(wheel: Wheel, metrics: Metrics, wait_s: float = SYNC_WAIT_S) -> bool:
-    """One group commit, if anything is queued within ``wait_s``. Returns whether there was."""
+    """Commit a group, if an entry is queued within ``wait_s``. Returns False if none was."""
     if not wheel.write_pending(wait_s):
         return False
     metrics.group_commits.inc()
@@ -58,7 +57,8 @@ def sync(wheel: Wheel, metrics: Metrics, wait_s: float = SYNC_WAIT_S) -> bool:
 
 
 def prepare(dispatcher: Dispatcher, sink: Sink, clock: Clock) -> float:
-    """Read one window or slot ahead, if there is one, and let the sink know its topics."""
+    """Read a window or slot ahead, if one is coming, and let the sink expect its topics. Returns
+    the pause before the next call, s."""
     try:
         more = dispatcher.prepare(clock())
         sink.expect(dispatcher.coming_topics())
@@ -68,7 +68,7 @@ def prepare(dispatcher: Dispatcher, sink: Sink, clock: Clock) -> float:
 
 
 def clean(departures: DepartureKeeper, clock: Clock) -> float:
-    """Delete departures that are older than they have to be."""
+    """Delete old files of departures. Returns the pause until the next call, s."""
     deleted = departures.clean(clock())
     if deleted:
         event(log, logging.DEBUG, "deleted files of departures", files=deleted)
@@ -76,8 +76,7 @@ def clean(departures: DepartureKeeper, clock: Clock) -> float:
 
 
 class SlotFileWork:
-    """Spills and cleans. A spill that fails (a full disk) changes nothing, and the cleaner, which
-    frees space, still runs."""
+    """Spills and cleans. After a failed spill (a full disk) it still cleans: that frees space."""
 
     def __init__(self, wheel: Wheel, clock: Clock, metrics: Metrics) -> None:
         self._wheel = wheel
@@ -93,7 +92,7 @@ class SlotFileWork:
     def turn(self) -> float:
         try:
             self._spill()
-        except SyncFailed:  # nothing more is written, and no later error may hide this one
+        except SyncFailed:  # nothing may be written now, and an error in cleaning would hide this
             raise
         except BaseException:
             self._clean()
@@ -123,11 +122,11 @@ class SlotFileWork:
             seconds=round(seconds, 3),
         )
 
-    def _ahead(self, made: Iterator[T]) -> Iterator[T]:
+    def _ahead(self, items: Iterator[T]) -> Iterator[T]:
         """Make the next items on the helper's thread while the last one is used."""
-        coming = deque(self._helper.submit(next, made, None) for _ in range(_AHEAD))
+        coming = deque(self._helper.submit(next, items, None) for _ in range(_AHEAD))
         while (item := coming.popleft().result()) is not None:
-            coming.append(self._helper.submit(next, made, None))
+            coming.append(self._helper.submit(next, items, None))
             yield item
 
     def _release(self) -> None:
@@ -143,53 +142,54 @@ class SlotFileWork:
         deleted = self._wheel.clean(self._clock())
         if deleted:
             event(log, logging.DEBUG, "deleted covered slot files", files=deleted)
-        missed, why = self._wheel.archive_missed
+        missed, reason = self._wheel.archive_missed
         if missed > self._missed:
             self._missed = missed
-            self.archive.failed(why)
+            self.archive.failed(reason)
         elif deleted:
             self.archive.worked()
-        self._log_missed(missed, why)
+        self._log_missed(missed, reason)
 
-    def _log_missed(self, missed: int, why: str) -> None:
+    def _log_missed(self, missed: int, reason: str) -> None:
         if missed == self._missed_logged or time.monotonic() < self._next_log_s:
             return
         text = "files were deleted that the archive could not keep"
-        event(log, logging.WARNING, text, files=missed - self._missed_logged, reason=why)
+        event(log, logging.WARNING, text, files=missed - self._missed_logged, reason=reason)
         self._missed_logged = missed
         self._next_log_s = time.monotonic() + LOG_MISSED_EVERY_S
 
 
 class ClockWatch:
-    """Reports a wall clock that is not believed, and keeps note of one that is."""
+    """Reports a wall clock that is not believed; writes the offset of one that is to the state."""
 
     def __init__(self, clock: NodeClock, events: NodeEvents) -> None:
         self._clock = clock
         self._events = events
-        self._told = False
+        self._reported = False
 
     def turn(self) -> float:
-        why = self._clock.why_not_believed()
-        if why and not self._told:
+        doubt = self._clock.why_not_believed()
+        if doubt and not self._reported:
             jumped = bool(self._clock.ahead_ms)
-            self._events.alarm("clock-jumped" if jumped else "clock-behind", reason=why)
-        elif self._told and not why:
+            self._events.alarm("clock-jumped" if jumped else "clock-behind", reason=doubt)
+        elif self._reported and not doubt:
             self._events.event("clock-believed")
-        self._told = bool(why)
-        if not why:
+        self._reported = bool(doubt)
+        if not doubt:
             self._clock.note()
         return LOOK_EVERY_S
 
 
 class SinkCheck:
-    """Asks the sink whether it can be reached, until it can. From then on the hand reports that."""
+    """Asks the sink until it can be reached, and calls ``done``. From then on the hand reports a
+    sink that is down. ``target`` names the sink in the log."""
 
     def __init__(
-        self, sink: Sink, events: NodeEvents, where: str, done: Callable[[], None]
+        self, sink: Sink, events: NodeEvents, target: str, done: Callable[[], None]
     ) -> None:
         self._sink = sink
         self._events = events
-        self._where = where
+        self._target = target
         self._done = done
 
     def turn(self) -> float:
@@ -198,5 +198,5 @@ class SinkCheck:
             self._done()
             return 0.0
         if self._events.sink_problem is None:
-            self._events.sink_unreached(f"no answer from {self._where}")
+            self._events.sink_unreached(f"no answer from {self._target}")
         return SINK_CHECK_EVERY_S

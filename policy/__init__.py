@@ -1,3 +1,3 @@
-"""What is decided about a message besides when it is due: levels, retries, rules over headers,
-routes, and what a dead letter says. Values go in and values come out: no file, no network, no
-clock. Data: settings and a record's headers in; topics, due times and headers out."""
+"""Decisions about a message besides its due time: levels, retries, rules over headers, routes, and
+the headers of dead letters. Comes in: settings and a record's headers. Goes out: topics, delays and
+headers. There is no file, no network and no clock here."""

@@ -1,11 +1,11 @@
-"""What a dead letter says in its headers: one format, whoever buries a message.
+"""The headers of a dead letter: one format for node and consumers.
 
-A dead letter is the original whole - key, value, all headers - and behind its headers those that
-are made here: why it is dead, in a word and in a text, where it was meant to go, and what it was
-made of. Kafka Connect's error reporter has names of its own for the same; they stand beside ours,
-so that tools that know those show our letters, too.
+A dead letter is the whole original - key, value, all headers - and behind its headers those that
+are made here: the reason, in a word and in a text, the topic it was addressed to, and the record it
+was made of. The same stands there under the names of Kafka Connect's error reporter, so that tools
+that know those show our letters, too.
 
-The stage comes first, and only a node can write it (``wheel/checks.py``): the last one among a
+The stage comes first, and only a node can write it (``wheel/checks.py``): the last stage among a
 record's headers is where the message ends and the letter begins.
 """
 
@@ -18,42 +18,42 @@ from ..wheel.rows import Header
 from .headers import cut
 
 DEAD_LETTER_TOPIC = "slotwheel-dead-letters"
-"""Where dead letters go if nobody says otherwise."""
+"""The topic of dead letters, unless a setting names another."""
 
 STAGE = STAGE_HEADER
 REASON = "slotwheel-dead-reason"
 ERROR = DEAD_ERROR_HEADER
 TOPIC = "slotwheel-dead-topic"
-"""The topic that the message was meant for."""
+"""The topic that the message was addressed to."""
 PARTITION = "slotwheel-dead-partition"
-"""The partition of it that was asked for, if one was."""
+"""The partition that it was addressed to, if it names one."""
 SOURCE = "slotwheel-dead-source"
 """``topic/partition/offset`` of the record that the letter was made of."""
 GROUP = "slotwheel-dead-group"
 """The consumer group that buried it."""
 ATTEMPTS = "slotwheel-dead-attempts"
-"""How many attempts there were, of what a consumer group gave up."""
+"""The number of attempts after which a consumer group gave it up."""
 EXPIRES = "slotwheel-dead-expires-ms"
 """``slotwheel-expires-ms`` of a record of the delay topic: a letter is a message, too, and must not
 expire on its way."""
 TTL = "slotwheel-dead-ttl"
-"""The header ``ttl``, for the same reason."""
+"""The header ``ttl`` of the message, renamed for the same reason."""
 LEFT_OUT = "slotwheel-dead-{}-bytes"
-"""Length of the value, key or headers that had to be left out, bytes."""
+"""The bytes of a value, key or headers that had to be left out."""
 CONNECT_PREFIX = "__connect.errors."
 
 # Reasons
 REFUSED = "refused"
-"""The sink refused it for good."""
+"""The sink refused the message for good."""
 EXPIRED = "expired"
-"""Its time was over before it could be delivered, or processed."""
+"""The message expired before it could be delivered, or processed."""
 BAD_RECORD = "bad-record"
 """A record of the delay topic that no wheel can take, or whose headers a consumer cannot read."""
 RETRIES_USED_UP = "retries-used-up"
 BURIED = "buried"
-"""The application said so."""
+"""The application gave the message up."""
 UNUSABLE_RETRY = "unusable-retry"
-"""A record that asked for a retry, in a way that cannot be understood."""
+"""A record asked for a retry with headers that the node cannot read, or cannot fulfil."""
 
 # Stages
 DELIVERY = "delivery"
@@ -62,18 +62,18 @@ CONSUMER = "consumer"
 
 
 def notes_topic(topic: str) -> str:
-    """The topic of the notes about which letters in ``topic`` were redriven."""
+    """The topic of the notes on redriven letters of ``topic``."""
     return f"{topic}-redriven"
 
 
 def is_letter(headers: Sequence[Header]) -> bool:
-    """Whether these are the headers of a dead letter, or of a copy of one."""
+    """Returns True for the headers of a dead letter, or of a copy of one."""
     return any(name == REASON for name, _ in headers)
 
 
 def unburied(headers: Sequence[Header]) -> list[Header]:
-    """The headers without what was added when the message was buried before: it may have been
-    copied back by hand, with all that a letter says."""
+    """The headers without those of an earlier burial: a letter may have been copied back by hand
+    with all its headers."""
     if not is_letter(headers):
         return list(headers)
     start = next(at for at, (name, _) in enumerate(headers) if name in (REASON, STAGE))
@@ -97,9 +97,9 @@ def letter_headers(
 ) -> list[Header]:
     """The headers to be added to a message that becomes a dead letter, in their order.
 
-    ``topic``, ``partition``: what it was meant for, as far as that is known. ``source``: topic,
-    partition and offset of the record that it is made of. ``exception``: the name of its class;
-    empty: there was none, and the reason stands for it.
+    ``topic``, ``partition``: those it was addressed to, as far as they are known. ``source``:
+    topic, partition and offset of the record that it is made of. ``exception``: the name of its
+    class; empty: there was none, and the reason stands for it.
     """
     text = cut(error)
     headers: list[Header] = [] if stage == CONSUMER else [(STAGE, stage.encode())]
@@ -123,22 +123,22 @@ def _for_connect(
     partition: int | None,
     source: tuple[str, int, int] | None,
 ) -> list[Header]:
-    """The same under the names of Kafka Connect: of the record if there is one, else of what the
-    message was meant for."""
-    where: list[tuple[str, bytes | None]] = [("topic", topic)]
+    """The same under the names of Kafka Connect; topic and partition are those of the record, or
+    without one those that the message was addressed to."""
+    place: list[tuple[str, bytes | None]] = [("topic", topic)]
     if source is not None:
         name, number, offset = source
-        where = [
+        place = [
             ("topic", name.encode()),
             ("partition", b"%d" % number),
             ("offset", b"%d" % offset),
         ]
     elif partition is not None:
-        where.append(("partition", b"%d" % partition))
-    why = [
+        place.append(("partition", b"%d" % partition))
+    cause = [
         ("connector.name", b"slotwheel"),
         ("stage", stage.encode()),
         ("exception.class.name", exception.encode()),
         ("exception.message", text),
     ]
-    return [(CONNECT_PREFIX + name, value) for name, value in (*where, *why) if value is not None]
+    return [(CONNECT_PREFIX + name, value) for name, value in (*place, *cause) if value is not None]

@@ -1,15 +1,15 @@
-"""What becomes of a record that a consumer could not process: the next attempt, or a dead letter.
+"""Decides on a record that a consumer could not process: the next attempt, or a dead letter.
 
-A consumer of ours decides here itself; for others, which send the failed record to a delay topic,
-the node does.
+A consumer of ours decides here itself; other programs send the failed record to a delay topic, and
+the node decides here.
 
 Rules
 - An attempt is counted once, where it failed; the record of the first attempt stays the origin of
-  all later ones; an attempt that would come when the message has expired does not come.
-- Anybody may write such headers, and copy them. What cannot be read counts as nothing: an exception
-  would come at the same record for ever.
+  all later ones; an attempt that would come after the message expires does not come.
+- Anybody may write such headers, and copy them. An unreadable header counts as missing: an
+  exception would come at the same record for ever.
 - The count ends with a burial, and headers are replaced: a letter that is sent again, by whatever
-  tool, begins with attempt 1, and is no longer than before after any number of burials.
+  tool, begins with attempt 1, and does not get longer with each burial.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from .retry import RetryPolicy
 
 RETRY_TOPIC = "{}-retry"
 _ATTEMPTS_MAX = 1_000_000
-# A letter is a message, too, and must not expire on its way.
+# A letter is a message, too: with these names it would expire on its way.
 _AT_REST = {EXPIRES_HEADER: EXPIRES, TTL_HEADER: TTL}
 _ORIGIN = frozenset({ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_ID})
 _COUNTED = frozenset({ATTEMPT, POLICY, GROUP, FIRST_ERROR, LAST_ERROR})
@@ -63,7 +63,7 @@ _COUNTED = frozenset({ATTEMPT, POLICY, GROUP, FIRST_ERROR, LAST_ERROR})
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The record of an attempt: where a consumer read it."""
+    """The place of a record that a consumer read."""
 
     topic: str
     partition: int
@@ -72,8 +72,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a failed record becomes: a message to ``topic``, due ``delay_ms`` after it failed.
-    ``reason``: of the dead letter that it is; empty for another attempt."""
+    """The message that a failed record becomes: it goes to ``topic``, ``delay_ms`` after the
+    failure. ``reason``: that of a dead letter; empty for another attempt."""
 
     topic: str
     headers: list[Header]
@@ -87,8 +87,8 @@ def retry_topic(group: str) -> str:
 
 
 def attempt_of(headers: Sequence[Header]) -> int:
-    """Which attempt a delivery of the record is, from 1 on. It is 1 for a copied dead letter, and
-    for a count that is no number."""
+    """The number of the attempt that a delivery of the record is, from 1 on. It is 1 for a copied
+    dead letter, and for an unusable number."""
     attempt = number_of(headers, ATTEMPT)
     if attempt is None or not 1 <= attempt <= _ATTEMPTS_MAX or is_letter(headers):
         return 1
@@ -96,10 +96,10 @@ def attempt_of(headers: Sequence[Header]) -> int:
 
 
 def bad_attempt(headers: Sequence[Header]) -> InvalidMessage | None:
-    """What is wrong with a record's count of attempts; None if it has none, or a good one."""
+    """The error for a record's unusable number of attempts; None if it has none, or a good one."""
     attempt = number_of(headers, ATTEMPT)
-    there = any(name == ATTEMPT for name, _ in headers)
-    if not there or (attempt is not None and 1 <= attempt <= _ATTEMPTS_MAX):
+    numbered = any(name == ATTEMPT for name, _ in headers)
+    if not numbered or (attempt is not None and 1 <= attempt <= _ATTEMPTS_MAX):
         return None
     return InvalidMessage(
         f"unreadable header {ATTEMPT}",
@@ -110,8 +110,8 @@ def bad_attempt(headers: Sequence[Header]) -> InvalidMessage | None:
 
 
 def living(headers: Sequence[Header]) -> list[Header]:
-    """A message's headers for counting its attempts: without a count that is no number, and without
-    that of a copied dead letter, which begins anew."""
+    """A message's headers without an unusable number of attempts; those of a copied dead letter
+    without burial, attempts and origin, as it begins anew."""
     if is_letter(headers):
         return without(unburied(headers), _COUNTED | _ORIGIN)
     return without(headers, frozenset({ATTEMPT})) if bad_attempt(headers) else list(headers)
@@ -131,13 +131,13 @@ def failed(
     exception: str = "",
     source: Origin | None = None,
 ) -> Failure:
-    """What becomes of a record that has failed at ``now_ms``; None: the time is not known, and
-    whoever takes the next attempt has to see whether it comes too late.
+    """Decide on a record that has failed at ``now_ms``; None: the time is not known, so the node
+    that takes the next attempt has to refuse it if it comes too late.
 
-    ``origin``: the record at hand; None if only its headers can say. ``source``: the record that a
-    dead letter is made of, if that is another one: of a delay topic. ``chance``: as of
+    ``origin``: the place of the record; None: its headers must have it. ``source``: the record that
+    a dead letter is made of, if that is another one, in a delay topic. ``chance``: as of
     ``RetryPolicy.delay_ms``. ``exception``: the name of its class. Errors: ``InvalidMessage`` for
-    headers that say no origin when they have to.
+    headers without an origin when they must have one.
     """
     attempt = attempt_of(headers)
     delay_ms = policy.delay_ms(attempt, chance)
@@ -147,9 +147,9 @@ def failed(
     elif expires_ms is not None and now_ms is not None and expires_ms <= now_ms + delay_ms:
         reason = EXPIRED
     else:
-        found = noted(headers, error, origin, group)
-        found += [(ATTEMPT, b"%d" % (attempt + 1)), (POLICY, policy.name.encode())]
-        return Failure(retry_topic(group), found, delay_ms)
+        kept = noted(headers, error, origin, group)
+        kept += [(ATTEMPT, b"%d" % (attempt + 1)), (POLICY, policy.name.encode())]
+        return Failure(retry_topic(group), kept, delay_ms)
     topic = policy.dead_letters or dead_topic
     return buried(
         headers,
@@ -176,13 +176,13 @@ def buried(
     exception: str = "",
     source: Origin | None = None,
 ) -> Failure:
-    """The dead letter of a record that is not tried again. A redrive sends it to the group's retry
-    topic, where other groups do not see it a second time. Arguments and errors: as of ``failed``;
-    ``reason``: one of the words in ``deadletters``."""
-    found = noted(headers, error, origin, group)
-    found = [(_AT_REST.get(name, name), value) for name, value in found]
+    """The dead letter of a record that is not tried again. It is addressed to the group's retry
+    topic: a redrive to the original topic would give it to other groups a second time. Arguments
+    and errors: as of ``failed``; ``reason``: one of the words in ``deadletters``."""
+    kept = noted(headers, error, origin, group)
+    kept = [(_AT_REST.get(name, name), value) for name, value in kept]
     source = source or origin
-    found += letter_headers(
+    kept += letter_headers(
         stage,
         reason,
         error,
@@ -191,23 +191,23 @@ def buried(
         group=group,
         exception=exception,
     )
-    found.append((ATTEMPTS, b"%d" % attempt_of(headers)))
-    return Failure(dead_topic, found, reason=reason)
+    kept.append((ATTEMPTS, b"%d" % attempt_of(headers)))
+    return Failure(dead_topic, kept, reason=reason)
 
 
 def noted(headers: Sequence[Header], error: str, origin: Origin | None, group: str) -> list[Header]:
-    """A failed record's headers with its origin, its group and its errors; without the count of
-    attempts. Errors: ``InvalidMessage``."""
+    """A failed record's headers with its origin, its group and its errors, and without the number
+    of attempts. Errors: ``InvalidMessage``."""
     if origin is not None:
         headers = living(headers)
     kept = without(unburied(headers), OF_A_NODE | _COUNTED | _ORIGIN)
-    where, message_id = _origin_of(headers, origin), value_of(headers, ORIGIN_ID)
+    place, message_id = _origin_of(headers, origin), value_of(headers, ORIGIN_ID)
     if message_id is None and attempt_of(headers) == 1:  # later, the id is that of a retry
         message_id = value_of(headers, ID_HEADER)
     kept += [
-        (ORIGIN_TOPIC, where.topic.encode()),
-        (ORIGIN_PARTITION, b"%d" % where.partition),
-        (ORIGIN_OFFSET, b"%d" % where.offset),
+        (ORIGIN_TOPIC, place.topic.encode()),
+        (ORIGIN_PARTITION, b"%d" % place.partition),
+        (ORIGIN_OFFSET, b"%d" % place.offset),
     ]
     if message_id is not None:
         kept.append((ORIGIN_ID, message_id))
@@ -221,7 +221,7 @@ def noted(headers: Sequence[Header], error: str, origin: Origin | None, group: s
 
 
 def _origin_of(headers: Sequence[Header], origin: Origin | None) -> Origin:
-    """As the headers say; ``origin`` if they do not say it whole: whoever sent the message may have
+    """The origin in the headers; ``origin`` if they do not have all of it, as their sender may have
     written anything there. Errors: ``InvalidMessage`` if there is none either."""
     topic = value_of(headers, ORIGIN_TOPIC)
     partition, offset = number_of(headers, ORIGIN_PARTITION), number_of(headers, ORIGIN_OFFSET)

@@ -14,18 +14,18 @@ ID_HEADER = "slotwheel-id"
 DUE_HEADER = "slotwheel-due-ms"
 CREATED_HEADER = "slotwheel-created-ms"
 DELIVERY = frozenset({ID_HEADER, DUE_HEADER, CREATED_HEADER})
-"""What a delivery adds, and what does not hold for the next one."""
+"""The headers that a delivery adds; they are not true for the next delivery."""
 OF_A_NODE = DELIVERY | {STAGE_HEADER}
-"""What only a node writes: left out of a record that is sent again."""
+"""The headers that only a node writes; a record that is sent again must not have them."""
 
 RETRY = "slotwheel-retry"
-"""On a record of the delay topic: the policy by which it comes again."""
+"""The policy by which a record of the delay topic comes again."""
 ERROR = "slotwheel-error"
-"""Beside it: why the record was not processed."""
+"""The error for which that record was not processed."""
 BURY = "slotwheel-bury"
-"""On a record of the delay topic: why it becomes a dead letter at once."""
+"""The error for which a record of the delay topic becomes a dead letter at once."""
 ASKS_AGAIN = frozenset({RETRY, BURY})
-"""On a copy of a record that a consumer could not process."""
+"""The headers that mark a copy of a record that a consumer could not process."""
 
 ATTEMPT = "slotwheel-retry-attempt"
 POLICY = "slotwheel-retry-policy"
@@ -38,9 +38,9 @@ ORIGIN_PARTITION = "slotwheel-origin-partition"
 ORIGIN_OFFSET = "slotwheel-origin-offset"
 ORIGIN_ID = "slotwheel-origin-id"
 TTL_HEADER = "ttl"
-"""Of other systems: seconds from the record's timestamp, 8 bytes, big-endian."""
+"""The time to live in other systems: seconds from the record's timestamp, 8 bytes, big-endian."""
 ERROR_CHARACTERS = 500
-"""An error's text is cut to so many."""
+"""An error's text is cut to so many characters."""
 
 
 def value_of(headers: Sequence[Header], name: str) -> bytes | None:
@@ -52,13 +52,13 @@ def value_of(headers: Sequence[Header], name: str) -> bytes | None:
 
 
 def text_of(headers: Sequence[Header], name: str) -> str:
-    """The same as text, empty if there is none. Bytes that are not UTF-8 are shown escaped."""
+    """The first value as text, empty if there is none. Bytes that are not UTF-8 are escaped."""
     value = value_of(headers, name)
     return "" if value is None else value.decode("utf-8", "backslashreplace")
 
 
 def number_of(headers: Sequence[Header], name: str) -> int | None:
-    """The value as a whole number; None if it is none."""
+    """The first value as a whole number of up to 18 digits; None if it is none."""
     value = value_of(headers, name)
     if value is None or not (value.isdigit() and len(value) <= 18):
         return None

@@ -1,10 +1,10 @@
-"""The names that an HTTP server may be called by, in the header ``Host`` of a request.
+"""The names of an HTTP server that a request may have in its header ``Host``.
 
-Theory: a page whose own name is made to resolve to a server's address (DNS rebinding) is no other
-site to its browser, which then sends neither ``Origin`` nor ``Sec-Fetch-Site`` with what it reads:
-nothing tells it from a program. But ``Host`` is the page's name. So every request must name a host
-that nobody outside can make resolve anywhere: an address, a name of this network, or one that the
-server was given.
+Theory: for a page whose own name is made to resolve to a server's address (DNS rebinding), that
+server is the page's own site to the browser, which then sends neither ``Origin`` nor
+``Sec-Fetch-Site``: the server cannot tell its requests from a program's. But ``Host`` is the page's
+name. So every request must name a host that nobody outside can make resolve anywhere: an address, a
+name of this network, or one that the server was given.
 """
 
 from __future__ import annotations
@@ -16,37 +16,35 @@ from ipaddress import ip_address
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253}?)\.?(?::[0-9]{0,5})?", re.I | re.A)
 _LOOPBACK = ("localhost", "*.localhost", "127.0.0.0/8", "[::1]")
 _LOCAL = ("*.local", "*.internal", "*.svc")
-"""Names that exist within a network alone."""
+"""Names that exist within a network only."""
 _KNOWN_MAX = 1_000
-"""Values of ``Host`` that are remembered as good."""
+"""The most values of ``Host`` that are remembered as good."""
 
 
 class HostNames:
-    """``host``: where the server listens. ``machine``: the name of its machine. ``names``: further
-    names that it may be called by; ``*.example.com``: all below that one.
-
-    ``limit``: all of them, for an error.
+    """The names of a server that listens on ``host``, on a machine named ``machine``. ``names``:
+    further ones; ``*.example.com``: all below that one. ``limit``: all names as text, for an error.
     """
 
     def __init__(self, host: str, machine: str, names: Iterable[str] = ()) -> None:
         host = host.lower().rstrip(".")
         self._private = _is_loopback(host)
-        own = () if self._private or _is_address(host) else (host,)
+        listening = () if self._private or _is_address(host) else (host,)
         local = () if self._private else (*_LOCAL, machine.lower())
-        further = [*own, *local, *(one.lower() for one in names)]
+        further = [*listening, *local, *(name.lower() for name in names)]
         self._names = frozenset(further)
-        self._endings = tuple(one[1:] for one in further if one.startswith("*."))
+        self._endings = tuple(name[1:] for name in further if name.startswith("*."))
         shown = [*_LOOPBACK] if self._private else ["any IP address", "any name without a dot"]
         self.limit = ", ".join(dict.fromkeys([*shown, *further]))
         self._known: set[str | None] = {None}
 
     def allow(self, header: str | None) -> bool:
-        """Whether a request with that ``Host`` may be answered. One without it (HTTP/1.0) is from
-        no browser."""
+        """Returns True when a request with that ``Host`` may be answered. One without it (HTTP/1.0)
+        comes from no browser."""
         if header in self._known:
             return True
-        found = _HOST.fullmatch(header or "")
-        if found is None or not self._is_own(found[1].lower()):
+        match = _HOST.fullmatch(header or "")
+        if match is None or not self._is_own(match[1].lower()):
             return False
         if len(self._known) < _KNOWN_MAX:
             self._known.add(header)

@@ -1,5 +1,5 @@
-"""Levels: named delays. A level is a shorthand for a delay, and nothing more: what is sent with one
-is due to the millisecond.
+"""Levels: named delays. A level is only a shorthand for a delay: a message with one is due to the
+millisecond.
 
 Time spans are written as ``500ms``, ``30s``, ``5m``, ``2h``, ``7d``, also ``1.5h``; a number alone,
 where it can be no level, is seconds.
@@ -25,9 +25,9 @@ _SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,9})?)\s*(ms|s|m|h|d)?", re.ASCII)
 
 
 def span_of(text: str) -> float | None:
-    """A time span in ms; None: it is none."""
-    found = _SPAN.fullmatch(text.strip())
-    return None if found is None else float(found[1]) * _UNITS_MS[found[2]]
+    """A time span in ms; None if the text is none."""
+    match = _SPAN.fullmatch(text.strip())
+    return None if match is None else float(match[1]) * _UNITS_MS[match[2]]
 
 
 def span_ms(text: str) -> int:
@@ -45,8 +45,9 @@ def span_ms(text: str) -> int:
 
 
 def instant_ms(text: str, now_ms: int) -> int:
-    """A time that somebody wrote, ms since 1970: ISO 8601 (UTC, if it has no zone), so long from
-    now or ago (``+10m``, ``-10m``), or ms since 1970. Errors: ``InvalidConfiguration``."""
+    """The time in a text, ms since 1970. It is written in ISO 8601 (UTC, if it has no zone), as a
+    span from ``now_ms`` (``+10m``, ``-10m``), or in ms since 1970. Errors:
+    ``InvalidConfiguration``."""
     text = text.strip()
     if text.isascii() and text.removeprefix("-").isdecimal() and len(text) <= 20:
         check_instant(int(text))
@@ -57,10 +58,10 @@ def instant_ms(text: str, now_ms: int) -> int:
             away = span_ms(text[1:])
             ms = now_ms + (away if text[0] == "+" else -away)
         else:
-            found = datetime.fromisoformat(text)
-            if found.tzinfo is None:
-                found = found.replace(tzinfo=UTC)
-            ms = round(found.timestamp() * 1000)
+            moment = datetime.fromisoformat(text)
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            ms = round(moment.timestamp() * 1000)
         if is_time(ms):
             return ms
         problem = "a time before 2000, or after 9999"
@@ -75,26 +76,25 @@ def instant_ms(text: str, now_ms: int) -> int:
 
 
 def check_instant(ms: int) -> None:
-    """Refuse a number that cannot be a time in ms: one in seconds would be in 1970, and each
-    message would be due after it. Errors: ``InvalidConfiguration``, with what it probably is."""
+    """Refuse a number that cannot be a time in ms: a number of seconds would be in 1970, and each
+    message would be due after it. Errors: ``InvalidConfiguration``, with a probable unit."""
     if is_time(ms):
         return
-    found = {unit: ms * 1000 // parts for unit, parts in _UNITS_OF_TIME.items()}
-    probably = [f"{unit}: {time_text(at)}" for unit, at in found.items() if is_time(at)]
+    guesses = {unit: ms * 1000 // parts for unit, parts in _UNITS_OF_TIME.items()}
+    probably = [f"{unit}: {time_text(at)}" for unit, at in guesses.items() if is_time(at)]
     raise InvalidConfiguration(
         "a time before 2000, or not in milliseconds",
-        got=f"{ms} ({', '.join(f'perhaps {one}' for one in probably) or time_text(ms)})",
+        got=f"{ms} ({', '.join(f'perhaps {guess}' for guess in probably) or time_text(ms)})",
         limit="milliseconds since 1970, in the years 2000 to 9999",
-        remedy=f"Write {next(at for at in found.values() if is_time(at))}, if that is meant"
+        remedy=f"Write {next(at for at in guesses.values() if is_time(at))}, if that is meant"
         if probably
         else "Write it in milliseconds, as in 1790000000000, or leave it out for no limit",
     )
 
 
 def spans_ms(texts: object, what: str) -> dict[str, int]:
-    """Delays by their texts, in order. ``what``: what they are, for the error.
-
-    Errors: ``InvalidConfiguration``."""
+    """Delays, ms, by their texts, in order; ``what`` names them in an error. Errors:
+    ``InvalidConfiguration``."""
     if not isinstance(texts, list | tuple) or not 1 <= len(texts) <= LEVELS_MAX:
         raise InvalidConfiguration(
             f"{what}: not a list of levels",
@@ -102,7 +102,7 @@ def spans_ms(texts: object, what: str) -> dict[str, int]:
             limit=f"1 to {LEVELS_MAX} time spans",
             remedy='Write them as in ["1s", "30s", "5m"]',
         )
-    found: dict[str, int] = {}
+    delays: dict[str, int] = {}
     for text in texts:
         if not isinstance(text, str):
             raise InvalidConfiguration(
@@ -111,8 +111,8 @@ def spans_ms(texts: object, what: str) -> dict[str, int]:
                 limit="a text",
                 remedy='Write levels in quotes: "30s"',
             )
-        found[text.strip()] = span_ms(text)
-    return found
+        delays[text.strip()] = span_ms(text)
+    return delays
 
 
 def level_ms(levels: Mapping[str, int], level: str) -> int:

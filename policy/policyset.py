@@ -36,18 +36,18 @@ from .shown import shown
 BYTES_MAX = 256 * 1024
 GROUPS_MAX = 1000
 GROUPS_BYTES_MAX = BYTES_MAX // 2
-"""Of the rules of all groups: the other half is the policies' own, whoever registers."""
+"""The most bytes of all groups' rules, so that groups cannot take the room of the policies."""
 RULE_BYTES_MAX = 4 * 1024
-"""Of one group's rule. Each change writes all policies to the journal."""
+"""The most bytes of one group's rule, as each change writes all policies to the journal."""
 _WRITTEN = {"levels", "policies", "routes"}
 _STORED = {*_WRITTEN, "version", "groups"}
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """``version``: rises by one with each change; 0: nothing was ever set. ``levels``: delay in ms
-    by level. ``groups``: the rule of each consumer group that has registered one; None: it takes
-    all messages."""
+    """The policies of a group. ``version`` rises by one with each change; 0: there was none.
+    ``levels``: delays in ms by level. ``groups``: the rules of consumer groups that have
+    registered; None: the group takes all messages."""
 
     version: int = 0
     levels: Mapping[str, int] = field(
@@ -59,7 +59,7 @@ class PolicySet:
 
     @classmethod
     def from_toml(cls, text: str, where: str) -> Self:
-        """What a node's file says. ``where``: its path, for errors. Errors:
+        """Decode a node's file; ``where`` is its path, for errors. Errors:
         ``InvalidConfiguration``, ``InvalidMessage`` for a topic's name."""
         try:
             fields = tomllib.loads(text)
@@ -72,7 +72,7 @@ class PolicySet:
 
     @classmethod
     def from_dict(cls, fields: object) -> Self:
-        """As it is stored and sent. Errors: as of ``from_toml``."""
+        """Decode policies as they are stored and sent. Errors: as of ``from_toml``."""
         if not isinstance(fields, Mapping):
             raise _damaged(fields)
         settings = cls._parse(fields, "policies", _STORED)
@@ -133,15 +133,15 @@ class PolicySet:
         }
 
     def written(self) -> dict[str, Any]:
-        """What a node's file can say: all but the version and the groups."""
+        """The settings that a node's file can have: all but the version and the groups."""
         return {
             "levels": list(self.levels),
-            "policies": {name: one.to_dict() for name, one in sorted(self.policies.items())},
-            "routes": {name: one.to_list() for name, one in sorted(self.routes.items())},
+            "policies": {name: policy.to_dict() for name, policy in sorted(self.policies.items())},
+            "routes": {name: route.to_list() for name, route in sorted(self.routes.items())},
         }
 
     def check_horizon(self, horizon_ms: int) -> None:
-        """Refuse delays that no message can have. Errors: ``InvalidConfiguration``."""
+        """Refuse delays beyond the horizon, ms. Errors: ``InvalidConfiguration``."""
         usual = PolicySet()
         named = {f"level {name}": delay for name, delay in self.levels.items()}
         if self.levels == usual.levels:  # nobody has chosen these
@@ -161,8 +161,8 @@ class PolicySet:
                 )
 
     def changed(self, wanted: PolicySet) -> PolicySet:
-        """These settings with what ``wanted`` says in a file, one version further if that changes
-        anything. Errors: ``InvalidConfiguration`` when they grow too large."""
+        """These policies with the settings of ``wanted``, which a file has; the version rises if
+        that changes any. Errors: ``InvalidConfiguration`` when they grow too large."""
         if wanted.written() == self.written():
             return self
         return self._next(
@@ -170,8 +170,8 @@ class PolicySet:
         )
 
     def registered(self, group: str, rule: Rule | None) -> PolicySet:
-        """These settings with the rule of a consumer group. Errors: ``InvalidMessage`` when another
-        one is registered; ``InvalidConfiguration`` for too many groups, or too large a rule."""
+        """These policies with the rule of a consumer group. Errors: ``InvalidMessage`` when another
+        rule is registered; ``InvalidConfiguration`` for too many groups, or too large a rule."""
         if group not in self.groups:
             nbytes = rule_bytes(group, rule)
             if nbytes > RULE_BYTES_MAX:
@@ -181,7 +181,7 @@ class PolicySet:
                     limit=f"{RULE_BYTES_MAX} bytes",
                     remedy="Write a shorter rule, or filter in the handler",
                 )
-            every = sum(rule_bytes(name, one) for name, one in self.groups.items()) + nbytes
+            every = nbytes + sum(rule_bytes(name, known) for name, known in self.groups.items())
             if len(self.groups) >= GROUPS_MAX or every > GROUPS_BYTES_MAX:
                 raise InvalidConfiguration(
                     "too many consumer groups with rules",
@@ -203,15 +203,15 @@ class PolicySet:
         return self
 
     def forgotten(self, group: str) -> PolicySet:
-        """These settings without the rule of a consumer group."""
+        """These policies without the rule of a consumer group."""
         if group not in self.groups:
             return self
         groups = {name: rule for name, rule in self.groups.items() if name != group}
         return self._next(replace(self, groups=groups))
 
     def _next(self, settings: PolicySet) -> PolicySet:
-        found = replace(settings, version=self.version + 1)
-        nbytes = len(json.dumps(found.to_dict()))
+        policies = replace(settings, version=self.version + 1)
+        nbytes = len(json.dumps(policies.to_dict()))
         if nbytes > BYTES_MAX:
             raise InvalidConfiguration(
                 "policies are too large",
@@ -219,11 +219,11 @@ class PolicySet:
                 limit=f"{BYTES_MAX} bytes",
                 remedy="Take some out",
             )
-        return found
+        return policies
 
 
 def rule_bytes(group: str, rule: Rule | None) -> int:
-    """How many bytes a group and its rule take in the policies."""
+    """The bytes that a group and its rule take in the policies."""
     return len(json.dumps({group: None if rule is None else rule.to_dict()}))
 
 

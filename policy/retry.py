@@ -1,5 +1,5 @@
-"""A retry policy: how long after each failed attempt the next one comes, and what happens when
-there is none left."""
+"""A retry policy: the delay after each failed attempt, and the topic for messages whose attempts
+are used up."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FIELDS = {"levels", "jitter", "dead-letters"}
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """``delays_ms``: after the first failed attempt, the second, and so on. ``jitter``: up to this
-    share of a delay is added to it, at random. ``dead_letters``: topic of those whose attempts are
-    used up; None for the usual one."""
+    """A retry policy. ``delays_ms``: the delays after the first failed attempt, the second, and so
+    on. ``jitter``: up to this share of a delay is added to it, at random. ``dead_letters``: the
+    topic of messages whose attempts are used up; None: the usual one."""
 
     name: str
     levels: tuple[str, ...]
@@ -33,7 +33,8 @@ class RetryPolicy:
 
     @classmethod
     def parse(cls, name: str, fields: object) -> Self:
-        """Errors: ``InvalidConfiguration``, ``InvalidMessage`` for a topic's name."""
+        """Decode a policy of a file. Errors: ``InvalidConfiguration``, ``InvalidMessage`` for a
+        topic's name."""
         check_name("policy", name)
         if not isinstance(fields, Mapping) or fields.keys() - _FIELDS or "levels" not in fields:
             raise InvalidConfiguration(
@@ -73,7 +74,7 @@ class RetryPolicy:
         return cls(" ".join(levels), levels, tuple(delays[level] for level in levels))
 
     def to_dict(self) -> dict[str, Any]:
-        """As it was written."""
+        """The policy as ``parse`` reads it."""
         fields: dict[str, Any] = {"levels": list(self.levels)}
         if self.jitter:
             fields["jitter"] = self.jitter
@@ -82,8 +83,8 @@ class RetryPolicy:
         return fields
 
     def delay_ms(self, failed: int, chance: float) -> int | None:
-        """How long after attempt ``failed`` (from 1 on) the next one comes, ms; None if there is no
-        next one. ``chance``: 0 to 1, at random."""
+        """The delay after attempt ``failed`` (from 1 on), ms; None if there is no next one.
+        ``chance``: 0 to 1, at random."""
         if failed > len(self.delays_ms):
             return None
         delay = self.delays_ms[failed - 1]
@@ -109,7 +110,7 @@ def find_policy(policies: Mapping[str, RetryPolicy], text: str) -> RetryPolicy:
 
 
 def check_name(what: str, name: str) -> None:
-    """Errors: ``InvalidConfiguration``."""
+    """Check the name of a ``what``, a policy or a route. Errors: ``InvalidConfiguration``."""
     if not NAME.fullmatch(name):
         raise InvalidConfiguration(
             f"unusable name of a {what}",

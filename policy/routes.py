@@ -1,7 +1,7 @@
-"""A route: from one message to the topics that it goes to, by rules over its headers.
+"""A route finds the topics that a message goes to, by rules over its headers.
 
-A route is a list of branches; each whose rule matches adds its topics. A message that goes to n
-topics becomes n rows of one entry: all of them are stored, or none.
+A route is a list of branches; each branch whose rule matches adds its topics. A message that goes
+to n topics becomes n rows of one entry: all of them are stored, or none.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .rule import TERMS_MAX, Rule, parse_rule
 from .shown import shown
 
 TARGETS_MAX = 64
-"""Topics that one message can go to."""
+"""The most topics that a message can go to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """``where``: None matches each message."""
+    """A rule with its topics. ``where`` None: it matches each message."""
 
     where: Rule | None
     to: tuple[str, ...]
@@ -39,7 +39,7 @@ class Route:
 
     @classmethod
     def parse(cls, name: str, branches: object) -> Self:
-        """Errors: ``InvalidConfiguration``, ``InvalidMessage`` for a topic's name."""
+        """Decode a route. Errors: ``InvalidConfiguration``; ``InvalidMessage``: a topic's name."""
         check_name("route", name)
         if not isinstance(branches, list | tuple) or not 1 <= len(branches) <= TERMS_MAX:
             raise _unusable(name, branches, f"1 to {TERMS_MAX} branches")
@@ -50,22 +50,22 @@ class Route:
         return route
 
     def topics(self, headers: Sequence[Header]) -> list[str]:
-        """Where a message goes, each topic once. Errors: ``InvalidMessage`` if no rule matches."""
-        found = dict.fromkeys(
+        """The topics of a message, each once. Errors: ``InvalidMessage`` if no rule matches."""
+        matched = dict.fromkeys(
             topic for branch in self.branches if branch.matches(headers) for topic in branch.to
         )
-        if not found:
+        if not matched:
             raise InvalidMessage(
                 f"route {self.name}: no rule matches",
                 got=", ".join(f"{name}={value!r}"[:60] for name, value in headers[:8]) or "nothing",
                 limit="a header that one of its rules asks for",
                 remedy="Correct the headers, or give the route a branch without 'where'",
             )
-        return list(found)
+        return list(matched)
 
     def explained(self, headers: Sequence[Header]) -> tuple[list[dict[str, Any]], list[str]]:
-        """Each branch as ``matches``, ``where`` and ``to``, and where a message with these headers
-        goes: nowhere, which is an error of ``topics``, if no branch matches."""
+        """Each branch as ``matches``, ``where`` and ``to``, and the topics of a message with these
+        headers: none if no branch matches, where ``topics`` raises."""
         branches = [
             {
                 "matches": branch.matches(headers),
@@ -74,10 +74,11 @@ class Route:
             }
             for branch in self.branches
         ]
-        return branches, self.topics(headers) if any(one["matches"] for one in branches) else []
+        matches = any(branch["matches"] for branch in branches)
+        return branches, self.topics(headers) if matches else []
 
     def to_list(self) -> list[dict[str, Any]]:
-        """As it was written."""
+        """The route as ``parse`` reads it."""
         return [
             {"where": branch.where.to_dict(), "to": list(branch.to)}
             if branch.where
@@ -87,7 +88,7 @@ class Route:
 
 
 def find_route(routes: Mapping[str, Route], name: str) -> Route:
-    """Errors: ``InvalidMessage``."""
+    """The route of that name. Errors: ``InvalidMessage``."""
     route = routes.get(name)
     if route is None:
         raise InvalidMessage(

@@ -22,7 +22,7 @@ from .shown import shown
 
 DEPTH_MAX = 5
 TERMS_MAX = 100
-"""Rules in one ``all`` or ``any``, and values in one ``in``."""
+"""The most rules in an ``all`` or ``any``, and values in an ``in``."""
 _REMEDY = (
     'Write {"header": "region", "equals": "eu"} (or "in" with a list, "prefix", "exists" with true'
     ' or false), or {"all": […]} or {"any": […]} of such rules'
@@ -30,7 +30,7 @@ _REMEDY = (
 
 
 class Rule(ABC):
-    """Whether a record is meant."""
+    """A test of a record's headers."""
 
     @abstractmethod
     def matches(self, headers: Sequence[Header]) -> bool: ...
@@ -45,8 +45,8 @@ class Rule(ABC):
 
 @dataclass(frozen=True, slots=True)
 class HeaderRule(Rule):
-    """``test``: one of ``equals``, ``in``, ``prefix``, ``exists``; ``values``: what the header is
-    compared with."""
+    """A test of one header. ``test``: one of ``equals``, ``in``, ``prefix``, ``exists``. The header
+    is compared with ``values``; for ``exists``, it must exist or not, as ``wanted`` says."""
 
     header: str
     test: str
@@ -73,21 +73,21 @@ class HeaderRule(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Combined(Rule):
-    """``every``: all of the rules must match, else any of them."""
+    """Several rules. ``every``: all of them must match, else any of them."""
 
     every: bool
     rules: tuple[Rule, ...]
 
     def matches(self, headers: Sequence[Header]) -> bool:
-        found = (rule.matches(headers) for rule in self.rules)
-        return all(found) if self.every else any(found)
+        matches = (rule.matches(headers) for rule in self.rules)
+        return all(matches) if self.every else any(matches)
 
     def to_dict(self) -> dict[str, Any]:
         return {"all" if self.every else "any": [rule.to_dict() for rule in self.rules]}
 
 
 def parse_rule(fields: object, depth: int = 1) -> Rule:
-    """Errors: ``InvalidConfiguration``."""
+    """Decode a rule; ``depth`` counts rules around it. Errors: ``InvalidConfiguration``."""
     if depth > DEPTH_MAX:
         raise _unusable("rules within rules go too deep", f"level {depth}", f"{DEPTH_MAX} levels")
     if not isinstance(fields, Mapping):
@@ -110,7 +110,7 @@ def parse_rule(fields: object, depth: int = 1) -> Rule:
     if test in ("equals", "prefix"):
         return HeaderRule(header, test, (_bytes(header, content),))
     if test == "in":
-        values = [_bytes(header, one) for one in _listed(content, test)]
+        values = [_bytes(header, value) for value in _listed(content, test)]
         return HeaderRule(header, test, tuple(sorted(set(values))))
     raise _unusable(f"header {header}: no such test", shown(test), "equals, in, prefix, exists")
 
@@ -128,7 +128,7 @@ def _bytes(header: str, content: object) -> bytes:
 
 
 def _is_utf8(text: str) -> bool:
-    """JSON can write half of a surrogate pair, which no header can be."""
+    """False for half of a surrogate pair, which JSON can write, but no header can have."""
     try:
         text.encode()
     except UnicodeEncodeError:

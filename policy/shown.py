@@ -1,4 +1,4 @@
-"""Foreign data in an error: short, however large it is, and however deep."""
+"""Shows foreign data in an error: short, however large and deep it is."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Cancels all pending messages that fulfil a query, and counts what each answer was.
+"""Cancels all pending messages that fulfil a query, and counts the answers.
 
-Theory: a page names messages, a node decides about each. So an answer is the node's, and as true as
-one about a single message; what left between the page and the cancel is *already delivered*. The
-pages go on in due order, so what is due first is cancelled first, and no message is asked about
-twice.
+Theory: a page names messages, and a node decides on each. So an answer is the node's, and as true
+as one about a single message: a message that left between the page and the cancel is *already
+delivered*. The pages go on in due order, so the messages that are due first are cancelled first,
+and none is cancelled twice.
 
 Rules
-- It is about the messages that were acknowledged when a page was read; others may come behind it.
-  With ``before`` it is about those that were there when they were counted, and no others.
-- Whatever stops it, the counts stay true: those whose answer was not received are ``unanswered``,
-  and running it again does no harm.
-- Pages are small beside the horizon, so that a page's messages do not leave while it is worked on.
+- It cancels messages that were acknowledged when a page was read; others may be sent behind it.
+  With ``before`` it cancels only messages that existed when they were counted.
+- Whatever stops it, the counts stay true: messages whose answer was not received are
+  ``unanswered``, and running it again does no harm.
+- Pages are small beside the horizon, so that a page's messages do not leave before the cancel.
 - The next page is looked for while the node cancels one: each of the two is half of the time.
 """
 
@@ -29,14 +29,14 @@ from .pending import ROWS_MAX, PendingCount, PendingPage
 from .query import Query
 
 AT_ONCE = 10_000
-"""Messages of a page, and ids of one request to a node: the most that it takes."""
+"""The most messages of a page, which is also the most ids in a request to a node."""
 
 CancelIds = Callable[[list[str]], list[str]]
-"""Cancels messages by their ids; the answer to each."""
+"""Cancels messages by their ids, and returns the answer to each."""
 
 
 class Finder(Protocol):
-    """What pages come from, such as a ``PendingReader``."""
+    """A source of pages, such as a ``PendingReader``."""
 
     def count(
         self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
@@ -55,34 +55,34 @@ class Finder(Protocol):
 
 @dataclass(slots=True)
 class Cancellation:
-    """A bulk cancel, and how far it has come."""
+    """A bulk cancel, and its progress."""
 
     finder: Finder
     cancel: CancelIds
     query: Query
     before: int | None = None
-    """Only messages with a lower offset, such as the ``next_offset`` of a count; None: all."""
+    """Only lower offsets are cancelled, such as below the ``next_offset`` of a count; None: all."""
     answers: Counter[str] = field(default_factory=Counter)
-    """How many messages had each answer."""
+    """The number of messages with each answer."""
     asked: int = 0
-    """Messages that the node was asked to cancel."""
+    """The number of messages that the node was asked to cancel."""
     ended: bool = False
-    """Every page was worked on."""
+    """True when every page was cancelled."""
     problems: dict[Problem, None] = field(default_factory=dict)
-    """Why matches may be missing, each once."""
+    """The problems for which matches may be missing, each once."""
 
     @property
     def unanswered(self) -> int:
-        """Messages whose cancel was sent and whose answer is not known."""
+        """The number of messages whose cancel was sent and whose answer is not known."""
         return self.asked - self.answers.total()
 
     @property
     def complete(self) -> bool:
-        """Whether the node has answered for every match."""
+        """True when the node has answered for every match."""
         return self.ended and not self.problems and not self.unanswered
 
     def count(self) -> PendingCount:
-        """How many messages it is about by now. Errors: as of ``PendingReader.view``."""
+        """Count the matching messages now. Errors: as of ``PendingReader.view``."""
         return self.finder.count(self.query)
 
     def run(
@@ -90,11 +90,12 @@ class Cancellation:
         progress: Callable[[int], None] = lambda _: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Cancel page after page. ``progress`` is called with how many more have an answer;
-        ``stopped`` is asked between two pages. ``cancel`` runs in a thread of its own.
+        """Cancel page after page. ``progress`` is called with the number of messages that have an
+        answer since its last call; ``stopped`` is asked between two pages. ``cancel`` runs in a
+        thread of its own.
 
         Errors: those of the finder and of ``cancel``. It can be called again then, and begins with
-        what is still pending.
+        the messages that are still pending.
         """
         after: RowKey | None = None
         at_end = False
@@ -106,7 +107,7 @@ class Cancellation:
                     self.problems.update(dict.fromkeys(page.problems))
                     asked, before = None, asked
                     self._take(before, progress)
-                    if ids := self._wanted(page):
+                    if ids := self._ids(page):
                         self.asked += len(ids)
                         asked = node.submit(self.cancel, ids)
                     after = page.next
@@ -115,14 +116,14 @@ class Cancellation:
                 self._take(asked, progress)
         self.ended = at_end
 
-    def _wanted(self, page: PendingPage) -> list[str]:
+    def _ids(self, page: PendingPage) -> list[str]:
         if self.before is None:
             return page.ids
         offsets = times(page.rows, "offset").tolist()
-        return [one for one, at in zip(page.ids, offsets, strict=True) if at < self.before]
+        return [id_ for id_, offset in zip(page.ids, offsets, strict=True) if offset < self.before]
 
     def _take(self, asked: Future[list[str]] | None, progress: Callable[[int], None]) -> None:
-        """Wait for the answers about a page, if it was asked. Errors: those of ``cancel``."""
+        """Wait for the answers to a page, if it was sent. Errors: those of ``cancel``."""
         if asked is not None:
             answers = asked.result()
             self.answers.update(answers)

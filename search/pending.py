@@ -1,19 +1,19 @@
 """Finds pending messages: counts, and pages in due order.
 
-Theory: slot files are sorted by the question that is asked most, when; so a page begins at the slot
-of its token and reads slot after slot until it is full. Nothing else is indexed. Of a slot the
-whole file is read and its checksum compared, as the node does it: 0.2 ms for 1,400 rows, most
-of which is spent once per block; a second thread would not make it faster, for the blocks are small
+Theory: slot files are sorted by due time, which most questions ask for; so a page begins at the
+slot of its token and reads slot after slot until it is full. There is no other index. The whole
+file of a slot is read and its checksum compared, as the node does it: 0.2 ms for 1,400 rows, most
+of which is spent once per block; a second thread would not make it faster, as the blocks are small
 and Python is in between.
 
 Rules
-- What was acknowledged before the call is seen; the answer says up to which offset that is.
-- A row is pending if the newest mark that was read does not cover it and nothing cancels it. Such a
+- Rows that were acknowledged before the call are seen; the answer has the offset up to which.
+- A row is pending if the newest mark that was read does not cover it and no cancel names it. Such a
   row may have left since, if it was due (``AnswerPoint``).
 - A slot file that cannot be read is looked at again by a new view: the node may have deleted it, as
-  all its rows have left. What is damaged is a problem, and the answer is not complete.
-- The work for a page is bounded: by the rows of slots that were begun before ``rows_max`` were
-  looked through, and by ``_BYTES_MAX`` of content. The token says where to go on.
+  all its rows have left. Damage is a problem, and the answer is not complete.
+- The work for a page is bounded: by ``rows_max`` rows, though a slot that was begun is read whole,
+  and by ``_BYTES_MAX`` of content. The token is where the next page goes on.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from .view import AnswerPoint, View, key_columns
 from .watch import DirectoryWatch
 
 LIMIT = 100
-"""Messages of a page, if nobody says otherwise."""
+"""The default limit of messages of a page."""
 ROWS_MAX = 20_000_000
-"""Rows that are looked through for one page, if nobody says otherwise."""
+"""The default limit of rows that are looked through for a page."""
 _BYTES_MAX = 32 << 20
 _AHEAD = 4
-"""Slot files that the kernel reads ahead, where they are not in memory. A sync of the node waits
-behind what was asked of the disk before: a megabyte is a few milliseconds."""
+"""The number of slot files that the kernel reads ahead. It is small, as a sync of the node waits
+for earlier reads: a megabyte is a few milliseconds."""
 _BEFORE_AHEAD = 4
-"""Slots after which it is likely that many will be looked through."""
+"""Reading ahead begins after so many slots, when many more are likely to follow."""
 _LOOKS = 4
 _KEYS = pa.schema([ROW.field("offset"), ROW.field("due")])
 _LAST = (1 << 63) - 1
@@ -60,16 +60,16 @@ _LAST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class PendingCount:
-    """How many pending messages fulfil a query."""
+    """The number of pending messages that fulfil a query."""
 
     total: int
     point: AnswerPoint
     by_second: dict[int, int] = field(default_factory=dict)
-    """By the second in which they are due, ascending; empty unless it was asked for."""
+    """The numbers by due second, ascending; empty unless it was asked for."""
     by_topic: dict[str, int] = field(default_factory=dict)
-    """Likewise."""
+    """The numbers by topic; empty unless it was asked for."""
     looked_through: int = 0
-    """Rows that were read for it; what the catalog knows is not read."""
+    """The number of rows that were read for it; slots counted by the catalog are not read."""
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -82,19 +82,19 @@ class PendingPage:
     """Pending messages in the order of due time and offset."""
 
     rows: pa.RecordBatch
-    """Schema ``ROW``, or only offset and due time where no more was asked for."""
+    """The rows, schema ``ROW``; or only offset and due time, without ``content``."""
     ids: list[str]
-    """Of each row."""
+    """The id of each row."""
     next: RowKey | None
-    """Where the next page begins: behind this due time and offset; None: this was the last one."""
+    """The due time and offset behind which the next page begins; None: this is the last one."""
     point: AnswerPoint
     looked_through: int
-    """Rows that were read for it."""
+    """The number of rows that were read for it."""
     problems: tuple[Problem, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether every match up to ``next`` is there."""
+        """True when the page has every match up to ``next``."""
         return not self.problems
 
 
@@ -106,41 +106,40 @@ class _Slot:
     batches: list[pa.RecordBatch]
     """All rows of the slot."""
     keys: pa.RecordBatch
-    """Of all of them, as of ``key_columns``."""
+    """The keys of all rows (``key_columns``)."""
     at: Int64s
-    """Numbers of the matches among these, shape (matches,)."""
+    """The numbers of the matching rows, shape (matches,)."""
     due: Int64s
     offset: Int64s
-    """Likewise of each match."""
+    """Like ``due``, of the matches, shape (matches,)."""
     looked: int
 
     def in_order(self) -> _Slot:
-        """The matches by due time and offset."""
         if len(self.at) < 2:
             return self
         order = np.lexsort((self.offset, self.due))
         return replace(self, at=self.at[order], due=self.due[order], offset=self.offset[order])
 
     def take(self, schema: pa.Schema, stop: int) -> pa.RecordBatch:
-        """The first ``stop`` matches, at least one: the columns of ``schema``."""
+        """The first ``stop`` matches, at least one, with the columns of ``schema``."""
         if schema is not ROW:
             return take_rows(self.keys.select(schema.names), self.at[:stop])
         number, within = self._places(stop)
         parts, order = [], []
-        for one in np.unique(number).tolist():
-            here = np.flatnonzero(number == one)
-            parts.append(take_rows(self.batches[one], within[here]))
-            order.append(here)
+        for batch in np.unique(number).tolist():
+            places = np.flatnonzero(number == batch)
+            parts.append(take_rows(self.batches[batch], within[places]))
+            order.append(places)
         return take_rows(pa.concat_batches(parts), np.argsort(np.concatenate(order)))
 
     def sizes(self, stop: int) -> Int64s:
-        """Bytes of content of each of the first ``stop`` matches, shape (matches,)."""
+        """The bytes of content of the first ``stop`` matches, shape (stop,)."""
         number, within = self._places(stop)
-        found = np.zeros(len(number), np.int64)
-        for one in np.unique(number).tolist():
-            here = number == one
-            found[here] = sizes(self.batches[one])[within[here]]
-        return found
+        nbytes = np.zeros(len(number), np.int64)
+        for batch in np.unique(number).tolist():
+            places = number == batch
+            nbytes[places] = sizes(self.batches[batch])[within[places]]
+        return nbytes
 
     def _places(self, stop: int) -> tuple[Int64s, Int64s]:
         """The batch of each of the first ``stop`` matches, and its row in that."""
@@ -149,23 +148,22 @@ class _Slot:
         return number, self.at[:stop] - starts[number]
 
     def topics(self) -> dict[str, int]:
-        """How many matches each topic has."""
         column = self.keys.column("topic")
         if len(self.at) < self.looked:
             column = column.take(from_numpy(self.at, pa.int64()))
-        return {one["values"]: one["counts"] for one in column.value_counts().to_pylist()}
+        return {pair["values"]: pair["counts"] for pair in column.value_counts().to_pylist()}
 
 
 class PendingReader:
-    """Answers questions about one data directory. Not thread-safe; one for a directory in a
-    process, and none in a process that runs a node on it."""
+    """Answers questions about one data directory. Not thread-safe. A process may have one for each
+    directory, and none for that of a node that it runs: LMDB opens a store once a process."""
 
     def __init__(self, root: Path | str) -> None:
         """Errors: ``InvalidConfiguration``: it is no data directory."""
         self._watch = DirectoryWatch(root)
         self.root = self._watch.root
         self.departures = DepartureReader(self.root)
-        """Of messages that have left; kept, as it remembers where they are."""
+        """The reader of departures, which is kept, as it remembers places in their files."""
 
     def __enter__(self) -> Self:
         return self
@@ -177,13 +175,13 @@ class PendingReader:
         self._watch.close()
 
     def view(self) -> View:
-        """The directory as it is by now. Errors: ``Damaged``, ``UnsupportedVersion``, ``OSError``:
+        """A view of the directory now. Errors: ``Damaged``, ``UnsupportedVersion``, ``OSError``:
         the state store cannot be read."""
         return self._watch.view()
 
     def cancelled(self, second: int) -> CancelRecord:
-        """What was cancelled in a second whose rows have left, beyond the rows of its slot. Ask
-        behind ``view``. Incomplete where it is not known any more, or cannot be read."""
+        """The record of cancels of a second, whose slot file has lost its rows. Call it after
+        ``view``. It is incomplete where the cancels are not known any more, or cannot be read."""
         try:
             return self._watch.cancelled(second)
         except (Damaged, OSError):
@@ -192,8 +190,8 @@ class PendingReader:
     def count(
         self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
     ) -> PendingCount:
-        """Count the pending messages that fulfil a query. Where it sets no condition but due times,
-        slots that no mark has reached are counted by the catalog, without reading them.
+        """Count the pending messages that fulfil a query. If it only asks for due times, slots that
+        no mark has reached are counted by the catalog, without reading them.
 
         Errors: as of ``view``.
         """
@@ -203,16 +201,16 @@ class PendingReader:
         if not (query.columns or query.ids or by_topic):
             by_catalog = _by_catalog(view, query)
         scan = _Scan(self, view, query)
-        found, topics, looked = dict(by_catalog), Counter[str](), 0
+        counts, topics, looked = dict(by_catalog), Counter[str](), 0
         for slot in scan.slots(skipped=by_catalog.keys()):
             looked += slot.looked
             if len(slot.at):
-                found[slot.second] = len(slot.at)
+                counts[slot.second] = len(slot.at)
                 if by_topic:
                     topics.update(slot.topics())
-        counts_by_second = {second: found[second] for second in sorted(found)} if by_second else {}
+        counts_by_second = dict(sorted(counts.items())) if by_second else {}
         return PendingCount(
-            sum(found.values()),
+            sum(counts.values()),
             view.point,
             counts_by_second,
             dict(sorted(topics.items())),
@@ -229,8 +227,8 @@ class PendingReader:
         rows_max: int = ROWS_MAX,
         content: bool = True,
     ) -> PendingPage:
-        """The first ``limit`` pending messages that fulfil a query, of those behind ``after``.
-        ``content``: with topic, key, value and headers.
+        """The first ``limit`` pending messages that fulfil a query, behind the due time and offset
+        ``after``. ``content``: with topic, key, value and headers.
 
         Errors: as of ``view``.
         """
@@ -249,13 +247,14 @@ class PendingReader:
         return PendingPage(page.rows, ids, following, view.point, looked, tuple(scan.problems))
 
     def read_ahead(self, view: View, second: int) -> None:
-        """A slot's file will be needed soon."""
+        """Let the kernel read a slot's file, which will be needed soon."""
         info = view.slots.get(second)
         if info is not None:
             read_ahead(self.root, second, info)
 
     def slot(self, view: View, second: int) -> tuple[View, list[pa.RecordBatch], Problem | None]:
-        """All rows of a slot, the view in which they are all, and why some are missing."""
+        """All rows of a slot; with them the view that they belong to, and the problem for which
+        some are missing."""
         problem = None
         for _ in range(_LOOKS):
             info = view.slots.get(second)
@@ -281,7 +280,7 @@ class PendingReader:
 
 
 class _PageRows:
-    """The rows of a page, as they come."""
+    """Collects the rows of a page."""
 
     def __init__(self, limit: int, content: bool) -> None:
         self._limit = limit
@@ -295,7 +294,7 @@ class _PageRows:
         return self.count >= self._limit or self._nbytes >= _BYTES_MAX
 
     def add(self, slot: _Slot) -> RowKey | None:
-        """Add the matches of a slot. The key of the last one that fits; None: all of them did."""
+        """Add a slot's matches. Returns the key of the last that fits; None: all fit."""
         many = min(len(slot.at), self._limit - self.count)
         if not many:
             return None
@@ -324,14 +323,15 @@ class _PageRows:
 
 
 def _by_catalog(view: View, query: Query) -> dict[int, int]:
-    """How many messages are pending in each slot that no mark has reached, and that has none."""
+    """The numbers of pending messages in the slots that no mark has reached, by the catalog."""
     pending, _ = view.counts
     first, behind = query.seconds()
-    wanted = view.seconds_within(first, behind)
-    start = int(np.searchsorted(view.seconds, wanted[0])) if wanted else 0
+    seconds = view.seconds_within(first, behind)
+    start = int(np.searchsorted(view.seconds, seconds[0])) if seconds else 0
+    counts = pending[start : start + len(seconds)].tolist()
     return {
         second: count
-        for second, count in zip(wanted, pending[start : start + len(wanted)].tolist(), strict=True)
+        for second, count in zip(seconds, counts, strict=True)
         if count > 0 and view.is_untouched(second) and query.holds_whole(second)
     }
 
@@ -347,30 +347,30 @@ class _Scan:
         self._query = query
         self._content = ContentMatcher(query)
         self._after = after
-        self._wanted = _wanted_offsets(view, query.ids) if query.ids else None
+        self._offsets = _offsets_of(view, query.ids) if query.ids else None
         self.problems = list(view.problems)
         self.at_end = False
-        """Whether no slot is left."""
+        """True when no slot is left."""
 
     def slots(self, skipped: Iterable[int] = ()) -> Iterator[_Slot]:
         seconds = self._seconds()
         left_out = set(skipped)
-        wanted = [second for second in seconds if second not in left_out]
-        for number, second in enumerate(wanted, 1):
-            self.at_end = number == len(wanted)
-            if number > _BEFORE_AHEAD and number + _AHEAD < len(wanted):
-                self._reader.read_ahead(self._view, wanted[number + _AHEAD])
+        read = [second for second in seconds if second not in left_out]
+        for number, second in enumerate(read, 1):
+            self.at_end = number == len(read)
+            if number > _BEFORE_AHEAD and number + _AHEAD < len(read):
+                self._reader.read_ahead(self._view, read[number + _AHEAD])
             yield self._slot(second)
 
     def _seconds(self) -> list[int]:
         first, behind = self._query.seconds()
         if self._after is not None:
             due, offset = self._after
-            at = (due if offset < _LAST else due + 1) // TICK_MS  # else the slot is behind us
+            at = (due if offset < _LAST else due + 1) // TICK_MS  # _LAST: this slot is done
             first = at if first is None else max(first, at)
         seconds = self._view.seconds_within(first, behind)
-        if self._wanted is not None:
-            seconds = [second for second in seconds if second in self._wanted]
+        if self._offsets is not None:
+            seconds = [second for second in seconds if second in self._offsets]
         return seconds
 
     def _slot(self, second: int) -> _Slot:
@@ -392,7 +392,7 @@ class _Scan:
         return _Slot(second, batches, keys, at, due[at], offset[at], looked)
 
     def _keys(self, second: int, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows fulfil the conditions on due times and ids, and are behind ``after``."""
+        """A mask of the rows behind ``after`` that fulfil the conditions on due times and ids."""
         query = self._query
         mask = np.ones(len(due), np.bool_)
         if not query.holds_whole(second):
@@ -400,19 +400,19 @@ class _Scan:
         if self._after is not None and second * TICK_MS <= self._after[0]:
             at_due, at_offset = self._after
             mask &= (due > at_due) | ((due == at_due) & (offset > at_offset))
-        if self._wanted is not None:
-            mask &= members(self._wanted[second], offset)
+        if self._offsets is not None:
+            mask &= members(self._offsets[second], offset)
         return mask
 
 
-def _wanted_offsets(view: View, ids: Sequence[str]) -> dict[int, Int64s]:
-    """The offsets of genuine ids, ascending, by second. Any other text is nobody's id."""
-    found: dict[int, list[int]] = {}
+def _offsets_of(view: View, ids: Sequence[str]) -> dict[int, Int64s]:
+    """The offsets of genuine ids, ascending, by second; other texts are left out."""
+    by_second: dict[int, list[int]] = {}
     for text in ids:
         try:
-            one = MessageId.parse(text)
+            id_ = MessageId.parse(text)
         except UnknownId:
             continue
-        if view.mint.genuine(one):
-            found.setdefault(one.due // TICK_MS, []).append(one.offset)
-    return {second: np.array(sorted(offsets), np.int64) for second, offsets in found.items()}
+        if view.mint.genuine(id_):
+            by_second.setdefault(id_.due // TICK_MS, []).append(id_.offset)
+    return {second: np.array(sorted(offsets), np.int64) for second, offsets in by_second.items()}

@@ -1,13 +1,13 @@
-"""What lies where in a data directory at one instant, and which of it is pending.
+"""A view of a data directory: the rows at one instant, and which of them are pending.
 
-Theory: every committed row is in a slot file or behind the checkpoint in the journal, and leaves
-when a mark covers it or a cancel names it; and row and cancel are in the same slot. So a slot can
-be judged alone: by the length of its file in the catalog, by the journal's rows behind the
+Theory: every committed row is in a slot file or behind the checkpoint in the journal, and is
+pending until a mark covers it or a cancel names it; and row and cancel are in the same slot. So a
+slot can be judged alone: by the length of its file in the catalog, by the journal's rows behind the
 checkpoint of that same catalog, and by the newest mark. A view has these three, of one instant, and
 never changes. Two slots may be judged by two views: no row moves from one slot to another.
 
-How much is pending in a slot that no mark has reached is a subtraction: each of its cancels takes
-two rows, itself and its target.
+The number of pending messages in a slot that no mark has reached is a subtraction, as each of its
+cancels takes two rows, itself and its target: 10 rows with 3 cancels are 4 pending messages.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from ..wheel.state import SlotInfo
 
 _KEY_COLUMNS = ["offset", "due", "topic", "cancels"]
 _KEYS = pa.schema([ROW.field(name) for name in _KEY_COLUMNS])
-_NO_KEYS = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in _KEYS], schema=_KEYS)
+_NO_KEYS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in _KEYS], schema=_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPoint:
-    """The read point of an answer: what it has seen, and how new that is."""
+    """The read point of an answer: the rows that it has seen, and their age."""
 
     next_offset: int
     """Every row below this offset was seen: all that were acknowledged before the question."""
     index: int
     """The last journal entry that was read."""
     mark_ms: int
-    """Due time, ms, up to which the mark says what has left."""
+    """The due time of the main mark, ms: rows due by then have left, if no topic is held back."""
     mark_offset: int
-    """Offset up to which it says so for rows that came late."""
+    """The offset of the main mark: of rows that came late, those up to it have left."""
     reach_ms: int
-    """No row due later than this, ms, has left by that mark; -1: that is not known."""
+    """No row due later than this, ms, has left by that mark; -1: not known."""
     looked_ms: int
-    """When the journal was looked at, ms by this machine's clock. A row that is shown as pending
-    and was due by then may have left meanwhile."""
+    """The time at which the journal was looked at, ms by this machine's clock. A row that is
+    pending in the answer and was due by then may have left meanwhile."""
 
 
 class TailPiece:
@@ -70,7 +70,7 @@ class TailPiece:
         return int(self.rows.num_rows)
 
     def slot(self, second: int) -> pa.RecordBatch | None:
-        """The rows of a slot; None: there are none."""
+        """The rows of a slot; None: it has none."""
         number = self._numbers.get(second)
         if number is None:
             return None
@@ -78,7 +78,7 @@ class TailPiece:
 
     @cached_property
     def cancel_counts(self) -> Int64s:
-        """How many of the rows of each of ``seconds`` are cancels."""
+        """The number of cancels in each of ``seconds``."""
         column = self.rows.column("cancels")
         if column.null_count == len(column):
             return np.zeros(len(self.seconds), np.int64)
@@ -88,7 +88,7 @@ class TailPiece:
 
     @cached_property
     def offsets(self) -> tuple[int, int]:
-        """The lowest and the highest."""
+        """The lowest and the highest offset."""
         return bounds(times(self.rows, "offset"))
 
     def from_offset(self, first: int) -> TailPiece | None:
@@ -102,7 +102,7 @@ class TailPiece:
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> TailPiece:
-    """One piece of rows in any order, at least one."""
+    """Join rows in any order, at least one, into a piece."""
     rows = pa.concat_batches(batches)
     offset = times(rows, "offset")
     if not (offset[1:] > offset[:-1]).all():
@@ -120,18 +120,18 @@ class View:
     mint: IdMint
     point: AnswerPoint
     problems: tuple[Problem, ...] = ()
-    """Why rows may be missing in it."""
+    """The problems for which rows may be missing."""
     lost: frozenset[int] = frozenset()
-    """Slots of which a repair lost rows."""
+    """The seconds of slots of which a repair lost rows."""
 
     @cached_property
     def passed_ms(self) -> int:
-        """No mark covers a row that is due later than this."""
+        """No mark covers a row that is due later than this, ms."""
         return max(mark.furthest_ms for mark in self.marks.every)
 
     @cached_property
     def seconds(self) -> Int64s:
-        """All slots that have rows, ascending."""
+        """The seconds of all slots that have rows, ascending."""
         of_files = np.fromiter(self.slots, np.int64, len(self.slots))
         return np.unique(np.concatenate([of_files, *(piece.seconds for piece in self.tail)]))
 
@@ -139,8 +139,8 @@ class View:
         """The slots with rows from ``first`` on and before ``behind``; None: no limit."""
         start = 0 if first is None else int(np.searchsorted(self.seconds, first))
         stop = None if behind is None else int(np.searchsorted(self.seconds, behind))
-        found: list[int] = self.seconds[start:stop].tolist()
-        return found
+        within: list[int] = self.seconds[start:stop].tolist()
+        return within
 
     def tail_of(self, second: int) -> Iterator[pa.RecordBatch]:
         """The rows of a slot that are in no file yet."""
@@ -151,8 +151,8 @@ class View:
 
     @cached_property
     def counts(self) -> tuple[Int64s, Int64s]:
-        """For each of ``seconds``: how many messages are pending if no mark covers any of its rows,
-        and how many rows it has."""
+        """The numbers, for each of ``seconds``, of its pending messages if no mark covers any of
+        its rows, and of its rows."""
         pending, every = (np.zeros(len(self.seconds), np.int64) for _ in range(2))
         if self.slots:
             at = np.searchsorted(self.seconds, np.fromiter(self.slots, np.int64, len(self.slots)))
@@ -168,12 +168,12 @@ class View:
         return pending, every
 
     def is_untouched(self, second: int) -> bool:
-        """Whether no mark covers any row of a slot, and no repair lost rows of it."""
+        """Returns True when no mark covers any row of a slot, and no repair lost rows of it."""
         return second * TICK_MS > self.passed_ms and second not in self.lost
 
     def pending(self, second: int, rows: pa.RecordBatch) -> Mask:
-        """Which rows are pending messages, shape (rows,). ``rows``: all rows of a slot, as of
-        ``key_columns``."""
+        """A mask of the rows that are pending messages, shape (rows,). ``rows``: the keys of all
+        rows of a slot (``key_columns``)."""
         column = rows.column("cancels")
         mask: Mask = np.ones(rows.num_rows, np.bool_)
         if column.null_count < len(column):
@@ -184,7 +184,7 @@ class View:
         return mask
 
     def covered(self, rows: pa.RecordBatch) -> Mask:
-        """Which rows the mark of their topic covers, shape (rows,)."""
+        """A mask of the rows that the mark of their topic covers, shape (rows,)."""
         due, offset = times(rows, "due"), times(rows, "offset")
         mask = self.marks.main.covered(due, offset)
         for topic, copy in self.marks.copies.items():
@@ -194,8 +194,8 @@ class View:
 
 
 def key_columns(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """What says whether rows are pending, of all batches: due time, offset, topic, cancels. A slot
-    has a block from each spill, and one call for all of them costs as much as one for each."""
+    """The columns that decide if rows are pending, of all batches: offset, due time, topic,
+    cancels. A slot has a block from each spill; a call for all costs as much as one for each."""
     return pa.concat_batches([_NO_KEYS, *(batch.select(_KEY_COLUMNS) for batch in batches)])
 
 

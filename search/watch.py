@@ -1,18 +1,19 @@
-"""Views of a data directory, one after the other, beside a node that may write it.
+"""Makes views of a data directory, one after the other, beside a node that may write it.
 
 Theory: the state store is loaded first, then the journal is read from behind the checkpoint to its
-end. In this order nothing is missing: a row that a later spill takes out of the tail is in the
-journal that was read. A slot file only grows, so its committed length stays readable; that it was
-deleted meanwhile is found when it is read, and then a new view is needed.
+end. In this order no row is missing: one that a later spill takes out of the tail is in the journal
+that was read. A slot file only grows, so its committed length stays readable; when it was deleted
+meanwhile, reading it fails, and a new view is needed.
 
-What is expensive is kept from view to view: records of the catalog that did not change, and the
+The expensive parts are kept from view to view: records of the catalog that did not change, and the
 journal's rows. Rows below the checkpoint are dropped, so the memory needed is about that of the
 node's own tail.
 
 Rules
-- What was loaded of the state is of one commit (``LmdbState.generation``).
+- The loaded state is of one commit (``LmdbState.generation``): parts of two commits would show a
+  row twice, or not at all.
 - A segment that was dropped before it was read means that the checkpoint has moved: look again.
-  Only if it has not is that a fault.
+  Only if it has not, a segment is missing.
 - On a peer the journal may end in entries that are not committed yet; they count as rows here.
 """
 
@@ -45,15 +46,15 @@ from .view import AnswerPoint, TailPiece, View, joined
 
 _LOOKS = 10
 _MERGE_FACTOR = 2
-"""A piece at most so much larger than the next one is joined with it: there are few pieces then,
-and a row is copied few times."""
+"""A piece that is at most so many times larger than the next one is joined with it, so that there
+are few pieces, and a row is copied few times."""
 _PIECE_BYTES_MAX = 256 << 20
 """The largest piece that others are joined to, as Arrow's offsets have 31 bits."""
 
 
 @dataclass(slots=True)
 class _Journal:
-    """What was read of the journal behind the checkpoint."""
+    """The part of the journal behind the checkpoint that was read."""
 
     at: JournalAt
     marks: tuple[int, Marks] | None = None
@@ -63,7 +64,8 @@ class _Journal:
 class DirectoryWatch:
     """Makes views of one data directory. Not thread-safe.
 
-    LMDB opens a store once a process: no node, and no other watch, has the directory open in it.
+    LMDB opens a store once a process: no node and no other watch of this process may have the
+    directory open.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -85,9 +87,9 @@ class DirectoryWatch:
         self._tail: list[TailPiece] = []
         self._mint: IdMint | None = None
         self._is_own = False
-        """The state is known to be that of the journal beside it."""
+        """True when the state is known to belong to the journal beside it."""
         self._faulty = False
-        """The journal was not read without a fault: it is read anew from the checkpoint on."""
+        """True when reading the journal found a fault: it is read anew from the checkpoint on."""
 
     def close(self) -> None:
         if self._state is not None:
@@ -95,7 +97,7 @@ class DirectoryWatch:
             self._state = None
 
     def view(self) -> View:
-        """The directory as it is by now: with all that was acknowledged before the call.
+        """A view of the directory now, with all rows that were acknowledged before the call.
 
         Errors: ``Damaged``, ``UnsupportedVersion``: of the state; ``OSError``.
         """
@@ -114,8 +116,9 @@ class DirectoryWatch:
         return self._view(problems + self._of_directory(), looked_ms)
 
     def cancelled(self, second: int) -> CancelRecord:
-        """What was cancelled in a second whose rows have left; ask behind ``view``: what is not in
-        that view any more is here. Incomplete where it is not known any more.
+        """The record of cancels of a second whose rows have left. Call it after ``view``: cancels
+        that are not in that view any more are in the record. It is incomplete where they are not
+        known any more.
 
         Errors: ``Damaged``.
         """
@@ -128,17 +131,16 @@ class DirectoryWatch:
             except (SlotwheelError, lmdb.Error, ValueError) as error:
                 if state.generation() == generation or look + 1 == _LOOKS:
                     raise self._not_a_state(str(error)) from None
-        found = CancelRecord()
+        record = CancelRecord()
         if data is not None:
-            found = CancelRecord.decode(data, f"{self.root}: cancels of second {second}")
+            record = CancelRecord.decode(data, f"{self.root}: cancels of second {second}")
         if floor_ms is None or second * TICK_MS <= floor_ms:
-            return found.with_more(None)
-        return found
+            return record.with_more(None)
+        return record
 
     # -- the state -------------------------------------------------------------------------------
 
     def _load(self) -> bool:
-        """Load the state if it has changed; whether it has."""
         state = self._opened()
         for look in range(_LOOKS):
             generation = state.generation()
@@ -177,12 +179,12 @@ class DirectoryWatch:
     # -- the journal -----------------------------------------------------------------------------
 
     def _read_journal(self) -> list[Problem]:
-        """Read what is new in the journal behind the checkpoint; what is missing of it."""
+        """Read new entries of the journal behind the checkpoint. Returns problems with them."""
         checkpoint = self._stored.checkpoint
         try:
             journal = self._journal
             if journal is None or journal.at.index <= checkpoint.index:
-                # What lies between was spilled before it was read.
+                # Entries in between were spilled before they were read.
                 self._tail = []
                 at = entry_at(self.root, checkpoint.index + 1)
                 if at is None:
@@ -213,7 +215,7 @@ class DirectoryWatch:
                     self._mint = IdMint(event.group, bytes.fromhex(event.key))
                 elif isinstance(event, Problem):
                     problems.append(event)
-        if restarted:  # what was read before may have been replaced
+        if restarted:  # entries that were read before may have been replaced
             return problems or [Problem(INTEGRITY, "gap", end.note, file="journal")]
         journal.at = end
         self._add(rows)
@@ -226,7 +228,7 @@ class DirectoryWatch:
             return
         waiting: list[pa.RecordBatch] = []
         for rows in fresh:
-            if waiting and sum(one.nbytes for one in waiting) + rows.nbytes > _PIECE_BYTES_MAX:
+            if waiting and sum(part.nbytes for part in waiting) + rows.nbytes > _PIECE_BYTES_MAX:
                 self._tail.append(joined(waiting))
                 waiting = []
             waiting.append(rows)
@@ -252,12 +254,12 @@ class DirectoryWatch:
             problems.append(Problem(INTEGRITY, "incomplete", text))
         if not self._is_own:
             segments = list(journal_segments(self.root, archive=False).values())
-            why = not_its_own(stored, segments)
-            # Segments are dropped behind the commit that makes them needless.
-            if why is not None and self._opened().generation() == self._generation:
-                kind, text = why
+            mismatch = not_its_own(stored, segments)
+            # Segments are dropped after the commit that makes them needless.
+            if mismatch is not None and self._opened().generation() == self._generation:
+                kind, text = mismatch
                 problems.append(Problem(INTEGRITY, kind, text, file=STATE_DIRECTORY))
-            self._is_own = why is None
+            self._is_own = mismatch is None
         return problems
 
     def _view(self, problems: list[Problem], looked_ms: int) -> View:
@@ -286,7 +288,7 @@ class DirectoryWatch:
         )
 
     def _ids(self) -> IdMint:
-        """What makes the group's ids. The journal's configuration is the first entry of a log."""
+        """The mint of the group's ids, from the journal's first entry, or the checkpoint."""
         if self._mint is None:
             config = self._stored.checkpoint.config
             key = bytes.fromhex(config["key"]) if config else None
@@ -295,7 +297,7 @@ class DirectoryWatch:
 
 
 def _from(rows: pa.RecordBatch, offset: int) -> pa.RecordBatch:
-    """The rows from an offset on, of rows in the order of their offsets."""
+    """The rows from an offset on; ``rows`` are in the order of their offsets."""
     return rows.slice(int(np.searchsorted(times(rows, "offset"), offset)))
 
 

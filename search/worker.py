@@ -1,4 +1,4 @@
-"""Search in a process of its own, for programs that do other things meanwhile."""
+"""Search in a process of its own, so that it takes no processor time of an event loop or a node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .query import Query
 
 
 class SearchProcess(AskedAside[PendingReader]):
-    """Questions about one data directory."""
+    """A process that answers questions about one data directory."""
 
     def __init__(
         self, root: Path | str, *, nice: int = NICE, dead_letter_topic: str = DEAD_LETTER_TOPIC

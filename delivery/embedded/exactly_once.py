@@ -6,11 +6,10 @@ delivers, it reads the newest blocks of each topic, and rows that the mark does 
 answered.
 
 How far back: a row is delivered no earlier than the time ``c`` of the mark of that moment, and a
-mark does not go back by itself. So a row that the last mark does not cover lies in a block of ``c``
-or later. Where a person has set it back, blocks from before that are later, too, and stand before
-earlier ones.
-``_CLOCK_S`` is for a clock that is set back in the instant between the hand's look at it and the
-sink's.
+mark does not go back by itself. So a row that the last mark does not cover lies in a block that was
+delivered at ``c`` or later. After a person has set the mark back, blocks are no longer in order of
+time: a later one may stand before an earlier one, and reading must not end at the first old block.
+``_CLOCK_S`` is for a clock that is set back between the hand's look at it and the sink's.
 
 Among peers this cannot work: each peer has topics of its own, and another master has not seen them.
 """
@@ -45,8 +44,8 @@ _REMEDY = "start the node once with --accept-repeats to deliver all the same"
 
 
 class EmbeddedExactlyOnce(AtLeastOnce):
-    """Delivers like ``AtLeastOnce``, once it knows what has left. ``accept_repeats``: also where
-    that cannot be known, because the newest blocks of a topic are damaged."""
+    """Delivers like ``AtLeastOnce``, once it knows which rows have left. ``accept_repeats``: it
+    begins once also where nobody can know, because the newest blocks of a topic are damaged."""
 
     in_turn = True  # so that nothing is in flight when it begins again
 
@@ -77,14 +76,14 @@ class EmbeddedExactlyOnce(AtLeastOnce):
                 self._files, topic, since_ms, self._damaged, in_order=in_order
             ):
                 self._count(wheel, topic, rows)
-        self._accept_repeats = False  # it is asked for once
+        self._accept_repeats = False  # the permission is for one beginning
         wheel.resume(now_ms, exact=BY_TOPICS, certain=self._certain)
 
     def deliver(
         self, wheel: DuePort, chunk: Chunk, clock: Callable[[], int], *, trial: bool = False
     ) -> BatchOutcome:
         outcome = super().deliver(wheel, chunk, clock, trial=trial)
-        if outcome.unknown.any():  # the topics know
+        if outcome.unknown.any():  # the topics on disk show which rows have left
             self._topics.recover_all()
             outcome.begin_again = outcome.stop = True
         return outcome
@@ -95,22 +94,23 @@ class EmbeddedExactlyOnce(AtLeastOnce):
         self._certain = False
 
     def _count(self, wheel: DuePort, topic: str, rows: pa.RecordBatch) -> None:
-        """Tell the wheel which of a block's rows were answered."""
         due, offset = times(rows, "due"), times(rows, "offset")
-        # Rows of an earlier data directory, which had another key.
+        # Rows of an earlier data directory have checks of another key: they are none of ours.
         genuine = np.asarray(rows.column("check")) == self.sink.mint.checks(due, offset)
         if (genuine & (offset >= wheel.end_offset)).any():
             text = f"topic {topic} holds messages that the journal does not know: it is an old copy"
             self._damaged(SlotwheelError(text))
             genuine &= offset < wheel.end_offset
         if topic != self.dead_letters.topic:
-            mine = genuine & wheel.uncovered(topic, due, offset)
-            wheel.answered_before(topic, due[mine], offset[mine])
+            uncovered = genuine & wheel.uncovered(topic, due, offset)
+            wheel.answered_before(topic, due[uncovered], offset[uncovered])
             return
-        for own, why, at in _letters(rows, np.flatnonzero(genuine), topic):
-            mine = at[wheel.uncovered(own, due[at], offset[at])]
-            dead, expired = why not in (None, EXPIRED), why == EXPIRED
-            wheel.answered_before(own, due[mine], offset[mine], dead=dead, expired=expired)
+        for target, reason, at in _letters(rows, np.flatnonzero(genuine), topic):
+            uncovered = at[wheel.uncovered(target, due[at], offset[at])]
+            dead, expired = reason not in (None, EXPIRED), reason == EXPIRED
+            wheel.answered_before(
+                target, due[uncovered], offset[uncovered], dead=dead, expired=expired
+            )
 
 
 def delivered_since(
@@ -121,21 +121,21 @@ def delivered_since(
     *,
     in_order: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """The blocks of a topic that were delivered at or after ``since_ms``, the last one first, and
-    durable. ``on_damage`` gets the error of a block among them that is not sound. ``in_order``:
-    none of them stands before an earlier one."""
+    """Yields the durable blocks of a topic that were delivered at or after ``since_ms``, the last
+    one first. ``on_damage`` gets the error of each block among them that is not sound.
+    ``in_order``: no block stands before one that was delivered earlier, so reading ends early."""
     newest = True
     for first in reversed(segments(files, topic)):
         known = records(files, topic, first)
         if newest and first in set_aside_segments(files, topic):
             with closing(files.open(index_path(topic, first))) as index:
                 size = index.size()
-            if size > HEADER_BYTES + len(known) * RECORD_BYTES:  # of when are the others?
+            if size > HEADER_BYTES + len(known) * RECORD_BYTES:  # broken records have no time
                 path = index_path(topic, first)
                 on_damage(Damaged(path, size, expected="whole records", found="damage"))
         if not known:
             continue
-        if max(one.delivered_ms for one in known) < since_ms:
+        if max(record.delivered_ms for record in known) < since_ms:
             if in_order:
                 return
             continue
@@ -162,19 +162,20 @@ def delivered_since(
 def _letters(
     rows: pa.RecordBatch, at: Int64s, dead_topic: str
 ) -> Iterator[tuple[str, str | None, Int64s]]:
-    """The rows of the dead-letter topic: the topic that they were sent to, why they are dead, and
-    their positions. Those that the sink did not make were sent there."""
+    """Groups rows of the dead-letter topic: the topic they were addressed to, the reason, and their
+    row numbers. Rows without the sink's headers were addressed to the dead-letter topic itself:
+    their reason is None."""
     headers = rows.column("headers").take(pa.array(at))
     counts = np.asarray(pc.list_value_length(headers), dtype=np.int64)
     ends = np.cumsum(counts)
     dead = sink_letters(headers.flatten(), ends - counts, ends, np.arange(len(at)))
-    sent_there = np.delete(at, dead.rows)
-    if len(sent_there):
-        yield dead_topic, None, sent_there
+    addressed = np.delete(at, dead.rows)
+    if len(addressed):
+        yield dead_topic, None, addressed
     positions = at[dead.rows]
     groups: dict[tuple[bytes, bytes], list[int]] = {}
     keys = zip(dead.topic.to_pylist(), dead.reason.to_pylist(), strict=True)
     for position, key in zip(positions.tolist(), keys, strict=True):
         groups.setdefault(key, []).append(position)
-    for (topic, reason), mine in groups.items():
-        yield topic.decode(), reason.decode("utf-8", "replace"), np.array(mine, np.int64)
+    for (topic, reason), members in groups.items():
+        yield topic.decode(), reason.decode("utf-8", "replace"), np.array(members, np.int64)

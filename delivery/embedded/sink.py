@@ -2,12 +2,12 @@
 
 A chunk is split by topic with one stable sort, never row by row; each topic's rows become one block
 of its log. New topics are made ahead (``newtopics.py``). "Accepted" means durable. The blocks of a
-chunk for several topics are written by one thread; a few sync and commit them in parallel, so that
-the disk sees the syncs together. Of very many topics all files are synced in one call.
+chunk for several topics are written by one thread; a few threads sync and commit them in parallel,
+so that the disk sees the syncs together. The files of very many topics are synced in one call.
 
-Nothing is refused here: the wheel has checked size and topic name. An ``OSError`` (a full disk) is
-NOT_NOW for its topic, UNKNOWN once the record of the block was written; when every topic fails, the
-sink answers that it is down as a whole.
+Nothing is refused here: the wheel has checked size and topic name. An ``OSError`` (a full disk)
+makes its topic NOT_NOW; once the block may have been committed, UNKNOWN. When every topic fails and
+the disk is full, the sink answers that it is down as a whole.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ syncfs for all: a sync of its own for each new file and folder takes 20 ms a top
 TOPICS_REMEMBERED = 65_536
 """Topics whose ends are kept in memory: they are not read again when files are reopened."""
 FREE_BYTES_MIN = 16 * MIB
-"""With less free space on the disk, bytes, a topic that failed is not tried again."""
+"""A topic that failed is not tried again while the disk has less free than these bytes."""
 
 
 _TOPIC_ERRORS = (OSError, Damaged, UnsupportedVersion)
@@ -53,9 +53,9 @@ _TOPIC_ERRORS = (OSError, Damaged, UnsupportedVersion)
 class EmbeddedSink(Sink):
     """Topics under ``<data>/topics``. ``clock``: wall clock in ms, for the ``delivered`` column.
 
-    Opening costs nothing: a topic is recovered with its first row. Errors of that
-    (``UnsupportedVersion``) are raised by ``recover_all``, which a node calls first; within
-    ``deliver`` they hold back the topic that has them, and no other.
+    Opening costs nothing: a topic is recovered with its first row. An error of that
+    (``UnsupportedVersion``) is raised by ``recover_all``, which a node calls first; within
+    ``deliver`` it holds back its own topic, and no other.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class EmbeddedSink(Sink):
         self._ends: LRUCache[str, TopicEnd] = LRUCache(TOPICS_REMEMBERED)
         self._lock = threading.Lock()  # guards _ends and _busy
         self._busy = WeakValueDictionary[str, threading.Lock]()
-        """By topic, while somebody has its lock or waits for it."""
+        """The lock of each topic, while a thread has it or waits for it."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="embedded-topic")
         self.topics = NewTopics(self._make)
         files.make_directory(TOPICS_DIRECTORY)
@@ -100,16 +100,16 @@ class EmbeddedSink(Sink):
         return dict(self._writer.damaged)
 
     def count(self, topic: str) -> int:
-        """How many rows the files of a topic hold."""
-        found = segments(self._files, topic)
-        if not found:
+        """The number of rows in the files of a topic. Errors: as of ``recover_all``."""
+        firsts = segments(self._files, topic)
+        if not firsts:
             return 0
         with self._lock:
             end = self._ends.get(topic)
         if end is None:
-            with self._alone(topic):  # to recover cuts off what an append has not committed yet
+            with self._alone(topic):  # recovery would cut off the block of an append in progress
                 end = self._end_of(topic)
-        return 0 if end is None else end.block.next_position - found[0]
+        return 0 if end is None else end.block.next_position - firsts[0]
 
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:  # noqa: ARG002
         if rows.num_rows == 0:
@@ -145,8 +145,8 @@ class EmbeddedSink(Sink):
     def _append_all(
         self, rows: pa.RecordBatch, topics: list[str], parts: list[Int64s]
     ) -> tuple[dict[str, str], set[str]]:
-        """Do the steps of an append for all topics together. Returns why those topics failed that
-        did, and those of them whose rows no reader can ever find."""
+        """Do the steps of an append for all topics together. Returns the topics that failed, each
+        with its reason, and the set of those whose rows no reader can ever find."""
         failures: dict[str, str] = {}
         appends: list[PendingAppend] = []
         delivered_ms = self._clock()
@@ -158,7 +158,7 @@ class EmbeddedSink(Sink):
                 ends[topic] = self._end_of(topic)
             except _TOPIC_ERRORS as error:
                 failures[topic] = str(error)
-        positions = [end.block.next_position if (end := ends.get(one)) else 0 for one in topics]
+        positions = [end.block.next_position if (end := ends.get(topic)) else 0 for topic in topics]
         counts = np.array([len(part) for part in parts])
         starts = np.cumsum(counts) - counts
         numbers = np.arange(rows.num_rows) + np.repeat(np.array(positions) - starts, counts)
@@ -200,10 +200,10 @@ class EmbeddedSink(Sink):
         *,
         alone: bool = False,
     ) -> list[PendingAppend]:
-        """Do one step for each topic; ``alone``: in this thread. Returns those that can go on.
-        Errors: ``SyncFailed``."""
+        """Do one step for each topic, in this thread if ``alone``; add the reasons of those that
+        fail to ``failures``. Returns the others. Errors: ``SyncFailed``."""
 
-        def one(append: PendingAppend) -> str | None:
+        def attempt(append: PendingAppend) -> str | None:
             try:
                 step(append)
             except _TOPIC_ERRORS as error:
@@ -212,14 +212,12 @@ class EmbeddedSink(Sink):
 
         # With one topic, a thread would only cost time.
         alone |= len(appends) < 2
-        found = list((map if alone else self._pool.map)(one, appends))
-        failures.update(
-            {a.topic: why for a, why in zip(appends, found, strict=True) if why is not None}
-        )
-        return [a for a, why in zip(appends, found, strict=True) if why is None]
+        errors = list((map if alone else self._pool.map)(attempt, appends))
+        results = list(zip(appends, errors, strict=True))
+        failures.update({append.topic: error for append, error in results if error is not None})
+        return [append for append, error in results if error is None]
 
     def _blocks(self, rows: pa.RecordBatch, positions: Int64s, delivered_ms: int) -> pa.RecordBatch:
-        """The rows as topics have them."""
         delivered = from_numpy(np.full(rows.num_rows, delivered_ms, np.int64), TIME)
         check = from_numpy(self.mint.checks_of(rows), pa.uint32())
         names = ("offset", "due", "created", "partition", "key", "value", "headers")
@@ -227,7 +225,7 @@ class EmbeddedSink(Sink):
         return pa.RecordBatch.from_arrays(columns, schema=TOPIC_SCHEMA)
 
     def _end_of(self, topic: str) -> TopicEnd | None:
-        """The end of a topic that the caller has alone."""
+        """A topic's end, recovered if need be; None without a segment. The caller has its lock."""
         with self._lock:
             end = self._ends.get(topic)
         if end is None:
@@ -238,7 +236,7 @@ class EmbeddedSink(Sink):
         return end
 
     def _make(self, topic: str) -> None:
-        """Make a topic without a row; nothing, if it is there."""
+        """Make a topic without a row, unless it exists."""
         with self._alone(topic):
             if not segments(self._files, topic):
                 end = self._writer.begin(topic)

@@ -1,7 +1,7 @@
-"""Damaged segments of embedded topics: set aside by a mark of their own, and read as far as they
+"""Damaged segments of embedded topics: set aside by a file beside them, and read as far as they
 are sound.
 
-    topics/<topic>/<first position, 20 digits>.damaged    what was found, as text
+    topics/<topic>/<first position, 20 digits>.damaged    the error, as text
 
 Theory: the rows of a damaged segment were delivered long ago, so they are no reason for a node to
 stand still. Its files stay and are never written to again; a small file beside them marks the
@@ -9,7 +9,8 @@ segment, and as long as that exists, the damage is reported. The topic goes on i
 behind every position that the damaged one may have used.
 
 Rules
-- The mark is durable before the new segment is begun. A crash in between begins it again.
+- The small file is durable before the new segment is begun: otherwise a crash between the two would
+  leave a damaged segment in the middle of a topic, which nothing reports.
 - Blocks of such a segment are compared with their checksums before they are read.
 """
 
@@ -44,7 +45,7 @@ def damaged_path(topic: str, first: int) -> str:
 
 
 def set_aside_segments(files: Files, topic: str) -> set[int]:
-    """First positions of a topic's segments that were set aside."""
+    """The first positions of a topic's segments that were set aside."""
     stems = (
         name.removesuffix(DAMAGED_SUFFIX)
         for name in files.list(directory_of(topic))
@@ -54,13 +55,13 @@ def set_aside_segments(files: Files, topic: str) -> set[int]:
 
 
 def damaged_segments(files: Files) -> dict[str, str]:
-    """The errors of segments that were set aside, of all topics, by path."""
-    found = {}
+    """The errors of all topics' segments that were set aside, by path."""
+    errors = {}
     for topic in files.list(TOPICS_DIRECTORY):
         for first in sorted(set_aside_segments(files, topic)):
             text = _whole(files, damaged_path(topic, first)).decode("utf-8", "replace")
-            found[segment_path(topic, first)] = text.strip()
-    return found
+            errors[segment_path(topic, first)] = text.strip()
+    return errors
 
 
 def set_aside(files: Files, topic: str, first: int, error: Damaged) -> int:
@@ -79,8 +80,8 @@ def set_aside(files: Files, topic: str, first: int, error: Damaged) -> int:
 
 
 def is_torn(data: bytes, at: int) -> bool:
-    """Whether the bytes of an index from ``at`` on, which are no complete record, may be one that a
-    power cut left: too few bytes, or zeros in place of a sector that was not written."""
+    """Returns True when the broken record at byte ``at`` of an index may be a torn end: a power cut
+    leaves too few bytes, or zeros in place of a sector that was not written."""
     record = data[at : at + RECORD_BYTES]
     if len(record) < RECORD_BYTES:
         return True
@@ -92,7 +93,7 @@ def is_torn(data: bytes, at: int) -> bool:
 class SoundBlocks:
     """The blocks of a segment, also of one that was set aside, as far as they are sound.
 
-    ``schema``: None when nothing can be read. ``blocks``: the complete records; ``blocks[0]``
+    ``schema`` is None when nothing can be read. ``blocks`` has the complete records; ``blocks[0]``
     stands for the schema message.
     """
 
@@ -132,18 +133,18 @@ class SoundBlocks:
 
 
 def records(files: Files, topic: str, first: int) -> list[IndexRecord]:
-    """The complete records of an index, whatever is between them."""
+    """The complete records of an index in ascending position; broken ones between are left out."""
     data = memoryview(_whole(files, index_path(topic, first)))
-    found: list[IndexRecord] = []
+    whole: list[IndexRecord] = []
     for at in range(HEADER_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
         block = IndexRecord.decode(data[at : at + RECORD_BYTES])
-        if block is not None and block.position >= (found[-1].next_position if found else first):
-            found.append(block)
-    return found
+        if block is not None and block.position >= (whole[-1].next_position if whole else first):
+            whole.append(block)
+    return whole
 
 
 def _whole(files: Files, path: str) -> bytes:
-    """All bytes of a file; none if it does not exist."""
+    """All bytes of a file; empty if it does not exist."""
     try:
         handle = files.open(path)
     except FileNotFoundError:

@@ -32,7 +32,7 @@ TOPICS_DIRECTORY = "topics"
 SEGMENT_SUFFIX = ".arrows"
 INDEX_SUFFIX = ".index"
 DAMAGED_SUFFIX = ".damaged"
-"""Suffix of the mark beside a segment that was set aside."""
+"""Suffix of the file beside a segment that was set aside."""
 INDEX_MAGIC = b"SWTOPIDX"
 INDEX_VERSION = 1
 TOPIC_SCHEMA_VERSION = 1
@@ -81,11 +81,11 @@ RECORD_BYTES = _RECORD.size
 
 
 TOPIC_SCHEMA = pa.schema(TOPIC_FIELDS)
-"""That of the blocks of all topics: they say nothing of their topic."""
+"""The schema of a block. It is the same for all topics, whose names are in their segments only."""
 
 
 def schema_of(topic: str, group: str) -> pa.Schema:
-    """The schema of a topic's segments. ``group``: in its rows' ids."""
+    """The schema of a topic's segments; ``group`` is the one in the ids of its rows."""
     return pa.schema(
         TOPIC_FIELDS,
         metadata={
@@ -97,7 +97,8 @@ def schema_of(topic: str, group: str) -> pa.Schema:
 
 
 def check_schema(schema: pa.Schema, path: str) -> None:
-    """Errors: ``UnsupportedVersion``; ``Damaged`` when it is not the schema of a topic."""
+    """Check the schema of the segment at ``path``. Errors: ``UnsupportedVersion``; ``Damaged`` when
+    it is not the schema of a topic."""
     version = (schema.metadata or {}).get(b"slotwheel.topic-schema", b"").decode("ascii", "replace")
     if version != str(TOPIC_SCHEMA_VERSION):
         raise UnsupportedVersion(
@@ -144,16 +145,16 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, data: bytes, path: str, first: int) -> IndexHeader:
-        """Decode and check a header. ``first``: in the file's name. Errors: ``Damaged``,
-        ``UnsupportedVersion``."""
+        """Decode and check the header of the index at ``path``, whose name has the position
+        ``first``. Errors: ``Damaged``, ``UnsupportedVersion``."""
         if len(data) < HEADER_BYTES:
             raise Damaged(path, len(data), expected=f"{HEADER_BYTES} bytes", found=len(data))
-        magic, version, reserved, crc, said, schema_bytes, schema_crc = _HEADER.unpack_from(data)
+        magic, version, reserved, crc, begin, schema_bytes, schema_crc = _HEADER.unpack_from(data)
         if magic != INDEX_MAGIC:
             raise Damaged(path, 0, expected=f"magic {INDEX_MAGIC!r}", found=repr(magic))
         as_known = data[:8] + INDEX_VERSION.to_bytes(2, "little") + data[10:HEADER_BYTES]
-        # Version 0 is never valid: a lost write leaves it. Another version would have another
-        # checksum, too.
+        # Version 0 is never valid: a lost write leaves it. And where the header has the checksum of
+        # our version, it is ours with a damaged version, not another version.
         if version != INDEX_VERSION and (version == 0 or _header_crc(as_known) == crc):
             raise Damaged(path, 8, expected=f"version {INDEX_VERSION}", found=version)
         if version != INDEX_VERSION:
@@ -163,29 +164,29 @@ class IndexHeader:
                 limit=INDEX_VERSION,
                 remedy="Use the slotwheel version that wrote it, or a newer one",
             )
-        found = _header_crc(data)
-        if crc != found:
-            raise Damaged(path, 12, expected=f"CRC-32C {crc:08x}", found=f"{found:08x}")
+        computed = _header_crc(data)
+        if crc != computed:
+            raise Damaged(path, 12, expected=f"CRC-32C {crc:08x}", found=f"{computed:08x}")
         if reserved != 0:
             raise Damaged(path, 10, expected=0, found=reserved)
-        if said != first:
-            raise Damaged(path, 16, expected=f"first position {first}", found=said)
-        return cls(said, schema_bytes, schema_crc)
+        if begin != first:
+            raise Damaged(path, 16, expected=f"first position {first}", found=begin)
+        return cls(begin, schema_bytes, schema_crc)
 
     @property
     def schema_record(self) -> IndexRecord:
-        """Stands before the first block, so that each block has one before it (zero rows)."""
+        """A record of zero rows before the first block, so that each block has one before it."""
         return IndexRecord(self.first, self.schema_bytes, 0, self.schema_crc, 0)
 
     def check_schema(self, message: bytes, path: str) -> pa.Schema:
-        """The schema in ``message``, the first bytes of the stream at ``path``.
+        """Decode the schema in ``message``, the first bytes of the stream at ``path``.
 
         Errors: ``Damaged``, ``UnsupportedVersion``.
         """
-        found = crc32c(message)
-        if len(message) != self.schema_bytes or found != self.schema_crc:
+        crc = crc32c(message)
+        if len(message) != self.schema_bytes or crc != self.schema_crc:
             expected = f"a schema of {self.schema_bytes} bytes, CRC-32C {self.schema_crc:08x}"
-            raise Damaged(path, 0, expected=expected, found=f"{len(message)} bytes, {found:08x}")
+            raise Damaged(path, 0, expected=expected, found=f"{len(message)} bytes, {crc:08x}")
         schema = pa.ipc.read_schema(pa.py_buffer(message))
         check_schema(schema, path)
         return schema
@@ -215,24 +216,25 @@ class IndexRecord:
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> IndexRecord | None:
-        """The record, or None when it is not complete, by its own CRC."""
+        """The record; None when it is too short, or does not match its own CRC."""
         if len(data) < RECORD_BYTES:
             return None
-        position, end, rows, crc, delivered, reserved, own = _RECORD.unpack_from(data)
-        if crc32c(data[: RECORD_BYTES - 4]) != own or reserved != 0 or rows == 0:
+        position, end, rows, crc, delivered, reserved, record_crc = _RECORD.unpack_from(data)
+        if crc32c(data[: RECORD_BYTES - 4]) != record_crc or reserved != 0 or rows == 0:
             return None
         return cls(position, end, rows, crc, delivered)
 
     def follows(self, before: IndexRecord) -> bool:
-        """Whether this block begins where ``before`` ends."""
+        """Returns True when this block begins where ``before`` ends."""
         return self.position == before.next_position and self.end > before.end
 
 
 def parse_index(data: bytes, path: str, header: IndexHeader) -> tuple[list[IndexRecord], int]:
-    """The complete records of an index and how many bytes of it they take, header included.
+    """Returns the complete records of an index, behind the header's ``schema_record``, and the
+    bytes of it that header and records take.
 
-    The first element is the header's ``schema_record``. Errors: ``Damaged`` for a bad record with a
-    complete one behind it, or one that does not follow the one before it.
+    Errors: ``Damaged`` for a broken record with a complete one behind it, and for a record that
+    does not follow the one before it.
     """
     blocks = [header.schema_record]
     view = memoryview(data)

@@ -10,7 +10,8 @@ what the index names: a consumer that commits position 10, whose row a power cut
 would never see the row that gets position 10 next.
 
 A crash or an error (a full disk, say) before the last step leaves the old end, and the next append
-overwrites what was left behind. Each step names its position; nothing is appended blindly.
+overwrites the bytes behind it. Each step writes at a position of its own: appending to whatever is
+there would put a block behind junk.
 
 A new segment's index header and directory entries are synced with its first block, before its first
 record is written, however long ago it was begun. So an index without a complete header belongs to a
@@ -53,7 +54,8 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class TopicEnd:
-    """The end of a topic: ``first`` names the last segment, ``block`` is its last block."""
+    """The end of a topic: ``first`` names its last segment, ``block`` is the last block of that,
+    and its index has ``index_bytes``."""
 
     first: int
     block: IndexRecord
@@ -62,8 +64,8 @@ class TopicEnd:
 
 @dataclass(frozen=True, slots=True)
 class PendingAppend:
-    """An append in progress, with the end that the topic has when all steps are done. ``new``:
-    its segment had no row, so nothing of it needs to be durable yet."""
+    """An append in progress; ``end`` is the topic's end when all steps are done. ``new``: it is the
+    first block of its segment, whose header and directory entry may not be durable yet."""
 
     topic: str
     end: TopicEnd
@@ -71,13 +73,13 @@ class PendingAppend:
 
 
 def segments(files: Files, topic: str) -> list[int]:
-    """First positions of a topic's segments, ascending; empty if there is no such topic."""
+    """The first positions of a topic's segments, ascending; empty if there is no such topic."""
     names = files.list(directory_of(topic))
     return sorted(first for name in names if (first := first_position_of(name)) is not None)
 
 
 def check_blocks(files: Files, path: str, blocks: list[IndexRecord]) -> Iterator[IndexRecord]:
-    """Read a stream and compare it with its index, block by block; yields each sound one.
+    """Read a stream and compare it with its index; yields each sound block.
 
     ``blocks[0]`` stands for the schema message. Errors: ``Damaged`` at the first damaged block.
     """
@@ -110,19 +112,19 @@ class TopicWriter:
         """The errors of segments that were set aside, by path."""
 
     def recover(self, topic: str) -> TopicEnd | None:
-        """Find the committed end of a topic, and cut a torn end; None if it has no segment. A last
-        segment that is damaged is set aside, and a new one begun.
+        """Find the committed end of a topic, and cut a torn one; None if it has no segment. If the
+        last segment is damaged, it is set aside and a new one begun.
 
         Errors: ``UnsupportedVersion``.
         """
-        found = segments(self._files, topic)
-        if not found:
+        firsts = segments(self._files, topic)
+        if not firsts:
             return None
         try:
-            return self._recover(topic, found[-1])
+            return self._recover(topic, firsts[-1])
         except Damaged as error:
-            position = set_aside(self._files, topic, found[-1], error)
-            self.damaged[segment_path(topic, found[-1])] = error.message
+            position = set_aside(self._files, topic, firsts[-1], error)
+            self.damaged[segment_path(topic, firsts[-1])] = error.message
             return self._made(topic, position)
 
     def _recover(self, topic: str, first: int) -> TopicEnd:
@@ -151,9 +153,8 @@ class TopicWriter:
     def write_block(
         self, topic: str, end: TopicEnd | None, rows: pa.RecordBatch, delivered_ms: int
     ) -> PendingAppend:
-        """First step: write one block behind ``end``, not durable yet. ``rows``: schema
-        ``TOPIC_SCHEMA``, their positions from that of ``end`` on. After an error in any step the
-        old end still holds."""
+        """First step: write ``rows`` (schema ``TOPIC_SCHEMA``, positions from that of ``end`` on)
+        as a block behind ``end``, not durable yet. After an error in any step the old end holds."""
         if end is None or (end.block.rows and end.block.end >= self._segment_bytes):
             end = self.begin(topic, 0 if end is None else end.block.next_position)
         payload = memoryview(rows.serialize())
@@ -178,7 +179,7 @@ class TopicWriter:
             index.pwrite([append.end.block.encode()], append.end.index_bytes - RECORD_BYTES)
 
     def sync_record(self, append: PendingAppend) -> None:
-        """Last step: make it durable; ``append.end`` is now the topic's end."""
+        """Last step: make the record durable; ``append.end`` is now the topic's end."""
         with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.sync()
 
@@ -205,13 +206,12 @@ class TopicWriter:
         return TopicEnd(first, header.schema_record, HEADER_BYTES)
 
     def _unused(self, topic: str, first: int, header: bytes, path: str) -> TopicEnd:
-        """Make the last segment again: it never had a row, and may not be complete."""
+        """Make the last segment again, which never had a row and may be incomplete."""
         with suppress(Damaged):
             IndexHeader.decode(header, path, first)  # a newer version is refused, not replaced
         return self._made(topic, first)
 
     def _made(self, topic: str, first: int) -> TopicEnd:
-        """A new segment, durable at once."""
         end = self.begin(topic, first)
         self._sync_new(topic, first)
         return end

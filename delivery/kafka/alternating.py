@@ -1,19 +1,19 @@
 """Two transactional producers in turn: the states of ``Transactions``, whatever the client.
 
-In turn, because the broker goes on writing the end of one transaction while the next one runs: with
-one producer each cycle would wait for that. After ``start`` the first turn is always that of the id
-that was taken over first. When two masters start at once, each may get one of the ids; then the one
+They take turns because the broker goes on writing the end of one transaction while the next one
+runs: with one producer each cycle would wait for that. After ``start`` the id that was taken over
+first has the first turn. When two masters start at once, each may get one of the ids; then the one
 that got the second id fails before it commits anything, and the other one fails at its second turn.
 
-A client counts the records it sent to each partition, and goes on counting over those that were
-refused; the broker does not. So after a transaction with a failed row there are new producers. To
-take the ids anew might fence another master, so the mark is read again: it must be our last one.
+A client counts the records it sent to each partition, refused ones among them; the broker does not
+count these. So a transaction with a failed row is followed by new producers. Taking the ids anew
+might fence another master, so the mark is read again: it must be our last one.
 
 A broker that comes back may end a transaction by itself, a prepared one or one that is too old,
-while it knows of no leader of its partitions; then it never writes the end into them. The rows stay
-open there, and would count with the next commit of that id. So ``start`` aborts once more, in each
-of its topics, what did not end cleanly and does not count by the mark. Where that fails nothing is
-sent until it has worked.
+while it knows no leader of its partitions; then it never writes the end into them. The rows stay
+open there, and would count with the next commit of that id. So a transaction that did not end
+cleanly, and whose mark is not the one that was read, is aborted once more by ``start``, in each of
+its topics. Nothing is sent to such a topic until that has worked.
 
 A client's calls that end a transaction may wait without a limit. They run on a thread that is left
 behind after ``END_S``. Such a call may end its transaction yet, so the producer is not used again;
@@ -48,29 +48,29 @@ from .transactions import (
 TRANSACTION_TIMEOUT_S = 10.0
 """The broker itself aborts a transaction that has been open for longer."""
 END_S = 5.0
-"""How long, s, a commit or an abort may take."""
+"""The longest time, s, that a commit or an abort may take."""
 STABLE_S = 3.0
-"""How long, s, a mark may take to become stable once both ids are taken over."""
+"""The longest time, s, in which a mark becomes stable once both ids are taken over."""
 QUICK_S = 2.0
-"""No broker is killed and back within this time, s."""
+"""A broker that is killed takes longer than this, s, to be back."""
 TOUCH = b"slotwheel"
 """Key and value of records that are aborted for sure."""
 SINGLY_S = 5.0
-"""How long, s, rows are sent one by one; what is left then is not sent."""
+"""The longest time, s, that rows are sent one by one; those left then are not sent."""
 
 
 class Abortable(Exception):
-    """A producer's transaction can only be aborted; the producer is good for another one."""
+    """A transaction can only be aborted; its producer is good for another transaction."""
 
 
 class TransactionalProducer(ABC):
-    """One client's producer, with one transactional id. What it raises besides ``Fenced``,
-    ``Refused`` and ``Abortable`` leaves the outcome open."""
+    """One client's producer, with one transactional id. After an error other than ``Fenced``,
+    ``Refused`` and ``Abortable`` nobody knows the outcome of the call."""
 
     def __init__(self) -> None:
         self.abandoned = False
         self.committing = False
-        """Whether a commit has begun, and has not been seen to end."""
+        """True from the begin of a commit until it is seen to end."""
         self._ending: Future[None] | None = None
 
     @abstractmethod
@@ -91,20 +91,21 @@ class TransactionalProducer(ABC):
 
     @abstractmethod
     def touch(self, topics: dict[str, int]) -> bool:
-        """Send something to each partition of ``topics``, which have so many each, in a transaction
-        that will be aborted. Returns whether all of them took it."""
+        """Send a record to each partition of ``topics`` (name: number of partitions), in the open
+        transaction, which will be aborted. Returns True when all partitions took it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything; may take long."""
+        """Free connections and threads; may take long."""
 
     def within(self, limit_s: float, call: Callable[[], None]) -> None:
-        """Call on a thread that is left behind after ``limit_s``: ``TimeoutError``."""
+        """Call on a thread of its own. Errors: those of ``call``; ``TimeoutError``: the thread was
+        left behind after ``limit_s``."""
         self._ending = started(call)
         self._ending.result(limit_s)
 
     def abandon(self) -> None:
-        """Close it as soon as no call is left in it. Does not wait."""
+        """Close the producer as soon as its last call has ended. Does not wait."""
         self.abandoned = True
 
         def close() -> None:
@@ -118,8 +119,8 @@ class TransactionalProducer(ABC):
 
 @dataclass(slots=True)
 class _Sent:
-    """What the last transaction of an id has brought to Kafka, unless it was committed cleanly:
-    ``topics``, with their numbers of partitions, and the ``mark`` that it may have committed."""
+    """The last transaction of an id, empty once it was committed cleanly: the ``topics`` it had
+    rows for, with their numbers of partitions, and the ``mark`` that it may have committed."""
 
     topics: dict[str, int] = field(default_factory=dict)
     mark: tuple[int, str] | None = None
@@ -129,11 +130,11 @@ class AlternatingTransactions(Transactions):
     """Base of the implementations, which make producers and read the mark."""
 
     client_errors: tuple[type[Exception], ...] = ()
-    """What the client raises."""
+    """The exceptions of the client's library."""
 
     def __init__(self, settings: KafkaSettings, group: str, topic: str) -> None:
         super().__init__(settings, group, topic)
-        self._lock = threading.Lock()  # for what ``close`` and the other calls share
+        self._lock = threading.Lock()  # guards _producers and _closed: any thread may close
         self._producers: list[TransactionalProducer] = []
         self._closed = False
         self._left_behind: list[TransactionalProducer] = []  # since a mark was read
@@ -143,15 +144,15 @@ class AlternatingTransactions(Transactions):
         self._spoilt = False  # a row of any transaction since ``start`` was not accepted
         self._last: tuple[int, str] | None = None  # the mark, as far as is known
         self._sent = [_Sent(), _Sent()]
-        self._hanging: list[dict[str, int]] = [{}, {}]  # by id: topics where it has to end yet
+        self._hanging: list[dict[str, int]] = [{}, {}]  # by id: topics where its rows are open
 
     @abstractmethod
     def _take_over(self, transactional_id: str, deadline: float) -> TransactionalProducer:
-        """A producer that has the id. Errors: as of ``start``."""
+        """A producer that has the id. ``deadline``: monotonic time, s. Errors: as of ``start``."""
 
     @abstractmethod
     def _read_mark(self, deadline: float) -> StoredMark | None:
-        """The mark, by the stable offset of the group. Errors: as of ``start``."""
+        """Read the group's offset once it is stable. Errors: as of ``start``."""
 
     def start(self) -> StoredMark | None:
         self._abandon()
@@ -183,8 +184,8 @@ class AlternatingTransactions(Transactions):
         return any(producer.committing for producer in self._left_behind)
 
     def _stable_mark(self, deadline: float) -> StoredMark | None:
-        """The mark. Nobody has a transaction open by now: if it is not stable, the end of one was
-        never written there. Errors: as of ``start``."""
+        """Read the mark. Nobody has a transaction open by now: if the mark is not stable, the end
+        of one was never written to it, and an abort writes it. Errors: as of ``start``."""
         try:
             return self._read_mark(min(deadline, time.monotonic() + STABLE_S))
         except Unreachable:
@@ -193,7 +194,7 @@ class AlternatingTransactions(Transactions):
 
     def _abort_marks(self) -> None:
         try:
-            for producer in self._both():
+            for producer in self._pair():
                 self._guard(producer.begin)
                 self._guard(partial(producer.within, END_S, partial(producer.store, 0, "")))
                 self._guard(partial(producer.within, END_S, producer.abort))
@@ -201,13 +202,13 @@ class AlternatingTransactions(Transactions):
             raise Unreachable(str(error)) from error
 
     def _end_what_hangs(self) -> None:
-        """Abort again what does not count. Errors: as of ``start``."""
+        """Abort transactions whose mark Kafka does not have once more. Errors: as of ``start``."""
         for sent, topics in zip(self._sent, self._hanging, strict=True):
             if sent.mark is None or sent.mark != self._last:
                 topics.update(sent.topics)
         self._sent = [_Sent(), _Sent()]
         try:
-            for producer, topics in zip(self._both(), self._hanging, strict=True):
+            for producer, topics in zip(self._pair(), self._hanging, strict=True):
                 if topics and self._abort_in(producer, topics):
                     topics.clear()
                 for topic, count in list(topics.items()):
@@ -217,7 +218,8 @@ class AlternatingTransactions(Transactions):
             raise Unreachable(str(error)) from error
 
     def _abort_in(self, producer: TransactionalProducer, topics: dict[str, int]) -> bool:
-        """Write the end of an aborted transaction into each partition."""
+        """Let the broker write the end of an aborted transaction into each partition. Returns True
+        when it reached all of them."""
         self._guard(producer.begin)
         touched = producer.touch(topics)
         self._guard(lambda: producer.within(END_S, producer.abort))
@@ -225,10 +227,10 @@ class AlternatingTransactions(Transactions):
 
     def begin(self) -> None:
         assert self._open is None, "a transaction is open"
-        producers = self._both()
+        producers = self._pair()
         if self._spoilt:
             self._renew()
-            producers = self._both()
+            producers = self._pair()
         producer = producers[self._turn]
         self._sent[self._turn] = _Sent()
         self._turn = 1 - self._turn
@@ -250,10 +252,12 @@ class AlternatingTransactions(Transactions):
         return _in_transaction(failures)
 
     def _stuck(self, plan: SendPlan) -> dict[int, SendFailure]:
-        """The rows of topics where a transaction has to end yet."""
+        """The rows of topics in which an earlier transaction is still open."""
         hanging = self._hanging[0].keys() | self._hanging[1].keys()
-        why = SendFailure(Answer.UNKNOWN, "an earlier transaction is still open in this topic")
-        return {row: why for row in plan.rows if hanging and plan.records.topics[row] in hanging}
+        failure = SendFailure(Answer.UNKNOWN, "an earlier transaction is still open in this topic")
+        return {
+            row: failure for row in plan.rows if hanging and plan.records.topics[row] in hanging
+        }
 
     def commit(self, offset: int, metadata: str) -> None:
         assert len(metadata.encode()) <= METADATA_BYTES_MAX, "the text beside the mark is too long"
@@ -292,7 +296,7 @@ class AlternatingTransactions(Transactions):
             self._closed = True
         self._abandon()
 
-    def _both(self) -> list[TransactionalProducer]:
+    def _pair(self) -> list[TransactionalProducer]:
         with self._lock:
             producers = list(self._producers)
         if len(producers) < 2:
@@ -300,9 +304,9 @@ class AlternatingTransactions(Transactions):
         return producers
 
     def _renew(self) -> None:
-        """New producers, unless somebody else stored a mark meanwhile."""
+        """Make new producers. Errors: ``Fenced`` if another master stored a mark meanwhile."""
         known, sent = self._last, self._sent
-        self._sent = [_Sent(), _Sent()]  # they were aborted cleanly, a moment ago
+        self._sent = [_Sent(), _Sent()]  # the last transactions were aborted cleanly, just now
         began_s = time.monotonic()
         try:
             self.start()
@@ -331,7 +335,7 @@ class AlternatingTransactions(Transactions):
             raise Unclear(f"not aborted: {error}") from error
 
     def _guard(self, call: Callable[[], None]) -> None:
-        """Call a producer. After anything but a clean end both are abandoned."""
+        """Call a producer. After any error but ``Abortable`` both producers are abandoned."""
         unclear: tuple[type[Exception], ...] = (Unclear, OSError, RuntimeError, *self.client_errors)
         try:
             call()
@@ -356,8 +360,8 @@ class AlternatingTransactions(Transactions):
 
 
 def _in_transaction(failures: dict[int, SendFailure]) -> dict[int, SendFailure]:
-    """The answers of rows that share a transaction: those that are not refused can be sent again at
-    once if others are, as they failed only with those."""
+    """The answers of rows that share a transaction. Where some are refused, the other failed rows
+    are bystanders: they failed only with those, and can be sent again at once."""
     refused = any(failure.answer is Answer.REFUSED for failure in failures.values())
     return {
         row: failure

@@ -1,4 +1,4 @@
-"""Reading many records of confluent-kafka without the collector of circles in the way."""
+"""Reads many records of confluent-kafka while Python's collector of reference cycles is off."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import contextmanager
 
 
 class _Collector:
-    """The process's collector, which may be off for several threads at a time."""
+    """The process's collector. Several threads may want it off; the last one turns it on again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._off_for = 0
         self._enabled = False
-        """Whether it was on before the first of them."""
+        """True if it was on before the first thread turned it off."""
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Records become millions of objects, none of which refers back to another: looking for
-        circles among them would take as long as all else. Only for what takes milliseconds: it is
-        off for the whole process."""
+        """Turn the collector off for a block. Records become millions of objects without a cycle
+        among them, and looking for one would take as long as reading. It is off for the whole
+        process, so the block must take no more than milliseconds."""
         with self._lock:
             if not self._off_for:
                 self._enabled = gc.isenabled()

@@ -3,11 +3,11 @@
 librdkafka fails a refused batch as a whole: one oversized or invalid record makes its neighbours
 fail. So a refused batch is sent again, one record a batch, by a *careful* producer, which shows the
 bad record; and for a while that topic is sent carefully from the start, at a fraction of the rate.
-The batches behind the refused one have been accepted by then: its rows arrive after theirs.
-So what can be known before is: where we may read a topic's limit, a record larger than it is never
-sent, and a topic whose limit is below the size of a batch is sent carefully from the start. Where
-we may not, batches of the main producer are far below the usual limits of topics, so that an
-oversized record is a batch of its own from the start.
+The batches behind the refused one have been accepted by then, so its rows arrive after theirs. To
+keep that rare, a topic's limit is read where the node may read it: a record above the limit is
+never sent, and a topic whose limit is below the size of a batch is sent carefully from the start.
+Elsewhere the batches of the main producer are far below the usual limits of topics, so that an
+oversized record is a batch of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
 _MISSING = ("UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION")
 
 CAREFUL_S = 60.0
-"""How long, s, a topic is sent record by record after one of its batches was refused."""
+"""A topic is sent record by record for so long, s, after one of its batches was refused."""
 
 
 class ConfluentSink(KafkaSink):
@@ -62,8 +62,8 @@ class ConfluentSink(KafkaSink):
         super().__init__(mint, settings, transactions)
         self._lock = threading.Lock()
         self._producers: dict[str, Any] = {}
-        # Trials run in parallel. After a failure the producer is thrown away, with all that it has
-        # in flight, so each trial has its own.
+        # Trials run in parallel, and each has a producer of its own: after a failure it is thrown
+        # away, with every record that it has in flight.
         self._trials: list[Any] = []
         self._idle_trials: list[Any] = []
         self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
@@ -71,7 +71,7 @@ class ConfluentSink(KafkaSink):
         self._configs_admin: Any = None
         self._configs_lock = threading.Lock()
         self._closed = False
-        self._careful_alone = threading.Lock()  # for one call at a time
+        self._careful_alone = threading.Lock()  # the careful producer serves one call at a time
 
     @staticmethod
     def make_transactions(settings: KafkaSettings, group: str, topic: str) -> Transactions:
@@ -126,7 +126,7 @@ class ConfluentSink(KafkaSink):
     def _run(
         self, plan: SendPlan, rows: list[int], timeout_s: float, name: str
     ) -> dict[int, SendFailure]:
-        """Send ``rows`` by the producer of that name; abandon it if an outcome is unknown."""
+        """Send ``rows`` by the producer ``name``; abandon it if an outcome is unknown."""
         if not rows:
             return {}
         failures = send_by(self._producer(name), plan, rows, timeout_s)
@@ -174,29 +174,31 @@ class ConfluentSink(KafkaSink):
             answers = {topic: _answer(asked[topic], deadline) for topic in topics}
         except (ck.KafkaException, TimeoutError) as error:
             with self._lock:
-                self._admin = None  # it may be stuck, and nobody would read what it logs meanwhile
+                self._admin = None  # it may be stuck, and nobody would read its log meanwhile
             with self._configs_lock:
                 self._drop_configs_admin()  # it would try to connect, and log each time
-            why = why_not(self.settings.bootstrap, self.settings.extra, error)
-            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {why}") from error
-        there = [topic for topic, answer in answers.items() if isinstance(answer, list)]
-        configs = self._configs(there) if there else {}
+            reason = why_not(self.settings.bootstrap, self.settings.extra, error)
+            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {reason}") from error
+        described = [topic for topic, answer in answers.items() if isinstance(answer, list)]
+        configs = self._configs(described) if described else {}
         compressed = named(self.settings.extra).get("compression.type", "none") != "none"
-        found: dict[str, Found] = {}
+        infos: dict[str, Found] = {}
         for topic, answer in answers.items():
             if isinstance(answer, list):
-                leaderless = sum(one.leader is None or one.leader.id < 0 for one in answer)
-                found[topic] = TopicInfo.described(
+                leaderless = sum(
+                    partition.leader is None or partition.leader.id < 0 for partition in answer
+                )
+                infos[topic] = TopicInfo.described(
                     len(answer), leaderless, configs.get(topic, {}), compressed=compressed
                 )
             else:
-                found[topic] = answer
-        return found
+                infos[topic] = answer
+        return infos
 
     def _configs(self, topics: list[str]) -> dict[str, dict[str, str | None]]:
-        """As ``configs_of``, by a client of kafka-python: in librdkafka this request ends the
-        process if it runs out of time while a broker comes back. Where it fails, the broker refuses
-        each record that is too large."""
+        """Read configurations with a client of kafka-python (``configs_of``): librdkafka ends the
+        process when this request runs out of time while a broker comes back. Returns none of a
+        topic whose configuration cannot be read: the broker refuses its oversized records."""
         with self._configs_lock, suppress(SlotwheelError):
             try:
                 if self._closed:
@@ -225,8 +227,7 @@ class ConfluentSink(KafkaSink):
             return self._admin
 
     def _producer(self, name: str) -> Any:
-        """The producer of that name, made on first use. Never blocks: it connects in the
-        background."""
+        """The producer ``name``, made on first use. Never blocks: it connects in the background."""
         with self._lock:
             producer = self._producers.get(name)
             if producer is None:
@@ -247,7 +248,6 @@ class ConfluentSink(KafkaSink):
         return config | client_config(settings, ClientKind.PRODUCER)
 
     def _abandon(self, name: str) -> None:
-        """End a producer, and drop all records that it still holds."""
         with self._lock:
             producer = self._producers.pop(name, None)
         if producer is not None:
@@ -259,7 +259,7 @@ def _any_unknown(failures: dict[int, SendFailure]) -> bool:
 
 
 def _answer(asked: Any, deadline: float) -> Any:
-    """The partitions of a topic, or what there is instead. Errors: those of the whole request."""
+    """A topic's partitions, None without the topic, or ``NotYet``. Errors: of the whole request."""
     try:
         described = asked.result(max(0.01, deadline - time.monotonic()))
     except ck.KafkaException as error:

@@ -1,7 +1,6 @@
-"""What clients of confluent-kafka (librdkafka, the extra ``fast``) have in common.
+"""The common part of all clients of confluent-kafka (librdkafka, the extra ``fast``).
 
-That is their settings, how records are sent and waited for, how a client ends, and the meaning of
-an error.
+It has their settings, sends records and waits for them, ends a client, and translates an error.
 
 A record costs one call of ``produce`` and, when it succeeds, no Python at all: only failures are
 called back (``delivery.report.only.error``), and ``flush`` returns whether everything was reported.
@@ -33,12 +32,11 @@ client_log = logging.getLogger("slotwheel.librdkafka")
 
 BATCH_BYTES = 256 * 1024
 LINGER_MS = 100
-"""Longer than a chunk takes to be handed over; ``flush`` sends at once all that is there. What
-comes to a partition while the broker has not answered an earlier batch of it has to wait, and once
-it has lingered, librdkafka spins until that answer: a whole core, beside the threads that hand over
-the rest."""
+"""It is longer than a chunk takes to be handed over; ``flush`` ends it. A record for a partition
+has to wait while the broker has not answered an earlier batch of it, and once it has lingered,
+librdkafka spins until that answer: a shorter time would cost a core."""
 _LATE_S = 0.5
-"""librdkafka gives up a record by itself; so much longer, s, is waited for it to do so."""
+"""librdkafka gives up a record by itself, and gets so much longer, s, to report that."""
 
 
 def need_extra() -> None:
@@ -51,7 +49,7 @@ def need_extra() -> None:
 
 
 def client_config(settings: KafkaSettings, kind: ClientKind) -> dict[str, Any]:
-    """What every client needs, also one that sends nothing; the user's own settings among it."""
+    """The settings of every client, also one that sends nothing; the user's override ours."""
     return {
         "bootstrap.servers": settings.bootstrap,
         "client.id": "slotwheel",
@@ -61,7 +59,7 @@ def client_config(settings: KafkaSettings, kind: ClientKind) -> dict[str, Any]:
 
 
 def producer_config(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]:
-    """What every producer needs besides. ``timeout_s``: after this a record is given up."""
+    """Further settings of every producer. After ``timeout_s`` it gives up a record."""
     return {
         "enable.idempotence": True,
         "acks": "all",
@@ -82,7 +80,8 @@ def producer_config(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]
 def send_by(
     producer: Any, plan: SendPlan, rows: list[int], timeout_s: float
 ) -> dict[int, SendFailure]:
-    """Send ``rows`` by one producer and wait until each is reported."""
+    """Send ``rows`` of the plan by one producer and wait until each is reported, for ``timeout_s``
+    and a moment. Returns those that failed."""
     failures: dict[int, SendFailure] = {}
 
     def note(row: int, error: Any, _message: Any) -> None:
@@ -141,8 +140,8 @@ def end_producer(producer: Any) -> None:
 
 
 def classify(error: Any) -> SendFailure:
-    """The answer for a record, from librdkafka's error. A record that the client gave up may have
-    been sent before, whatever the error: the broker reads what is in its socket's buffer."""
+    """The answer for a record, from librdkafka's error. A record that the client gave up may arrive
+    yet, whatever the error: the broker still reads the bytes in its socket's buffer."""
     reason = f"{error.name()}: {error.str()}"
     if error.name() == "_INVALID_DIFFERENT_RECORD":
         return SendFailure(Answer.UNKNOWN, reason, bystander=True)

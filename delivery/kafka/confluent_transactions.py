@@ -1,8 +1,8 @@
 """Transactions with confluent-kafka (librdkafka): the extra ``fast``.
 
-librdkafka's ``retry.backoff.ms`` is also how long it waits while the broker still ends the
-transaction before, so it is as short as can be. A fatal error is raised out of ``flush``, in the
-middle of the reports, so ``send`` takes that as an unknown outcome of every row.
+librdkafka also waits for ``retry.backoff.ms`` while the broker still ends the transaction before,
+so that setting is as short as can be. ``flush`` raises a fatal error in the middle of its reports,
+so ``send`` then takes the outcome of every row as unknown.
 
 A refused batch fails as a whole. Only sometimes does the client name the invalid record in it.
 """
@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 _RETRY_PAUSE_S = 0.05
 _INVALID, _NEIGHBOUR = "INVALID_RECORD: ", "_INVALID_DIFFERENT_RECORD: "
-"""How reasons begin where the client names the invalid records of a batch."""
+"""A reason begins so where the client names the invalid records of a batch."""
 _UPGRADE = "Use brokers of version 2.5 or newer, with offset.metadata.max.bytes of at least 4096"
 _LATER = {
     "NOT_COORDINATOR",
@@ -59,7 +59,7 @@ _LATER = {
     "COORDINATOR_LOAD_IN_PROGRESS",
     "UNSTABLE_OFFSET_COMMIT",
 }
-"""Of a broker that has just come up; a consumer of librdkafka does not say that they pass."""
+"""Errors of a broker just come up, which librdkafka's consumer does not call retriable."""
 _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
 _NO_RIGHTS = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "id",
@@ -95,35 +95,35 @@ class ConfluentTransactions(AlternatingTransactions):
         config |= client_config(self.settings, ClientKind.CONSUMER)
         consumer = ck.Consumer(config, logger=client_log)
         try:
-            found = insist(lambda left_s: self._committed(consumer, left_s), deadline)
-            if found is None:
+            committed = insist(lambda left_s: self._committed(consumer, left_s), deadline)
+            if committed is None:
                 return None
             members = insist(self._members, deadline)
-            return StoredMark(found.offset, found.metadata or "", members)
+            return StoredMark(committed.offset, committed.metadata or "", members)
         except (ck.KafkaException, Abortable, TimeoutError, KafkaError, OSError) as error:
             raise self._unreachable(error) from error
         finally:
             close_behind(consumer)
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        why = why_not(self.settings.bootstrap, self.settings.extra, error)
-        return Unreachable(f"Kafka at {self.settings.bootstrap}: {why}")
+        reason = why_not(self.settings.bootstrap, self.settings.extra, error)
+        return Unreachable(f"Kafka at {self.settings.bootstrap}: {reason}")
 
     def _committed(self, consumer: Any, left_s: float) -> Any:
-        """The stored offset, or None."""
-        known = consumer.list_topics(self.topic, left_s).topics[self.topic]
-        if known.error is not None and known.error.name() == "UNKNOWN_TOPIC_OR_PART":
+        described = consumer.list_topics(self.topic, left_s).topics[self.topic]
+        if described.error is not None and described.error.name() == "UNKNOWN_TOPIC_OR_PART":
             raise Refused.no_topic(self.topic)
-        if known.error is not None:
-            raise ck.KafkaException(known.error)
-        (found,) = consumer.committed([ck.TopicPartition(self.topic, 0)], left_s)
-        if found.error is not None:
-            raise ck.KafkaException(found.error)
-        return found if found.offset >= 0 else None
+        if described.error is not None:
+            raise ck.KafkaException(described.error)
+        (committed,) = consumer.committed([ck.TopicPartition(self.topic, 0)], left_s)
+        if committed.error is not None:
+            raise ck.KafkaException(committed.error)
+        return committed if committed.offset >= 0 else None
 
     def _members(self, left_s: float) -> int:
-        """By a client of kafka-python: in librdkafka this request ends the process if it runs out
-        of time while a broker comes back. Only with settings that kafka-python has not, by it."""
+        """Count the group's members with a client of kafka-python: librdkafka ends the process when
+        this request runs out of time while a broker comes back. Settings that kafka-python does not
+        know leave no choice but librdkafka."""
         with suppress(InvalidConfiguration):
             return members_of(self.settings, self.group, time.monotonic() + left_s)
         admin = ck_admin.AdminClient(
@@ -143,16 +143,16 @@ class ConfluentProducer(TransactionalProducer):
         self._timeout_s = min(settings.trial_timeout_s, TRANSACTION_TIMEOUT_S)
         config = producer_config(settings, self._timeout_s)
         config |= client_config(settings, ClientKind.PRODUCER)
-        own = {
+        transactional = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": int(TRANSACTION_TIMEOUT_S * 1000),
             "retry.backoff.ms": 1,
         }
-        self._producer = ck.Producer(config | own, logger=client_log)
+        self._producer = ck.Producer(config | transactional, logger=client_log)
         self._topic = topic
-        # It never subscribes, so it never joins: it is only there to name the group.
-        of_group = client_config(settings, ClientKind.CONSUMER) | {"group.id": group}
-        namer = ck.Consumer(of_group, logger=client_log)
+        # This consumer never subscribes, so it never joins the group: it only names it.
+        consumer_config = client_config(settings, ClientKind.CONSUMER) | {"group.id": group}
+        namer = ck.Consumer(consumer_config, logger=client_log)
         self._group = namer.consumer_group_metadata()
         close_behind(namer)
 
@@ -214,30 +214,33 @@ class ConfluentProducer(TransactionalProducer):
 
 
 def blame(failures: dict[int, SendFailure], topics: list[str]) -> dict[int, SendFailure]:
-    """Tell which refusals are of a record itself: one alone in its topic, or one that was named.
-    The others are of a batch: ``bystander``."""
-    refused = Counter(topics[row] for row, one in failures.items() if one.answer is Answer.REFUSED)
-    named = {topics[row] for row, one in failures.items() if one.reason.startswith(_NEIGHBOUR)}
+    """Mark the refusals that may be another record's fault as ``bystander``. A record is refused
+    for itself if it is the only refused one of its topic, or the client names it."""
+    refused = Counter(
+        topics[row] for row, failure in failures.items() if failure.answer is Answer.REFUSED
+    )
+    named = {
+        topics[row] for row, failure in failures.items() if failure.reason.startswith(_NEIGHBOUR)
+    }
     return {
-        row: replace(one, bystander=True)
-        if one.answer is Answer.REFUSED
+        row: replace(failure, bystander=True)
+        if failure.answer is Answer.REFUSED
         and refused[topics[row]] > 1
-        and not (topics[row] in named and one.reason.startswith(_INVALID))
-        else one
-        for row, one in failures.items()
+        and not (topics[row] in named and failure.reason.startswith(_INVALID))
+        else failure
+        for row, failure in failures.items()
     }
 
 
 def close_behind(consumer: Any) -> None:
-    """Close a consumer without waiting for it."""
+    """Close a consumer on a thread of its own, as that may take long."""
     threading.Thread(target=consumer.close, name="confluent-close", daemon=True).start()
 
 
 def insist(call: Callable[[float], _T], deadline: float) -> _T:
-    """Call with the time left, s, again for as long as the client says that this may help.
-
-    Errors: ``Fenced``, ``Refused``, ``Abortable``; else the client's.
-    """
+    """Call with the time left, s, and again until ``deadline`` while the client says that the error
+    passes. Returns the call's result. Errors: ``Fenced``, ``Refused``, ``Abortable``; else the
+    client's."""
     while True:
         try:
             return call(max(0.01, deadline - time.monotonic()))
@@ -247,14 +250,14 @@ def insist(call: Callable[[float], _T], deadline: float) -> _T:
             if later and time.monotonic() + _RETRY_PAUSE_S < deadline:
                 time.sleep(_RETRY_PAUSE_S)
                 continue
-            found = meaning(error)
-            if found is None:
+            translated = meaning(error)
+            if translated is None:
                 raise
-            raise found from raised
+            raise translated from raised
 
 
 def meaning(error: Any) -> Fenced | Refused | Abortable | None:
-    """What an error of librdkafka means for a transaction; None: its outcome is not known."""
+    """Translate an error of librdkafka for a transaction; None: nobody knows its outcome."""
     name, reason = error.name(), f"{error.name()}: {error.str()}"
     if name in _FENCED:
         return Fenced(reason)

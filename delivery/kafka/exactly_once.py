@@ -50,11 +50,11 @@ from .topicbook import NotYet, Unreachable
 from .transactions import Aborted, Fenced, StoredMark, Transactions, Unclear
 
 IDLE_COMMIT_S = 24 * 3600.0
-"""Kafka forgets the offset of a group without members, after 7 days by default; so often, s, it is
-committed again when nothing is due."""
+"""When nothing is due, the mark is committed again after this time, s: Kafka forgets the offset of
+a group without members, after 7 days by default."""
 _TRIES = 4
 _SINGLY_ROWS = 256
-"""Rows of a transaction whose records are sent one by one."""
+"""The most rows of a transaction whose records are sent one by one."""
 
 
 class _LaterEpoch(NotReady):
@@ -62,9 +62,9 @@ class _LaterEpoch(NotReady):
 
 
 class KafkaExactlyOnce(AtLeastOnce):
-    """Delivers chunks in transactions. ``local``: the last resort of dead letters, which is not in
-    the transaction. ``alone``: no other node can be the master. ``accept_repeats``: begin also
-    where it is not known what has left."""
+    """Delivers chunks in transactions. ``local`` is the last resort of dead letters, outside the
+    transaction. ``alone``: no other node can be the master. ``accept_repeats``: it begins once also
+    where nobody knows which rows have left."""
 
     in_turn = True
 
@@ -89,7 +89,7 @@ class KafkaExactlyOnce(AtLeastOnce):
         self._accept_repeats = accept_repeats
         self._committed_s = time.monotonic()
         self._last: Marks | None = None
-        """What was committed last."""
+        """The marks that were committed last."""
 
     # -- the beginning of an epoch ---------------------------------------------------------------
 
@@ -108,23 +108,23 @@ class KafkaExactlyOnce(AtLeastOnce):
             raise NotReady(_text(error)) from error
         except (Unreachable, SlotwheelError) as error:
             raise NotReady(str(error)) from error
-        self._accept_repeats = False  # it is asked for once
+        self._accept_repeats = False  # the permission is for one beginning
 
     def _check_dead_letter_topic(self) -> None:
         topic = self.dead_letters.topic
         try:
-            found = self._sink.book.lookup(topic, fresh=True)
+            info = self._sink.book.lookup(topic, fresh=True)
         except NotYet as error:
             raise NotReady(str(error)) from error
-        if found is None:
+        if info is None:
             raise NotReady(
                 f"the dead-letter topic {topic} does not exist, and exactly-once needs it: refused"
                 " messages go there in the same transaction. Create it"
             )
 
     def _decide(self, stored: StoredMark | None, wheel: DuePort) -> tuple[Marks, bool]:
-        """The marks to go on from: Kafka's if they are as new as the journal's, else these; and
-        whether it is certain that nothing else has left.
+        """Returns the marks to go on from: Kafka's if they are as new as the journal's, else these;
+        and True when it is certain that no other row has left.
 
         Errors: ``NotReady``, ``ForeignMark``."""
         if stored is not None and stored.members:
@@ -145,8 +145,8 @@ class KafkaExactlyOnce(AtLeastOnce):
             return known, False
 
     def _without_mark(self, known: Marks, wheel: DuePort) -> Marks:
-        """Kafka's mark is gone, as it is with the dead-letter topic when that is deleted. The marks
-        to go on from, if nothing else can have left. Errors: ``NotReady``."""
+        """Returns the marks to go on from although Kafka's mark is gone, as it is when the
+        dead-letter topic is deleted. Errors: ``NotReady``: other rows may have left."""
         last = self._last
         if last is not None and last.epoch == known.epoch and not self._transactions.in_doubt:
             return last if last.follows(known) else known  # each commit of this epoch has been seen
@@ -169,22 +169,22 @@ class KafkaExactlyOnce(AtLeastOnce):
                 " master has begun, or the data directory is an old copy"
             )
         try:
-            found = decode(stored.metadata, self._group, known.copies)
+            marks = decode(stored.metadata, self._group, known.copies)
         except NamesMissing:
             return known  # the topic was released since
-        if found.resets > known.resets:
+        if marks.resets > known.resets:
             raise NotReady(
-                f"Kafka's mark was set back {found.resets} times, this node's {known.resets}: the"
+                f"Kafka's mark was set back {marks.resets} times, this node's {known.resets}: the"
                 " data directory is an old copy"
             )
-        if max(mark.L for mark in found.every) >= end_offset:
+        if max(mark.L for mark in marks.every) >= end_offset:
             raise NotReady(
-                f"Kafka's mark covers messages up to number {found.main.L}, this node has only"
+                f"Kafka's mark covers messages up to number {marks.main.L}, this node has only"
                 f" {end_offset}: the data directory is an old copy"
             )
-        if found.follows(known):
-            return found.with_former(known)  # for them there is no room in Kafka's
-        if known.follows(found):
+        if marks.follows(known):
+            return marks.with_former(known)  # former marks have no room in Kafka's text
+        if known.follows(marks):
             return known
         raise NotReady("Kafka's mark and the journal's contradict each other")
 
@@ -205,17 +205,17 @@ class KafkaExactlyOnce(AtLeastOnce):
                 if self._sink.sends_singly(topics):
                     upto = min(upto, _SINGLY_ROWS)
                 inside.begin()
-                found = hand_over(inside, self.dead_letters, chunk.rows.slice(0, upto), clock())
-                if found.complete and not inside.broken:
+                attempt = hand_over(inside, self.dead_letters, chunk.rows.slice(0, upto), clock())
+                if attempt.complete and not inside.broken:
                     outcome = _nothing(count)
-                    outcome.add(found, np.arange(upto))
+                    outcome.add(attempt, np.arange(upto))
                     try:
                         self._commit(
                             wheel.after(
                                 chunk,
                                 outcome.answered,
-                                found.dead.total(),
-                                expired=found.expired,
+                                attempt.dead.total(),
+                                expired=attempt.expired,
                                 sink_down=outcome.stop,
                             )
                         )
@@ -225,15 +225,15 @@ class KafkaExactlyOnce(AtLeastOnce):
                         continue
                     return outcome
                 self._transactions.abort()
-                outcome.errors, outcome.why_not = found.errors, found.why_not
-                outcome.reasons = found.reasons
-                if inside.learned:  # the same rows again, with what was refused as dead letters
-                    if self._sink.sends_singly(topics):  # each time only the first one is found
+                outcome.errors, outcome.why_not = attempt.errors, attempt.why_not
+                outcome.reasons = attempt.reasons
+                if inside.learned:  # the same rows again, the refused ones as dead letters
+                    if self._sink.sends_singly(topics):  # a try finds only the first bad row
                         upto = inside.behind_refused(chunk.rows) or upto
                     continue
-                if found.down:
+                if attempt.down:
                     break
-                upto = self._make_way(wheel, chunk, ~found.answered, outcome)
+                upto = self._make_way(wheel, chunk, ~attempt.answered, outcome)
                 if not upto:
                     return outcome
                 tries += 1
@@ -250,8 +250,9 @@ class KafkaExactlyOnce(AtLeastOnce):
 
     @staticmethod
     def _make_way(wheel: DuePort, chunk: Chunk, left: Mask, outcome: BatchOutcome) -> int:
-        """Topics of ``left`` rows take nothing now: let them be held back, as far as there is room.
-        Returns how many rows in front of the first one to try without it: 0 if the topics are."""
+        """The topics of ``left`` rows take nothing now. Let them be held back, as far as there is
+        room, and return 0; without room, return how many rows stand before the first of them and
+        can be tried without it."""
         room = wheel.room if chunk.topic is None else 0
         if room:
             topics = chunk.rows.column("topic").take(pa.array(np.flatnonzero(left)))
@@ -279,13 +280,13 @@ def _text(error: Exception) -> str:
 
 
 def _nothing(count: int, why: str = "") -> BatchOutcome:
-    """No row of so many is answered; they come again."""
+    """An outcome without answers: the chunk's ``count`` rows come again."""
     return BatchOutcome.nothing(count, why, stop=True)
 
 
 class _InTransaction(Sink):
-    """A Kafka sink whose records go into the open transaction, and what was learned from one that
-    failed. After a failure nothing more is sent: the transaction has to be aborted."""
+    """A Kafka sink whose records go into the open transaction. It remembers which rows the broker
+    refused. After a failure it sends nothing more: the transaction has to be aborted."""
 
     def __init__(self, sink: KafkaSink, transactions: Transactions) -> None:
         super().__init__(sink.mint)
@@ -295,11 +296,11 @@ class _InTransaction(Sink):
         self.forget()
 
     def forget(self) -> None:
-        """Another chunk comes."""
+        """Forget the refused rows: another chunk comes."""
         self._refused: dict[tuple[str, int], str] = {}
-        """Why the broker refused a record; by topic and offset."""
+        """The reasons for which the broker refused records, by topic and offset."""
         self.learned = False
-        """Whether the last transaction told of a record that the broker refuses."""
+        """True when the broker refused a record of the last transaction."""
         self.broken = False
 
     def begin(self) -> None:
@@ -324,22 +325,22 @@ class _InTransaction(Sink):
         return answers
 
     def _reasons(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Why the broker refuses rows, of those that it is known to refuse."""
+        """The reasons for which the broker refuses rows, by row number; as far as known."""
         keys = zip(rows.column("topic").to_pylist(), times(rows, "offset").tolist(), strict=True)
         return {at: self._refused[key] for at, key in enumerate(keys) if key in self._refused}
 
     def behind_refused(self, rows: pa.RecordBatch) -> int:
-        """How many rows there are up to the last one that is known to be refused, with it."""
+        """The number of rows up to the last one that is known to be refused, and with it."""
         offsets = {offset for _, offset in self._refused}
-        found = np.flatnonzero(np.isin(times(rows, "offset"), list(offsets)))
-        return int(found[-1]) + 1 if len(found) else 0
+        refused = np.flatnonzero(np.isin(times(rows, "offset"), list(offsets)))
+        return int(refused[-1]) + 1 if len(refused) else 0
 
     def _learn(self, plan: SendPlan, failures: dict[int, SendFailure]) -> None:
         self.broken = True
         offsets = times(plan.batch, "offset")
         for row, failure in failures.items():
             if failure.answer is Answer.REFUSED:
-                self.learned = True  # at least that its topic is to be sent one by one
+                self.learned = True  # its topic is sent one by one from now on
                 if not failure.bystander:
                     self._refused[plan.records.topics[row], int(offsets[row])] = failure.reason
 

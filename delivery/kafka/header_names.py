@@ -1,11 +1,11 @@
 """Records that a client cannot read: a header's name is no UTF-8, a codec is not installed.
 
-For a header's name that is not UTF-8 each client raises again and again, so that the rest of its
-partition would never be read. kafka-python is made to read it: the name is shown as far as it can
-be. Of confluent-kafka's record all headers are lost.
+At a header's name that is not UTF-8 each client raises again and again, so that the rest of its
+partition would never be read. kafka-python is made to read it, with a replacement for each byte
+that is no text; a record of confluent-kafka loses all its headers.
 
-For a batch that it cannot unpack, kafka-python raises once, and the next poll turns in a circle for
-ever around what it has fetched. It is made to fetch such a batch again, so that each poll raises.
+At a batch that it cannot unpack, kafka-python raises once, and the next poll runs for ever around
+the fetched bytes. It is made to fetch such a batch again, so that each poll raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...wheel.rows import Header
 
 
 class NotText(str):
-    """A header name that is not UTF-8, as far as it can be shown."""
+    """A header name that is not UTF-8, with replacement characters."""
 
 
 UNREADABLE: list[Header] = [(NotText("unreadable"), None)]
@@ -29,8 +29,8 @@ class _LenientBytes(bytes):
     """Bytes whose slices decode to text, whatever is in them: ``NotText`` if it is not UTF-8."""
 
     def __getitem__(self, key: SupportsIndex | slice) -> Any:
-        found = super().__getitem__(key)
-        return _LenientBytes(found) if isinstance(found, bytes) else found
+        part = super().__getitem__(key)
+        return _LenientBytes(part) if isinstance(part, bytes) else part
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         try:
@@ -41,7 +41,8 @@ class _LenientBytes(bytes):
 
 @cache
 def read_leniently() -> None:
-    """From now on kafka-python reads a batch a second time, leniently, where it would raise."""
+    """Change kafka-python, once for the process: a batch at which it would raise is read a second
+    time, leniently."""
     from kafka.record.default_records import DefaultRecordBatch
 
     strict = DefaultRecordBatch._read_msg
@@ -85,7 +86,7 @@ def _raise_each_time() -> None:
 
 
 def partition_of(error: Exception) -> Any:
-    """Kafka-python's ``TopicPartition`` whose batch could not be unpacked; None: another error."""
+    """kafka-python's ``TopicPartition`` whose batch could not be unpacked; None: another error."""
     return getattr(error, "of_partition", None)
 
 
@@ -93,8 +94,7 @@ _PACKAGES = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}
 
 
 def missing_codec(error: BaseException | str) -> tuple[str, str] | None:
-    """What kafka-python's error for a codec that is not installed means, and the remedy; None for
-    another error."""
+    """Text and remedy for kafka-python's error at a codec not installed; None for other errors."""
     for codec, package in _PACKAGES.items():
         if f"Libraries for {codec} compression codec not found" in str(error):
             text = f"records are compressed with {codec}, which is not installed for kafka-python"
@@ -102,13 +102,13 @@ def missing_codec(error: BaseException | str) -> tuple[str, str] | None:
     return None
 
 
-# Called from C on purpose: for a name that is not UTF-8 the method returns and leaves an exception
-# set, which the interpreter's fast path for methods misses, and raises somewhere else.
+# A call from C: at a name that is not UTF-8 the method returns and leaves an exception set, which
+# the interpreter's fast path for methods misses, and raises somewhere else.
 _ask_headers = methodcaller("headers")
 
 
 def headers_of(record: Any) -> list[Header]:
-    """The headers of a record of confluent-kafka."""
+    """The headers of a record of confluent-kafka; ``UNREADABLE`` when a name is not UTF-8."""
     try:
         return _ask_headers(record) or []
     except (UnicodeDecodeError, SystemError):

@@ -1,7 +1,7 @@
 """The default sink to a real Kafka, with kafka-python: no compiled parts needed.
 
-Each ``deliver`` waits for all of its records and has a producer of its own meanwhile: one for all
-main chunks, and as many others as there are trials at a time.
+Each ``deliver`` has a producer of its own until all its records are answered, as a failure ends the
+producer: one serves all main chunks, and there are as many others as trials at a time.
 
 kafka-python has no bound on memory of its own; the bounds are those of ``KafkaSink``.
 """
@@ -74,7 +74,7 @@ class KafkaPythonSink(KafkaSink):
         return failures
 
     def _acquire_lane(self, timeout_s: float, *, trial: bool) -> ProducerLane:
-        """A producer for this call alone: one that fails gives up all that it has in flight."""
+        """A producer for this call alone. Errors: kafka-python's, ``Unreachable``."""
         with self._lanes_lock:
             if self._idle[trial] and not self._closed:
                 return self._idle[trial].pop()
@@ -101,31 +101,33 @@ class KafkaPythonSink(KafkaSink):
             try:
                 if self._admin is None:
                     self._admin = KafkaAdminClient(**admin_config(self.settings))
-                described = {one["name"]: one for one in self._admin.describe_topics(list(topics))}
-                there = [name for name, one in described.items() if one["error_code"] == 0]
-                configs = configs_of(self._admin, there)
+                described = {
+                    entry["name"]: entry for entry in self._admin.describe_topics(list(topics))
+                }
+                existing = [name for name, entry in described.items() if entry["error_code"] == 0]
+                configs = configs_of(self._admin, existing)
             except (kafka_errors.KafkaError, OSError) as error:
                 self._drop_admin()
                 raise self._unreachable(error) from error
         compressed = named(self.settings.extra).get("compression.type", "none") != "none"
-        found: dict[str, Found] = {}
+        infos: dict[str, Found] = {}
         for topic in topics:
             code = described[topic]["error_code"] if topic in described else _MISSING
             if code in (_MISSING, _INVALID):
-                found[topic] = None
+                infos[topic] = None
             elif code:
-                found[topic] = NotYet(f"topic {topic}: {kafka_errors.for_code(code).__name__}")
+                infos[topic] = NotYet(f"topic {topic}: {kafka_errors.for_code(code).__name__}")
             else:
                 partitions = described[topic]["partitions"]
-                leaderless = sum(one["leader_id"] < 0 for one in partitions)
-                found[topic] = TopicInfo.described(
+                leaderless = sum(entry["leader_id"] < 0 for entry in partitions)
+                infos[topic] = TopicInfo.described(
                     len(partitions), leaderless, configs.get(topic, {}), compressed=compressed
                 )
-        return found
+        return infos
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        why = why_not(self.settings.bootstrap, self.settings.extra, error)
-        return Unreachable(f"Kafka at {self.settings.bootstrap}: {why}")
+        reason = why_not(self.settings.bootstrap, self.settings.extra, error)
+        return Unreachable(f"Kafka at {self.settings.bootstrap}: {reason}")
 
     def _drop_admin(self) -> None:
         admin, self._admin = self._admin, None

@@ -1,7 +1,7 @@
-"""What clients of kafka-python have in common.
+"""The common part of all clients of kafka-python.
 
-That is how records are sent and waited for, their partitions, settings, and the meaning of an
-error. Partitions are chosen here, for a chunk at once; ``ProducerLane`` sends.
+It chooses partitions for a chunk at once, sends records by a ``ProducerLane`` and waits for them,
+has the clients' settings, and translates an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .settings import ClientKind, for_kafka_python
 from .topicbook import TOPIC_CONFIGS
 
 _LATE_S = 0.5
-"""The client gives up a record by itself; so much longer, s, is waited for it to do so."""
+"""The client gives up a record by itself, and gets so much longer, s, to report that."""
 _PAUSE_S = 0.1
 _STARTING = (
     kafka_errors.CoordinatorLoadInProgressError,
@@ -36,7 +36,8 @@ _STARTING = (
 
 
 def send_by(lane: ProducerLane, plan: SendPlan, timeout_s: float) -> dict[int, SendFailure]:
-    """Send the plan's rows by one producer and wait until each is acknowledged."""
+    """Send the plan's rows by one producer and wait until each is acknowledged, for ``timeout_s``
+    and a moment. Returns those that failed."""
     failures = _ensure_topics(lane, plan)
     rows = [row for row in plan.rows if row not in failures] if failures else plan.rows
     deadline = time.monotonic() + timeout_s + _LATE_S
@@ -56,7 +57,7 @@ def send_by(lane: ProducerLane, plan: SendPlan, timeout_s: float) -> dict[int, S
 
 
 def _ensure_topics(lane: ProducerLane, plan: SendPlan) -> dict[int, SendFailure]:
-    """Let the producer find the topics' leaders; rows of topics without one fail."""
+    """Let the producer find the topics' leaders. Returns failures for rows of topics without."""
     failed = {
         topic: SendFailure(Answer.NOT_NOW, str(error))
         for topic, error in lane.ensure_topics(plan.topics).items()
@@ -68,8 +69,8 @@ def _ensure_topics(lane: ProducerLane, plan: SendPlan) -> dict[int, SendFailure]
 
 
 def choose_partitions(plan: SendPlan) -> Int64s:
-    """The partition of each record, shape (rows,): the named one; else that of the key; else, for
-    records without a key, any one, the same for the whole chunk so that batches stay large."""
+    """The partition of each record, shape (rows,): the one that its row names, else that of its
+    key. Keyless records go to one random partition of the topic, so that batches are large."""
     chosen = plan.partitions.copy()
     open_rows = np.array(plan.rows, np.int64)
     open_rows = open_rows[chosen[open_rows] == NO_PARTITION]
@@ -92,8 +93,8 @@ def choose_partitions(plan: SendPlan) -> Int64s:
 
 
 def classify(error: Exception, *, aborted: bool = False) -> SendFailure:
-    """The answer for a record, from kafka-python's error. ``aborted``: the error is another
-    record's, and ended the producer."""
+    """The answer for a record, from kafka-python's error. ``aborted``: another record's error ended
+    the producer, and this record with it."""
     reason = str(error) or type(error).__name__
     # A bare KafkaError: the broker found a record of the batch invalid, but not this one.
     if type(error) is kafka_errors.KafkaError or aborted:
@@ -102,25 +103,29 @@ def classify(error: Exception, *, aborted: bool = False) -> SendFailure:
 
 
 def configs_of(admin: KafkaAdminClient, topics: list[str]) -> dict[str, dict[str, str | None]]:
-    """What can be read of the topics' configurations, by topic: a record that is too large is
-    refused without being sent then. Errors: kafka-python's."""
+    """The readable configurations of topics, by topic and name; none where the node has not the
+    right. With a topic's limit an oversized record is refused without being sent.
+
+    Errors: kafka-python's."""
     if not topics:
         return {}
     kind, names = ConfigResourceType.TOPIC, list(TOPIC_CONFIGS)
     resources = [ConfigResource(kind, topic, names) for topic in topics]
     try:
-        found = admin.describe_configs(resources, config_filter="all")["topic"]
+        configs = admin.describe_configs(resources, config_filter="all")["topic"]
     except (kafka_errors.BrokerResponseError, KeyError):
         return {}  # not permitted; the broker refuses each record that is too large
     return {
-        topic: {name: one["value"] for name, one in entries.items()}
-        for topic, entries in found.items()
+        topic: {name: entry["value"] for name, entry in entries.items()}
+        for topic, entries in configs.items()
     }
 
 
 def members_of(settings: KafkaSettings, group: str, deadline: float) -> int:
-    """How many members a consumer group has; asked again until ``deadline`` while its coordinator
-    is only starting. Errors: kafka-python's, ``OSError``, ``InvalidConfiguration``."""
+    """The number of members of a consumer group. It asks again until ``deadline`` (monotonic, s)
+    while the group's coordinator is only starting.
+
+    Errors: kafka-python's, ``OSError``, ``InvalidConfiguration``."""
     admin = KafkaAdminClient(**admin_config(settings))
     try:
         while True:
@@ -135,19 +140,18 @@ def members_of(settings: KafkaSettings, group: str, deadline: float) -> int:
 
 
 def client_config(settings: KafkaSettings, kind: ClientKind) -> dict[str, Any]:
-    """Settings of a client that sends no messages: ours, overridden by the user's."""
+    """The settings of a client that sends no messages; the user's override ours."""
     timeout_ms = int(settings.metadata_timeout_s * 1000)
-    ours = {
+    defaults = {
         "bootstrap_servers": settings.bootstrap,
         "client_id": "slotwheel",
         "bootstrap_timeout_ms": timeout_ms,
         "reconnect_backoff_max_ms": 1000,
     }
-    return ours | for_kafka_python(settings.extra, kind)
+    return defaults | for_kafka_python(settings.extra, kind)
 
 
 def admin_config(settings: KafkaSettings) -> dict[str, Any]:
     """The settings of a client for administration."""
-    timeout_ms = int(settings.metadata_timeout_s * 1000)
-    ours = {"request_timeout_ms": timeout_ms}
-    return ours | client_config(settings, ClientKind.ADMIN)
+    defaults = {"request_timeout_ms": int(settings.metadata_timeout_s * 1000)}
+    return defaults | client_config(settings, ClientKind.ADMIN)

@@ -1,11 +1,11 @@
 """Transactions with kafka-python.
 
-``ProducerLane`` appends past the client's ``send``, so its heir here does what ``send`` does
-besides: it adds each partition to the transaction. It also takes a recovery from the client that
-is wrong for us: a fenced producer would take its id back, from the master that fenced it.
+``ProducerLane`` appends past the client's ``send``, so its subclass here adds each partition to the
+transaction, as ``send`` would. It also turns a recovery of the client off, with which a fenced
+producer would take its id back from the master that fenced it.
 
-A batch that is too large is split by the client, and an invalid record is named by the broker, so a
-refusal is always of the row itself.
+The client splits a batch that is too large, and the broker names an invalid record, so a refusal is
+always of the row itself.
 """
 
 from __future__ import annotations
@@ -73,12 +73,14 @@ class KafkaPythonTransactions(AlternatingTransactions):
 
     def _read_mark(self, deadline: float) -> StoredMark | None:
         try:
-            found = self._committed(deadline)
-            if found is None:
+            committed = self._committed(deadline)
+            if committed is None:
                 return None
             # confluent-kafka stores a NUL behind the text.
-            text = found.metadata.removesuffix("\0")
-            return StoredMark(found.offset, text, members_of(self.settings, self.group, deadline))
+            text = committed.metadata.removesuffix("\0")
+            return StoredMark(
+                committed.offset, text, members_of(self.settings, self.group, deadline)
+            )
         except (kafka_errors.KafkaError, OSError) as error:
             raise self._meaning(error) from error
 
@@ -101,30 +103,30 @@ class KafkaPythonTransactions(AlternatingTransactions):
             consumer.close(autocommit=False)
 
     def _meaning(self, error: Exception) -> Exception:
-        found = meaning(error)
-        if isinstance(found, Fenced | Refused):
-            return found
-        why = why_not(self.settings.bootstrap, self.settings.extra, error)
-        return Unreachable(f"Kafka at {self.settings.bootstrap}: {why}")
+        translated = meaning(error)
+        if isinstance(translated, Fenced | Refused):
+            return translated
+        reason = why_not(self.settings.bootstrap, self.settings.extra, error)
+        return Unreachable(f"Kafka at {self.settings.bootstrap}: {reason}")
 
 
 class TransactionalLane(ProducerLane):
     """A lane with a transactional id."""
 
     def __init__(self, settings: KafkaSettings, timeout_s: float, transactional_id: str) -> None:
-        own = {
+        transactional = {
             "transactional_id": transactional_id,
             "transaction_timeout_ms": int(TRANSACTION_TIMEOUT_S * 1000),
-            "retry_backoff_ms": 10,  # it is slept, also while the last transaction still ends
+            "retry_backoff_ms": 10,  # the client sleeps so long while the last transaction ends
         }
-        super().__init__(settings, timeout_s, own)
+        super().__init__(settings, timeout_s, transactional)
         self.producer = self._producer
         self.manager = self._producer._transaction_manager
-        # With it a producer that finds its epoch outdated would ask for a new one.
+        # Otherwise a producer that finds its epoch outdated would ask for a new one.
         self.manager._supports_epoch_bump = lambda: False
 
     def _keep_batches_in_flight(self) -> None:
-        """Not here: a transaction counts as a whole, so that all batches may be given up."""
+        """Change nothing: a transaction counts as a whole, so all its batches may be given up."""
 
     def send(self, plan: SendPlan, rows: list[int], partitions: list[int]) -> list[Any]:
         topics = plan.records.topics
@@ -196,14 +198,14 @@ class KafkaPythonProducer(TransactionalProducer):
                 for topic, count in topics.items()
                 for partition in range(count)
             ]
-            for one in sent:
-                one.get(self._timeout_s + END_S)
+            for future in sent:
+                future.get(self._timeout_s + END_S)
         except kafka_errors.KafkaError:
             return False
         return True
 
     def abandon(self) -> None:
-        # Its calls wait without a limit: they end with the producer.
+        # A call in the producer may wait without a limit; it ends when the producer is closed.
         super().abandon()
         with suppress(Exception):
             self._lane.producer._sender.force_close()
@@ -212,22 +214,22 @@ class KafkaPythonProducer(TransactionalProducer):
         self._lane.abandon()
 
     def _do(self, call: Any, *arguments: Any) -> None:
-        """Errors: ``Fenced``, ``Refused``, ``Abortable``; else the client's, as it lets go of the
-        reason when it raises for an earlier error."""
+        """Call and translate errors, by the client's last one: when it raises for an earlier error,
+        the reason is only there. Errors: ``Fenced``, ``Refused``, ``Abortable``, the client's."""
         try:
             call(*arguments)
         except kafka_errors.KafkaError as error:
             manager = self._lane.manager
-            found: Exception | None = meaning(manager.last_error or error)
-            if found is None and manager.has_abortable_error():
-                found = Abortable(str(manager.last_error))
-            if found is None:
+            translated: Exception | None = meaning(manager.last_error or error)
+            if translated is None and manager.has_abortable_error():
+                translated = Abortable(str(manager.last_error))
+            if translated is None:
                 raise
-            raise found from error
+            raise translated from error
 
 
 def meaning(error: Exception) -> Fenced | Refused | None:
-    """What an error of kafka-python means for a transaction; None: it has to be seen."""
+    """Translate an error of kafka-python for a transaction; None: it is neither of the two."""
     reason = str(error) or type(error).__name__
     if isinstance(error, FENCED):
         return Fenced(reason)

@@ -1,7 +1,7 @@
 """One kafka-python producer, and the way into its accumulator.
 
 kafka-python's ``send`` cannot express every Kafka record - it refuses a record without key and
-value, and a header without a value - and computes for each record much that is the same for a
+value, and a header without a value - and computes for each record what is the same for a whole
 chunk. So records are appended to the producer's accumulator directly, as ``send`` does in the end.
 Only this module depends on that, and the sinks' contract tests check it. Idempotence and acks=all
 are kafka-python's defaults and stay on.
@@ -26,8 +26,8 @@ _CLOSE_S = 1.0
 
 
 class _HeadersWithNull(list[Header]):
-    """Headers of which one has no value. kafka-python encodes them; but it also sums up their
-    lengths, unless they seem to be empty."""
+    """Headers of which one has no value. kafka-python can encode them, but fails when it sums up
+    their lengths, which it leaves out where the list is false."""
 
     def __bool__(self) -> bool:
         return False
@@ -39,8 +39,8 @@ class ProducerLane:
     def __init__(
         self, settings: KafkaSettings, timeout_s: float, own: dict[str, Any] | None = None
     ) -> None:
-        """Connect. ``own``: settings that the user's do not override. Errors: those of kafka-python
-        when no broker answers."""
+        """Connect. A record is given up after ``timeout_s``. ``own``: settings that the user's do
+        not override. Errors: those of kafka-python when no broker answers."""
         timeout_ms = int(timeout_s * 1000)
         config: dict[str, Any] = {
             "bootstrap_servers": settings.bootstrap,
@@ -62,26 +62,27 @@ class ProducerLane:
         self._keep_the_kind_of_errors()
 
     def _keep_batches_in_flight(self) -> None:
-        # After a refused batch kafka-python gives up all others as well, also those that the broker
-        # may have by then, which would be sent twice. Only batches that were not sent yet are given
-        # up; the broker answers for the rest.
+        # After a refused batch kafka-python gives up all others, also those that the broker may
+        # have by then, which would be sent twice. Here it gives up unsent batches only; the broker
+        # answers for the others.
         sender = self._producer._sender
         sender._maybe_abort_batches = self._producer._accumulator.abort_undrained_batches
 
     def _forget_topics_that_went(self) -> None:
         # kafka-python asks for the leader of each partition it has ever sent to, without a pause,
-        # also when nothing waits for it: a topic that was deleted would cost most of a core.
+        # also when no record waits: a topic that was deleted would cost most of a core.
         accumulator = self._producer._accumulator
         ready = accumulator.ready
 
-        def of_what_waits(cluster: Any, now: float | None = None) -> tuple[Any, float, bool]:
+        def ready_of_waiting(cluster: Any, now: float | None = None) -> tuple[Any, float, bool]:
             nodes, next_check_s, leaderless = ready(cluster, now)
             if leaderless:
                 waiting = [target for target, some in [*accumulator._batches.items()] if some]
-                leaderless = any(cluster.leader_for_partition(one) in {None, -1} for one in waiting)
+                leaders = map(cluster.leader_for_partition, waiting)
+                leaderless = any(leader in {None, -1} for leader in leaders)
             return nodes, next_check_s, leaderless
 
-        accumulator.ready = of_what_waits
+        accumulator.ready = ready_of_waiting
 
     def _keep_the_kind_of_errors(self) -> None:
         # Where the broker names several records of a refused batch, kafka-python calls each of them
@@ -89,21 +90,22 @@ class ProducerLane:
         sender = self._producer._sender
         exceptions_of = sender._record_exceptions_fn
 
-        def of_their_kind(error: Any, record_errors: Any, message: Any) -> Any:
+        def exceptions_of_kind(error: Any, record_errors: Any, message: Any) -> Any:
             exception_of = exceptions_of(error, record_errors, message)
 
             def of_record(number: int) -> Any:
-                found = exception_of(number)
-                return type(error)(*found.args) if type(found) is InvalidRecordError else found
+                exception = exception_of(number)
+                invalid = type(exception) is InvalidRecordError
+                return type(error)(*exception.args) if invalid else exception
 
             return of_record
 
-        sender._record_exceptions_fn = of_their_kind
+        sender._record_exceptions_fn = exceptions_of_kind
 
     def ensure_topics(self, topics: Iterable[str]) -> dict[str, KafkaError]:
-        """Make sure that the producer knows the leaders of these topics; the error of each of which
-        it does not. All are asked for at once: one after the other, each would wait for a pause
-        between two requests."""
+        """Let the producer find the leaders of these topics. Returns the topics whose leaders it
+        does not find, each with its error. All are asked for at once: singly, each would wait for
+        the pause between two requests."""
         metadata, sender = self._producer._metadata, self._producer._sender
         unknown = [topic for topic in topics if metadata.partitions_for_topic(topic) is None]
         for topic in unknown:
@@ -117,7 +119,8 @@ class ProducerLane:
         return failed
 
     def send(self, plan: SendPlan, rows: list[int], partitions: list[int]) -> list[Any]:
-        """Append ``rows`` to the accumulator; a future for each. Never blocks."""
+        """Append ``rows`` of the plan, whose records go to ``partitions`` (one for each record of
+        the plan). Returns a future for each row. Never blocks."""
         append = self._producer._accumulator.append
         wake = self._producer._sender.wakeup
         records = plan.records
@@ -148,7 +151,7 @@ class ProducerLane:
         headers: list[Header],
         timestamp_ms: int | None = None,
     ) -> Any:
-        """Append one record; its future. Never blocks."""
+        """Append a record. Returns its future. Never blocks."""
         if any(value is None for _, value in headers):
             headers = _HeadersWithNull(headers)
         result = self._producer._accumulator.append(target, timestamp_ms, key, value, headers)
@@ -158,7 +161,7 @@ class ProducerLane:
 
     @staticmethod
     def aborted(future: Any) -> bool:
-        """Whether the producer gave a record up, unsent, because another one had failed.
+        """Returns True when the producer gave a record up, unsent, because another one had failed.
 
         A refused batch is a fatal error for kafka-python's idempotent producer: it ends all others
         with the very same exception. Those have base offset -1; a batch that failed itself, None.

@@ -1,5 +1,5 @@
-"""Calls that may wait without a limit, as those of Kafka's clients: they run on a thread of their
-own, and are left behind there when they take too long."""
+"""Limits the time of calls that may wait for ever, as those of Kafka's clients: each runs on a
+thread of its own, and is left behind there when it takes too long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 
 def started(call: Callable[[], object]) -> Future[None]:
-    """``call`` has begun; the future is done when it ends, with its error if it raised one."""
+    """Begin ``call`` on a thread. The future is done when it ends, with its error if it raised."""
     done: Future[None] = Future()
 
     def run() -> None:
@@ -25,7 +25,7 @@ def started(call: Callable[[], object]) -> Future[None]:
 
 
 def within(limit_s: float, call: Callable[[], object]) -> bool:
-    """Call, and wait for at most ``limit_s``. Returns whether the call ended.
+    """Call, and wait for at most ``limit_s``. Returns False when the call was left behind.
 
     Errors: those of the call."""
     done = started(call)

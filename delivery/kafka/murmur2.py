@@ -47,11 +47,11 @@ def murmur2(keys: pa.Array) -> UInt32s:
         k ^= k >> _R
         k *= _M
         hashes[:live] = hashes[:live] * _M ^ k
-    tail, rest = starts + words * 4, lengths % 4
+    tail, left = starts + words * 4, lengths % 4
     for size in (3, 2, 1):
-        which = rest >= size
-        hashes[which] ^= _byte(data, tail[which] + (size - 1)) << np.uint32(8 * (size - 1))
-    hashes[rest >= 1] *= _M
+        longer = left >= size
+        hashes[longer] ^= _byte(data, tail[longer] + (size - 1)) << np.uint32(8 * (size - 1))
+    hashes[left >= 1] *= _M
     hashes ^= hashes >> np.uint32(13)
     hashes *= _M
     hashes ^= hashes >> np.uint32(15)

@@ -1,4 +1,4 @@
-"""What the Kafka sinks, their producers and their transactions hand each other."""
+"""Values that the Kafka sinks, their producers and their transactions hand each other."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ NO_PARTITION = -1
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """How a Kafka sink reaches its brokers, and its limits.
-
-    ``extra``: further settings of the client (``settings.py``). They override ours.
-    """
+    """The brokers of a Kafka sink, and its limits. ``extra``: the user's settings of the client
+    (``settings.py``), which override ours."""
 
     bootstrap: str
     delivery_timeout_s: float = 10.0
-    """After this a record that was not acknowledged is given up; its outcome is unknown."""
+    """A record that is not acknowledged after this time is given up; its outcome is unknown."""
     trial_timeout_s: float = 3.0
-    """Likewise for topics that are held back."""
+    """The same for a record of a topic that is held back."""
     metadata_timeout_s: float = 2.0
     unknown_topic_after_s: float = 1.0
-    """How long the brokers must have reported a topic missing before its rows are refused."""
+    """Rows are refused when brokers have reported their topic missing for so long."""
     rows_in_flight_max: int = 32_768
     bytes_in_flight_max: int = 32 * MIB
     record_bytes_max: int = 64 * MIB
@@ -41,8 +39,8 @@ class KafkaSettings:
 
 @dataclass(frozen=True, slots=True)
 class SendFailure:
-    """Why a record was not accepted. ``bystander``: another record failed, this one only with it;
-    it can be sent again at once."""
+    """The answer for a record that was not accepted, and the reason. ``bystander``: it failed only
+    with another record, and can be sent again at once."""
 
     answer: Answer
     reason: str
@@ -52,16 +50,17 @@ class SendFailure:
 
     @classmethod
     def by_code(cls, code: object, reason: str) -> SendFailure:
-        """By the number that a client's error has, whatever else it may have in its place."""
-        found = meaning_of(code) if isinstance(code, int) else UNCLEAR
-        text = f"{reason.rstrip('.')}. {found.remedy}" if found.remedy else reason
-        return cls(found.answer, text, code=code if isinstance(code, int) else None)
+        """The failure for the number of a client's error; anything but a number, which some errors
+        have in its place, is UNKNOWN. ``reason``: the client's text."""
+        meaning = meaning_of(code) if isinstance(code, int) else UNCLEAR
+        text = f"{reason.rstrip('.')}. {meaning.remedy}" if meaning.remedy else reason
+        return cls(meaning.answer, text, code=code if isinstance(code, int) else None)
 
 
 @dataclass(frozen=True, slots=True)
 class SendPlan:
-    """The rows to send. ``rows``: indices into ``records``, in order. ``partitions``: one a record,
-    ``NO_PARTITION`` where the key decides. ``topics``: all topics of ``rows``."""
+    """The rows to send. ``rows`` are indices into ``records``, ascending. ``partitions`` has one
+    for each record, ``NO_PARTITION`` where the key decides; ``topics`` has those of all rows."""
 
     batch: pa.RecordBatch
     records: ProducerRecords

@@ -1,13 +1,13 @@
-"""What Kafka's answer to a record means: whose fault it is, and so what becomes of the record.
+"""The errors of Kafka's protocol for a record, and the answer of the sink for each.
 
-Theory: a record that is wrong itself stays wrong, so it becomes a dead letter. All else is a
+Theory: a record that is wrong itself stays wrong, so it becomes a dead letter. Any other error is a
 condition of the surroundings - clocks, rights, disks, settings - that passes or that a person mends
-while the record waits. To take such a condition for the record's fault would bury every message
-that is due meanwhile.
+while the record waits. Were it taken for the record's fault, an hour with a wrong clock would bury
+every message that is due in it.
 
-The numbers are those of Kafka's protocol, so one table serves both clients. What is not in it, also
-what a client itself reports, is of the surroundings, and nobody knows whether the record was taken:
-an earlier try of it may have arrived.
+The numbers are those of Kafka's protocol, so one table serves both clients. An error that is not in
+it, as a client's own, is one of the surroundings, and its answer is UNKNOWN: an earlier try of the
+record may have arrived.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ INVALID_TIMESTAMP = 32
 
 @dataclass(frozen=True, slots=True)
 class ProduceError:
-    """``answer``: REFUSED is the record's own fault. NOT_NOW is a condition for which the broker
-    would have refused every earlier try as well; UNKNOWN: an earlier try may have been taken.
-    ``remedy``: for a person; empty where it passes by itself."""
+    """An error and its answer. REFUSED is the record's own fault. NOT_NOW is a condition for which
+    the broker has refused every earlier try as well; after UNKNOWN an earlier try may have arrived.
+    ``remedy`` is for a person; empty where the condition passes by itself."""
 
     name: str
     answer: Answer
@@ -86,9 +86,9 @@ PRODUCE_ERRORS = {
     103: ProduceError("INCONSISTENT_TOPIC_ID", Answer.UNKNOWN),
     120: ProduceError("TRANSACTION_ABORTABLE", Answer.UNKNOWN),
 }
-"""By number."""
+"""The errors by their number in Kafka's protocol."""
 
 
 def meaning_of(code: int) -> ProduceError:
-    """What an error with this number means for a record."""
+    """The error with this number; ``UNCLEAR`` for one that is not in the table."""
     return PRODUCE_ERRORS.get(code, UNCLEAR)

@@ -1,13 +1,12 @@
-"""Why no broker can be talked to: what a connection meets, step by step, without a client.
+"""Finds out why a client of Kafka cannot reach any broker, by connecting step by step itself.
 
 Theory: to a client, a broker that closes the connection is one that does not answer, whatever the
 reason: both libraries report "timed out" for a wrong password, for TLS that one side does not
-speak, and for a certificate that nobody trusts. So the way in is gone once more by hand, with one
-request a step, until a step says no: name, port, TLS, what the broker asks for, mechanism,
-password.
+speak, and for a certificate that nobody trusts. So each step of a login is done once more by hand,
+until one fails: name, port, TLS, whether the broker wants a login, mechanism, password.
 
-It is asked only after a client has failed, takes ``_ALL_S`` at most, and what it found is
-remembered for a moment. Thread-safe.
+This happens only after a client has failed and takes ``_ALL_S`` at most; the result is remembered
+for ``_REMEMBERED_S``, so that many clients that fail together ask once. Thread-safe.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from .settings import ClientKind, for_kafka_python
 
 _STEP_S = 2.0
 _ALL_S = 8.0
-"""The longest that the whole way takes, s, names that nobody resolves among it."""
+"""The longest time, s, that all steps together take, also for a name that nobody resolves."""
 _REMEMBERED_S = 5.0
 _ADDRESSES_MAX = 3
 _ANSWER_BYTES_MAX = 1 << 20
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _NO_SASL, _OTHER_MECHANISM = 34, 33
 """Kafka's error codes: a listener without SASL; another mechanism."""
-_found: TTLCache[Any, tuple[str, bool]] = TTLCache(64, _REMEMBERED_S)
+_reasons: TTLCache[Any, tuple[str, bool]] = TTLCache(64, _REMEMBERED_S)
 _lock = threading.Lock()
-"""Guards ``_found``."""
+"""Guards ``_reasons``."""
 
 
 class _Stopped(Exception):
-    """A step says no; the text says which, and what to do."""
+    """A step fails; the text says which, and what to do."""
 
 
 class _NobodyThere(_Stopped):
@@ -50,31 +49,31 @@ class _NobodyThere(_Stopped):
 
 
 def why_not(bootstrap: str, settings: Mapping[str, Any], error: Exception | str) -> str:
-    """What keeps a client out, as text; the client's own ``error`` if the brokers let it in, or do
-    not say why they refuse it."""
+    """The reason that keeps a client out, with a remedy. It is the text of the client's ``error``
+    if the brokers let us in, or do not say why they refuse us. May take ``_ALL_S``."""
     return _asked_lately(bootstrap, settings)[0] or str(error) or type(error).__name__
 
 
 def is_kept_out(bootstrap: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a broker is there and refuses the client, so that waiting would not help."""
+    """True when a broker refuses the client: waiting would not help. May take ``_ALL_S``."""
     return _asked_lately(bootstrap, settings)[1]
 
 
 def _asked_lately(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
     key = bootstrap, repr(sorted((name, str(value)) for name, value in settings.items()))
     with _lock:
-        found = _found.get(key)
-    if found is None:
-        said: list[tuple[str, bool]] = []
-        within(_ALL_S, lambda: said.append(_ask(bootstrap, settings)))
-        found = said[0] if said else ("", False)
+        reason = _reasons.get(key)
+    if reason is None:
+        answers: list[tuple[str, bool]] = []
+        within(_ALL_S, lambda: answers.append(_ask(bootstrap, settings)))
+        reason = answers[0] if answers else ("", False)
         with _lock:
-            _found[key] = found
-    return found
+            _reasons[key] = reason
+    return reason
 
 
 def _ask(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
-    """What keeps us out, and whether it is somebody who says no."""
+    """The reason that keeps us out, empty without one, and True if a broker refuses us."""
     try:
         config = for_kafka_python(settings, ClientKind.ADMIN)
     except SlotwheelError as error:
@@ -96,7 +95,7 @@ def _ask(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _enter(host: str, port: int, config: Mapping[str, Any]) -> None:
-    """Go all the steps to one broker. Errors: ``_Stopped`` where a step fails for a known reason;
+    """Do all steps to one broker. Errors: ``_Stopped`` where a step fails for a known reason;
     others, such as a timeout, where the reason is not known."""
     protocol = config.get("security_protocol", "PLAINTEXT")
     try:
@@ -145,17 +144,17 @@ def _log_in(
         answer = _asked(talking, _HANDSHAKE, 1, _string(mechanism))
     except (OSError, struct.error):
         if not protocol.endswith("SSL") and _speaks_tls(host, port):
-            other = "SASL_SSL" if protocol.startswith("SASL_") else "SSL, or SASL_SSL"
-            raise _Stopped(f"it speaks TLS there. Set security.protocol={other}") from None
+            remedy = "SASL_SSL" if protocol.startswith("SASL_") else "SSL, or SASL_SSL"
+            raise _Stopped(f"it speaks TLS there. Set security.protocol={remedy}") from None
         raise
     (code,) = struct.unpack_from("!h", answer)
     wants_login = code != _NO_SASL
     if not protocol.startswith("SASL_"):
         if wants_login:
-            other = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"
+            remedy = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"
             raise _Stopped(
                 f"it wants a login ({', '.join(_mechanisms(answer))}). Set"
-                f" security.protocol={other}, sasl.mechanism, sasl.username and sasl.password"
+                f" security.protocol={remedy}, sasl.mechanism, sasl.username and sasl.password"
             )
         return
     if not wants_login:
@@ -175,10 +174,10 @@ def _prove(talking: socket.socket, host: str, mechanism: str, config: Mapping[st
         answer = _asked(talking, _AUTHENTICATE, 0, struct.pack("!i", len(token)) + token)
         code, length = struct.unpack_from("!hh", answer)
         if code:
-            said = answer[4 : 4 + max(0, length)].decode("utf-8", "replace")
+            reason = answer[4 : 4 + max(0, length)].decode("utf-8", "replace")
             user = config.get("sasl_plain_username")
             raise _Stopped(
-                f"it refuses the login of {user!r}: {said or code}. Check sasl.username,"
+                f"it refuses the login of {user!r}: {reason or code}. Check sasl.username,"
                 " sasl.password and sasl.mechanism"
             )
         at = 4 + max(0, length)
@@ -187,7 +186,6 @@ def _prove(talking: socket.socket, host: str, mechanism: str, config: Mapping[st
 
 
 def _speaks_plain(host: str, port: int) -> bool:
-    """Whether a listener understands us without TLS."""
     try:
         with socket.create_connection((host, port), _STEP_S) as plain:
             _asked(plain, _HANDSHAKE, 1, _string("PLAIN"))
@@ -197,7 +195,7 @@ def _speaks_plain(host: str, port: int) -> bool:
 
 
 def _speaks_tls(host: str, port: int) -> bool:
-    """Whether a listener that does not understand us does so by TLS; whose it is does not count."""
+    """Returns True when a listener speaks TLS, with whatever certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -215,7 +213,6 @@ def _speaks_tls(host: str, port: int) -> bool:
 
 
 def _asked(talking: socket.socket, kind: int, version: int, body: bytes) -> bytes:
-    """One request and the body of its answer."""
     request = struct.pack("!hhi", kind, version, 1) + _string("slotwheel") + body
     talking.sendall(struct.pack("!i", len(request)) + request)
     (size,) = struct.unpack("!i", _received(talking, 4))
@@ -225,25 +222,25 @@ def _asked(talking: socket.socket, kind: int, version: int, body: bytes) -> byte
 
 
 def _received(talking: socket.socket, count: int) -> bytes:
-    found, end = b"", time.monotonic() + _STEP_S
-    while len(found) < count:
+    received, end = b"", time.monotonic() + _STEP_S
+    while len(received) < count:
         if time.monotonic() > end:
             raise TimeoutError("too slow")
-        part = talking.recv(count - len(found))
+        part = talking.recv(count - len(received))
         if not part:
             raise ConnectionError("closed")
-        found += part
-    return found
+        received += part
+    return received
 
 
 def _mechanisms(answer: bytes) -> list[str]:
     (count,) = struct.unpack_from("!i", answer, 2)
-    at, found = 6, []
+    at, names = 6, []
     for _ in range(count):
         (length,) = struct.unpack_from("!h", answer, at)
-        found.append(answer[at + 2 : at + 2 + length].decode("utf-8", "replace"))
+        names.append(answer[at + 2 : at + 2 + length].decode("utf-8", "replace"))
         at += 2 + length
-    return found
+    return names
 
 
 def _string(text: str) -> bytes:

@@ -1,8 +1,8 @@
-"""From Arrow columns to the arguments of a Kafka client's ``send``, column by column.
+"""Converts Arrow columns into the arguments of a Kafka client's ``send``.
 
-Clients want Python objects, one set a record; this is the only place where rows become such. Each
-column is converted in one call, and the three headers that slotwheel adds are made for all rows at
-once, so that a record costs a few list entries.
+Clients want Python objects for each record; only here rows become Python objects. Each column is
+converted in one call, and the three headers that slotwheel adds are made for all rows at once, so
+that a record costs a few list entries.
 
 Content is not changed: null and empty are different in key, value and header value, and a header
 key may occur twice.
@@ -55,14 +55,14 @@ def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
             strict=True,
         )
     ]
-    own = rows.column("headers")
-    flat = own.flatten()
+    column = rows.column("headers")
+    flat = column.flatten()
     if not len(flat):
         return added
     pairs: list[Header] = list(
         zip(flat.field(0).to_pylist(), flat.field(1).to_pylist(), strict=True)
     )
-    ends = np.cumsum(np.asarray(pc.list_value_length(own), dtype=np.int64)).tolist()
+    ends = np.cumsum(np.asarray(pc.list_value_length(column), dtype=np.int64)).tolist()
     at = 0
     for row, end in enumerate(ends):
         if end > at:
@@ -72,6 +72,9 @@ def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
 
 
 def _decimals(key: str, values: Int64s) -> list[Header]:
-    """One header a row. Rows with the same time share one."""
+    """A header for each value; rows with the same time share an object."""
     made: dict[int, Header] = {}
-    return [made.get(one) or made.setdefault(one, (key, b"%d" % one)) for one in values.tolist()]
+    return [
+        made.get(number) or made.setdefault(number, (key, b"%d" % number))
+        for number in values.tolist()
+    ]

@@ -10,14 +10,15 @@ settings are written once, in librdkafka's names, and are translated here for wh
 Rules
 - A name that the client does not have is an error before it connects. Ignored, a misspelt
   ``sasl.pasword`` would be reported as brokers that do not answer.
-- A setting of producers alone says nothing to a consumer, and the other way round.
+- A setting for producers alone is left out for a consumer, and the other way round: else one set of
+  settings could not serve both.
 - Values are texts, as they come from a command line; a password of digits stays a text. A number
   or a boolean is made of a text only where the client needs one.
 - kafka-python's own names are taken, too: those of the table mean the same, and the others are for
   kafka-python alone.
-- A secret does not show itself: its ``repr``, and so that of whatever holds it, has dots instead.
-  kafka-python writes what it sends and receives to its log at *debug*, logins and messages among
-  it: there it is the name of a request, or so many bytes.
+- A secret does not show itself: its ``repr``, and so that of each object that holds it, has dots
+  instead. kafka-python logs all bytes that it sends and receives at *debug*, logins and messages
+  among them: a filter replaces them by the name of the request, or by their number.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ...wheel.errors import InvalidConfiguration
 
 
 class ClientKind(Enum):
-    """What a client of Kafka is for."""
+    """The three kinds of clients of Kafka; a setting may be for some of them only."""
 
     PRODUCER = "a producer"
     CONSUMER = "a consumer"
@@ -53,7 +54,7 @@ class Secret(str):
 
 
 def without_content(record: logging.LogRecord) -> bool:
-    """A filter of a logger: what was sent or received is named, and not shown."""
+    """A filter of a logger that replaces bytes and requests in a record by their outline."""
     if isinstance(record.args, tuple):
         record.args = tuple(map(_outline, record.args))
     return True
@@ -63,7 +64,7 @@ def _outline(argument: object) -> object:
     if isinstance(argument, bytes | bytearray | memoryview):
         return f"{len(argument)} bytes"
     if type(argument) in (list, tuple):
-        return [_outline(one) for one in cast("Iterable[object]", argument)]
+        return [_outline(item) for item in cast("Iterable[object]", argument)]
     if isinstance(argument, dict):
         return {key: _outline(value) for key, value in argument.items()}
     kind = type(argument)
@@ -180,7 +181,7 @@ _TABLE: dict[str, tuple[str, _Convert]] = {
     "max.poll.interval.ms": ("max_poll_interval_ms", _whole),
     "session.timeout.ms": ("session_timeout_ms", _whole),
 }
-"""librdkafka's name: kafka-python's, and what makes kafka-python's value of a text."""
+"""By librdkafka's name: kafka-python's name, and the converter from text to its value."""
 
 _SAME = {
     "metadata.broker.list": "bootstrap.servers",
@@ -195,7 +196,7 @@ _SAME = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "fetch.message.max.bytes": "max.partition.fetch.bytes",
 } | {own: name for name, (own, _) in _TABLE.items() if name != "request.timeout.ms"}
-"""Other names for those of the table: librdkafka's second ones, Java's, kafka-python's."""
+"""Other names for the table's: librdkafka's synonyms, Java's names, kafka-python's."""
 
 _OF_PRODUCERS = (
     *("acks", "batch.", "compression.", "delivery.", "dr_", "enable.gapless", "enable.idempotence"),
@@ -215,7 +216,7 @@ _OF_CONSUMERS = (
     *("enable.auto", "enable.partition.eof", "fetch.", "heartbeat.", "isolation.", "max.partition"),
     *("max.poll", "offset.", "partition.assign", "queued.", "session."),
 )
-"""How those names of librdkafka begin that say nothing to the other kind of client."""
+"""Beginnings of librdkafka's names that are for one kind of client only."""
 
 _JAVA = {
     "fetch.wait.max.ms": "fetch.max.wait.ms",
@@ -246,7 +247,7 @@ _INSTEAD = {
     "ssl.certificate.pem": "ssl.certificate.location, and the certificate to a file",
     "ssl.key.pem": "ssl.key.location, and the key to a file",
 }
-"""What to write for names that are known from elsewhere."""
+"""Remedies for names that other clients have."""
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -254,17 +255,17 @@ _LOGIN = ("sasl.username", "sasl.password")
 
 
 def named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings under the names of the table; what has none keeps its own. Numbers and booleans
-    become the texts that they are for librdkafka, and secrets hide themselves."""
+    """The settings under the names of the table; a name that is not in it stays. Numbers and
+    booleans become texts, as librdkafka takes them, and secrets become ``Secret``."""
     return {name: _hidden(name, value) for name, value in _named(settings).items()}
 
 
 def check(settings: Mapping[str, Any], *clients: str) -> None:
-    """Refuse what would keep one of ``clients`` from any broker, without asking one.
+    """Refuse settings with which one of ``clients`` could reach no broker, without asking one.
 
     Errors: ``InvalidConfiguration``.
     """
-    # Names come first: of a misspelt password, "without credentials" would be half the truth.
+    # Names come first: "without credentials" would mislead whoever misspelt sasl.password.
     for client in clients:
         if client == KAFKA_PYTHON:
             for kind in ClientKind:
@@ -286,94 +287,96 @@ def for_kafka_python(settings: Mapping[str, Any], kind: ClientKind) -> dict[str,
     """Keyword arguments for one of kafka-python's clients. Errors: ``InvalidConfiguration``."""
     known = _defaults()
     every = {name: value for of_kind in known.values() for name, value in of_kind.items()}
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for name, value in named(settings).items():
-        own, convert = _TABLE.get(name, (name, None))
-        if own not in every:
+        argument, convert = _TABLE.get(name, (name, None))
+        if argument not in every:
             raise _no_such(name, KAFKA_PYTHON, [*_TABLE, *every], "take confluent-kafka")
-        of_others = kind is not ClientKind.PRODUCER and name.startswith(_OF_PRODUCERS)
-        if own in known[kind] and not of_others:
-            found[own] = _converted(name, value, convert or _like(own, every[own]))
-    return found
+        foreign = kind is not ClientKind.PRODUCER and name.startswith(_OF_PRODUCERS)
+        if argument in known[kind] and not foreign:
+            config[argument] = _converted(name, value, convert or _like(argument, every[argument]))
+    return config
 
 
 def for_confluent(settings: Mapping[str, Any], kind: ClientKind) -> dict[str, Any]:
-    """The configuration of one of confluent-kafka's clients; what it makes of a name that is not in
-    the table, librdkafka says itself (``refused``). Errors: ``InvalidConfiguration``."""
-    found: dict[str, Any] = {}
+    """The configuration of one of confluent-kafka's clients. A name that is not in the table is
+    passed on: librdkafka itself refuses it if it has no such setting (``refused``).
+
+    Errors: ``InvalidConfiguration``."""
+    config: dict[str, Any] = {}
     for name, value in named(settings).items():
         of_producers, of_consumers = name.startswith(_OF_PRODUCERS), name.startswith(_OF_CONSUMERS)
         if of_producers and kind is not ClientKind.PRODUCER:
             continue
         if of_consumers and kind is not ClientKind.CONSUMER:
             continue
-        found[name] = value
-    return found
+        config[name] = value
+    return config
 
 
 def for_java(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The configuration of a consumer of Java's client. Certificates are PEM files, as librdkafka's
-    are; that of the client and its key are read here.
+    """The configuration of a consumer of Java's client. Certificates are PEM files, as for
+    librdkafka; the client's certificate and its key are read here.
 
     Errors: ``InvalidConfiguration``.
     """
     given = {name: str(value) for name, value in named(settings).items()}
-    found: dict[str, str] = {}
+    config: dict[str, str] = {}
     for name, value in given.items():
         if name in _JAVA:
-            found[_JAVA[name]] = value
+            config[_JAVA[name]] = value
         elif name == "ssl.ca.location":
-            found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": value}
+            config |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": value}
         elif name == "ssl.certificate.location":
-            found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": _read(value)}
+            config |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": _read(value)}
         elif name == "ssl.key.location":
-            found["ssl.keystore.key"] = Secret(_read(value))
+            config["ssl.keystore.key"] = Secret(_read(value))
         elif name == "ssl.key.password":
-            found[name] = Secret(value)
+            config[name] = Secret(value)
         elif name == "ssl.endpoint.identification.algorithm":
-            found[name] = "https" if _converted(name, value, _checks_host) else ""
+            config[name] = "https" if _converted(name, value, _checks_host) else ""
         elif name not in (*_LOGIN, "bootstrap.servers"):
             if name.startswith((*_OF_PRODUCERS, *_OF_CONSUMERS)):
-                continue  # Spark is the consumer, and has its own way with these
+                continue  # Spark sets up its consumers itself
             raise _no_such(name, JAVA, [*_JAVA, *_LOGIN], "leave it out of this command")
     if (module := _JAVA_LOGIN.get(given.get("sasl.mechanism", ""))) and all(
         name in given for name in _LOGIN
     ):
         user, password = (_quoted(given[name]) for name in _LOGIN)
         login = f"{module} required username={user} password={password};"
-        found["sasl.jaas.config"] = Secret(login)
-    return found
+        config["sasl.jaas.config"] = Secret(login)
+    return config
 
 
 def refused(error: Any) -> InvalidConfiguration | None:
-    """The error for a configuration that librdkafka refuses; None for another error of it."""
+    """The error for a configuration that librdkafka refuses; None for its other errors."""
     if error.name() not in ("_INVALID_ARG", "_CONFLICT", "_SSL"):
         return None
     text = error.str().removeprefix("Failed to create producer: ")
     text = text.removeprefix("Failed to create consumer: ")
-    _, quote, rest = text.partition('No such configuration property: "')
+    _, quote, name = text.partition('No such configuration property: "')
     if quote:
-        return _no_such(rest.rstrip('"'), CONFLUENT, list(_TABLE), "correct it")
+        return _no_such(name.rstrip('"'), CONFLUENT, list(_TABLE), "correct it")
     return _unusable(text)
 
 
 def is_secret(name: str) -> bool:
-    """Whether nobody may see the value of a setting."""
+    """Returns True when the value of the setting ``name`` must not be shown."""
     name = name.replace("_", ".")
     return any(part in name for part in ("password", "secret", "jaas", ".pem", "oauthbearer.conf"))
 
 
 def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    renamed: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "ssl_check_hostname":
             checked = _converted(name, value, _yes)
-            found[_SAME[name]] = "https" if checked else "none"
+            renamed[_SAME[name]] = "https" if checked else "none"
         elif value is not None:
             known = _SAME.get(name, name)
             upper = known in ("security.protocol", "sasl.mechanism")
-            found[known] = str(value).upper() if upper else value
-    return found
+            renamed[known] = str(value).upper() if upper else value
+    return renamed
 
 
 def _hidden(name: str, value: Any) -> Any:
@@ -419,7 +422,8 @@ def _defaults() -> dict[ClientKind, dict[str, Any]]:
 
 
 def _try_librdkafka(settings: Mapping[str, Any]) -> None:
-    """librdkafka tells only when a client is made. Without brokers it connects to nobody."""
+    """Make clients of librdkafka, which checks its settings only then. Without brokers they connect
+    to nobody. Errors: ``InvalidConfiguration``."""
     from confluent_kafka import Consumer, KafkaException, Producer
 
     nobody = {"bootstrap.servers": "", "log_level": 0}
@@ -434,26 +438,27 @@ def _try_librdkafka(settings: Mapping[str, Any]) -> None:
 
 
 def _try_tls(config: Mapping[str, Any]) -> None:
-    """kafka-python opens its certificates when it connects, and reports them as brokers that do not
-    answer."""
+    """Open the certificates: kafka-python does so only when it connects, and reports a bad one as
+    brokers that do not answer. Errors: ``InvalidConfiguration``."""
     import ssl  # every command that takes Kafka's settings would load it
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    what = "ssl.ca.location"
+    names = "ssl.ca.location"
     try:
         if config.get("ssl_cafile"):
             context.load_verify_locations(config["ssl_cafile"])
-        what = "ssl.certificate.location, ssl.key.location or ssl.key.password"
+        names = "ssl.certificate.location, ssl.key.location or ssl.key.password"
         if config.get("ssl_certfile"):
             # Without a password, OpenSSL would ask for one at the terminal.
             password = config.get("ssl_password") or ""
             context.load_cert_chain(config["ssl_certfile"], config.get("ssl_keyfile"), password)
     except OSError as error:  # ssl.SSLError, too
-        raise _unusable(f"{what}: {error}") from None
+        raise _unusable(f"{names}: {error}") from None
 
 
 def _check_login(settings: Mapping[str, Any]) -> None:
-    """Settings that contradict each other: what is sent would be without proof, or not sealed."""
+    """Refuse settings that contradict each other: a password would not be sent, or would be sent
+    without TLS, and nobody would notice. Errors: ``InvalidConfiguration``."""
     protocol = settings.get("security.protocol", "PLAINTEXT")
     mechanism = settings.get("sasl.mechanism", "")
     if protocol not in _PROTOCOLS:
@@ -489,9 +494,11 @@ def _check_login(settings: Mapping[str, Any]) -> None:
         )
 
 
-def _unusable(what: str, got: str | None = None, limit: str | None = None) -> InvalidConfiguration:
+def _unusable(
+    problem: str, got: str | None = None, limit: str | None = None
+) -> InvalidConfiguration:
     return InvalidConfiguration(
-        f"a setting of the Kafka client is not usable: {what}",
+        f"a setting of the Kafka client is not usable: {problem}",
         got=got,
         limit=limit,
         remedy="Correct it in --kafka",

@@ -1,9 +1,9 @@
-"""The common part of the two Kafka sinks: the plan before sending, and the bounds.
+"""The common part of the two Kafka sinks: they plan before they send, within bounds.
 
-A chunk is cut so that rows and bytes in flight are bounded. Each part is planned against the topic
-book first - missing topic, missing partition, no leader - so that the client only ever gets records
-it can send, and one bad row costs its neighbours nothing. The client's part is ``_send``: it sends
-the planned rows and reports those that failed.
+A chunk is cut so that rows and bytes in flight are bounded. Each part is compared with the topic
+book first - missing topic, missing partition, no leader - so that the client only gets records it
+can send: otherwise a bad row would fail the batch it shares with good ones. A subclass implements
+``_send``, which sends the planned rows and reports those that failed.
 
 After a failure with an unknown outcome the producer is thrown away: a late retry inside it could
 otherwise put an old row behind a newer one. Held-back topics are tried with producers of their own,
@@ -34,19 +34,20 @@ from .topicbook import TOPICS_REMEMBERED, Found, NotYet, TopicBook, TopicInfo, U
 from .transactions import Transactions
 
 _RECORD_OVERHEAD = 200
-"""About the bytes of a record besides key, value and own headers: further headers and framing."""
+"""An estimate of a record's bytes besides key, value and the message's headers."""
 SINGLY_S = 60.0
-"""How long, s, a topic is sent row by row after a batch was refused for a row, not known which."""
+"""A topic is sent row by row for so long, s, after a batch was refused for one of its rows, and the
+broker did not say which."""
 _BATCH_OVERHEAD = 61 + 100
-"""Least bytes of a batch of one record besides its key, value and own headers."""
+"""The least bytes of a batch of one record besides its key, value and the message's headers."""
 
 
 class KafkaSink(Sink):
     """Base of the sinks to a real Kafka. Construction does not need Kafka to be there.
 
-    ``transactions``: rows are sent in the transaction that is open there, and every answer only
-    counts once it is committed. If a row is refused, the unknown ones may only have shared its
-    batch: abort, and send them again at once. A sink closes its transactions.
+    ``transactions``: rows are sent in the open transaction, and an answer counts only once that is
+    committed. If a row is refused, the unknown ones may only have shared its batch: the caller
+    aborts, and sends them again at once. A sink closes its transactions.
     """
 
     def __init__(
@@ -62,30 +63,29 @@ class KafkaSink(Sink):
         self.failed: Callable[[SendPlan, dict[int, SendFailure]], None] = lambda _plan, _failed: (
             None
         )
-        """Gets the rows of a transaction that failed: it can only be aborted."""
+        """Gets the failed rows of a transaction, which can only be aborted."""
 
     @property
     def problems(self) -> Mapping[str, str]:
         return self.clocks.problems
 
     def sends_singly(self, topics: Iterable[str]) -> bool:
-        """Whether rows of one of these topics are sent one by one now, which takes long."""
+        """Returns True when rows of one of these topics are sent one by one now, which is slow."""
         return any(topic in self._singly for topic in topics)
 
     @staticmethod
     @abstractmethod
     def make_transactions(settings: KafkaSettings, group: str, topic: str) -> Transactions:
-        """The ``Transactions`` with this sink's client."""
+        """Make ``Transactions`` with this sink's client. Arguments: as of those."""
 
     @abstractmethod
     def _fetch(self, topics: Sequence[str]) -> Mapping[str, Found]:
-        """The topics, as a broker describes them within ``metadata_timeout_s``. Errors:
-        ``Unreachable``."""
+        """Ask a broker for topics; it has ``metadata_timeout_s`` to answer for each of them.
+        Errors: ``Unreachable``."""
 
     @abstractmethod
     def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
-        """Send the plan's ``rows``. Returns those that failed. Errors: ``Unreachable``: nothing
-        was."""
+        """Send ``rows``. Returns those that failed. Errors: ``Unreachable``: none was sent."""
 
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
         answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
@@ -106,7 +106,8 @@ class KafkaSink(Sink):
 
     def probe(self, topic: str) -> bool:
         try:
-            # A topic that does not exist (None) is worth a try as well: then its rows are refused.
+            # A topic that does not exist (None) is worth a try as well, in which its rows are
+            # refused.
             self.book.lookup(topic, fresh=True)
         except (NotYet, Unreachable):
             return False
@@ -123,7 +124,7 @@ class KafkaSink(Sink):
         self.book.ask_ahead(topics)
 
     def _parts(self, lengths: Int64s) -> Iterator[tuple[int, int]]:
-        """Cut rows of these sizes so that each part stays within the limits in flight."""
+        """Cut rows of these sizes, bytes, into ranges that stay within the limits in flight."""
         ends = np.cumsum(lengths + _RECORD_OVERHEAD)
         start = 0
         while start < len(ends):
@@ -143,27 +144,27 @@ class KafkaSink(Sink):
         blocked: dict[str, str],
         trial: bool,
     ) -> None:
-        """Deliver one part. ``lengths``: bytes of each row. ``start``: its first row in
-        ``answers``. ``blocked``: topics with an unanswered row, and why; their later rows are not
-        sent, to keep the order."""
+        """Deliver a part of a batch and set its ``answers``, from row ``start`` on. ``lengths`` has
+        the bytes of each row. ``blocked`` has the topics with an unanswered row, and the reason:
+        their later rows are not sent, as they would overtake it. Errors: ``Unreachable``."""
         partitions = _partitions(rows.column("partition"))
         infos: dict[str, TopicInfo] = {}
         send = np.ones(rows.num_rows, np.bool_)
 
-        def not_sent(which: Int64s, answer: Answer, why: str) -> None:
-            send[which] = False
-            for row in which.tolist():
-                answers.set(start + row, answer, why)
+        def not_sent(skipped: Int64s, answer: Answer, reason: str) -> None:
+            send[skipped] = False
+            for row in skipped.tolist():
+                answers.set(start + row, answer, reason)
 
         topics, parts = split_by_topic(rows)
-        found = self.book.lookup_all(topic for topic in topics if topic not in blocked)
+        known = self.book.lookup_all(topic for topic in topics if topic not in blocked)
         for topic, part in zip(topics, parts, strict=True):
-            info = found.get(topic)
+            info = known.get(topic)
             if isinstance(info, TopicInfo) and int(partitions[part].max()) >= info.count:
                 info = self.book.ask(topic)  # it may have more partitions now
             if isinstance(info, NotYet) or topic in blocked:
-                why = blocked.setdefault(topic, str(info))
-                not_sent(part, Answer.NOT_NOW, why)
+                reason = blocked.setdefault(topic, str(info))
+                not_sent(part, Answer.NOT_NOW, reason)
                 continue
             if info is None:
                 not_sent(part, Answer.REFUSED, f"topic {topic} does not exist")
@@ -173,8 +174,8 @@ class KafkaSink(Sink):
             not_sent(wrong, Answer.REFUSED, f"topic {topic} has only {info.count} partitions")
             if info.bytes_max is not None:
                 wrong = part[lengths[part] + _BATCH_OVERHEAD > info.bytes_max]
-                why = f"too large: topic {topic} takes {info.bytes_max} bytes"
-                not_sent(wrong, Answer.REFUSED, why)
+                reason = f"too large: topic {topic} takes {info.bytes_max} bytes"
+                not_sent(wrong, Answer.REFUSED, reason)
         chosen = np.flatnonzero(send).tolist()
         if not chosen:
             return
@@ -191,7 +192,7 @@ class KafkaSink(Sink):
         self.clocks.taken(topic for topic in infos if topic not in blocked)
 
     def _send_all(self, plan: SendPlan, trial: bool) -> dict[int, SendFailure]:
-        """Send; send bystanders of a failure again for as long as the time limit allows."""
+        """Send, and send bystanders of a failure again for as long as the time limit allows."""
         if self.transactions is not None:
             return self._send_in(self.transactions, plan)
         limit_s = self.settings.trial_timeout_s if trial else self.settings.delivery_timeout_s
@@ -202,19 +203,19 @@ class KafkaSink(Sink):
             if not again:
                 break
             try:
-                found = self._send(replace(plan, rows=again), limit_s, trial=trial)
-            except Unreachable:  # only in this try: the other rows have their answers
+                repeated = self._send(replace(plan, rows=again), limit_s, trial=trial)
+            except Unreachable:  # the first try has answered for the other rows
                 break
             for row in again:
                 del failures[row]
-            for row, failure in found.items():
-                unsent = failure.answer is Answer.NOT_NOW  # in this try, but not in an earlier one
+            for row, failure in repeated.items():
+                unsent = failure.answer is Answer.NOT_NOW  # it may have been sent in the first try
                 failures[row] = replace(failure, answer=Answer.UNKNOWN) if unsent else failure
         return failures
 
     def _send_in(self, transactions: Transactions, plan: SendPlan) -> dict[int, SendFailure]:
-        """Send in the open transaction. Where a refusal may be of another row of the batch, it is
-        no answer yet; for a while that topic is sent row by row, which shows the bad one."""
+        """Send in the open transaction. A refusal that may be of another row of the batch becomes
+        UNKNOWN, and for a while the topic is sent row by row, which shows the bad one."""
         topics = plan.records.topics
         batched = [row for row in plan.rows if topics[row] not in self._singly]
         failures = transactions.send(replace(plan, rows=batched)) if batched else {}

@@ -44,16 +44,16 @@ class ForeignMark(SlotwheelError):
 
 
 class NamesMissing(Exception):
-    """The mark names a held-back topic that the journal knows no more: the journal is newer."""
+    """The mark names a held-back topic that the journal does not: the journal is newer."""
 
 
 def group_print(mint: IdMint) -> bytes:
-    """What tells the data of one group from another's of the same name, 8 bytes."""
+    """The 8 bytes that tell the data of one group from another's of the same name."""
     return mint.checks(np.array([-1, -2], np.int64), np.array([-1, -2], np.int64)).tobytes()
 
 
 def encode(marks: Marks, group: bytes) -> str:
-    """``group``: by ``group_print``. The text has at most 3,532 bytes for 64 topics."""
+    """The text beside the offset; at most 3,532 bytes for 64 topics. ``group``: ``group_print``."""
     main = marks.main
     counters = marks.covered, marks.cancels, marks.delivered, marks.dead, marks.expired
     head = _HEAD.pack(
@@ -68,20 +68,20 @@ def encode(marks: Marks, group: bytes) -> str:
         *counters,
     )
     copies = (
-        _COPY.pack(_hash(topic.encode()), one.mark.c, one.mark.r, one.mark.L, one.behind)
-        for topic, one in sorted(marks.copies.items())
+        _COPY.pack(_hash(topic.encode()), copy.mark.c, copy.mark.r, copy.mark.L, copy.behind)
+        for topic, copy in sorted(marks.copies.items())
     )
     return base64.b64encode(head + b"".join(copies)).decode()
 
 
 def epoch_of(text: str, group: bytes) -> int:
-    """The epoch that the mark was made in. Errors: ``ForeignMark``."""
+    """The epoch in which the mark was made. Errors: ``ForeignMark``."""
     return int(_head(text, group)[1][4])
 
 
 def decode(text: str, group: bytes, topics: Iterable[str]) -> Marks:
-    """``topics``: those whose names the hashes may stand for. Errors: ``ForeignMark``,
-    ``NamesMissing``."""
+    """Decode a mark. ``topics`` are the names that its hashes may stand for: those that the journal
+    holds back. Errors: ``ForeignMark``, ``NamesMissing``."""
     data, (_, count, resets, _, epoch, c, r, last, *counters) = _head(text, group)
     names = {_hash(topic.encode()): topic for topic in topics}
     copies = {}
@@ -91,8 +91,8 @@ def decode(text: str, group: bytes, topics: Iterable[str]) -> Marks:
             raise NamesMissing
         copies[names[name]] = TopicMark(Mark(cc, cr, cl), behind)
     covered, cancels, delivered, dead, expired = counters
-    found = Marks(Mark(c, r, last), epoch, copies, covered, cancels, delivered, dead, expired)
-    return replace(found, exact=BY_KAFKA, resets=resets)
+    marks = Marks(Mark(c, r, last), epoch, copies, covered, cancels, delivered, dead, expired)
+    return replace(marks, exact=BY_KAFKA, resets=resets)
 
 
 def _head(text: str, group: bytes) -> tuple[bytes, tuple[int, ...]]:

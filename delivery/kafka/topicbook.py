@@ -10,7 +10,7 @@ counts as missing only when the broker has said so for ``unknown_after_s``; unti
 back. But the wheel can hold back only a few dozen topics: while more than ``UNSURE_MAX`` are
 missing at a time, ``CROWDED_AFTER_S`` is enough. Otherwise a misconfigured tenant who sends each
 message to a topic of its own would hold up the messages of all others. For the same reason a batch
-with so many unknown topics waits at the door until it is known what they are: its messages may be
+with so many unknown topics waits at the door until Kafka has answered for them: its messages may be
 due at once, and then all others would wait for the answer.
 """
 
@@ -32,26 +32,26 @@ TOPIC_LIMIT, TIME_AHEAD, TIME_BEHIND = TOPIC_CONFIGS = (
 )
 """The topic's configurations that ``TopicInfo`` has."""
 KEPT_S = 600.0
-"""How long, s, a topic that is not asked for again is known."""
+"""A topic that is not asked for again is forgotten after this time, s."""
 FRESH_S = 30.0
-"""After this time, s, a topic in use is asked for again: it may have more partitions."""
+"""A topic in use is asked for again after this time, s: it may have more partitions."""
 ASK_AGAIN_S = 1.0
 """Each of many missing topics is asked for at most this often, s."""
 CROWD_KNOWN_S = 3.0
-"""So long, s, the answer counts that many topics are missing: they are asked for ahead of their
-time, a thousand in a request, and who delivers must not wait for that again."""
+"""The answer that a topic is missing counts for so long, s, where many are: they are asked for
+ahead of their time, a thousand in a request, and the hand must not wait for that again."""
 LOOK_AGAIN_S = 0.05
-"""So often, s, while they are few, or it is not sure that they are missing."""
+"""The same, where few topics are missing, and for one that may not be missing."""
 UNSURE_MAX = 16
 CROWDED_AFTER_S = 0.1
 TOPICS_A_REQUEST = 1_000
 DOOR_WAIT_S = 2.0
-"""How long, s, a batch waits for Kafka's answer about its topics; then it is accepted."""
+"""A batch waits for Kafka's answer about its topics for so long, s; then it is accepted."""
 _CREATED_S = 0.5
-"""A broker may know of a topic so much later, s, than whoever created it."""
+"""A broker may know of a topic so much later, s, than its creator."""
 SETTLED_S = 10.0
-"""A topic that has been missing for so long, s, stays so. Before, one that was in use may only be
-forgotten by a broker that restarts."""
+"""A topic that has been missing for so long, s, is gone. One that is missing for less and was in
+use may only be forgotten by a broker that restarts."""
 
 
 class Unreachable(Exception):
@@ -64,10 +64,10 @@ class NotYet(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """``count``: number of partitions, of which ``leaderless`` have no leader now. The other fields
-    are None where they are not known. ``bytes_max``: the largest batch the topic accepts.
-    ``ahead_max_ms``, ``behind_max_ms``: by how much a record's time may differ from the broker's
-    clock; None also where the broker itself sets the times."""
+    """A topic of ``count`` partitions, of which ``leaderless`` have no leader now. The other fields
+    are None where they are not known. ``bytes_max``: the largest batch the topic accepts. A
+    record's time may be ahead of the broker's clock by ``ahead_max_ms`` and behind it by
+    ``behind_max_ms``; None also where the broker itself sets the times."""
 
     count: int
     leaderless: int = 0
@@ -79,8 +79,8 @@ class TopicInfo:
     def described(
         cls, count: int, leaderless: int, config: Mapping[str, str | None], *, compressed: bool
     ) -> TopicInfo:
-        """By its configuration, empty where that may not be read. ``compressed``: the broker
-        measures the compressed batch, so no size is known."""
+        """A topic by its configuration, which is empty where the node may not read it.
+        ``compressed``: the broker measures the compressed batch, so ``bytes_max`` is not known."""
         limit, ahead, behind = (_number(config.get(name)) for name in TOPIC_CONFIGS)
         return cls(count, leaderless, None if compressed else limit, ahead, behind)
 
@@ -90,24 +90,24 @@ def _number(text: str | None) -> int | None:
 
 
 Found = TopicInfo | None | NotYet
-"""What is known of a topic; None: it does not exist."""
+"""The broker's answer for a topic; None: it does not exist."""
 
 
 @dataclass(slots=True)
 class _Missing:
     since: float
     asked: float
-    """When the request began whose answer came last."""
+    """The time at which the request of the last answer began."""
     existed: bool = False
-    """It was there before: a broker may have forgotten it for a moment."""
+    """The topic was there before: a broker may have forgotten it for a moment."""
 
 
 class TopicBook:
-    """A cache of topics. Thread-safe. ``fetch(topics)`` asks the broker: what it says of each;
-    raises ``Unreachable``, within its own time limit."""
+    """A cache of topics. Thread-safe. ``fetch(topics)`` returns the broker's answer for each topic,
+    or raises ``Unreachable``, within its own time limit."""
 
     rows_let_in: ClassVar[int] = 0
-    """The topic of a single row may be missing."""
+    """No batch is so small that its topics cannot be missing."""
 
     def __init__(
         self,
@@ -123,31 +123,32 @@ class TopicBook:
         self._known: TTLCache[str, TopicInfo] = TTLCache(TOPICS_REMEMBERED, KEPT_S, clock)
         self._missing: TTLCache[str, _Missing] = TTLCache(TOPICS_REMEMBERED, KEPT_S, clock)
         self._unsure: dict[str, _Missing] = {}
-        """Topics that seem to be missing, and it is not sure."""
+        """Topics that the broker has missed for less than ``unknown_after_s``."""
         self._present: set[str] = set()
-        """Topics that are there, usable or not; for ``knows``, which takes no lock."""
+        """Topics that exist, usable or not; for ``knows``, which takes no lock."""
         self._used: set[str] = set()
-        """Topics that were looked up since those in use were last asked for."""
+        """Topics that were looked up since ``turn`` last asked for those in use."""
         self._ahead: dict[str, None] = {}
-        """Topics that are to be asked for by ``turn``."""
+        """Topics that ``turn`` has to ask for."""
         self._refresh_at_s = clock() + FRESH_S
         self._away = False
-        """Whether the last request had no answer."""
+        """True when the last request had no answer."""
 
     def lookup(self, topic: str, *, fresh: bool = False) -> TopicInfo | None:
         """The topic's partitions; None: it certainly does not exist.
 
         ``fresh``: ask the broker in any case. Errors: ``NotYet``, ``Unreachable``.
         """
-        found = self.ask(topic) if fresh else self.lookup_all([topic])[topic]
-        if isinstance(found, NotYet):
-            raise found
-        return found
+        answer = self.ask(topic) if fresh else self.lookup_all([topic])[topic]
+        if isinstance(answer, NotYet):
+            raise answer
+        return answer
 
     def lookup_all(self, topics: Iterable[str]) -> dict[str, Found]:
-        """What is known of each topic; the broker is asked for all others at once. Errors:
-        ``Unreachable``."""
-        found: dict[str, Found] = {}
+        """The answer for each topic: from the cache, or from the broker in one request.
+
+        Errors: ``Unreachable``."""
+        answers: dict[str, Found] = {}
         unknown, gone = list[str](), list[str]()
         with self._lock:
             now = self._clock()
@@ -155,7 +156,7 @@ class TopicBook:
                 known = self._known.get(topic) if topic in self._present else None
                 if known is not None:
                     self._used.add(topic)
-                    found[topic] = known
+                    answers[topic] = known
                     continue
                 missing = self._missing.get(topic)
                 if missing is not None and self._is_sure(topic, missing):
@@ -163,16 +164,18 @@ class TopicBook:
                         gone.append(topic)
                         continue
                 elif missing is not None and now - missing.asked < LOOK_AGAIN_S:
-                    found[topic] = _not_sure(topic)
+                    answers[topic] = _not_sure(topic)
                     continue
                 unknown.append(topic)
-            found |= dict.fromkeys(gone)
+            answers |= dict.fromkeys(gone)
             if len(gone) <= UNSURE_MAX:  # one of them may have been created a moment ago
-                unknown += [one for one in gone if now - self._missing[one].asked >= LOOK_AGAIN_S]
-        return found | self._ask(unknown) if unknown else found
+                unknown += [
+                    topic for topic in gone if now - self._missing[topic].asked >= LOOK_AGAIN_S
+                ]
+        return answers | self._ask(unknown) if unknown else answers
 
     def ask(self, topic: str) -> Found:
-        """What the broker says of a topic now. Errors: ``Unreachable``."""
+        """Ask the broker for a topic now. Errors: ``Unreachable``."""
         return self._ask([topic])[topic]
 
     def forget(self, topic: str) -> None:
@@ -183,7 +186,7 @@ class TopicBook:
     # Ahead of the time
 
     def ask_ahead(self, topics: Collection[str]) -> None:
-        """Topics that will be looked up soon; ``turn`` asks for them. Never blocks."""
+        """Let ``turn`` ask for topics that will be looked up soon. Never blocks."""
         with self._lock:
             now = self._clock()
             for topic in topics:
@@ -196,20 +199,22 @@ class TopicBook:
                 self._wanted.notify()
 
     def knows(self, topics: Collection[str]) -> bool:
-        """Whether all these topics are known to exist. Costs next to nothing."""
+        """Returns True when all these topics are known to exist. Takes no lock."""
         self._used.update(topics)
         return self._present.issuperset(topics)
 
     def absent(
         self, topics: Collection[str], waited_s: float, *, settled: bool = False
     ) -> list[str] | None:
-        """Those of ``topics`` that do not exist, for a caller that has waited for ``waited_s``.
-        Only what Kafka was asked since then counts, so a topic that was created before is never
-        among them; nor is one that may only be forgotten for a moment, by a broker that restarts:
-        the sink decides, when the message is due. ``settled``: for a topic that has been missing
-        for ``SETTLED_S`` an answer that is younger than ``ASK_AGAIN_S`` is enough, so that a caller
-        in a row waits once for many batches. None: the answer is on its way. Never blocks; while
-        Kafka does not answer, no topic is absent."""
+        """Those of ``topics`` that do not exist, for a caller that has waited for ``waited_s``;
+        None while Kafka has not answered for all of them. Never blocks.
+
+        Only requests that began since the caller came count, so a topic that was created before it
+        came is never absent. Nor is one that a restarting broker may have forgotten for a moment:
+        the sink decides when the message is due. While Kafka does not answer, no topic is absent.
+        ``settled``: for a topic that has been missing for ``SETTLED_S`` an answer younger than
+        ``ASK_AGAIN_S`` is enough, so that a caller with many batches waits once for all of them.
+        """
         with self._lock:
             unknown = [topic for topic in topics if topic not in self._present]
             if not unknown:
@@ -232,8 +237,8 @@ class TopicBook:
             return absent if self._away or waited_s > DOOR_WAIT_S else None
 
     def is_asking(self, topics: Collection[str], waited_s: float) -> bool:
-        """Whether it is not known yet of many of ``topics`` if they exist, and Kafka is asked, for
-        a caller that has waited for ``waited_s``. Never blocks."""
+        """Returns True while many of ``topics`` have no answer yet, and lets ``turn`` ask; for a
+        caller that has waited for ``waited_s``. Never blocks."""
         with self._lock:
             undecided = []
             for topic in topics:
@@ -247,8 +252,8 @@ class TopicBook:
             return True
 
     def turn(self) -> float:
-        """Ask for what will be looked up soon, and again for what is in use; waits a moment for
-        something to ask for. Returns how long to wait before the next turn, s."""
+        """Ask for topics that will be looked up soon, and again for those in use; waits a moment
+        for a topic to ask for. Returns the pause before the next turn, s."""
         with self._lock:
             if not self._ahead:
                 self._wanted.wait(LOOK_AGAIN_S if self._unsure else ASK_AGAIN_S / 4)
@@ -256,8 +261,8 @@ class TopicBook:
             now = self._clock()
             topics += [
                 name
-                for name, one in self._unsure.items()
-                if now - one.asked >= LOOK_AGAIN_S and not self._is_sure(name, one)
+                for name, missing in self._unsure.items()
+                if now - missing.asked >= LOOK_AGAIN_S and not self._is_sure(name, missing)
             ]
             if now >= self._refresh_at_s:
                 self._refresh_at_s = now + FRESH_S
@@ -269,7 +274,7 @@ class TopicBook:
             for at in range(0, len(topics), TOPICS_A_REQUEST):
                 self._ask(topics[at : at + TOPICS_A_REQUEST])
         except Unreachable:
-            with self._lock:  # so that it is known when Kafka is back
+            with self._lock:  # the next turn asks again, which shows when Kafka is back
                 self._ahead = dict.fromkeys(topics[:TOPICS_A_REQUEST]) | self._ahead
             return ASK_AGAIN_S
         return 0.0
@@ -283,11 +288,11 @@ class TopicBook:
         except Unreachable:
             self._away = True
             raise
-        found: dict[str, Found] = {}
+        usable: dict[str, Found] = {}
         with self._lock:
             self._away = False
             for topic in topics:
-                found[topic] = answer = self._usable(topic, answers[topic])
+                usable[topic] = answer = self._usable(topic, answers[topic])
                 if answer is None:
                     self._note_missing(topic, asked)
                     continue
@@ -298,10 +303,10 @@ class TopicBook:
                     self._known[topic] = answer
                 else:
                     self._known.pop(topic, None)
-            for topic in [name for name, answer in found.items() if answer is None]:
+            for topic in [name for name, answer in usable.items() if answer is None]:
                 if not self._is_sure(topic, self._missing[topic]):
-                    found[topic] = _not_sure(topic)
-        return found
+                    usable[topic] = _not_sure(topic)
+        return usable
 
     def _drop(self, topic: str) -> None:
         self._known.pop(topic, None)
@@ -346,19 +351,19 @@ class AnyTopic:
     """The topics of a node that accepts messages also to those that Kafka does not have."""
 
     rows_let_in: ClassVar[int] = UNSURE_MAX
-    """A batch of so few rows has no more topics."""
+    """A batch with no more rows than these cannot have more topics."""
 
     def __init__(self, book: TopicBook) -> None:
         self._book = book
 
     def knows(self, topics: Collection[str]) -> bool:
-        """Whether a batch with these topics need not wait."""
+        """Returns True when a batch with these topics need not wait."""
         return len(topics) <= UNSURE_MAX or self._book.knows(topics)
 
     def absent(
         self, topics: Collection[str], waited_s: float, *, settled: bool = False
     ) -> list[str] | None:
-        """No topic is refused, but None says that many of them are being looked up."""
+        """Returns an empty list, as no topic is refused, or None while many are being looked up."""
         del settled
         return None if self._book.is_asking(topics, waited_s) else []
 

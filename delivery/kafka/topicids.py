@@ -1,4 +1,5 @@
-"""Topic ids, which tell a topic from another one that had its name, as Kafka's tools write them."""
+"""The text of topic ids, as Kafka's tools write it. An id tells a topic from a deleted one that had
+the same name."""
 
 from __future__ import annotations
 

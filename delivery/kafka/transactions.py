@@ -1,8 +1,8 @@
-"""Rows and the mark behind them, in one Kafka transaction: what exactly-once delivery builds on.
+"""Rows and the mark behind them in one Kafka transaction, on which exactly-once delivery builds.
 
 The mark is the offset that a consumer group without members has at partition 0 of one topic, with a
 text beside it. Kafka makes it visible together with the rows of its transaction, or not at all. So
-after any failure the stored mark says whether the rows count.
+after any failure the stored mark shows if the rows count.
 
 Two rules make that safe, and every implementation keeps them:
 
@@ -26,16 +26,16 @@ METADATA_BYTES_MAX = 4095
 
 
 class Fenced(Exception):
-    """The transactional ids are another's now: another master started with them, or the broker
-    ended a transaction that had been open for too long."""
+    """The transactional ids are lost: another master started with them, or the broker ended a
+    transaction that had been open for too long."""
 
 
 class Unclear(Exception):
-    """It is not known how the transaction ended. The producers are abandoned: ``start`` again."""
+    """Nobody knows how the transaction ended. The producers are abandoned: ``start`` again."""
 
 
 class Aborted(Exception):
-    """The transaction was aborted: nothing of it counts. The producers are still good."""
+    """The transaction was aborted: no row of it counts. The producers are still good."""
 
 
 class Refused(SlotwheelError):
@@ -50,7 +50,7 @@ class Refused(SlotwheelError):
 
     @classmethod
     def rights(cls, kind: str, reason: str) -> Refused:
-        """``kind``: what the right is for; one of ``RIGHTS``."""
+        """The error for a missing right; ``kind`` is a key of ``RIGHTS``."""
         remedy = f"Give the user of this node the right {RIGHTS[kind]}"
         return cls(f"Kafka refuses the transactions: {reason}", remedy=remedy)
 
@@ -61,13 +61,13 @@ RIGHTS = {
     "topic": "READ and WRITE on the topic of the dead letters",
     "cluster": "IDEMPOTENT_WRITE on the cluster",
 }
-"""What exactly-once delivery needs, besides the right to write to each target topic."""
+"""The rights that exactly-once delivery needs, besides that to write to each target topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMark:
-    """What Kafka has as the offset of the group. ``members``: how many the group has now. There
-    should be none: a member could overwrite the mark."""
+    """The group's offset in Kafka, and its text. ``members``: the number of the group's members,
+    which should be 0, as a member could overwrite the mark."""
 
     offset: int
     metadata: str
@@ -75,15 +75,14 @@ class StoredMark:
 
 
 class Transactions(ABC):
-    """Transactions of one wheel group, one open at a time. Nothing is thread-safe but ``close``.
+    """Transactions of one wheel group, one open at a time. Only ``close`` is thread-safe.
 
     ``group``: the consumer group whose offset at partition 0 of ``topic`` is the mark. It also
     names the two transactional ids, ``<group>-0`` and ``<group>-1``.
     """
 
     in_doubt = False
-    """Whether a commit has begun of which nobody knows whether it took place. ``start`` knows as
-    soon as it finds a mark."""
+    """True after a commit that may or may not have taken place, until ``start`` finds a mark."""
 
     def __init__(self, settings: KafkaSettings, group: str, topic: str) -> None:
         self.settings = settings
@@ -92,7 +91,7 @@ class Transactions(ABC):
 
     @abstractmethod
     def start(self) -> StoredMark | None:
-        """Abandon what there was, take over both ids, and only then read the mark, waiting for
+        """Abandon the producers, take over both ids, and only then read the mark, waiting for
         transactions that are about to end. None: there is no mark.
 
         Takes ``settings.delivery_timeout_s`` at most. Errors: ``Unreachable``, ``Refused``,
@@ -101,8 +100,8 @@ class Transactions(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Open a transaction, with the other id than last time; the first after ``start`` with
-        ``<group>-0``. Errors: ``Unclear``, ``Fenced``."""
+        """Open a transaction, with each id in turn; ``<group>-0`` has the first one after
+        ``start``. Errors: ``Unclear``, ``Fenced``."""
 
     @abstractmethod
     def send(self, plan: SendPlan, *, singly: bool = False) -> dict[int, SendFailure]:
@@ -112,14 +111,14 @@ class Transactions(ABC):
         error of Kafka: one that ended a producer is raised by the next ``commit`` or ``abort``.
 
         ``REFUSED`` without ``bystander``: the broker refuses this row for good. With it: a row of
-        the same batch is refused, and it is not known which. ``singly`` finds it: each row is
-        sent after the one before it was accepted, up to the first refused one. Anything else is
+        the same batch is refused, and nobody knows which. ``singly`` finds it: each row is sent
+        after the one before it was accepted, up to the first refused one. Any other failure is
         ``UNKNOWN``, with ``bystander`` if another row is refused.
         """
 
     @abstractmethod
     def commit(self, offset: int, metadata: str) -> None:
-        """Store the mark with the transaction and commit both. Returns only when that is certain.
+        """Store the mark in the transaction and commit it. Returns only when that is certain.
 
         Errors: ``Aborted``, also if a row of the transaction failed; ``Fenced``; ``Unclear``;
         ``Refused``, where nothing counts. ``metadata``: at most ``METADATA_BYTES_MAX`` bytes.
@@ -127,8 +126,9 @@ class Transactions(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Returns only when it is certain that nothing counts. Errors: ``Fenced``, ``Unclear``."""
+        """Abort the open transaction. Returns only when it is certain that none of its rows counts.
+        Errors: ``Fenced``, ``Unclear``."""
 
     @abstractmethod
     def close(self) -> None:
-        """Abandon everything. Bounded in time; from any thread, and more than once."""
+        """Abandon the producers. It is bounded in time, and may be called twice, by any thread."""

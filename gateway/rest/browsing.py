@@ -1,4 +1,4 @@
-"""Topics, their partitions, and brokers."""
+"""Requests for topics, their partitions, and brokers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .types import BrokerIds, PartitionDescription, PartitionExtent, TopicDescri
 
 
 class Browsing:
-    """What can be asked of a cluster."""
+    """Answers requests about a cluster's topics. Errors: those of ``Cluster``; 40401, 40402."""
 
     def __init__(self, services: Services, cluster: Cluster) -> None:
         self._services = services
@@ -60,18 +60,18 @@ class Browsing:
 
     async def _answer(self, request: Request, question: Callable[[], Any]) -> Reply:
         kind = answer_type(request.scope)
-        found = await self._services.run(question)
-        return Reply(200, msgspec.json.encode(found), kind)
+        answer = await self._services.run(question)
+        return Reply(200, msgspec.json.encode(answer), kind)
 
     def _topic(self, topic: str) -> TopicDescription:
-        found = self._cluster.describe(topic)
-        if found is None:
+        described = self._cluster.describe(topic)
+        if described is None:
             raise no_topic(topic)
-        return found
+        return described
 
     def _partition(self, topic: str, partition: int) -> PartitionDescription:
         partitions = self._topic(topic).partitions
-        for one in partitions:
-            if one.partition == partition:
-                return one
+        for description in partitions:
+            if description.partition == partition:
+                return description
         raise no_partition(topic, partition, len(partitions))

@@ -1,9 +1,10 @@
-"""Which topics there are, and where: one interface over embedded topics and Kafka.
+"""The topics that a gateway can read, and their partitions: one interface over embedded topics and
+Kafka.
 
 Rules
 - Calls wait, for a bounded time, and come from any thread.
-- Errors are ``HttpError``: 503 when the brokers do not answer, which is no reason to say that a
-  topic is not there.
+- Errors are ``HttpError``. When the brokers do not answer it is 503, never 404: a client would take
+  the topic for deleted.
 """
 
 from __future__ import annotations
@@ -18,35 +19,36 @@ from .types import PartitionExtent, TopicDescription
 
 
 class Cluster(ABC):
-    """``topics_appear``: a topic may be read before it is there."""
+    """The topics of a Kafka or a data directory. ``topics_appear``: a topic may be read before it
+    exists."""
 
     topics_appear = False
 
     @abstractmethod
     def topics(self) -> list[str]:
-        """Names, sorted."""
+        """The names of all topics, sorted."""
 
     @abstractmethod
     def describe(self, topic: str) -> TopicDescription | None:
-        """None: there is no such topic."""
+        """The description of a topic; None: there is no such topic."""
 
     @abstractmethod
     def extents(
         self, partitions: Collection[SourcePartition]
     ) -> dict[SourcePartition, PartitionExtent]:
-        """The range of positions of each partition that exists; all are asked for at once."""
+        """The range of positions of each of ``partitions`` that exists, in one request."""
 
     @abstractmethod
     def brokers(self) -> list[int]: ...
 
     @abstractmethod
     def known_partitions(self, topics: Collection[str]) -> dict[str, int]:
-        """How many partitions each topic has, as far as that is known without asking Kafka. Does
+        """The numbers of partitions of topics, as far as they are known without asking Kafka. Does
         not wait."""
 
     @abstractmethod
     def ask_partitions(self, topics: Collection[str]) -> dict[str, int]:
-        """How many partitions each topic has that exists; all are asked for at once."""
+        """The numbers of partitions of the topics that exist, in one request."""
 
     @abstractmethod
     def open_source(
@@ -58,14 +60,16 @@ class Cluster(ABC):
         partitions: Sequence[SourcePartition] = (),
         latest: bool,
     ) -> PositionedSource:
-        """Read topics as a member of a group, or partitions for it. ``latest``: what the group has
-        no position of is read from its end. Errors: also ``SlotwheelError``."""
+        """Read topics as a member of a group, or partitions without being a member. ``latest``:
+        partitions without a position of the group are read from their end. Errors: also
+        ``SlotwheelError``."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     def check_partitions(self, places: Sequence[tuple[SourcePartition, str]]) -> None:
-        """``places``: where in the request each partition is named. Errors: 40401, 40402, 503."""
+        """Check that partitions exist; beside each is its place in the request, for the error.
+        Errors: 40401, 40402, 503."""
         topics = {partition.topic for partition, _ in places}
         counts = self.known_partitions(topics)
         if missing := topics - counts.keys():
@@ -74,7 +78,8 @@ class Cluster(ABC):
 
 
 def check_counts(counts: Mapping[str, int], places: Iterable[tuple[SourcePartition, str]]) -> None:
-    """``counts``: how many partitions each topic has that exists. Errors: 40401, 40402."""
+    """Check partitions (``Cluster.check_partitions``) against the numbers of partitions of topics
+    that exist. Errors: 40401, 40402."""
     for (topic, partition), place in places:
         count = counts.get(topic)
         if count is None:

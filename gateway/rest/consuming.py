@@ -39,7 +39,7 @@ _DONE = Reply(204, b"")
 
 
 class Consuming:
-    """Answers what stands below ``/consumers``."""
+    """Answers requests below ``/consumers``, except those for records."""
 
     def __init__(self, cluster: Cluster, instances: Instances) -> None:
         self._cluster = cluster
@@ -63,7 +63,7 @@ class Consuming:
         await self._instances.end(self._instances.find(**request.path_params))
         return _DONE
 
-    # What it reads
+    # Subscriptions and assignments
 
     async def subscribe(self, request: Request) -> Reply:
         """``POST …/subscription``."""
@@ -88,7 +88,7 @@ class Consuming:
         return _DONE
 
     def _check_topics(self, places: Sequence[tuple[str, str]]) -> None:
-        """``places``: where in the request each topic is named."""
+        """Check topics; beside each is its place in the request. Errors: 40401, 503."""
         if not self._cluster.topics_appear:
             first = [(SourcePartition(topic, 0), place) for topic, place in places]
             self._cluster.check_partitions(first)
@@ -123,8 +123,8 @@ class Consuming:
     async def assignments(self, request: Request) -> Reply:
         """``GET …/assignments``."""
         kind = answer_type(request.scope)
-        found = await self._with_instance(request, lambda instance: instance.holdings.partitions)
-        names = [TopicPartitionName(one.topic, one.partition) for one in found]
+        held = await self._with_instance(request, lambda instance: instance.holdings.partitions)
+        names = [TopicPartitionName(partition.topic, partition.partition) for partition in held]
         return Reply(200, msgspec.json.encode(TopicPartitions(names)), kind)
 
     # Positions
@@ -134,8 +134,8 @@ class Consuming:
         given = decoded(_OFFSETS, await self._body(request, needed=True)).offsets
 
         def seek(instance: ConsumerInstance) -> None:
-            partitions = self._checked(given)
-            instance.seek({at: one.offset for at, one in zip(partitions, given, strict=True)})
+            partitions = zip(self._checked(given), given, strict=True)
+            instance.seek({partition: item.offset for partition, item in partitions})
 
         await self._with_instance(request, seek)
         return _DONE
@@ -148,12 +148,12 @@ class Consuming:
         """``POST …/positions/end``."""
         return await self._seek_to(request, lambda extent: extent.end_offset)
 
-    async def _seek_to(self, request: Request, where: Callable[[Any], int]) -> Reply:
+    async def _seek_to(self, request: Request, offset_of: Callable[[Any], int]) -> Reply:
         given = decoded(_PARTITIONS, await self._body(request, needed=True)).partitions
 
         def seek(instance: ConsumerInstance) -> None:
             extents = self._cluster.extents(self._checked(given))
-            instance.seek({at: where(extent) for at, extent in extents.items()})
+            instance.seek({at: offset_of(extent) for at, extent in extents.items()})
 
         await self._with_instance(request, seek)
         return _DONE
@@ -169,8 +169,8 @@ class Consuming:
             if given is None:
                 instance.commit()
                 return
-            partitions = self._checked(given)
-            instance.commit({at: one.offset + 1 for at, one in zip(partitions, given, strict=True)})
+            partitions = zip(self._checked(given), given, strict=True)
+            instance.commit({partition: item.offset + 1 for partition, item in partitions})
 
         await self._with_instance(request, commit)
         return Reply(200, b"[]", kind)
@@ -182,29 +182,31 @@ class Consuming:
         given = decoded(_PARTITIONS, body).partitions if body else None
 
         def committed(instance: ConsumerInstance) -> list[OffsetOf]:
-            wanted = instance.holdings.partitions if given is None else self._checked(given)
-            found = instance.positions_of(wanted) if wanted else {}
+            partitions = instance.holdings.partitions if given is None else self._checked(given)
+            positions = instance.positions_of(partitions) if partitions else {}
             return [
-                OffsetOf(one.topic, one.partition, found[one]) for one in wanted if one in found
+                OffsetOf(partition.topic, partition.partition, positions[partition])
+                for partition in partitions
+                if partition in positions
             ]
 
-        found = await self._with_instance(request, committed)
-        return Reply(200, msgspec.json.encode(OffsetsOf(found)), kind)
+        offsets = await self._with_instance(request, committed)
+        return Reply(200, msgspec.json.encode(OffsetsOf(offsets)), kind)
 
     def _checked(self, given: Sequence[TopicPartitionName | OffsetOf]) -> list[SourcePartition]:
-        """Errors: 40401, 40402, 503."""
-        self._check_topics([(one.topic, f"$[{number}]") for number, one in enumerate(given)])
-        partitions = [SourcePartition(one.topic, one.partition) for one in given]
-        places = [(one, f"$[{number}]") for number, one in enumerate(partitions)]
+        """The partitions of a request's items, which exist. Errors: 40401, 40402, 503."""
+        self._check_topics([(item.topic, f"$[{number}]") for number, item in enumerate(given)])
+        partitions = [SourcePartition(item.topic, item.partition) for item in given]
+        places = [(partition, f"$[{number}]") for number, partition in enumerate(partitions)]
         self._cluster.check_partitions(places)
         return partitions
 
-    # What all of them need
+    # Common to all requests
 
     async def _with_instance(
         self, request: Request, function: Callable[[ConsumerInstance], T]
     ) -> T:
-        """Errors: 40403, and those of the call."""
+        """Call with the instance in the request's path. Errors: 40403, and those of the call."""
         async with self._instances.using(**request.path_params) as instance:
             return await self._instances.run(function, instance)
 
@@ -216,7 +218,7 @@ class Consuming:
 
 
 def _origin(request: Request) -> str:
-    """This very gateway, by the address that the request came to: behind a balancer, that is not
-    the one that the client knows."""
+    """The URL of this gateway by the address that the request came to: an instance lives here, and
+    a balancer, whose address the client has, might pass the next request to another gateway."""
     host, port = request.scope["server"]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -24,7 +24,7 @@ PARTITIONS = 1
 
 
 class EmbeddedCluster(Cluster):
-    """``root``: the data directory."""
+    """The embedded topics of the data directory ``root``."""
 
     topics_appear = True
 
@@ -44,8 +44,8 @@ class EmbeddedCluster(Cluster):
     def extents(
         self, partitions: Collection[SourcePartition]
     ) -> dict[SourcePartition, PartitionExtent]:
-        found = {one: self._extent(one.topic) or (0, 0) for one in partitions}
-        return {one: PartitionExtent(first, end) for one, (first, end) in found.items()}
+        extents = {partition: self._extent(partition.topic) or (0, 0) for partition in partitions}
+        return {at: PartitionExtent(first, end) for at, (first, end) in extents.items()}
 
     def _extent(self, topic: str) -> tuple[int, int] | None:
         with closing(OsFiles(self._root)) as files:
@@ -69,7 +69,7 @@ class EmbeddedCluster(Cluster):
         partitions: Sequence[SourcePartition] = (),
         latest: bool,
     ) -> PositionedSource:
-        names = topics or [one.topic for one in partitions]
+        names = topics or [partition.topic for partition in partitions]
         return EmbeddedSource(self._root, group, names, assignment, latest=latest)
 
     def close(self) -> None: ...

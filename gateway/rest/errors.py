@@ -1,7 +1,7 @@
-"""Errors as Kafka's REST proxy has them: ``{"error_code", "message"}`` and nothing else.
+"""Errors in the form of Kafka's REST proxy: ``{"error_code", "message"}`` and no other field.
 
-``error_code`` is the status, or the status and two digits; what our errors know besides, where in
-the input, what was given, what is allowed, what to do, stands in the message.
+``error_code`` is the status, or the status and two digits. The other parts of our errors - the
+place in the input, the value, its limit, the remedy - stand in the message.
 """
 
 from __future__ import annotations
@@ -85,17 +85,17 @@ def no_instance(group: str, name: str) -> HttpError:
 
 
 def illegal_state(message: str, remedy: str) -> HttpError:
-    """A consumer instance is not in the state for this."""
+    """The error for a request that a consumer instance cannot fulfil in its state."""
     return HttpError(409, f"Illegal state: {message}", error_code=40903, remedy=remedy)
 
 
 def bad_instance(message: str, **more: Any) -> HttpError:
-    """An instance cannot be made like this."""
+    """The error for unusable settings of a consumer instance."""
     return HttpError(422, f"Invalid consumer configuration: {message}", error_code=42204, **more)
 
 
 def not_now(error: object) -> HttpError:
-    """What needs Kafka's brokers, which do not answer, or a group that is just changing."""
+    """The error while Kafka's brokers do not answer, or the group is changing."""
     return HttpError(
         503,
         str(error),
@@ -106,7 +106,8 @@ def not_now(error: object) -> HttpError:
 
 
 def not_json(topic: str, partition: int, offset: int) -> HttpError:
-    """A record that a consumer of JSON cannot have. It is not passed over: who reads decides."""
+    """The error for a record that is not JSON. It is not passed over, as it might be lost without
+    notice: the client decides."""
     return HttpError(
         422,
         "a record is not JSON",

@@ -1,12 +1,12 @@
-"""What a consumer instance holds: its partitions, records that wait to be given, and positions.
+"""The holdings of a consumer instance: its partitions, records that wait, and positions.
 
-Theory: a source reads ahead; what an answer has no room for waits here for the next request. So the
-position is ours: behind the last record that an answer had, not behind what was read. It is what is
-committed, whoever asks for it.
+Theory: a source reads ahead; records for which an answer has no room wait here for the next
+request. So the position is kept here, behind the last record that an answer had: committing the
+source's own would lose the waiting records.
 
 Rules
-- All methods may be called from any thread: the source's own one tells of changes of the group.
-- Records of a partition that is revoked are given to nobody any more: another member has them.
+- All methods may be called from any thread: the source's own one reports changes of the group.
+- Records of a revoked partition are dropped: another member gets them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ...consumer.message import Received, SourcePartition
 
 
 class Holdings:
-    """An ``Assignment`` (``consumer/source.py``). ``auto_commit``: at a rebalance, too."""
+    """An ``Assignment`` (``consumer/source.py``). ``auto_commit``: positions are committed at a
+    rebalance, too."""
 
     def __init__(self, *, auto_commit: bool) -> None:
         self._auto_commit = auto_commit
@@ -28,33 +29,33 @@ class Holdings:
         self._held: set[SourcePartition] = set()
         self._waiting: deque[Received] = deque()
         self._out: Counter[SourcePartition] = Counter()
-        """Of each partition, how many records were taken and are neither given nor put back."""
+        """By partition, the number of records that were taken, and neither given nor put back."""
         self._positions: dict[SourcePartition, int] = {}
         self._committed: dict[SourcePartition, int] = {}
         self._ends: dict[SourcePartition, int] = {}
-        """Behind the last thing that was read, a record or a mark of a transaction."""
+        """The offset behind the last one that was read, of a record or a mark of a transaction."""
 
     @property
     def partitions(self) -> list[SourcePartition]:
-        """Those that it has now."""
+        """The partitions of this instance, sorted."""
         with self._mutex:
             return sorted(self._held)
 
     def missing(self, partitions: Collection[SourcePartition]) -> list[SourcePartition]:
-        """Those that it has not."""
+        """Those of ``partitions`` that this instance does not have."""
         with self._mutex:
-            return [one for one in partitions if one not in self._held]
+            return [partition for partition in partitions if partition not in self._held]
 
     @property
     def more_waits(self) -> bool:
         return bool(self._waiting)
 
     def keep(self, records: Iterable[Received], seen: Mapping[SourcePartition, int]) -> None:
-        """``seen``: the last offset read of each partition, be it of a record, or of a transaction
-        marker or an aborted record behind it."""
+        """Keep records that were read. ``seen``: the last offset read of each partition, of a
+        record, or of a mark or an aborted record behind it."""
         with self._mutex:
-            self._waiting += [one for one in records if _place(one) in self._held]
-            waiting = {_place(one) for one in self._waiting} | self._out.keys()
+            self._waiting += [record for record in records if _place(record) in self._held]
+            waiting = {_place(record) for record in self._waiting} | self._out.keys()
             for partition, offset in seen.items():
                 if partition in self._held:
                     self._ends[partition] = offset + 1
@@ -62,8 +63,8 @@ class Holdings:
                         self._positions[partition] = offset + 1
 
     def take(self, bytes_max: int, count: int, *, first: bool) -> list[Received]:
-        """So many of the waiting records, and of so many bytes; with ``first`` one at least, of
-        whatever size."""
+        """Take waiting records, up to ``count`` and ``bytes_max``; with ``first`` at least one, of
+        whatever size: a large record would wait for ever."""
         taken: list[Received] = []
         with self._mutex:
             while self._waiting and len(taken) < count:
@@ -78,37 +79,41 @@ class Holdings:
     def put_back(self, taken: Sequence[Received]) -> None:
         with self._mutex:
             self._out -= Counter(map(_place, taken))
-            self._waiting.extendleft(one for one in reversed(taken) if _place(one) in self._held)
+            self._waiting.extendleft(
+                record for record in reversed(taken) if _place(record) in self._held
+            )
 
     def gave(self, taken: Sequence[Received]) -> None:
-        """An answer has these records."""
+        """Note that an answer has these records."""
         with self._mutex:
             self._out -= Counter(map(_place, taken))
-            for one in taken:
-                if _place(one) in self._held:
-                    self._positions[_place(one)] = one.offset + 1
-            waiting = {_place(one) for one in self._waiting} | self._out.keys()
-            for place in {_place(one) for one in taken} - waiting:
-                if place in self._held:  # behind them stand only marks
+            for record in taken:
+                if _place(record) in self._held:
+                    self._positions[_place(record)] = record.offset + 1
+            waiting = {_place(record) for record in self._waiting} | self._out.keys()
+            for place in set(map(_place, taken)) - waiting:
+                if place in self._held:  # only marks follow them
                     self._positions[place] = max(self._positions[place], self._ends.get(place, 0))
 
     def sought(self, positions: Mapping[SourcePartition, int]) -> None:
-        """These partitions are read from elsewhere now."""
+        """Note that partitions are read from ``positions`` on; drop their waiting records."""
         with self._mutex:
-            self._waiting = deque(one for one in self._waiting if _place(one) not in positions)
+            kept = (record for record in self._waiting if _place(record) not in positions)
+            self._waiting = deque(kept)
             self._positions |= self._of_held(positions)
-            for one in positions:
-                self._ends.pop(one, None)
+            for partition in positions:
+                self._ends.pop(partition, None)
 
     def uncommitted(
         self, among: Collection[SourcePartition] | None = None
     ) -> dict[SourcePartition, int]:
-        """Positions that are not committed."""
+        """Positions that are not committed, of the partitions ``among``; None: of all."""
         with self._mutex:
             return {
-                one: position
-                for one, position in self._positions.items()
-                if position != self._committed.get(one) and (among is None or one in among)
+                partition: position
+                for partition, position in self._positions.items()
+                if position != self._committed.get(partition)
+                and (among is None or partition in among)
             }
 
     def clear(self) -> None:
@@ -134,19 +139,19 @@ class Holdings:
             self._committed |= self._of_held(positions)
 
     def _of_held(self, positions: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
-        """Without those that were revoked meanwhile: what another member has is not committed."""
-        return {one: position for one, position in positions.items() if one in self._held}
+        """The positions without those of partitions that were revoked meanwhile."""
+        return {place: position for place, position in positions.items() if place in self._held}
 
     def revoked(self, partitions: Sequence[SourcePartition]) -> None:
         gone = set(partitions)
         with self._mutex:
             self._held -= gone
-            self._waiting = deque(one for one in self._waiting if _place(one) not in gone)
-            for one in gone:
-                self._positions.pop(one, None)
-                self._committed.pop(one, None)
-                self._ends.pop(one, None)
-                self._out.pop(one, None)
+            self._waiting = deque(record for record in self._waiting if _place(record) not in gone)
+            for partition in gone:
+                self._positions.pop(partition, None)
+                self._committed.pop(partition, None)
+                self._ends.pop(partition, None)
+                self._out.pop(partition, None)
 
 
 def _place(record: Received) -> SourcePartition:
@@ -154,5 +159,5 @@ def _place(record: Received) -> SourcePartition:
 
 
 def size_of(record: Received) -> int:
-    """Bytes of key and value, which is what that interface counts."""
+    """The bytes of key and value, which that interface counts."""
     return len(record.key or b"") + len(record.value or b"")

@@ -1,7 +1,7 @@
-"""A consumer instance: what one client reads with, one request after the other.
+"""A consumer instance, by which one client reads, one request after the other.
 
-Rule: calls come one at a time, by whoever has its ``lock``; those that wait, from a thread of their
-own.
+Rule: calls come one at a time, from the request that has its ``lock``; calls that wait run in a
+thread of a pool.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .media import EmbeddedFormat
 _log = logging.getLogger("slotwheel.gateway")
 RECORDS_AT_ONCE = 500
 JOIN_S = 5.0
-"""How long a request that needs a partition waits until the group has shared them out."""
+"""A request that needs a partition waits for so long, s, until the group has shared them out."""
 PATTERN_EVERY_S = 5.0
-"""How often it is asked which topics a pattern means."""
+"""A pattern is matched with all topics again after so long, s."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceSettings:
-    """As the client that made the instance gave them."""
+    """The settings that the client gave when it made the instance."""
 
     name: str
     embedded: EmbeddedFormat
@@ -44,8 +44,8 @@ class InstanceSettings:
 
 
 class ConsumerInstance:
-    """``lock``: who has it may call. ``used``: when that was last, of the loop's clock. ``ended``:
-    nobody may any more."""
+    """A consumer instance. A caller must have its ``lock``. ``used``: the time of the last call, by
+    the loop's clock. ``ended``: no more calls are allowed."""
 
     def __init__(
         self, cluster: Cluster, group: str, settings: InstanceSettings, now: float
@@ -62,7 +62,7 @@ class ConsumerInstance:
         self._manual = False
         self.holdings = Holdings(auto_commit=settings.auto_commit)
 
-    # What it reads
+    # Subscription and assignment
 
     def subscribe(self, topics: Sequence[str]) -> None:
         self._check_kind("topics")
@@ -88,15 +88,15 @@ class ConsumerInstance:
         self._close_source()
         self._topics, self._pattern, self._manual = [], None, False
 
-    def _check_kind(self, wanted: str) -> None:
+    def _check_kind(self, required: str) -> None:
         """Errors: 40903."""
         if self._manual:
             kind = "partitions"
         elif self._pattern is not None:
             kind = "pattern"
         else:
-            kind = "topics" if self._topics else wanted
-        if kind != wanted:
+            kind = "topics" if self._topics else required
+        if kind != required:
             raise illegal_state(
                 f"the consumer has {kind}; subscription to topics, partitions and pattern are"
                 " mutually exclusive",
@@ -117,7 +117,7 @@ class ConsumerInstance:
 
     @property
     def topics(self) -> list[str]:
-        """Those that it is subscribed to."""
+        """The topics of its subscription."""
         return list(self._topics)
 
     # Records
@@ -149,7 +149,8 @@ class ConsumerInstance:
     # Positions
 
     def seek(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Errors: 40903 for a partition that it has not; ``SourceAway``."""
+        """Read on from ``positions``. Errors: 40903 for a partition that it does not have;
+        ``SourceAway``."""
         source = self._reading()
         self._wait_until_held(source, positions)
         source.seek(positions)
@@ -169,24 +170,25 @@ class ConsumerInstance:
             self.holdings.keep(source.poll(0.1, RECORDS_AT_ONCE), source.seen)
 
     def commit(self, positions: Mapping[SourcePartition, int] | None = None) -> None:
-        """Commit positions; by default of all that answers have had. Errors: ``SourceAway``."""
+        """Commit positions; by default those behind all records that answers had. Errors:
+        ``SourceAway``."""
         source = self._reading()
-        wanted = self.holdings.uncommitted() if positions is None else dict(positions)
-        if wanted:
-            source.commit(wanted)
-            self.holdings.committed(wanted)
+        new = self.holdings.uncommitted() if positions is None else dict(positions)
+        if new:
+            source.commit(new)
+            self.holdings.committed(new)
 
     def commit_by_itself(self) -> None:
-        """Commit what answers have had, if it does so without being asked."""
+        """Commit the records that answers had, if ``auto_commit`` is set."""
         if not self.settings.auto_commit or self._source is None:
             return
         try:
             self.commit()
-        except SourceAway as error:  # the next time all of it is committed
+        except SourceAway as error:  # the next commit has these positions, too
             _log.warning("consumer %s/%s: %s", self.group, self.settings.name, error)
 
     def positions_of(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
-        """Those that the group has committed. Errors: ``SourceAway``."""
+        """The committed positions of the group. Errors: ``SourceAway``."""
         return self._reading().committed(partitions)
 
     def _reading(self) -> PositionedSource:
@@ -208,11 +210,11 @@ class ConsumerInstance:
 
 
 def matching(pattern: str, topics: Sequence[str]) -> list[str]:
-    """The topics whose whole names match. By RE2, whose time is linear in the name: the pattern is
-    anybody's. Errors: ``HttpError`` 422."""
-    names = pa.array([*topics, ""], pa.utf8())  # without any, a bad pattern would not be seen
+    """The topics whose whole names match. The pattern may be an attacker's, so it is matched by
+    RE2, whose time is linear in the name. Errors: ``HttpError`` 422."""
+    names = pa.array([*topics, ""], pa.utf8())  # without a name, a bad pattern would be no error
     try:
-        found = pc.match_substring_regex(names, pattern=f"^(?:{pattern})$")
+        mask = pc.match_substring_regex(names, pattern=f"^(?:{pattern})$")
     except pa.ArrowInvalid as error:
         raise HttpError(
             422,
@@ -221,5 +223,5 @@ def matching(pattern: str, topics: Sequence[str]) -> list[str]:
             got=pattern,
             limit="a regular expression as RE2 has them",
         ) from None
-    matched: list[str] = names.filter(found).to_pylist()
+    matched: list[str] = names.filter(mask).to_pylist()
     return [name for name in matched if name]

@@ -1,8 +1,8 @@
-"""All consumer instances of this gateway: made, found, and ended when nobody uses them.
+"""All consumer instances of this gateway: made, found, and ended when they are not used.
 
-Theory: an instance is bound to the gateway that made it. What it does is done on threads of a pool
-that has nothing else to do, one call an instance at a time, none longer than a step; so many
-clients that wait for records share few threads, and the loop never waits.
+Theory: an instance is bound to the gateway that made it. Its calls run in threads of a pool of
+their own, one call an instance at a time, none longer than a step; so many clients that wait for
+records share few threads, and the loop never waits.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ R = TypeVar("R")
 _log = logging.getLogger("slotwheel.gateway")
 TIMEOUT_MAX_MS = 60_000
 BYTES_MAX = 16 << 20
-"""Of the keys and values of one answer."""
+"""The most bytes of the keys and values of an answer."""
 _THREADS = 32
 _END_S = 1.0
 
 
 class Instances:
-    """Belongs to one event loop."""
+    """The instances of one event loop."""
 
     def __init__(self, cluster: Cluster, settings: GatewaySettings) -> None:
         self._cluster = cluster
@@ -49,8 +49,8 @@ class Instances:
         self._look: asyncio.Task[None] | None = None
 
     def create(self, group: str, given: InstanceBody, host: str = "") -> ConsumerInstance:
-        """``host``: the client's address, which may have three quarters of all. Errors: 40902,
-        42204, 429."""
+        """Make an instance for the address ``host``, which may have three quarters of all. Errors:
+        40902, 42204, 429."""
         check_name(group, "the group")
         settings = _settings(given)
         if (group, settings.name) in self._known:
@@ -62,14 +62,14 @@ class Instances:
                 got=f"{group}/{settings.name}",
                 remedy="Take another name, or leave it out, or DELETE that one",
             )
-        self._hosts = {one: whose for one, whose in self._hosts.items() if one in self._known}
-        mine = sum(whose == host for whose in self._hosts.values())
+        self._hosts = {key: owner for key, owner in self._hosts.items() if key in self._known}
+        count = sum(owner == host for owner in self._hosts.values())
         share = self._max - self._max // 4
-        if len(self._known) >= self._max or mine >= share:
+        if len(self._known) >= self._max or count >= share:
             raise HttpError(
                 429,
-                "too many consumer instances" + " from one address" * (mine >= share),
-                limit=share if mine >= share else self._max,
+                "too many consumer instances" + " from one address" * (count >= share),
+                limit=share if count >= share else self._max,
                 remedy="DELETE those that are not used any more; they also end by themselves",
                 headers={"Retry-After": str(RETRY_AFTER_S)},
             )
@@ -81,15 +81,15 @@ class Instances:
         return made
 
     def find(self, group: str, name: str) -> ConsumerInstance:
-        """Errors: 40403."""
-        found = self._known.get((group, name))
-        if found is None:
+        """The instance of that name. Errors: 40403."""
+        instance = self._known.get((group, name))
+        if instance is None:
             raise no_instance(group, name)
-        return found
+        return instance
 
     @asynccontextmanager
     async def using(self, group: str, name: str) -> AsyncIterator[ConsumerInstance]:
-        """Have an instance alone. Errors: 40403."""
+        """Lock an instance for a request. Errors: 40403."""
         instance = self.find(group, name)
         instance.used = self._loop.time()
         async with instance.lock:
@@ -101,7 +101,7 @@ class Instances:
                 instance.used = self._loop.time()
 
     async def run(self, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-        """A call of an instance, on a thread. Errors: ``HttpError``."""
+        """Call an instance in a thread. Errors: ``HttpError``."""
         try:
             return await self._loop.run_in_executor(self._pool, lambda: function(*args, **named))
         except (SourceAway, NodeUnreachable) as error:
@@ -112,8 +112,9 @@ class Instances:
             raise illegal_state(error.message, error.remedy) from error
 
     async def end(self, instance: ConsumerInstance) -> None:
-        """Leave the group. Who is waiting for records gets those that there are."""
-        if instance.ended:  # another one may have its name by now
+        """End an instance, which leaves its group. A request that waits for records gets those that
+        have come."""
+        if instance.ended:  # another instance may have its name by now
             return
         self._known.pop((instance.group, instance.settings.name), None)
         instance.ended = True
@@ -124,29 +125,33 @@ class Instances:
         while True:
             await asyncio.sleep(min(1.0, self._idle_s / 4))
             idle_since = self._loop.time() - self._idle_s
-            for one in list(self._known.values()):
-                if one.used < idle_since and not one.lock.locked():
-                    _log.info("consumer %s/%s: ended, unused", one.group, one.settings.name)
+            for instance in list(self._known.values()):
+                if instance.used < idle_since and not instance.lock.locked():
+                    _log.info(
+                        "consumer %s/%s: ended, unused", instance.group, instance.settings.name
+                    )
                     try:
-                        await self.end(one)
+                        await self.end(instance)
                     except Exception:
-                        _log.exception("consumer %s/%s: at its end", one.group, one.settings.name)
+                        _log.exception(
+                            "consumer %s/%s: at its end", instance.group, instance.settings.name
+                        )
 
     def close(self) -> None:
-        """End all of them, within a moment: their groups should not wait for their absence to be
-        noticed."""
+        """End all instances, for ``_END_S`` at most: otherwise their groups would wait until the
+        brokers notice that they are gone."""
         if self._look is not None:
             self._look.cancel()
         known, self._known = self._known, {}
-        for one in known.values():
-            one.ended = True
-        wait([self._pool.submit(one.close) for one in known.values()], _END_S)
+        for instance in known.values():
+            instance.ended = True
+        wait([self._pool.submit(instance.close) for instance in known.values()], _END_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def check_name(name: str, what: str) -> None:
-    """Of a group or an instance: it stands in URLs, and a group's is that of a folder. Errors:
-    42204."""
+    """Check the name of a group or an instance: it is a part of URLs, and a group's of a path.
+    Errors: 42204."""
     if not is_topic(name):
         raise bad_instance(f"unusable name of {what}", got=name, limit=TOPIC_PATTERN)
 
@@ -163,16 +168,16 @@ def _settings(given: InstanceBody) -> InstanceSettings:
         _format(given.format),
         given.auto_offset_reset == "latest",
         _flag("auto.commit.enable", given.auto_commit_enable),
-        # -1 stands for what is usual.
+        # -1 stands for the default.
         max(1, _number("fetch.min.bytes", given.fetch_min_bytes, -1, BYTES_MAX)),
         _number("consumer.request.timeout.ms", given.request_timeout_ms, 0, TIMEOUT_MAX_MS),
     )
 
 
 def _format(given: str) -> EmbeddedFormat:
-    for one in FORMATS:
-        if one == given:
-            return one
+    for embedded in FORMATS:
+        if embedded == given:
+            return embedded
     raise _unusable("format", given, " or ".join(FORMATS))
 
 

@@ -1,8 +1,9 @@
-"""Topics of Kafka, asked for by kafka-python.
+"""Topics of Kafka, by a client of kafka-python.
 
-Theory: a message is stored without Kafka, so brokers that are away stop nobody who sends to a topic
-that was seen before. Only of a topic that nobody has asked for yet nothing true can be said then.
-While the brokers are away, one call at a time finds that out, and the others share its answer.
+Theory: a message is stored without Kafka, so while brokers are away, programs can still send to a
+topic that was seen before; only a topic that nobody has asked for yet is refused with 503. While
+they are away, one call at a time tries to reach them, and the others share its answer: otherwise
+each would hold a thread for seconds.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from .types import PartitionDescription, PartitionExtent, Replica, TopicDescript
 
 T = TypeVar("T")
 FRESH_S = 60.0
-"""After this time a known topic is asked for again: it may have more partitions, or be gone."""
+"""A known topic is asked for again after so long, s: it may have more partitions, or be gone."""
 _TOPICS_REMEMBERED = 10_000
 _AWAY_S = 1.0
 _TEXT_MAX = 300
-"""Of an error, characters: kafka-python names each partition."""
+"""An error's text is cut to so many characters: kafka-python names each partition."""
 _OF_AN_INSTANCE = {
     "client.id": "slotwheel-gateway",
-    # There are many of them, and each holds so much.
+    # Each of many instances may hold so many bytes.
     "fetch.max.bytes": 2 << 20,
     "max.partition.fetch.bytes": 1 << 20,
 }
@@ -50,7 +51,8 @@ _MISSING = (
 
 
 class KafkaCluster(Cluster):
-    """``settings``: of Kafka's clients, in librdkafka's names."""
+    """The topics of the Kafka at ``bootstrap``. ``settings``: of Kafka's clients, in librdkafka's
+    names."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
         self._bootstrap, self._settings = bootstrap, settings
@@ -62,33 +64,31 @@ class KafkaCluster(Cluster):
         self._knowing = threading.Lock()  # guards _known, and is never held during a question
 
     def topics(self) -> list[str]:
-        found: list[str] = self._ask(lambda admin: admin.list_topics())
-        return sorted(name for name in found if not name.startswith("__"))
+        names: list[str] = self._ask(lambda admin: admin.list_topics())
+        return sorted(name for name in names if not name.startswith("__"))
 
     def describe(self, topic: str) -> TopicDescription | None:
         if not is_topic(topic):
             return None
-        found = self._ask(lambda admin: self._described(admin, topic))
-        if found is not None:
+        description = self._ask(lambda admin: self._described(admin, topic))
+        if description is not None:
             with self._knowing:
-                self._known[topic] = time.monotonic(), len(found.partitions)
-        return found
+                self._known[topic] = time.monotonic(), len(description.partitions)
+        return description
 
     def _described(self, admin: Any, topic: str) -> TopicDescription | None:
-        (found,) = admin.describe_topics([topic])
-        if found["error_code"] in _MISSING:
+        (entry,) = admin.describe_topics([topic])
+        if entry["error_code"] in _MISSING:
             return None
-        if found["error_code"]:
-            raise kafka_errors.for_code(found["error_code"])
-        partitions = sorted(found["partitions"], key=lambda one: one["partition_index"])
-        return TopicDescription(
-            topic, _configs(admin, topic), [_partition(one) for one in partitions]
-        )
+        if entry["error_code"]:
+            raise kafka_errors.for_code(entry["error_code"])
+        partitions = sorted(entry["partitions"], key=lambda part: part["partition_index"])
+        return TopicDescription(topic, _configs(admin, topic), list(map(_partition, partitions)))
 
     def extents(
         self, partitions: Collection[SourcePartition]
     ) -> dict[SourcePartition, PartitionExtent]:
-        asked = {one: TopicPartition(*one) for one in partitions}
+        asked = {partition: TopicPartition(*partition) for partition in partitions}
 
         def ask(admin: Any) -> dict[SourcePartition, PartitionExtent]:
             first, end = (
@@ -96,41 +96,46 @@ class KafkaCluster(Cluster):
                 for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
             )
             return {
-                one: PartitionExtent(first[at].offset, end[at].offset) for one, at in asked.items()
+                partition: PartitionExtent(first[at].offset, end[at].offset)
+                for partition, at in asked.items()
             }
 
         return self._ask(ask) if asked else {}
 
     def brokers(self) -> list[int]:
-        found = self._ask(lambda admin: admin.describe_cluster())
-        return sorted(one["broker_id"] for one in found["brokers"])
+        cluster = self._ask(lambda admin: admin.describe_cluster())
+        return sorted(broker["broker_id"] for broker in cluster["brokers"])
 
     def known_partitions(self, topics: Collection[str]) -> dict[str, int]:
         since = time.monotonic() - FRESH_S
         with self._knowing:
-            known = {topic: self._known.get(topic) for topic in topics}
-        return {topic: one[1] for topic, one in known.items() if one is not None and one[0] > since}
+            entries = {topic: self._known.get(topic) for topic in topics}
+        return {
+            topic: entry[1]
+            for topic, entry in entries.items()
+            if entry is not None and entry[0] > since
+        }
 
     def ask_partitions(self, topics: Collection[str]) -> dict[str, int]:
         names = [topic for topic in topics if is_topic(topic)]
         if not names:
             return {}
         try:
-            found = self._ask(lambda admin: _counts(admin, names))
+            counts = self._ask(lambda admin: _counts(admin, names))
         except HttpError:
             with self._knowing:
                 known = {topic: self._known.get(topic) for topic in names}
             if None in known.values():
                 raise
-            return {topic: one[1] for topic, one in known.items() if one is not None}
+            return {topic: entry[1] for topic, entry in known.items() if entry is not None}
         now = time.monotonic()
         with self._knowing:
             for topic in names:
-                if topic in found:
-                    self._known[topic] = now, found[topic]
+                if topic in counts:
+                    self._known[topic] = now, counts[topic]
                 else:
                     self._known.pop(topic, None)
-        return found
+        return counts
 
     def open_source(
         self,
@@ -158,7 +163,7 @@ class KafkaCluster(Cluster):
                 self._lock.release()
 
     def _ask(self, question: Callable[[Any], T]) -> T:
-        """Errors: 503, if the brokers do not answer; 500, if they refuse."""
+        """Ask a broker, one caller at a time. Errors: 503, if none answers; 500, if it refuses."""
         with self._lock:
             away = self._away
             if away is not None and time.monotonic() - away[0] < _AWAY_S:
@@ -177,8 +182,8 @@ class KafkaCluster(Cluster):
                         remedy="Check the rights of the gateway's client, and its --kafka settings",
                     ) from error
                 self._drop()
-                why = why_not(self._bootstrap, self._settings, text)
-                text = f"Kafka's brokers do not answer: {why}"
+                reason = why_not(self._bootstrap, self._settings, text)
+                text = f"Kafka's brokers do not answer: {reason}"
                 self._away = time.monotonic(), text
                 raise not_now(text) from error
             self._away = None
@@ -192,28 +197,27 @@ class KafkaCluster(Cluster):
 
 
 def _counts(admin: Any, topics: list[str]) -> dict[str, int]:
-    """How many partitions those topics have that there are."""
     counts: dict[str, int] = {}
-    for one in admin.describe_topics(topics):
-        if one["error_code"] in _MISSING:
+    for entry in admin.describe_topics(topics):
+        if entry["error_code"] in _MISSING:
             continue
-        if one["error_code"]:
-            raise kafka_errors.for_code(one["error_code"])
-        counts[one["name"]] = len(one["partitions"])
+        if entry["error_code"]:
+            raise kafka_errors.for_code(entry["error_code"])
+        counts[entry["name"]] = len(entry["partitions"])
     return counts
 
 
 def _configs(admin: Any, topic: str) -> dict[str, str | None]:
-    """Empty if this client may not see them."""
+    """A topic's configuration; empty if this client may not see it."""
     try:
-        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-        return {name: one["value"] for name, one in found["topic"][topic].items()}
+        configs = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        return {name: entry["value"] for name, entry in configs["topic"][topic].items()}
     except (kafka_errors.BrokerResponseError, KeyError, TypeError):
         return {}
 
 
-def _partition(found: Mapping[str, Any]) -> PartitionDescription:
-    leader = found["leader_id"]
-    in_sync = set(found["isr_nodes"])
-    replicas = [Replica(one, one == leader, one in in_sync) for one in found["replica_nodes"]]
-    return PartitionDescription(found["partition_index"], leader, replicas)
+def _partition(entry: Mapping[str, Any]) -> PartitionDescription:
+    leader = entry["leader_id"]
+    in_sync = set(entry["isr_nodes"])
+    replicas = [Replica(node, node == leader, node in in_sync) for node in entry["replica_nodes"]]
+    return PartitionDescription(entry["partition_index"], leader, replicas)

@@ -1,9 +1,11 @@
-"""Records to topics: they go into the wheel, and from there to their topics when they are due.
+"""Requests that produce records: they are stored in the wheel, and leave for their topics when they
+are due.
 
 Rules
-- A request is stored whole or not at all, so that its answer is one status.
+- A request is stored whole or not at all: its answer has one status, and a client that repeats the
+  request must not store a part of it twice.
 - 2xx means stored; with an ``Idempotency-Key`` once, however often the request comes.
-- What Kafka refuses when it is due, as too large, say, is a dead letter then.
+- A record that Kafka refuses when it is due, as too large, say, becomes a dead letter then.
 """
 
 from __future__ import annotations
@@ -50,14 +52,14 @@ _MANY_TOPICS: dict[EmbeddedFormat, msgspec.json.Decoder[Any]] = {
 }
 
 _OBJECTS_MAX = 200_000
-"""Records, their headers, and objects in their values, in one request."""
+"""The most records, their headers, and objects in their values, in one request."""
 _MANY = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """``key``: the Idempotency-Key; ``content``: what a repeat has in common with its first time,
-    which is the path, too."""
+    """The records of a request. ``key``: the Idempotency-Key. ``content``: the path and the body,
+    which a repeat must have in common with the first request."""
 
     records: Sequence[Any]
     key: str | None
@@ -65,18 +67,17 @@ class _Given:
 
     @property
     def named(self) -> bool:
-        """Whether one of them has a level."""
-        return any(one.level is not None for one in self.records)
+        return any(record.level is not None for record in self.records)
 
     def request(self, rows: pa.RecordBatch) -> RequestKey | None:
-        """``rows``: what the records became."""
+        """The request's key for the wheel; None without one. ``rows``: those of the records."""
         if self.key is None:
             return None
         return request_of(self.key, self.content, rows if self.named else None)
 
 
 class Producing:
-    """``cluster``: None: nothing is known of topics, and any is taken."""
+    """Answers requests that produce. ``cluster`` None: any topic is taken, as none is known."""
 
     def __init__(self, services: Services, cluster: Cluster | None) -> None:
         self._services = services
@@ -89,29 +90,29 @@ class Producing:
         if "partition" in request.path_params:
             partition = partition_in(request.path_params)
         given = await self._given(request, _ONE_TOPIC)
-        for number, one in enumerate(given.records):
-            if partition is not None and one.partition is not None:
+        for number, record in enumerate(given.records):
+            if partition is not None and record.partition is not None:
                 raise HttpError(
                     422,
                     "the path has the partition already",
                     place=f"$.records[{number}].partition",
-                    got=one.partition,
+                    got=record.partition,
                     remedy="Leave it out",
                 )
         if partition is not None:
             await self._check({SourcePartition(topic, partition): ""})
         stored = await self._store(given, [topic] * len(given.records), partition)
-        offsets = [ProducedOffset(partition, own, due_ms) for _, partition, own, due_ms in stored]
+        offsets = [ProducedOffset(partition, id_, due_ms) for _, partition, id_, due_ms in stored]
         return Reply(200, msgspec.json.encode(ProducedOffsets(offsets)), answer)
 
     async def to_many_topics(self, request: Request) -> Reply:
         """``POST /topics``: records that name their topics."""
         answer = answer_type(request.scope)
         given = await self._given(request, _MANY_TOPICS)
-        stored = await self._store(given, [one.topic for one in given.records], None)
+        stored = await self._store(given, [record.topic for record in given.records], None)
         offsets = [
-            TopicOffset(partition, own, due_ms, topic=topic)
-            for topic, partition, own, due_ms in stored
+            TopicOffset(partition, id_, due_ms, topic=topic)
+            for topic, partition, id_, due_ms in stored
         ]
         return Reply(200, msgspec.json.encode(ProducedOffsets(offsets)), answer)
 
@@ -143,7 +144,7 @@ class Producing:
     async def _store(
         self, given: _Given, topics: Sequence[str], partition: int | None
     ) -> list[tuple[str, int | None, str, int]]:
-        """Store all of them, or none; returns of each its topic, partition, id and due time."""
+        """Store all records, or none. Returns topic, partition, id and due time of each."""
         services, now_ms = self._services, clock_ms()
         records = given.records
         alone = 0 if len(records) == 1 else None
@@ -154,13 +155,13 @@ class Producing:
             named = given.named
             if alone == 0 and not named and given.key is None:
                 flat = services.client.prepare(messages[0], now_ms)
-                own = await services.gatherer.store(flat)
-                stored = [(own, MessageId.parse(own).due)]
+                id_ = await services.gatherer.store(flat)
+                stored = [(id_, MessageId.parse(id_).due)]
             else:
                 prepare = services.client.prepare_many
                 if named:
                     await services.await_policies()
-                # Many take longer than others should wait.
+                # Preparing many would keep the loop busy for too long.
                 if named or len(records) > _MANY:
                     rows, _ = await services.run(prepare, messages, now_ms)
                 else:
@@ -171,24 +172,26 @@ class Producing:
         except SlotwheelError as error:
             raise _refused(error, error.row if alone is None else alone) from None
         return [
-            (message.topic, message.partition, own, due_ms)
-            for message, (own, due_ms) in zip(messages, stored, strict=True)
+            (message.topic, message.partition, id_, due_ms)
+            for message, (id_, due_ms) in zip(messages, stored, strict=True)
         ]
 
     async def _check_places(self, messages: Sequence[Message]) -> None:
-        """That topics are there, and the partitions that are named."""
-        wanted: dict[SourcePartition, str] = {}
+        """Check that topics exist, and the partitions that messages name. Errors: as of
+        ``_check``."""
+        places: dict[SourcePartition, str] = {}
         for number, message in enumerate(messages):
             at = SourcePartition(message.topic, message.partition or 0)
-            wanted.setdefault(at, f"$.records[{number}]")
-        await self._check(wanted)
+            places.setdefault(at, f"$.records[{number}]")
+        await self._check(places)
 
     async def _check(self, places: dict[SourcePartition, str]) -> None:
-        """``places``: where in the request each partition is named. Errors: 40401, 40402, 503."""
+        """Check that partitions exist; ``places``: their places in the request. Errors: 40401,
+        40402, 503."""
         cluster = self._cluster
         if cluster is None:
             return
-        topics = {one.topic for one in places}
+        topics = {partition.topic for partition in places}
         counts = cluster.known_partitions(topics)
         if missing := topics - counts.keys():
             counts |= await self._services.run(cluster.ask_partitions, missing)
@@ -198,7 +201,7 @@ class Producing:
 def _messages(
     records: Sequence[ProducedRecord], topics: Sequence[str], partition: int | None
 ) -> list[Message]:
-    """Errors: ``InvalidMessage`` with the number of the first that is bad."""
+    """The messages of records. Errors: ``InvalidMessage`` with the number of the first bad one."""
     messages: list[Message] = []
     try:
         for record, topic in zip(records, topics, strict=True):
@@ -210,7 +213,7 @@ def _messages(
 
 
 def _check_text(body: bytes) -> None:
-    """Keys and values are cut out of the body as they stand, so it must be text all over."""
+    """Check that the body is UTF-8, as keys and values are cut out of it undecoded."""
     try:
         body.decode()
     except UnicodeDecodeError as error:

@@ -1,9 +1,9 @@
-"""Records of a consumer instance, as an answer has them.
+"""Requests for the records of a consumer instance.
 
 Rules
-- A record counts as given once the answer is about to leave; what is read for a client that has
-  gone meanwhile waits for the next request.
-- An empty answer means that there is nothing to read, never that the brokers are away.
+- A record counts as given once the answer is about to leave; records that were read for a client
+  that has gone wait for the next request: otherwise they would be lost.
+- An empty answer means that there is no record to read, never that the brokers are away.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .media import EmbeddedFormat, records_answer_type
 from .types import RecordHeader
 
 RECORDS_MAX = 5_000
-"""In one answer."""
+"""The most records in an answer."""
 _STEP_S = 0.5
-"""How long a thread is held by a client that waits."""
+"""A client that waits holds a thread for so long, s, at a time."""
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -51,7 +51,7 @@ class Records:
             taken = await self._taken(request, instance, query)
             try:
                 rendered = list(_rendered(taken, settings.embedded, more=query.headers))
-                if not taken:  # is there nothing, or nobody who could say so?
+                if not taken:  # this raises while the brokers are away
                     await self._instances.run(self._cluster.brokers)
             except BaseException:
                 holdings.put_back(taken)
@@ -75,10 +75,10 @@ class Records:
                 enough = taken and nbytes >= instance.settings.min_bytes
                 await run(instance.fetch, 0.0 if enough else min(left_s, _STEP_S))
                 room = query.max_bytes - nbytes, RECORDS_MAX - len(taken)
-                found = holdings.take(*room, first=not taken)
-                nbytes += sum(size_of(one) for one in found)
-                taken += found
-                nothing_comes = not found and (enough or not left_s)
+                further = holdings.take(*room, first=not taken)
+                nbytes += sum(map(size_of, further))
+                taken += further
+                nothing_comes = not further and (enough or not left_s)
                 if nothing_comes or holdings.more_waits or instance.ended:
                     return taken
                 if await request.is_disconnected():
@@ -89,7 +89,8 @@ class Records:
 
 
 class _Query:
-    """``timeout``, in ms; ``max_bytes``; ``headers``: whether records are to have them."""
+    """The parameters of a request: ``timeout`` in ms, ``max_bytes``, and ``headers``: records have
+    them in the answer. Errors: 422."""
 
     def __init__(self, request: Request, timeout_ms: int) -> None:
         given = request.query_params
@@ -126,28 +127,28 @@ def _bad_parameter(name: str, got: str, limit: str) -> HttpError:
 def _rendered(
     taken: Iterable[Received], embedded: EmbeddedFormat, *, more: bool
 ) -> Iterable[ConsumedRecord]:
-    """As an answer has them; with those before the first one that is not in the format. Errors:
-    42203, if that is the very first."""
-    for number, one in enumerate(taken):
-        key: Any = one.key
-        value: Any = one.value
+    """Yields records in the form of an answer, up to the first one that is not in the format.
+    Errors: 42203, if that is the very first."""
+    for number, received in enumerate(taken):
+        key: Any = received.key
+        value: Any = received.value
         if embedded == "json":
             try:
                 key, value = _as_json(key), _as_json(value)
             except ValueError:
                 if number:
                     return
-                raise not_json(one.topic, one.partition, one.offset) from None
-        record = ConsumedRecord(one.topic, key, value, one.partition, one.offset)
+                raise not_json(received.topic, received.partition, received.offset) from None
+        record = ConsumedRecord(received.topic, key, value, received.partition, received.offset)
         if more:
-            record.timestamp = one.timestamp_ms
-            # A name that is not UTF-8 is of a type of its own.
-            record.headers = [RecordHeader(str(name), content) for name, content in one.headers]
+            record.timestamp = received.timestamp_ms
+            # A name that is not UTF-8 has a type of its own, which JSON's encoder does not know.
+            record.headers = [RecordHeader(str(name), value) for name, value in received.headers]
         yield record
 
 
 def _as_json(content: bytes | None) -> msgspec.Raw | None:
-    """Errors: ``ValueError``."""
+    """Content as raw JSON. Errors: ``ValueError``: it is none."""
     if content is None:
         return None
     content.decode()

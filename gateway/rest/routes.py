@@ -20,12 +20,12 @@ from .producing import Producing
 from .records import Records
 
 FIRST_SEGMENTS = ("topics", "brokers", "consumers")
-"""Of the paths that are this interface's, whose errors have its form."""
+"""The first segments of this interface's paths, below which errors have its form."""
 _Handler = Callable[[Request], Awaitable[Reply]]
 
 
 def routes(services: Services) -> list[BaseRoute]:
-    """All of them. What has to end with the gateway ends with ``services.closing``."""
+    """All routes of this interface. Clients and instances end with ``services.closing``."""
     cluster = _cluster_of(services)
     producing = Producing(services, cluster)
     partition = "/topics/{topic}/partitions/{partition}"
@@ -50,21 +50,21 @@ def routes(services: Services) -> list[BaseRoute]:
     instances = Instances(cluster, services.settings)
     services.closing.callback(instances.close)
     consuming = Consuming(cluster, instances)
-    one = "/consumers/{group}/instances/{name}"
+    instance = "/consumers/{group}/instances/{name}"
     table |= {
         ("POST", "/consumers/{group}"): consuming.create,
-        ("DELETE", one): consuming.delete,
-        ("POST", one + "/subscription"): consuming.subscribe,
-        ("GET", one + "/subscription"): consuming.subscription,
-        ("DELETE", one + "/subscription"): consuming.unsubscribe,
-        ("POST", one + "/assignments"): consuming.assign,
-        ("GET", one + "/assignments"): consuming.assignments,
-        ("POST", one + "/positions"): consuming.seek,
-        ("POST", one + "/positions/beginning"): consuming.seek_to_beginning,
-        ("POST", one + "/positions/end"): consuming.seek_to_end,
-        ("POST", one + "/offsets"): consuming.commit,
-        ("GET", one + "/offsets"): consuming.committed,
-        ("GET", one + "/records"): Records(cluster, instances).get,
+        ("DELETE", instance): consuming.delete,
+        ("POST", instance + "/subscription"): consuming.subscribe,
+        ("GET", instance + "/subscription"): consuming.subscription,
+        ("DELETE", instance + "/subscription"): consuming.unsubscribe,
+        ("POST", instance + "/assignments"): consuming.assign,
+        ("GET", instance + "/assignments"): consuming.assignments,
+        ("POST", instance + "/positions"): consuming.seek,
+        ("POST", instance + "/positions/beginning"): consuming.seek_to_beginning,
+        ("POST", instance + "/positions/end"): consuming.seek_to_end,
+        ("POST", instance + "/offsets"): consuming.commit,
+        ("GET", instance + "/offsets"): consuming.committed,
+        ("GET", instance + "/records"): Records(cluster, instances).get,
     }
     return _made(table)
 
@@ -79,14 +79,14 @@ def _cluster_of(services: Services) -> Cluster | None:
 
 
 def _made(table: Mapping[tuple[str, str], _Handler]) -> list[BaseRoute]:
-    """One route a path, with and without a slash at its end, as that interface takes both."""
+    """A route for each path, with and without a slash at its end, as that interface takes both."""
     by_path: dict[str, dict[str, _Handler]] = {}
     for (method, path), handler in table.items():
         by_path.setdefault(path, {})[method] = handler
     made: list[BaseRoute] = []
     for path, handlers in by_path.items():
-        for one in (path, path + "/"):
-            made.append(Route(one, _by_method(path, handlers), methods=list(handlers)))
+        for variant in (path, path + "/"):
+            made.append(Route(variant, _by_method(path, handlers), methods=list(handlers)))
     return made
 
 
