@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -132,11 +132,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code."""
     session = Invocation()
+    # A wrong option stops click before it has parsed the right ones.
+    wants_json = "--json" in arguments
+    return exit_code(
+        lambda: cli.main(list(arguments), "slotwheel", standalone_mode=False, obj=session),
+        session,
+        wants_json=wants_json,
+    )
+
+
+def exit_code(
+    work: Callable[[], int | None],
+    session: Invocation | None = None,
+    *,
+    wants_json: bool = False,
+) -> int:
+    """Do a command's work, print its error if it fails, and return the exit code."""
+    session = session or Invocation()
     try:
-        code = cli.main(list(arguments), "slotwheel", standalone_mode=False, obj=session)
+        code = work()
     except click.UsageError as error:
-        # A wrong option stops click before it has parsed the right ones.
-        if session.json or "--json" in arguments:
+        if session.json or wants_json:
             _print_error({"code": "usage", "message": error.format_message()})
         else:
             error.show()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..audit.sums import INTERVAL_MS
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.chains.lookup import STORE_DIRECTORY
 from ..trace.events import TRACE_TOPIC
-from ..wheel.config import WheelConfig
+from ..wheel.config import WheelConfig, setting
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
@@ -19,41 +19,107 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Limits are in bytes and seconds.
+    """Limits are in bytes and seconds, spans of the command line in ms.
 
-    - ``names``: of hosts that requests may name besides those that are allowed anyway
-      (``gateway/sites.py``).
-    - ``nodes``: the addresses of a group's nodes; requests go to its master.
-    - ``data``: the data directory of the node beside it, for search; None: there is no search.
-    - ``bootstrap``: Kafka's brokers, for topics of the REST proxy; None: topics are the embedded
-      ones in ``data``.
-    - ``dead_letter_topic``: that of the node, where dead letters are looked for.
-    - ``trace_retain_ms``: how long trace events are stored after their arrival; 0: none are stored.
-      ``trace_topic``: where they come from, in Kafka or embedded. ``trace_store``: the directory;
-      None: ``trace/`` in ``data``.
-    - ``audit``: compare the tiers of the node beside it, in buckets of ``audit_interval_ms``;
-      messages are due ``audit_ahead_ms`` ahead at most.
-      ``audit_others``: topics that programs without an auditor send to, too.
+    - ``names``: ``gateway/sites.py`` says which hosts may be named anyway.
+    - ``data``: None: there is no search. ``bootstrap``: None: topics of the REST proxy, and the
+      trace topic, are the embedded ones in ``data``.
+    - ``trace_store``: None: ``trace/`` in ``data``. ``trace_retain_ms``: 0: no events are stored.
     - ``waiting_bytes_max``: of all messages that are not stored yet; more are answered 429.
     - ``instances_max``: of the REST proxy's consumers; more are answered 429. ``instance_idle_s``:
       after so long without a request one ends.
     """
 
-    listen: str = DEFAULT_LISTEN
-    names: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = (DEFAULT_ADDRESS,)
-    data: Path | None = None
-    bootstrap: str | None = None
-    kafka: Mapping[str, str] = field(default_factory=dict)
-    dead_letter_topic: str = DEAD_LETTER_TOPIC
-    trace_retain_ms: int = 0
-    trace_topic: str = TRACE_TOPIC
-    trace_store: Path | None = None
-    audit: bool = False
-    audit_interval_ms: int = INTERVAL_MS
-    audit_ahead_ms: int = WheelConfig().horizon_ms
-    audit_others: tuple[str, ...] = ()
-    access_log: bool = False
+    listen: str = setting(
+        "listen",
+        "Where HTTP is served; port 0 takes a free one. It has no authentication: keep it on a"
+        " trusted network.",
+        "HOST:PORT",
+        default=DEFAULT_LISTEN,
+    )
+    names: tuple[str, ...] = setting(
+        "http-name",
+        "Take requests for this name, too (*.example.com: for all below that one); may be"
+        " repeated. Names that a page of another site could have are refused otherwise.",
+        "NAME",
+        default=(),
+        kind="host name",
+    )
+    nodes: tuple[str, ...] = setting(
+        "node",
+        "The node; of a group of peers all of them, the one beside the gateway first.",
+        "HOST:PORT,…",
+        default=(DEFAULT_ADDRESS,),
+        kind="nodes",
+        shown=DEFAULT_ADDRESS,
+    )
+    data: Path | None = setting(
+        "data",
+        "The data directory of the node beside the gateway, for search and embedded topics."
+        " Without it search, and what is known of a message, are off.",
+        default=None,
+    )
+    data_mode: str = setting("data-mode", default="0700")
+    bootstrap: str | None = setting(
+        "bootstrap", "Kafka's brokers, for the REST proxy.", "HOST:PORT,…", default=None
+    )
+    kafka: Mapping[str, str] = setting("kafka", factory=dict)
+    dead_letter_topic: str = setting(
+        "dead-letter-topic",
+        "The dead-letter topic of the node.",
+        "TOPIC",
+        default=DEAD_LETTER_TOPIC,
+    )
+    trace_retain_ms: int = setting(
+        "trace-retain",
+        "Store the events of the trace topic, for so long, for `slotwheel trace` and /v1/trace."
+        " [default: store none]",
+        "SPAN",
+        default=0,
+        kind="positive span",
+    )
+    trace_topic: str = setting(
+        "trace-topic",
+        "Where clients and consumers send events: a topic of Kafka with --bootstrap, or else an"
+        " embedded one.",
+        "TOPIC",
+        default=TRACE_TOPIC,
+    )
+    trace_store: Path | None = setting(
+        "trace-store",
+        "Where they are stored, if it is not trace/ in the data directory.",
+        default=None,
+    )
+    audit: bool = setting(
+        "audit", "Compare all tiers of the node beside it: /v1/audit, metrics.", default=False
+    )
+    audit_interval_ms: int = setting(
+        "audit-interval",
+        "With --audit: as of 'slotwheel audit --interval'.",
+        default=INTERVAL_MS,
+        kind="positive span",
+        shown="10s",
+    )
+    audit_ahead_ms: int = setting(
+        "audit-ahead",
+        "With --audit: as of 'slotwheel audit --ahead'; a node tells its own.",
+        default=WheelConfig().horizon_ms,
+        kind="positive span",
+        shown="2h",
+    )
+    audit_others: tuple[str, ...] = setting(
+        "others",
+        "With --audit: as of 'slotwheel audit --others'; may be repeated.",
+        "TOPIC",
+        default=(),
+    )
+    access_log: bool = setting("access-log", "Log each request.", default=False)
+    log_format: str = setting(
+        "log-format", "As of 'slotwheel node'.", default="text", kind="log format"
+    )
+    log_level: str = setting(
+        "log-level", "As of 'slotwheel node'.", default="info", kind="log level"
+    )
     connections_max: int = 10_000
     body_bytes_max: int = 8 << 20
     header_bytes_max: int = 16 << 10

@@ -24,9 +24,12 @@ from pathlib import Path
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ..aside.process import Aside, log_to
-from ..reading.kafka.anytail import open_tail
+from ..reading.kafka.opening import open_tails
+from ..reading.problems import Problem
+from ..reading.tailing import TailStart
 from ..trace.store import StoreCounts, StoreWriter
 from ..wheel.jumps import JumpGuard
+from ..wheel.schema import times
 
 log = logging.getLogger("slotwheel.trace")
 FLUSH_S = 1.0
@@ -135,33 +138,39 @@ def _store(line: Connection, settings: StoringSettings) -> None:
 
 def _read_and_write(line: Connection, settings: StoringSettings) -> None:
     writer = StoreWriter(settings.store, settings.topic, retain_ms=settings.retain_ms)
-    tail = open_tail(
-        settings.topic,
-        writer.positions,
-        root=settings.data,
-        bootstrap=settings.bootstrap,
-        settings=settings.kafka,
-        source=writer.source,
-        on_damage=log.warning,
-    )
+    tails = open_tails(settings.data, settings.bootstrap, settings.kafka)
+    tails.follow(settings.topic, TailStart(positions=writer.positions, source=writer.source))
     flushed_s = looked_s = float("-inf")
     lag = 0
-    while True:
-        records = tail.read(_READ_S)
-        writer.go_on(tail.source)
-        for record in records:
-            writer.add(record.partition, record.next_position, record.value)
-            if writer.full:
-                writer.flush(_now_ms())
+
+    def store() -> None:
+        """Store what waits, once in ``FLUSH_S``, and report."""
+        nonlocal flushed_s, looked_s, lag
         now_s = time.monotonic()
         if now_s - flushed_s < FLUSH_S:
-            continue
+            return
         writer.flush(_now_ms())
         writer.tidy(_now_ms())
         flushed_s = time.monotonic()
         if now_s - looked_s >= _LAG_EVERY_S:
-            lag, looked_s = tail.lag(), now_s
+            lag, looked_s = tails.lag(), now_s
         line.send(StoringReport(writer.counts, lag))
+
+    while True:
+        for new in tails.read(_READ_S):
+            if isinstance(new, Problem):
+                log.warning("%s", new)
+                continue
+            writer.go_on(new.source)
+            positions = times(new.rows, "position").tolist()
+            for position, value in zip(
+                positions, new.rows.column("value").to_pylist(), strict=True
+            ):
+                writer.add(new.partition, position + 1, value)
+                if writer.full:
+                    writer.flush(_now_ms())
+            store()
+        store()
 
 
 def _now_ms() -> int:

@@ -1,8 +1,8 @@
 """The settings of a node, in one immutable value.
 
 The limits of the engine are in ``WheelConfig``; here is the rest: the data directory, the address
-that the node listens on, its peers, and the ways in and out. The command line fills it in; nothing
-in this room reads the environment.
+that the node listens on, its peers, and the ways in and out. Each field declares its option, from
+which the command line fills it in; nothing in this room reads the environment.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from ..policy.policyset import PolicySet
 from ..replication.rules.group import Group
 from ..replication.rules.timing import Timing
 from ..wheel.checks import check_topic
-from ..wheel.config import WheelConfig
+from ..wheel.config import WheelConfig, setting, settings_of
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 from .budget import MemoryLimit
+from .logs import FORMATS, LEVELS, TEXT
 
 EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
 REFUSE, ACCEPT = UNKNOWN_TOPICS = ("refuse", "accept")
@@ -38,57 +39,166 @@ class NodeConfig:
     Errors on construction: ``InvalidConfiguration``, ``InvalidMessage`` for a topic's name.
     """
 
-    data: Path
-    """The data directory; created if it does not exist."""
-    listen: str = DEFAULT_ADDRESS
-    metrics: str | None = DEFAULT_METRICS_ADDRESS
-    """Address of metrics and health; None: they are not served there."""
-    http: str | None = None
-    """Address of the gateway that is started beside this node; None: there is none."""
-    http_names: tuple[str, ...] = ()
-    """Further names that the gateway, and metrics and health, are called by."""
-    http_log: bool = False
-    """Whether the gateway logs each request."""
-    audit: bool = False
-    """Whether the gateway compares all tiers of this node."""
-    log_format: str = "text"
-    log_level: str = "info"
-    """How the node logs, for the gateway to do the same."""
-    node_id: str = field(default_factory=socket.gethostname)
-    peers: dict[str, str] = field(default_factory=dict)
+    data: Path = setting("data", "The data directory; made if it is not there.", gateway="data")
+    data_mode: str = setting("data-mode", default="0700", gateway="data_mode")
+    """The permissions of the data directory, octal."""
+    listen: str = setting(
+        "listen",
+        "Where clients connect; port 0 takes a free one. With peers the default is this node's own"
+        " address among them. It has no authentication: keep it on a trusted network.",
+        "HOST:PORT",
+        default=DEFAULT_ADDRESS,
+    )
+    metrics: str | None = setting(
+        "metrics",
+        "Where /metrics, /healthz and /readyz are served.",
+        "HOST:PORT|off",
+        default=DEFAULT_METRICS_ADDRESS,
+    )
+    """None: they are not served there."""
+    http: str | None = setting(
+        "http",
+        "Start a gateway beside the node, which serves HTTP there: messages, Kafka's REST proxy,"
+        " search, and metrics and health instead of --metrics. It has no authentication.",
+        "HOST:PORT",
+        default=None,
+        gateway="listen",
+    )
+    http_names: tuple[str, ...] = setting(
+        "http-name",
+        "Let --http and --metrics answer requests for this name, too; may be repeated.",
+        "NAME",
+        default=(),
+        kind="host name",
+        gateway="names",
+    )
+    http_log: bool = setting(
+        "http-log", "With --http: log each request.", default=False, gateway="access_log"
+    )
+    audit: bool = setting(
+        "audit",
+        "With --http: compare what was sent, stored, delivered and consumed.",
+        default=False,
+        gateway="audit",
+    )
+    node_id: str = setting(
+        "node-id", "Name of this node. [default: the machine's name]", factory=socket.gethostname
+    )
+    peers: dict[str, str] = setting(
+        "peer",
+        "A peer of the group: node id, and where others reach it. Name all of them, this node too,"
+        " the same on each.",
+        "ID=HOST:PORT",
+        factory=dict,
+    )
     """Node id to ``host:port`` of all peers, this node among them; empty: it stands alone."""
-    election_ms: int = 800
-    """How long without a message of the master until peers elect another, ms."""
+    election_ms: int = setting(
+        "election",
+        "With peers: how long without a word from the master before another is elected.",
+        default=800,
+    )
+    sink: str = setting(
+        "sink",
+        "Where due messages go: topics in the data directory, or Kafka by either client.",
+        default=EMBEDDED,
+        choices=SINKS,
+    )
+    bootstrap: str | None = setting(
+        "bootstrap", "Kafka's brokers.", "HOST:PORT,…", default=None, gateway="bootstrap"
+    )
+    """Needed by the Kafka sinks and for a delay topic."""
+    kafka_settings: dict[str, str] = setting("kafka", factory=dict, gateway="kafka")
+    """Further settings of the node's Kafka clients, in librdkafka's names."""
+    delay_topics: tuple[str, ...] = setting(
+        "delay-topic",
+        "Take messages from this Kafka topic, too; may be repeated.",
+        "TOPIC",
+        default=(),
+    )
+    delay_partitions: tuple[int, ...] | None = setting(
+        "delay-partitions",
+        "The partitions of the delay topics that this node reads. [default: all]",
+        "N,N-N,…",
+        default=None,
+        kind="partitions",
+    )
+    delay_from: str | None = setting(
+        "delay-from",
+        "Where to begin in a partition of which the data directory has no position: at the offset"
+        " that the group has stored in Kafka, at the first record, or behind the last one."
+        " [default: at the stored one; without it at the first record, if that cannot repeat"
+        " anything]",
+        default=None,
+        choices=CHOICES,
+    )
+    dead_letter_topic: str = setting(
+        "dead-letter-topic",
+        "Where messages go that no topic takes or that have expired, with the reason.",
+        "TOPIC",
+        default=DEAD_LETTER_TOPIC,
+        gateway="dead_letter_topic",
+    )
+    unknown_topics: str = setting(
+        "unknown-topics",
+        "With a Kafka sink, what to do with a message to a topic that Kafka does not have: refuse"
+        " it when it is sent, or accept it. Once accepted, it becomes a dead letter if the topic"
+        " is still missing when it is due.",
+        default=REFUSE,
+        choices=UNKNOWN_TOPICS,
+    )
+    delivery: str = setting(
+        "delivery",
+        "Whether a crash may repeat messages that are just leaving, lose them, or neither; the"
+        " same on all peers.",
+        default=AT_LEAST_ONCE,
+        choices=SEMANTICS,
+    )
+    accept_repeats: bool = setting(
+        "accept-repeats",
+        "With exactly-once: begin although nobody knows which of the last messages have left.",
+        default=False,
+    )
+    policies: PolicySet | None = setting(
+        "policies",
+        "A TOML file with levels, retry policies and routes: those of the group when this node"
+        " becomes its master.",
+        default=None,
+        kind="file",
+    )
+    """None: the group keeps those that it has."""
+    log_format: str = setting(
+        "log-format",
+        "One line an event on stderr, as text or as JSON.",
+        default=TEXT,
+        choices=FORMATS,
+        gateway="log_format",
+    )
+    log_level: str = setting(
+        "log-level",
+        "The least important events that are logged.",
+        default="info",
+        choices=LEVELS,
+        gateway="log_level",
+    )
+    trace_retain_ms: int = setting(
+        "trace-retain",
+        "Keep for so long which messages left, when and how, for `slotwheel search --id` and"
+        " tracing; and with --http the events of the trace topic. [default: keep nothing]",
+        "SPAN",
+        default=0,
+        kind="positive span",
+        gateway="trace_retain_ms",
+    )
+    memory: MemoryLimit | None = setting(
+        "memory",
+        "How much memory the node and its gateway may use. Where that is less than they need,"
+        " --tail-bytes, --tail-bytes-refuse, --window-bytes and --chunk-bytes have smaller"
+        " defaults. [default: the limit of the process's control group, or the machine's memory]",
+        "BYTES",
+        default=None,
+        kind="size",
+    )
     wheel: WheelConfig = field(default_factory=WheelConfig)
-    memory: MemoryLimit | None = None
-    """How much memory this node and its gateway may use; None: not known."""
-    sink: str = EMBEDDED
-    """The sink of due messages: one of ``SINKS``."""
-    bootstrap: str | None = None
-    """Kafka's ``host:port,…``; needed by the Kafka sinks and for a delay topic."""
-    kafka_settings: dict[str, str] = field(default_factory=dict)
-    """Further settings of the sink's Kafka client, in its own names."""
-    delay_topics: tuple[str, ...] = ()
-    """Kafka topics whose records are appended, too."""
-    delay_partitions: tuple[int, ...] | None = None
-    """The partitions of them that are read; None: all."""
-    delay_from: str | None = None
-    """Where the reading of a partition begins of which the data directory has no position: one of
-    ``sources.CHOICES``; None: where that is certain."""
-    dead_letter_topic: str = DEAD_LETTER_TOPIC
-    unknown_topics: str = REFUSE
-    """What becomes of a message to a topic that Kafka does not have: one of ``UNKNOWN_TOPICS``."""
-    delivery: str = AT_LEAST_ONCE
-    """One of ``SEMANTICS``; all peers of a group have the same."""
-    accept_repeats: bool = False
-    """Begin exactly-once where nobody knows what has left."""
-    trace_retain_ms: int = 0
-    """How long it is kept which messages left, when and how, ms; 0: not at all."""
-    data_mode: str = "0700"
-    """The permissions of the data directory, for the gateway to keep, too."""
-    policies: PolicySet | None = None
-    """Levels, retry policies and routes for the group, while this node is master; None: those that
-    it has."""
 
     def __post_init__(self) -> None:
         check_address(self.listen, "--listen")
@@ -96,13 +206,15 @@ class NodeConfig:
             check_address(self.metrics, "--metrics")
         if self.http is not None:
             check_address(self.http, "--http")
-        if self.sink not in SINKS:
-            raise InvalidConfiguration(
-                "no such sink",
-                got=self.sink,
-                limit=", ".join(SINKS),
-                remedy="Choose another --sink",
-            )
+        for name, declared in settings_of(type(self)).items():
+            chosen = getattr(self, name)
+            if declared.choices and chosen not in (None, *declared.choices):
+                raise InvalidConfiguration(
+                    f"no such {declared.option}",
+                    got=chosen,
+                    limit=", ".join(declared.choices),
+                    remedy=f"Choose another --{declared.option}",
+                )
         if self.bootstrap is None and (self.to_kafka or self.delay_topics):
             raise InvalidConfiguration(
                 f"the sink {self.sink!r} needs a Kafka to connect to"
@@ -115,20 +227,6 @@ class NodeConfig:
                 "settings of Kafka's clients are given, and no Kafka",
                 got=", ".join(self.kafka_settings),
                 remedy="Give --bootstrap HOST:PORT, and --sink kafka-python or --sink confluent",
-            )
-        if self.delivery not in SEMANTICS:
-            raise InvalidConfiguration(
-                "no such delivery",
-                got=self.delivery,
-                limit=", ".join(SEMANTICS),
-                remedy="Choose another --delivery",
-            )
-        if self.unknown_topics not in UNKNOWN_TOPICS:
-            raise InvalidConfiguration(
-                "no such choice for unknown topics",
-                got=self.unknown_topics,
-                limit=", ".join(UNKNOWN_TOPICS),
-                remedy="Change --unknown-topics",
             )
         if self.delivery == EXACTLY_ONCE and self.peers and not self.to_kafka:
             raise InvalidConfiguration(
@@ -160,13 +258,6 @@ class NodeConfig:
                     got=topic,
                     remedy="Choose another --dead-letter-topic",
                 )
-        if self.delay_from not in (None, *CHOICES):
-            raise InvalidConfiguration(
-                "no such choice of where to begin reading",
-                got=self.delay_from,
-                limit=", ".join(CHOICES),
-                remedy="Change --delay-from",
-            )
         if any(one < 0 for one in self.delay_partitions or ()):
             raise InvalidConfiguration(
                 "a partition's number is negative",

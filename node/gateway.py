@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..aside.process import Aside
+from ..wheel.config import settings_of
 from ..wheel.errors import NotRunning
 
 if TYPE_CHECKING:  # the gateway, which imports this module, does without
@@ -22,7 +23,7 @@ class GatewayProcess:
     ``Loop``, whose waits after errors are the pauses between two starts."""
 
     def __init__(self, config: NodeConfig, listening: str) -> None:
-        self._aside = Aside("the gateway", _serve, arguments(config, listening), nice=0)
+        self._aside = Aside("the gateway", _serve, share(config, listening), nice=0)
 
     def turn(self) -> float:
         """Start the process if it does not run, and wait a moment for its end.
@@ -41,33 +42,21 @@ class GatewayProcess:
         self._aside.close(GATEWAY_END_S)
 
 
-def arguments(config: NodeConfig, listening: str) -> Sequence[str]:
-    """The gateway's command-line options. The node sends them through the socket between the two,
-    where nobody else sees them, so they may have passwords."""
-    assert config.http is not None
-    others = [address for peer, address in config.peers.items() if peer != config.node_id]
-    given = {
-        "listen": config.http,
-        "node": ",".join([listening, *others]),
-        "data": str(config.data),
-        "data-mode": config.data_mode,
-        "dead-letter-topic": config.dead_letter_topic,
-        "log-format": config.log_format,
-        "log-level": config.log_level,
+def share(config: NodeConfig, listening: str) -> dict[str, Any]:
+    """The node's share in the settings of its gateway: fields of ``GatewaySettings``. They go by
+    the pipe, as they may have passwords."""
+    others = [address for one, address in config.peers.items() if one != config.node_id]
+    return {
+        "nodes": (listening, *others),
+        "audit_ahead_ms": config.wheel.horizon_ms,
+        **{
+            declared.gateway: getattr(config, name)
+            for name, declared in settings_of(type(config)).items()
+            if declared.gateway
+        },
     }
-    if config.bootstrap is not None:
-        given["bootstrap"] = config.bootstrap
-    if config.trace_retain_ms:
-        given["trace-retain"] = f"{config.trace_retain_ms}ms"
-    if config.audit:
-        given["audit-ahead"] = f"{config.wheel.horizon_ms}ms"
-    options = [f"--{name}={value}" for name, value in given.items()]
-    options += [f"--http-name={name}" for name in config.http_names]
-    options += [f"--kafka={name}={value}" for name, value in config.kafka_settings.items()]
-    options += ["--access-log"] if config.http_log else []
-    options += ["--audit"] if config.audit else []
-    return options
 
 
-def _serve(_line: object, options: Sequence[str]) -> None:
-    importlib.import_module("slotwheel.cli.main").main(["gateway", *options])
+def _serve(_line: object, values: Mapping[str, Any]) -> None:
+    """In the process."""
+    importlib.import_module("slotwheel.cli.gateway").serve_beside(values)

@@ -1,93 +1,72 @@
-"""Reads one topic from known positions on, for as long as somebody asks: its *tail*.
+"""The tails of topics: records that are new in each, again and again, from given starts on.
 
-Theory: whoever makes something of a topic's records keeps the positions beside what it made, so
-that both are as old after a crash. No group is needed for that, and none is joined.
+Theory: whoever makes something of a topic's records keeps the positions beside what was made, so
+that both are as old after a crash. No group is needed for that, and none is joined: nobody else
+feels it, nothing is committed, and no topic is made by reading it.
 
-Rules
-- A topic that is not there yet has nothing new; nobody creates it by reading it.
+Rules, of embedded topics (``growing/tails.py``) and those of Kafka (``kafka/tails.py``)
+- A topic that does not exist yet is looked for again and again.
 - Positions are of a *source*: a topic that was made anew, or one of another Kafka, is another
-  source under the same name, and is read from its begin. So is one whose end a position is behind.
+  source under the same name, and is read from its begin. So is one whose end a position is behind;
+  otherwise a store with position 1000 would wait for record 1000 of a topic that has 12.
+- What was deleted before it was read, or is damaged, is a ``Problem`` with the topic as its file,
+  and what follows is read.
+- Memory is bounded, however far behind a reader is: rows come batch by batch.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from ..wheel.files import OsFiles
-from ..wheel.schema import times
-from .topicreader import TopicReader, extent
+import pyarrow as pa
 
-_LOOK_EVERY_S = 0.05
+from .problems import Problem
 
 
-class TailRecord(NamedTuple):
-    """``next_position``: of the record behind it. ``timestamp_ms``: of an embedded topic, when the
-    message was due."""
+@dataclass(frozen=True, slots=True)
+class TailStart:
+    """Where a topic is followed from: what it got from a time on, or positions."""
 
+    from_ms: int | None = None
+    """Time in ms since the epoch; None: ``positions`` say it."""
+    positions: Mapping[int, int] = field(default_factory=dict)
+    """Position of the next record by partition; a partition without one is read from its begin."""
+    source: str = ""
+    """The source that ``positions`` are of; empty: whichever has the name."""
+    earlier: bool = True
+    """Whether records are missed that Kafka had deleted before the first look. A reader that wants
+    only what comes from now on does not miss them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailRows:
+    """Consecutive rows of one partition, among them ``position`` and ``value``. ``rows``: of an
+    embedded topic, whose partition is 0, in its own schema; of Kafka's in the schema ``DUMP``.
+    ``source``: of the rows, by cluster and topic id; empty: not known, and of embedded topics."""
+
+    topic: str
     partition: int
-    next_position: int
-    value: bytes | None
-    timestamp_ms: int
+    rows: pa.RecordBatch
+    source: str = ""
 
 
-class TopicTail(Protocol):
+class TopicTails(Protocol):
     """Not thread-safe."""
 
-    source: str
-    """What the records of the last ``read`` are of, by cluster and topic id; empty: not known."""
+    at_end: bool
+    """Whether the last ``read`` has read all that was there when it began."""
 
-    def read(self, timeout_s: float) -> list[TailRecord]:
-        """The next records; none where nothing has come for so long. Errors: ``Damaged``,
-        ``NodeUnreachable``, ``OSError``."""
+    def follow(self, topic: str, start: TailStart) -> None:
+        """Follow a topic, too; nothing changes for one that is followed already."""
+
+    def read(self, wait_s: float = 0.0) -> Iterator[TailRows | Problem]:
+        """The rows that are new; where there are none, those that come within ``wait_s``, in
+        seconds. It has to be read to its end: rows that nobody took would not come again. Errors:
+        ``NodeUnreachable``; the next call goes on behind the rows that were given."""
 
     def lag(self) -> int:
-        """How many positions of the topic are not read yet."""
+        """How many positions are not read yet. Errors: ``NodeUnreachable``."""
 
     def close(self) -> None: ...
-
-
-class EmbeddedTail:
-    """Of an embedded topic, which has one partition, 0. ``root``: the data directory, which is
-    there; ``on_damage``: is told which positions are skipped as damaged."""
-
-    source = ""
-
-    def __init__(
-        self,
-        root: Path | str,
-        topic: str,
-        positions: Mapping[int, int],
-        on_damage: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._files = OsFiles(root)
-        self._topic = topic
-        position = positions.get(0, 0)
-        _, end = extent(self._files, topic) or (0, 0)
-        self._reader = TopicReader(
-            self._files, topic, position if position <= end else 0, on_damage
-        )
-
-    def read(self, timeout_s: float) -> list[TailRecord]:
-        deadline = time.monotonic() + timeout_s
-        while (batch := self._reader.read()) is None:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return []
-            time.sleep(min(_LOOK_EVERY_S, left_s))
-        first = self._reader.position - batch.num_rows
-        rows = zip(batch.column("value").to_pylist(), times(batch, "due").tolist(), strict=True)
-        return [
-            TailRecord(0, next_position, value, due)
-            for next_position, (value, due) in enumerate(rows, first + 1)
-        ]
-
-    def lag(self) -> int:
-        _, end = extent(self._files, self._topic) or (0, 0)
-        return max(0, end - self._reader.position)
-
-    def close(self) -> None:
-        self._reader.close()
-        self._files.close()

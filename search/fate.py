@@ -28,11 +28,10 @@ import pyarrow as pa
 
 from ..policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED, REASON
 from ..reading.departures import Departure
-from ..reading.events import RowsSeen
-from ..reading.growing.parts import TopicPart, read_part
-from ..reading.growing.topics import delivered_from, look_at_topic
+from ..reading.growing.tails import EmbeddedTails
 from ..reading.listing import topic_folders
 from ..reading.slotblocks import archived_blocks
+from ..reading.tailing import TailRows, TailStart
 from ..wheel.config import TICK_MS
 from ..wheel.departurefile import STATES
 from ..wheel.errors import UnknownId
@@ -341,24 +340,26 @@ def _died_of(row: pa.RecordBatch) -> MessageState:
 def _topic_rows(
     root: Path, topic: str, keys: set[tuple[int, int]]
 ) -> dict[tuple[int, int], pa.RecordBatch]:
+    """The rows of an embedded topic with these due times and offsets."""
     rows: dict[tuple[int, int], pa.RecordBatch] = {}
     if not keys:
         return rows
-    end, _ = look_at_topic(root, topic, None)
-    start = delivered_from(root, topic, min(due for due, _ in keys))
-    if end is None or start is None:
-        return rows
     offsets = np.array(sorted(offset for _, offset in keys), np.int64)
     looked = 0
-    for event in read_part(TopicPart(0, root.name, str(root), topic, start, end)):
-        if not isinstance(event, RowsSeen):
-            continue
-        offset, due = times(event.rows, "offset"), times(event.rows, "due")
-        for at in np.flatnonzero(np.isin(offset, offsets)).tolist():
-            key = int(due[at]), int(offset[at])
-            if key in keys:
-                rows[key] = event.rows.slice(at, 1)
-        looked += event.rows.num_rows
-        if len(rows) == len(keys) or looked >= _TOPIC_ROWS_MAX:
-            break
+    tails = EmbeddedTails(root)
+    tails.follow(topic, TailStart(min(due for due, _ in keys)))
+    at_end = False
+    while not at_end:
+        for new in tails.read():
+            if not isinstance(new, TailRows):
+                continue
+            offset, due = times(new.rows, "offset"), times(new.rows, "due")
+            for at in np.flatnonzero(np.isin(offset, offsets)).tolist():
+                key = int(due[at]), int(offset[at])
+                if key in keys:
+                    rows[key] = new.rows.slice(at, 1)
+            looked += new.rows.num_rows
+            if len(rows) == len(keys) or looked >= _TOPIC_ROWS_MAX:
+                return rows
+        at_end = tails.at_end
     return rows

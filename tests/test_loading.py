@@ -18,7 +18,7 @@ from support.nodeprocess import NodeProcess
 from support.waiting import eventually
 
 _CLIENTS_OF_KAFKA = ("kafka", "confluent_kafka")
-_OF_THE_GATEWAY = ("jinja2", "msgspec", "starlette", "slotwheel.gateway")
+_OF_THE_GATEWAY = ("jinja2", "msgspec", "starlette", "slotwheel.gateway.server")
 # Of pandas the name alone is there: a process of ours refuses to load it.
 _COMMON = ("pandas.core", "pyspark", *_CLIENTS_OF_KAFKA, *_OF_THE_GATEWAY)
 _ARROW = ("numpy", "pyarrow", "crc32c")

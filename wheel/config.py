@@ -6,7 +6,8 @@ last word of its name. The engine reads no environment and has no other settings
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
 
 from .errors import InvalidConfiguration
 
@@ -18,53 +19,125 @@ MIB = 1024 * KIB
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """How a field of settings is given from outside. It is the only declaration: the option, its
+    variable, the key of a file and the gateway's share are made of it, so that none of them can
+    lack a setting that another one has.
+
+    Type and default are the field's. The unit follows from its name: ``tail_age_ms`` is given as a
+    span, ``10s``, and ``batch_bytes_max`` as a size, ``16M``.
+    """
+
+    option: str
+    """``batch-rows`` is the option ``--batch-rows``, the key ``batch-rows`` of a file, and the
+    variable ``SLOTWHEEL_BATCH_ROWS``."""
+    help: str = ""
+    """Text of the help page; empty for an option that many commands have alike."""
+    metavar: str | None = None
+    kind: str = ""
+    """How the text is read, a key of ``KINDS`` in ``cli/settings.py``; empty: by type and unit."""
+    choices: tuple[str, ...] = ()
+    least: int = 1
+    """Lower bound of a number without a unit."""
+    shown: str = ""
+    """The default as the help page has it; empty: as it is, or ``<number>ms``."""
+    gateway: str = ""
+    """Field of ``GatewaySettings`` that a node fills with this one for the gateway beside it;
+    empty: the gateway does without."""
+
+
+def setting(*option: Any, default: Any = MISSING, factory: Any = None, **further: Any) -> Any:
+    """A field of a dataclass that is given from outside. ``option``: name, help text and metavar;
+    ``further``: the other fields of its ``Setting``."""
+    value = {"default": default} if factory is None else {"default_factory": factory}
+    return field(metadata={"setting": Setting(*option, **further)}, **value)
+
+
+def settings_of(kind: type) -> dict[str, Setting]:
+    """The ``Setting`` of each field of a dataclass that has one, by the field's name."""
+    return {f.name: f.metadata["setting"] for f in fields(kind) if "setting" in f.metadata}
+
+
+@dataclass(frozen=True, slots=True)
 class WheelConfig:
     """Limits of one wheel. The defaults are those of a node started without options."""
 
-    group: str = "default"
+    group: str = setting("group", "Name of the wheel group.", default="default")
     """Name of the wheel group, the first part of every id. Letters, digits, ``_``, ``-``."""
-    slots: int = 7200
-    """Slots in one revolution, one second each: how far ahead a message may be due."""
-    message_bytes_max: int = 1_000_000
-    """Key, value and headers of one message together."""
-    batch_rows_max: int = 65_536
-    batch_bytes_max: int = 16 * MIB
-    tail_bytes_max: int = 128 * MIB
-    """When the tail holds this much, all of it is spilled."""
-    tail_bytes_refuse: int = 256 * MIB
+    slots: int = setting(
+        "slots", "Slots of one second: how far ahead a message may be due.", default=7200, least=2
+    )
+    message_bytes_max: int = setting(
+        "message-bytes", "Largest message: key, value and headers together.", default=1_000_000
+    )
+    batch_rows_max: int = setting("batch-rows", "Most messages in a batch.", default=65_536)
+    batch_bytes_max: int = setting("batch-bytes", "Largest batch.", default=16 * MIB)
+    tail_bytes_max: int = setting(
+        "tail-bytes", "Spill all of the tail when it holds so much in memory.", default=128 * MIB
+    )
+    tail_bytes_refuse: int = setting(
+        "tail-bytes-refuse", "Refuse appends while the tail holds so much.", default=256 * MIB
+    )
     """Above this (a spill runs and intake is faster), appends get ``Overloaded``."""
-    tail_age_ms: int = 10_000
-    """When the oldest row of the tail is this old, the tail is spilled."""
-    tail_keep_ms: int = 3_000
-    """A spill by age leaves rows that are younger than this in the tail."""
-    segment_bytes: int = 64 * MIB
-    """A journal segment is closed when it has grown past this."""
-    open_handles_max: int = 128
-    """Slot files kept open at once."""
-    chunk_rows_max: int = 16_384
-    chunk_bytes_max: int = 8 * MIB
+    tail_age_ms: int = setting(
+        "tail-age", "Spill the tail when its oldest message is so old.", default=10_000
+    )
+    tail_keep_ms: int = setting(
+        "tail-keep", "Messages younger than this stay when a spill goes by age.", default=3_000
+    )
+    segment_bytes: int = setting(
+        "segment-bytes", "Begin a new journal segment when one has this size.", default=64 * MIB
+    )
+    open_handles_max: int = setting("open-handles", "Most slot files held open.", default=128)
+    chunk_rows_max: int = setting(
+        "chunk-rows", "Most messages handed to the sink at once.", default=16_384
+    )
+    chunk_bytes_max: int = setting(
+        "chunk-bytes", "Most bytes handed to the sink at once.", default=8 * MIB
+    )
     """A chunk handed to the sink is cut at either limit (but holds at least one row)."""
-    window_bytes_max: int = 32 * MIB
-    """Bytes of a window: rows of one slot in memory. The slot that is delivered has two windows."""
-    held_topics_max: int = 64
-    mark_interval_ms: int = 100
-    """A mark is appended to the journal at most this often."""
-    producers_max: int = 10_000
-    """Producers whose last sequences are remembered."""
-    requests_max: int = 100_000
-    """The newest requests, remembered besides; each is a producer of its own."""
-    disk_reserve_bytes: int = 256 * MIB
-    """Appends are refused when less than this is free on the data directory's disk."""
-    cancels_remembered_max: int = 500_000
-    """Cancels kept in memory; what has to be known of others is read when it is asked."""
-    retain_ms: int = 0
+    window_bytes_max: int = setting(
+        "window-bytes", "Most bytes of a window: rows of one slot in memory.", default=32 * MIB
+    )
+    """The slot that is delivered has two windows."""
+    held_topics_max: int = setting(
+        "held-topics", "Most topics held back; one more pauses delivery.", default=64
+    )
+    mark_interval_ms: int = setting(
+        "mark-interval", "Record progress at most so often.", default=100
+    )
+    producers_max: int = setting(
+        "producers", "Most producers whose last batches are remembered.", default=10_000
+    )
+    requests_max: int = setting(
+        "requests", "Most requests with an Idempotency-Key that are remembered.", default=100_000
+    )
+    disk_reserve_bytes: int = setting(
+        "disk-reserve", "Refuse appends when less is free on the disk.", default=256 * MIB
+    )
+    cancels_remembered_max: int = setting(
+        "cancels-remembered",
+        "Most cancels kept in memory; others are read when asked about.",
+        default=500_000,
+    )
+    retain_ms: int = setting(
+        "retain",
+        "Keep what is delivered in archive/, for `slotwheel replay`: for so long (24h), up to so"
+        " much (10GiB), or both (24h,10GiB). [default: keep nothing]",
+        "SPAN|BYTES",
+        default=0,
+        kind="retention",
+    )
     """Covered slot files and closed segments stay in the archive until they are so old; 0: none."""
     retain_bytes: int = 0
     """They stay until there are more bytes of them; 0: by age alone. With both 0 nothing stays."""
 
-    peer_journal_bytes_max: int = 256 * MIB
-    """With peers: so much of the journal stays for those that fall behind."""
-    majority_lag_bytes_max: int = 64 * MIB
+    peer_journal_bytes_max: int = setting(
+        "peer-journal", "Journal kept for peers that fall behind.", default=256 * MIB
+    )
+    majority_lag_bytes_max: int = setting(
+        "majority-lag", "Refuse appends while so much waits for peers.", default=64 * MIB
+    )
     """With peers: appends get ``Overloaded`` while so much waits for a majority."""
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is in the topics: delivered messages, dead letters of the sink, and batches of sums.
+"""What is in the topics: delivered messages, and dead letters of the sink.
 
 Theory: both kinds of topic give batches of rows with a position and, in the id, due time and
 offset; a dead letter that the sink made has the topic that it was meant for in a header. From
@@ -17,18 +17,20 @@ import pyarrow.compute as pc
 from ...policy.deadletters import EXPIRED
 from ...policy.headers import CREATED_HEADER, ID_HEADER
 from ...policy.lettercolumns import sink_letters
+from ...reading.kafka.dump import DUMP
+from ...reading.tailing import TailRows
 from ...replay.facts.headers import HeaderColumn
 from ...wheel.checks import TOPIC_PATTERN
 from ...wheel.ids import id_parts
-from ...wheel.schema import Int64s, Mask
+from ...wheel.schema import Int64s, Mask, times
 from ..ledger import AuditLedger
 from ..sums import AuditTier
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRows:
-    """Rows of one partition of a topic, shape (rows,) each; times in ms. ``value`` and ``headers``
-    without those of a delivery."""
+    """Rows of one partition of a topic, shape (rows,) each; times in ms. ``headers`` without those
+    of a delivery."""
 
     topic: str
     partition: int
@@ -38,7 +40,17 @@ class TopicRows:
     created: Int64s
     delivered: Int64s
     headers: pa.Array
-    value: pa.Array
+
+
+def delivered_rows(new: TailRows, wheel: str) -> Iterator[TopicRows]:
+    """Those rows of a topic that the wheel delivered: of an embedded topic all."""
+    if new.rows.schema.names == DUMP.names:
+        yield from from_records(new.rows, wheel)
+        return
+    names = ("position", "due", "offset", "created", "delivered")
+    columns = {name: times(new.rows, name) for name in names}
+    headers = new.rows.column("headers")
+    yield TopicRows(topic=new.topic, partition=new.partition, headers=headers, **columns)
 
 
 def from_records(rows: pa.RecordBatch, wheel: str) -> Iterator[TopicRows]:
@@ -61,7 +73,6 @@ def from_records(rows: pa.RecordBatch, wheel: str) -> Iterator[TopicRows]:
         _numbers(found[CREATED_HEADER].filter(picked)),
         delivered,
         rows.column("headers"),
-        rows.column("value"),
     )
 
 

@@ -24,8 +24,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+import pyarrow as pa
+
 from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...reading.kafka.opening import open_tails
 from ...reading.problems import Problem
+from ...reading.tailing import TailStart
 from ...search.view import View
 from ...trace.events import AUDIT_TOPIC, OWN_TOPICS
 from ...wheel.config import TICK_MS, WheelConfig
@@ -42,10 +46,10 @@ from ..differing import Differing, join_differing
 from ..ledger import AuditLedger, CellReport
 from ..sums import INTERVAL_MS, decode_sums
 from .accepted import LEAD_S, AcceptedTier
-from .delivered import TopicRows, add_delivered
-from .tails import EmbeddedTails, Tails
+from .delivered import add_delivered, delivered_rows
 
 _log = logging.getLogger("slotwheel.audit")
+_RECORDS_MAX = 5_000
 
 STEP_S = 0.5
 STALE_MS = 10_000
@@ -137,13 +141,13 @@ class AuditWatch:
                     got=str(settings.data),
                     remedy="Try again once it serves",
                 )
-            self._tails: Tails
-            if settings.bootstrap is None:
-                self._tails = EmbeddedTails(self._accepted.root, wheel)
-            else:
-                from .kafkatails import KafkaTails
-
-                self._tails = KafkaTails(settings.bootstrap, wheel, settings.kafka)
+            self._tails = open_tails(
+                self._accepted.root,
+                settings.bootstrap,
+                settings.kafka,
+                client_id="slotwheel-audit",
+                records_max=_RECORDS_MAX,
+            )
             undo.callback(self._tails.close)
             undo.pop_all()
         limits = AuditLimits(
@@ -155,9 +159,10 @@ class AuditWatch:
             wheel, limits, begin_ms, ahead_ms=ahead_ms, left_out=OWN_TOPICS | {settings.topic}
         )
         self._accepted.begin(self._ledger.from_ms)
-        self._begun_ms = now_ms - TICK_MS
-        self._tails.follow(settings.topic, now_ms - ahead_ms, whole=True)
-        self._tails.follow(settings.dead_letter_topic, self._begun_ms)
+        # What a topic got before is not audited: that some of it was deleted is no fault.
+        self._begin = TailStart(now_ms - TICK_MS, earlier=False)
+        self._tails.follow(settings.topic, TailStart(now_ms - ahead_ms))
+        self._tails.follow(settings.dead_letter_topic, self._begin)
         self._marks = Marks()
         self._whole_ms = now_ms
         """All that there was then has been read."""
@@ -197,7 +202,7 @@ class AuditWatch:
         view: View = self._accepted.step(ledger, now_ms)
         settings = self._settings
         for topic in {topic for topic, _ in ledger.cells}:
-            self._tails.follow(topic, self._begun_ms)
+            self._tails.follow(topic, self._begin)
         for found in self._tails.read():
             if isinstance(found, Problem):
                 if found.file == settings.topic:
@@ -208,15 +213,16 @@ class AuditWatch:
                 topics = None if found.file == settings.dead_letter_topic else [found.file]
                 ledger.hints.add(text, boundaries, ledger.from_ms, now_ms, topics=topics)
             elif found.topic == settings.topic:
-                self._add_batches(found, now_ms)
+                self._add_batches(found.rows, now_ms)
             else:
-                add_delivered(ledger, found, settings.dead_letter_topic, now_ms)
+                for rows in delivered_rows(found, self._accepted.wheel):
+                    add_delivered(ledger, rows, settings.dead_letter_topic, now_ms)
         if self._tails.at_end:
             ledger.pass_marks(marks, now_ms)
             self._marks, self._whole_ms = view.marks, now_ms
 
-    def _add_batches(self, rows: TopicRows, now_ms: int) -> None:
-        for value in rows.value.to_pylist():
+    def _add_batches(self, rows: pa.RecordBatch, now_ms: int) -> None:
+        for value in rows.column("value").to_pylist():
             try:
                 self._ledger.add_batch(decode_sums(value or b""), now_ms)
             except (InvalidMessage, UnsupportedVersion) as error:

@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -87,12 +88,24 @@ def index_records(handle: Handle, begin: int, stop: int) -> tuple[int, list[Inde
 
 
 def delivered_from(root: Path, topic: str, ms: int) -> TopicAt | None:
-    """The first block of a topic that was delivered at that time or later."""
+    """The first block of a topic that was delivered at that time, in ms, or later."""
+    return _first_block(root, topic, lambda block: block.delivered_ms >= ms)
+
+
+def block_at(root: Path, topic: str, position: int) -> TopicAt | None:
+    """The block with that position, or the first one behind it; ``position`` of what is returned
+    is the one that was asked for, which may be in the middle of the block."""
+    at = _first_block(root, topic, lambda block: block.next_position > position)
+    return None if at is None else replace(at, position=position)
+
+
+def _first_block(root: Path, topic: str, wanted: Callable[[IndexRecord], bool]) -> TopicAt | None:
     folder = root / TOPICS_DIRECTORY / topic
     for segment in topic_segments(folder):
         with suppress(OSError), opened(folder / f"{segment:020d}{INDEX_SUFFIX}") as index:
             _, blocks = index_records(index, HEADER_BYTES, index.size())
             for number, block in enumerate(blocks):
-                if block is not None and block.delivered_ms >= ms:
-                    return TopicAt(segment, HEADER_BYTES + number * RECORD_BYTES)
+                if block is not None and wanted(block):
+                    at = HEADER_BYTES + number * RECORD_BYTES
+                    return TopicAt(segment, at, block.position)
     return None

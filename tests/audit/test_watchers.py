@@ -18,8 +18,8 @@ import pytest
 from slotwheel import Client
 from slotwheel.audit import AUDIT_TOPIC, Auditor
 from slotwheel.audit.ledger import AuditLedger
-from slotwheel.audit.watch.tails import EmbeddedTails
 from slotwheel.audit.watch.watching import AuditSettings, AuditWatch
+from slotwheel.reading.growing.tails import EmbeddedTails
 from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.trace import TRACE_TOPIC, WheelTarget
 from slotwheel.wheel.texts import time_text

@@ -16,7 +16,7 @@ def test_what_is_not_read_is_shown_until_it_is_acknowledged(tmp_path: Path) -> N
     # Nobody listens on port 1: the topic cannot be read, and the status says so.
     config = NodeConfig(
         tmp_path / "data",
-        "127.0.0.1:0",
+        listen="127.0.0.1:0",
         metrics=None,
         bootstrap="127.0.0.1:1",
         delay_topics=("delays",),

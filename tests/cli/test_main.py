@@ -19,6 +19,8 @@ import pytest
 from slotwheel.cli import main, send, shared
 from slotwheel.cli.node import wheel_config
 from slotwheel.cli.printing import print_table
+from slotwheel.cli.settings import values_of
+from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import InvalidConfiguration, Overloaded
 from support.nodeprocess import command_line, environment
 from support.waiting import eventually
@@ -214,16 +216,12 @@ def test_limits_that_contradict_each_other() -> None:
     command = main.cli.get_command(context, "node")
     assert command is not None
     with command.make_context("node", ["--data", "d", "--tail-bytes", "1G"]) as made:
-        limits = {
-            name: value for name, value in made.params.items() if name.endswith(("max", "_ms"))
-        }
-        limits |= {name: made.params[name] for name in ("tail_bytes_refuse", "segment_bytes")}
-        limits["disk_reserve_bytes"] = made.params["disk_reserve_bytes"]
+        limits = values_of(WheelConfig, made.params)
     with pytest.raises(InvalidConfiguration, match="tail-bytes-refuse"):
-        wheel_config("group", 7200, limits)
+        wheel_config(limits)
     with pytest.raises(InvalidConfiguration, match="--batch-bytes"):
-        wheel_config("group", 7200, {**limits, "tail_bytes_refuse": 2 << 30, "batch_bytes_max": 1})
-    found = wheel_config("group", 60, {**limits, "tail_bytes_refuse": 2 << 30})
+        wheel_config({**limits, "tail_bytes_refuse": 2 << 30, "batch_bytes_max": 1})
+    found = wheel_config({**limits, "slots": 60, "tail_bytes_refuse": 2 << 30})
     assert (found.slots, found.tail_age_ms, found.tail_bytes_max) == (60, 10_000, 1 << 30)
 
 

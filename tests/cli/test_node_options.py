@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from slotwheel.cli import main
+from slotwheel.cli.shared import span, span_ms
+from slotwheel.gateway.settings import GatewaySettings
 from slotwheel.node.config import NodeConfig
-from slotwheel.node.gateway import arguments
+from slotwheel.node.gateway import share
+from slotwheel.wheel.config import Setting, WheelConfig, settings_of
 from slotwheel.wheel.errors import InvalidConfiguration
 
 THREE = ("--peer", "a=10.0.0.1:7200", "--peer", "b=10.0.0.2:7200", "--peer", "c=10.0.0.3:7300")
@@ -40,7 +46,7 @@ def test_the_gateway_beside_a_node_audits_if_the_node_was_told_so(
 ) -> None:
     http = ("--http", "127.0.0.1:0")
     assert [run(*http), run(*http, "--audit")] == [0, 0]
-    assert ["--audit" in arguments(config, "127.0.0.1:7200") for config in started] == [False, True]
+    assert [share(config, "127.0.0.1:7200")["audit"] for config in started] == [False, True]
 
 
 def test_passwords_of_a_variable_are_passed_on_to_no_other_process(
@@ -49,7 +55,28 @@ def test_passwords_of_a_variable_are_passed_on_to_no_other_process(
     monkeypatch.setenv("SLOTWHEEL_KAFKA", "sasl.password=secret")
     assert run("--bootstrap", "k:9092", "--http", "127.0.0.1:0") == 0
     assert "SLOTWHEEL_KAFKA" not in os.environ
-    assert "--kafka=sasl.password=secret" in arguments(started[0], "127.0.0.1:7200")
+    assert share(started[0], "127.0.0.1:7200")["kafka"] == {"sasl.password": "secret"}
+
+
+def test_the_share_of_a_gateway_is_of_its_settings(started: list[NodeConfig]) -> None:
+    assert run("--http", "127.0.0.1:0", "--node-id", "b", *THREE, "--slots", "60") == 0
+    settings = GatewaySettings(**share(started[0], "10.0.0.2:7200"))
+    assert settings.nodes == ("10.0.0.2:7200", "10.0.0.1:7200", "10.0.0.3:7300")
+    assert (settings.listen, settings.data) == ("127.0.0.1:0", Path("d"))
+    assert settings.audit_ahead_ms == 60_000
+    types = {kind: get_type_hints(kind) for kind in (NodeConfig, GatewaySettings)}
+    given = {name: one.gateway for name, one in settings_of(NodeConfig).items() if one.gateway}
+    for name, field in given.items():
+        if field not in ("listen", "data", "kafka"):  # which a gateway can have otherwise, too
+            assert types[NodeConfig][name] == types[GatewaySettings][field], name
+
+
+def test_a_default_is_shown_as_what_it_is() -> None:
+    for kind in (NodeConfig, WheelConfig, GatewaySettings):
+        declared = settings_of(kind)
+        for field in fields(kind):
+            if field.name.endswith("_ms") and field.name in declared and declared[field.name].shown:
+                assert span_ms(span(declared[field.name].shown)) == field.default
 
 
 def test_peers(started: list[NodeConfig]) -> None:
@@ -188,6 +215,72 @@ def test_every_option_may_stand_in_the_file(started: list[NodeConfig], tmp_path:
         assert run("--config", str(tmp_path / "all.toml")) == 0
     assert run() == 0
     assert started[0] == started[1] == started[2]
+
+
+NEEDS = {
+    "accept-repeats": ("--delivery", "exactly-once"),
+    "delay-topic": ("--bootstrap", "k:1"),
+    "kafka": ("--bootstrap", "k:1"),
+    "peer": ("--node-id", "n"),
+    "sink": ("--bootstrap", "k:1"),
+}
+"""Options that another one has to be given with."""
+
+
+def other_value(name: str, declared: Setting) -> str:
+    """A value that is not the default, as a text."""
+    if declared.choices:
+        return declared.choices[-1]
+    texts = {
+        "data-mode": "0750",
+        "http-name": "x.example",
+        "kafka": "acks=all",
+        "peer": "n=h:1",
+        "delay-partitions": "0,3-5",
+        "policies": "policies.toml",
+        "retain": "24h,10G",
+        "listen": "h:1",
+        "metrics": "h:1",
+        "http": "h:1",
+    }
+    if declared.option in texts:
+        return texts[declared.option]
+    if name.endswith("_ms"):
+        return "7s"
+    if "bytes" in name or declared.kind == "size":
+        return {"tail_bytes_refuse": "400M", "batch_bytes_max": "2M"}.get(name, "600k")
+    return "17"
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"), [*settings_of(NodeConfig).items(), *settings_of(WheelConfig).items()]
+)
+def test_a_setting_is_the_same_by_option_variable_and_file(
+    started: list[NodeConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    declared: Setting,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("policies.toml").touch()
+    is_flag = get_type_hints(NodeConfig).get(name) is bool
+    text = "true" if is_flag else other_value(name, declared)
+    base = ["node", *NEEDS.get(declared.option, ())]
+    base += () if name == "data" else ("--data", "d")
+    variable = f"SLOTWHEEL_{declared.option.upper().replace('-', '_')}"
+    many = declared.option in ("http-name", "kafka", "delay-topic", "peer")
+    Path("all.toml").write_text(f"{declared.option} = {json.dumps([text] if many else text)}")
+    with monkeypatch.context() as patched:
+        patched.setenv(variable, text)
+        assert main.run(base) == 0
+    assert main.run([*base, "--config", "all.toml"]) == 0
+    assert main.run([*base, f"--{declared.option}" + ("" if is_flag else f"={text}")]) == 0
+    if name != "data":
+        assert main.run(base) == 0
+    option, plain = started[2], started[3:]
+    assert started[0] == started[1] == option
+    assert option not in plain
 
 
 @pytest.mark.parametrize(

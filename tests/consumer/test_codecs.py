@@ -14,8 +14,9 @@ from slotwheel.consumer.kafka_python_source import KafkaPythonSource
 from slotwheel.consumer.source import ConsumerFailed
 from slotwheel.gateway.rest.instance import ConsumerInstance, InstanceSettings
 from slotwheel.gateway.rest.kafka_cluster import KafkaCluster
-from slotwheel.reading.kafka.kafkatail import KafkaTail
 from slotwheel.reading.kafka.kafkatopic import KafkaTopic
+from slotwheel.reading.kafka.tails import KafkaTails
+from slotwheel.reading.tailing import TailStart
 from slotwheel.wheel.errors import SlotwheelError
 from support.broker import Cluster, TopicFactory
 from support.nodeprocess import run_cli
@@ -64,8 +65,9 @@ def test_a_codec_that_is_not_installed_is_named(
             _fails_again(ConsumerFailed, words, lambda: instance.fetch(1.0))
     with closing(KafkaTopic(broker.bootstrap, written, {})) as dump:
         _fails_again(SlotwheelError, words, lambda: list(dump.batches()))
-    with closing(KafkaTail(broker.bootstrap, written, {}, {})) as tail:
-        _fails_again(SlotwheelError, words, lambda: tail.read(1.0))
+    with closing(KafkaTails(broker.bootstrap, {}, "tail", 100)) as tail:
+        tail.follow(written, TailStart())
+        _fails_again(SlotwheelError, words, lambda: list(tail.read(1.0)))
     said = run_cli("consume", written, "--bootstrap", broker.bootstrap)
     assert f"pip install {PACKAGES[codec]}" in said.stderr
     assert watch.seconds < 60

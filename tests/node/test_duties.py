@@ -31,7 +31,11 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         tail_age_ms=200, tail_keep_ms=50, disk_reserve_bytes=1, retain_ms=3_600_000
     )
     config = NodeConfig(
-        tmp_path / "data", "127.0.0.1:0", metrics=None, wheel=limits, trace_retain_ms=3_600_000
+        tmp_path / "data",
+        listen="127.0.0.1:0",
+        metrics=None,
+        wheel=limits,
+        trace_retain_ms=3_600_000,
     )
     fatal: list[BaseException] = []
     started = Node(config, on_fatal=fatal.append)
@@ -82,14 +86,14 @@ def test_what_fails_again_and_again_is_a_reason(
 
 
 def test_a_gateway_that_ends_whenever_it_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "arguments", lambda *_: ["--no-such-option"])
+    monkeypatch.setattr(gateway, "share", lambda *_: {"listen": "nowhere"})
     config: Any = None
     process = GatewayProcess(config, "")
     threads = Threads(lambda _kind, _error: None, lambda _error: None)
     try:
         threads.loop("gateway", process.turn)
         eventually(
-            lambda: any("the gateway ended with exit code 2" in text for text in threads.failing())
+            lambda: any("the gateway ended with exit code 1" in text for text in threads.failing())
         )
     finally:
         assert threads.stop(time.monotonic() + 5, last="") == []

@@ -25,7 +25,9 @@ from support.waiting import eventually
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     limits = WheelConfig(tail_age_ms=200, tail_keep_ms=50, disk_reserve_bytes=1)
-    config = NodeConfig(tmp_path / "data", "127.0.0.1:0", metrics="127.0.0.1:0", wheel=limits)
+    config = NodeConfig(
+        tmp_path / "data", listen="127.0.0.1:0", metrics="127.0.0.1:0", wheel=limits
+    )
     fatal: list[BaseException] = []
     started = Node(config, on_fatal=fatal.append)
     started.start()
@@ -138,7 +140,7 @@ def test_a_failed_sync_ends_the_process(tmp_path: Path, monkeypatch: pytest.Monk
         fatal.append(error)
         ended.set()
 
-    config = NodeConfig(tmp_path / "data", "127.0.0.1:0", metrics=None)
+    config = NodeConfig(tmp_path / "data", listen="127.0.0.1:0", metrics=None)
     node = Node(config, on_fatal=on_fatal)
     node.start()
 

@@ -38,7 +38,7 @@ def running(
     data: Path, clock: StepClock | None = None, **limits: Any
 ) -> Iterator[tuple[Node, list[str]]]:
     """A node, and the threads that were left when it was stopped."""
-    config = NodeConfig(data, "127.0.0.1:0", metrics=None, wheel=WheelConfig(**limits))
+    config = NodeConfig(data, listen="127.0.0.1:0", metrics=None, wheel=WheelConfig(**limits))
     node = Node(config, clock=clock or wall_clock_ms)
     node.start()
     left: list[str] = []
@@ -77,7 +77,7 @@ def test_a_master_that_is_deposed_while_it_is_asked(
 
 def test_a_peer_that_becomes_master_while_it_stops(tmp_path: Path) -> None:
     """The loop that starts a master's threads has not ended yet when these are looked for."""
-    node = Node(NodeConfig(tmp_path / "data", "127.0.0.1:0", metrics=None))
+    node = Node(NodeConfig(tmp_path / "data", listen="127.0.0.1:0", metrics=None))
 
     def start_late(stop: threading.Event) -> None:
         stop.wait(60)

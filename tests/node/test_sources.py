@@ -152,7 +152,7 @@ class Delays:
 def node_of(data: Path, delays: Delays, client: str, **more: Any) -> Iterator[Node]:
     config = NodeConfig(
         data,
-        "127.0.0.1:0",
+        listen="127.0.0.1:0",
         metrics=None,
         sink=client,
         bootstrap=delays.broker.bootstrap,
@@ -313,7 +313,7 @@ def test_a_directory_of_an_earlier_version_goes_on_where_it_is(
     group = WheelConfig(group=f"old-{client}-{killed}")
     read, _other = delays.sizes
     delays.produce(40)
-    node = Node(NodeConfig(tmp_path / "data", "127.0.0.1:0", metrics=None, wheel=group))
+    node = Node(NodeConfig(tmp_path / "data", listen="127.0.0.1:0", metrics=None, wheel=group))
     node.start()
     rows = from_columns([0], [delays.target], [None], [None], [b"x"], [()])
     node.wheel.append_source(rows, int(time.time() * 1000), source=0, first=0, last=29).result(60)

@@ -40,7 +40,7 @@ COMMAND = [sys.executable, "-m", "slotwheel.cli.main"]
 _LOADER = "LD_PRELOAD"
 _NAMESPACE = ["ip", "netns", "exec"]
 _USED_BY = {
-    "audit": ("slotwheel.audit.watch.kafkatails",),
+    "audit": ("slotwheel.reading.kafka.tails",),
     "consume": ("slotwheel.reading.kafka.kafkatopic",),
     "dead": ("slotwheel.reading.kafka.confluenttopic", "slotwheel.reading.kafka.kafkatopic"),
     "node": (

@@ -24,11 +24,11 @@ from support.waiting import PATIENCE_S, eventually
 _LISTENING = re.compile(r"gateway listening on ([\w.\[\]:]+:\d+)")
 _numbers = itertools.count()
 _WITH_LIMITS = """
-import functools, json, sys
+import dataclasses, json, sys
 from slotwheel.cli.main import main
-from slotwheel.gateway import settings
-limits = json.loads(sys.argv[1])
-settings.GatewaySettings = functools.partial(settings.GatewaySettings, **limits)
+from slotwheel.gateway import server
+limits, run = json.loads(sys.argv[1]), server.run
+server.run = lambda settings: run(dataclasses.replace(settings, **limits))
 main(["gateway", *sys.argv[2:]])
 """
 """The command, with settings that it has no options for."""

@@ -86,6 +86,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
                 "aside",
                 "client",
                 "policy",
+                "reading",
                 "reading/kafka",
                 "search",
             ),
@@ -151,12 +152,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {ENGINE_VALUES, "aside", "policy", "client", "reading", "search", "trace", "trace/store"}
     ),
     "trace/store": frozenset({ENGINE_VALUES, "reading", "trace"}),
-    "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka", "reading"}),
+    "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka", "reading", "reading/growing"}),
     "audit": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "trace"}),
     "audit/watch": frozenset(
         {
             *(ENGINE_VALUES, "policy", "reading", "reading/growing", "reading/kafka", "search"),
-            *("aside", "delivery/embedded", "replay/facts", "trace", "audit"),
+            *("aside", "replay/facts", "trace", "audit"),
         }
     ),
     "deadletters": frozenset(
@@ -238,7 +239,6 @@ ONLY_MODULES = {
     ("trace/chains", "policy"): _LETTERS,
     ("trace/store", "reading"): frozenset({"problems"}),
     ("trace", "delivery/kafka"): frozenset({"header_names"}),
-    ("audit/watch", "delivery/embedded"): _TOPIC_FILES,
     ("audit/watch", "policy"): _LETTERS,
     ("audit/watch", "replay/facts"): frozenset({"headers"}),
     ("audit/watch", "trace"): frozenset({"events"}),

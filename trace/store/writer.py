@@ -89,7 +89,7 @@ class StoreWriter:
         self.positions: dict[int, int] = {}
         """Of the next record of each partition of ``source``."""
         self.source = ""
-        """As of ``TopicTail``; empty: not known, as in stores of earlier versions."""
+        """As of ``TailRows``; empty: not known, as in stores of earlier versions."""
         self._numbers = SenderNumbers()
         self._known: list[KnownSegment] = []
         self._merger = ThreadPoolExecutor(1, "trace-merge")
