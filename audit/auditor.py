@@ -34,6 +34,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..account.limits import INTERVAL_MS, bucket_of
+from ..account.vocabulary import Tier
 from ..client.batch import Columns, Shipment
 from ..client.message import clock_ms
 from ..consumer.message import Received, SourcePartition
@@ -45,9 +47,7 @@ from ..wheel.ids import id_parts
 from ..wheel.rows import Header
 from ..wheel.schema import Int64s
 from .sums import (
-    INTERVAL_MS,
     SUMS_MAX,
-    AuditTier,
     IdSum,
     SumBatch,
     SumKey,
@@ -87,7 +87,7 @@ _Seen = tuple[str, str, Sequence[Header], int, int]
 
 _Note = tuple[int, "_Shipped | None", tuple[str, str], Sequence[_Seen]]
 """So many messages: of a shipment, or of a tier and group."""
-_CONSUMED = AuditTier.CONSUMED
+_CONSUMED = Tier.CONSUMED
 """To ask an enumeration for a member takes a tenth of the time of a note."""
 
 
@@ -168,13 +168,13 @@ class Auditor:
         """It was processed; what the consumer sends is a client's."""
 
     def buried(self, group: str, message: Received, reason: str) -> None:  # noqa: ARG002
-        """Of a message that the application never got, this is the answer."""
+        """If the application never got the message, this is the answer for it."""
         if not message.received_s:
             self._note(_CONSUMED, group, [message])
 
     def left_out(self, group: str, topic: str, headers: Sequence[Header]) -> None:
         seen = (topic, text_of(headers, ID_HEADER), (), 0, 0)
-        self._add((1, None, (AuditTier.LEFT_OUT, group), [seen]))
+        self._add((1, None, (Tier.LEFT_OUT, group), [seen]))
 
     def committed(self, group: str, positions: Mapping[SourcePartition, int]) -> None:
         with self._lock:
@@ -190,7 +190,7 @@ class Auditor:
         )
         return made
 
-    def _note(self, tier: AuditTier, group: str, messages: Sequence[Received]) -> None:
+    def _note(self, tier: Tier, group: str, messages: Sequence[Received]) -> None:
         now_ms = clock_ms()
         seen = [(one.topic, "", one.headers, one.timestamp_ms, now_ms) for one in messages]
         self._add((len(seen), None, (tier, group), seen))
@@ -268,13 +268,13 @@ class Auditor:
                 due_ms, _, offsets = places(shipment, batch, numbers, stored)
                 column = pa.array(topics, pa.utf8()) if isinstance(topics, list) else topics
                 late = np.full(len(numbers), took_ms, np.int64)[stored]
-                about = AuditTier.PRODUCED.value, shipment.group, ""
+                about = Tier.PRODUCED.value, shipment.group, ""
                 named = column.filter(pa.array(stored))
                 rows = named, due_ms[stored], offsets[stored], late
                 add_rows(sums, about, self._interval_ms, *rows)
         for wheel, (due, offset, names, took) in single.items():
             numbers_of = (np.array(one, np.int64) for one in (due, offset, took))
-            about = AuditTier.PRODUCED.value, wheel, ""
+            about = Tier.PRODUCED.value, wheel, ""
             add_rows(sums, about, self._interval_ms, pa.array(names, pa.utf8()), *numbers_of)
 
     def _sum_unsure(self, sums: Sums, shipment: Shipment, topics: Any, kept: Int64s | None) -> None:
@@ -285,9 +285,9 @@ class Auditor:
         names = topics if isinstance(topics, list) else topics.to_pylist()
         due = np.asarray(shipment.due, np.int64)
         due = np.repeat(due, len(names)) if shipment.copies else due if kept is None else due[kept]
-        bucket = due - due % self._interval_ms
+        bucket = bucket_of(due, self._interval_ms)
         for name, at in zip(names, bucket.tolist(), strict=True):
-            key = SumKey(AuditTier.PRODUCED, shipment.group, name, "", at)
+            key = SumKey(Tier.PRODUCED, shipment.group, name, "", at)
             add_sum(sums, key, IdSum(unsure=1))
 
     def _sum_seen(self, sums: Sums, tier: str, group: str, seen: Sequence[_Seen]) -> None:
@@ -340,7 +340,7 @@ class Auditor:
                 return
 
     def _take_ranges(self, *, last: bool) -> list[SummedRange]:
-        """What was committed when the batch before was made; the ``last`` time, what is by now."""
+        """Ranges that were committed when the batch before was made; with ``last``, by now."""
         found = []
         with self._lock:
             for key, lane in list(self._lanes.items()):

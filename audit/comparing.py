@@ -1,86 +1,53 @@
-"""What the sums of two tiers that follow each other say. Pure: values in, values out.
+"""Compares the sums of the tiers, bucket by bucket. Pure: values in, values out.
 
-    produced ──client to wheel──> accepted ──wheel to topic──> delivered ──topic to consumer──> ...
-
-Theory: each tier is compared with the one before it alone. So a message that is lost on its way is
-missing behind one boundary only, and no other one is blamed for it. What was cancelled is taken off
-what was accepted; what has expired or is a dead letter counts beside what was delivered.
+Theory: of each boundary a bucket has two sides, made of the sums of its tiers; ``account.judging``
+says what they mean. Here stands which sums make a side, and since when a side is settled.
 
 Rules
 - A bucket is open until it has ended and the grace has passed; sums that come later open it again,
   for as long.
 - Between wheel and topic it is open while the wheel's mark has not passed it; between topic and
   consumer while the group's position has not: who is behind has lost nothing.
-- Where something is known to be missing in the sums themselves, a difference is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from ..account.judging import ANY_NUMBER, Crossings, judge
+from ..account.limits import NEVER_MS, AccountLimits
+from ..account.vocabulary import FAULTS, AuditVerdict, Boundary
 from ..wheel.mark import RowKey
+from ..wheel.schema import Int64s
 from .sums import IdSum
-
-
-class AuditVerdict(StrEnum):
-    """What becomes of a comparison, the worst first."""
-
-    LOST = "lost"
-    REPEATED = "repeated"
-    DIFFERS = "differs"
-    """As many, but not the same."""
-    UNKNOWN = "unknown"
-    LATE = "late"
-    OPEN = "open"
-    EQUAL = "equal"
-
-
-FAULTS = frozenset({AuditVerdict.LOST, AuditVerdict.REPEATED, AuditVerdict.DIFFERS})
-_RANK = {verdict: rank for rank, verdict in enumerate(AuditVerdict)}
-
-
-class Boundary(StrEnum):
-    """Where messages pass from one tier to the next."""
-
-    CLIENT_WHEEL = "client to wheel"
-    WHEEL_TOPIC = "wheel to topic"
-    TOPIC_CONSUMER = "topic to consumer"
-
-
-@dataclass(frozen=True, slots=True)
-class AuditLimits:
-    """``interval_ms``: of a bucket; ``grace_ms``: how long behind it sums may still come;
-    ``late_ms``: what takes longer at a boundary is late; ``others``: topics that are also sent to
-    by programs without an auditor."""
-
-    interval_ms: int
-    grace_ms: int
-    late_ms: int
-    others: Collection[str] = ()
 
 
 @dataclass(slots=True)
 class Side:
-    """A boundary of one bucket, as far as it is known."""
+    """A boundary of one bucket, as far as it is known: ``before`` and ``after`` are the sums in
+    front of it and behind it. ``group``: of consumers, else empty."""
 
+    topic: str
+    bucket_ms: int
+    boundary: Boundary
+    group: str
     before: IdSum
     after: IdSum
     changed_ms: int = 0
     """When the later of the two sums has changed last."""
-    passed_ms: int | None = None
-    """Since when everything before it should be behind it; None: not yet."""
+    passed_ms: int = NEVER_MS
+    """Since when everything before it should be behind it; ``NEVER_MS``: it waits still."""
     waiting: str = ""
     """Where it waits, if it does."""
     spare: int = 0
     """So many more behind it are no fault."""
-    any_more: bool = False
-    """Nor is any number."""
     hints: frozenset[str] = frozenset()
-    """What is known to be missing in the sums."""
+    """Why sums on either side are known to be incomplete, a line each."""
     untold: frozenset[str] = frozenset()
-    """What is known to be missing before it alone: more behind it is no fault then, and less is."""
+    """Why the sums in front of it alone are: more behind it is no fault then, and less is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,74 +71,71 @@ class Comparison:
         return self.verdict in FAULTS
 
 
-def compare(
-    topic: str,
-    bucket_ms: int,
-    sides: Mapping[tuple[Boundary, str], Side],
-    seen_ms: int,
-    limits: AuditLimits,
-) -> list[Comparison]:
-    """Every boundary of a bucket; ``sides``: by boundary and group. ``seen_ms``: what came until
-    then is in them."""
-    found = []
-    for (boundary, group), side in sides.items():
-        verdict, count, why = _judged(bucket_ms, side, seen_ms, limits)
-        after = side.after
-        found.append(
-            Comparison(
-                topic,
-                bucket_ms,
-                boundary,
-                group,
-                verdict,
-                count=count,
-                late_ms=after.late_max_ms,
-                before=side.before.count,
-                after=after.count,
-                why=why,
-            )
-        )
-    return found
+def compare(sides: Sequence[Side], seen_ms: int, limits: AccountLimits) -> list[Comparison]:
+    """A comparison for each side, in their order. ``seen_ms``: what came until then is in them."""
+    befores, afters = [side.before for side in sides], [side.after for side in sides]
+    rows = Crossings(
+        before=_column([one.count for one in befores]),
+        after=_column([one.count for one in afters]),
+        spare=_column([side.spare for side in sides]),
+        settled=limits.settled(_settles_ms(sides, limits), seen_ms),
+        unseen_before=np.array([bool(side.hints or side.untold) for side in sides], np.bool_),
+        unseen_after=np.array([bool(side.hints) for side in sides], np.bool_),
+        late_ms=_column([one.late_max_ms for one in afters]),
+        other=np.array([side.before.hash != side.after.hash for side in sides], np.bool_),
+    )
+    verdicts = [AuditVerdict.EQUAL] * len(sides)
+    for verdict, given in judge(rows, limits).items():
+        if verdict is not AuditVerdict.EQUAL:
+            for place in np.flatnonzero(given).tolist():
+                verdicts[place] = verdict
+    return [_compared(side, verdict) for side, verdict in zip(sides, verdicts, strict=True)]
 
 
-def _judged(
-    bucket_ms: int, side: Side, seen_ms: int, limits: AuditLimits
-) -> tuple[AuditVerdict, int, str]:
-    since = bucket_ms + limits.interval_ms
-    if side.changed_ms > since + limits.grace_ms:
-        since = side.changed_ms
-    if side.passed_ms is None:
-        return AuditVerdict.OPEN, 0, side.waiting
-    if seen_ms < max(since, side.passed_ms) + limits.grace_ms:
-        return AuditVerdict.OPEN, 0, ""
-    verdict, count = _difference(side)
-    hints = side.hints if verdict is AuditVerdict.LOST else side.hints | side.untold
-    if verdict in FAULTS and hints:
-        return AuditVerdict.UNKNOWN, count, "; ".join(sorted(hints))
+def _settles_ms(sides: Sequence[Side], limits: AccountLimits) -> Int64s:
+    """From when on the grace of each side runs: the bucket's end, or when its sums changed or it
+    was passed if that was later; shape (sides,)."""
+    end_ms = _column([side.bucket_ms for side in sides]) + limits.interval_ms
+    changed_ms = _column([side.changed_ms for side in sides])
+    # What comes within the grace is expected, and does not make it longer.
+    since_ms = np.where(changed_ms > end_ms + limits.grace_ms, changed_ms, end_ms)
+    return np.maximum(since_ms, _column([side.passed_ms for side in sides]))
+
+
+def _column(numbers: list[int]) -> Int64s:
+    try:
+        return np.array(numbers, np.int64)
+    except OverflowError:  # anybody may send sums that add up to more than a column has room for
+        return np.array([min(number, ANY_NUMBER) for number in numbers], np.int64)
+
+
+def _compared(side: Side, verdict: AuditVerdict) -> Comparison:
+    before, after = side.before.count, side.after
+    more, count, why = after.count - before, 0, ""
+    if verdict is AuditVerdict.OPEN:
+        why = side.waiting if side.passed_ms == NEVER_MS else ""
+    elif verdict in FAULTS or verdict is AuditVerdict.UNKNOWN:
+        count = -more if more < 0 else more - side.spare if more > side.spare else more
     if verdict is AuditVerdict.UNKNOWN:
-        return verdict, count, "some are counted that may be there twice: they may hide a loss"
-    if verdict is AuditVerdict.EQUAL and side.after.late_max_ms > limits.late_ms:
-        return AuditVerdict.LATE, 0, ""
-    return verdict, count, ""
+        if 0 < more <= side.spare:
+            why = "some are counted that may be there twice: they may hide a loss"
+        else:
+            why = "; ".join(sorted(side.hints if more < 0 else side.hints | side.untold))
+    return Comparison(
+        side.topic,
+        side.bucket_ms,
+        side.boundary,
+        side.group,
+        verdict,
+        count,
+        late_ms=after.late_max_ms,
+        before=before,
+        after=after.count,
+        why=why,
+    )
 
 
-def _difference(side: Side) -> tuple[AuditVerdict, int]:
-    more = side.after.count - side.before.count
-    if more < 0:
-        return AuditVerdict.LOST, -more
-    if more > side.spare and not side.any_more:
-        return AuditVerdict.REPEATED, more - side.spare
-    if more and not side.any_more:
-        return AuditVerdict.UNKNOWN, more
-    if not more and side.after.hash != side.before.hash:
-        return AuditVerdict.DIFFERS, 0
-    return AuditVerdict.EQUAL, 0
-
-
-def worst(comparisons: Collection[Comparison]) -> AuditVerdict:
-    """The verdict about a bucket."""
-    found = (one.verdict for one in comparisons)
-    return min(found, key=lambda one: _RANK[one], default=AuditVerdict.EQUAL)
+_NONE = IdSum()
 
 
 @dataclass(slots=True)
@@ -195,41 +159,69 @@ class AuditCell:
     """Due time and offset of the last one that was accepted."""
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The first and the last position in each partition of the topic."""
-    passed_ms: int | None = None
+    passed_ms: int = NEVER_MS
     """When the wheel's mark was seen to have passed it."""
     group_passed_ms: dict[str, int] = field(default_factory=dict)
 
     def client_to_wheel(
-        self, limits: AuditLimits, topic: str, hints: frozenset[str], *, heard: bool
+        self, topic: str, bucket_ms: int, hints: frozenset[str], *, heard: bool, others: bool
     ) -> Side:
-        """Where clients with an auditor send to the topic. ``heard``: all were, behind it."""
-        produced, changed = self.produced, max(map(self._changed, ("produced", "accepted")))
-        after = replace(self.accepted, late_max_ms=produced.late_max_ms, late_ms=produced.late_ms)
-        any_more = topic in limits.others
-        passed, waiting = 0 if heard else None, "sums of a client are still to come"
-        spare = produced.unsure
-        return Side(produced, after, changed, passed, waiting, spare, any_more, hints)
+        """Where clients with an auditor send to the topic. ``heard``: all were, behind it;
+        ``others``: so do programs without one."""
+        produced, accepted = self.produced, self.accepted
+        return Side(
+            topic,
+            bucket_ms,
+            Boundary.CLIENT_WHEEL,
+            group="",
+            before=produced,
+            after=IdSum(accepted.count, accepted.hash, produced.late_max_ms, produced.late_ms),
+            changed_ms=self._changed("produced", "accepted"),
+            passed_ms=0 if heard else NEVER_MS,
+            waiting="sums of a client are still to come",
+            spare=ANY_NUMBER if others else produced.unsure,
+            hints=hints,
+        )
 
-    def wheel_to_topic(self, hints: frozenset[str]) -> Side:
-        due, left = replace(self.accepted), replace(self.delivered)
+    def wheel_to_topic(self, topic: str, bucket_ms: int, hints: frozenset[str]) -> Side:
+        due, left = IdSum(), IdSum()
+        due.add(self.accepted)
         due.take_off(self.cancelled)
-        left.add(self.expired)
-        left.add(self.dead)
-        names = "accepted", "cancelled", "delivered", "expired", "dead"
-        changed = max(map(self._changed, names))
-        waiting = "waits in the wheel"
-        return Side(due, left, changed, self.passed_ms, waiting, hints=hints)
+        for away in (self.delivered, self.expired, self.dead):
+            left.add(away)
+        return Side(
+            topic,
+            bucket_ms,
+            Boundary.WHEEL_TOPIC,
+            group="",
+            before=due,
+            after=left,
+            changed_ms=self._changed("accepted", "cancelled", "delivered", "expired", "dead"),
+            passed_ms=self.passed_ms,
+            waiting="waits in the wheel",
+            hints=hints,
+        )
 
-    def topic_to_consumer(self, group: str, hints: frozenset[str]) -> Side:
-        none = IdSum()
-        after = replace(self.consumed.get(group, none))
-        left_out = self.left_out.get(group, none)
+    def topic_to_consumer(
+        self, topic: str, bucket_ms: int, group: str, hints: frozenset[str]
+    ) -> Side:
+        after, left_out = IdSum(), self.left_out.get(group, _NONE)
+        after.add(self.consumed.get(group, _NONE))
         after.add(left_out)
-        names = "delivered", f"consumed {group}", f"left out {group}"
-        passed, waiting = self.group_passed_ms.get(group), "the group is catching up"
-        # What a rule leaves out may be read, and left out, again.
-        changed, spare = max(map(self._changed, names)), left_out.count
-        return Side(self.delivered, after, changed, passed, waiting, spare, hints=hints)
+        return Side(
+            topic,
+            bucket_ms,
+            Boundary.TOPIC_CONSUMER,
+            group,
+            before=self.delivered,
+            after=after,
+            changed_ms=self._changed("delivered", f"consumed {group}", f"left out {group}"),
+            passed_ms=self.group_passed_ms.get(group, NEVER_MS),
+            waiting="the group is catching up",
+            # What a rule leaves out may be read, and left out, again.
+            spare=left_out.count,
+            hints=hints,
+        )
 
-    def _changed(self, name: str) -> int:
-        return self.changed_ms.get(name, 0)
+    def _changed(self, *names: str) -> int:
+        return max([self.changed_ms.get(name, 0) for name in names])

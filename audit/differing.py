@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
+from ..account.vocabulary import AuditVerdict, Boundary
 from ..wheel.texts import time_text
-from .comparing import AuditVerdict, Boundary, Comparison
+from .comparing import Comparison
 
 BOUNDARIES_MAX = 1_000
 

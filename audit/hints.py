@@ -1,8 +1,9 @@
-"""What is known to be missing in the sums themselves: a difference there is unknown, and no fault.
+"""Hints that sums themselves are incomplete: a difference there is unknown, and no fault.
 
 Rules
-- Hints of the same kind are one, over all their buckets. What finds no room makes a hint that is
-  about more than it need be: too much is unknown then, and nothing is wrong.
+- Hints of the same kind are one, over all their buckets. When there is no room for another one,
+  the oldest is widened to all topics and groups. To drop it would call a difference a loss that is
+  none; widened, it only makes more unknown than need be.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from .comparing import Boundary
+from ..account.vocabulary import Boundary
 
 HINTS_MAX = 1_000
 _FOLDED = "more is missing in the sums than can be kept apart"
@@ -30,7 +31,7 @@ class AuditHint(NamedTuple):
     of_sums: bool
 
     def is_like(self, other: AuditHint) -> bool:
-        """Whether both are one, over the buckets of both."""
+        """True if both may be joined to one, over the buckets of both."""
         return (
             (self.text, self.boundaries, self.topics, self.of_sums)
             == (other.text, other.boundaries, other.topics, other.of_sums)
@@ -88,7 +89,8 @@ class AuditHints:
     def find(
         self, boundary: Boundary, topic: str, group: str, begin_ms: int, end_ms: int
     ) -> tuple[frozenset[str], frozenset[str]]:
-        """What is missing of a bucket: what was to be read, and senders' sums."""
+        """Why a bucket is incomplete, a line each: by what was not read, and by senders' sums that
+        did not come."""
         found: tuple[set[str], set[str]] = set(), set()
         for one in (*self._hints, *self._folded.values()):
             if (

@@ -20,29 +20,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from ..account.limits import NEVER_MS, AccountLimits, bucket_of
+from ..account.vocabulary import AuditVerdict, Boundary, Tier, worst
 from ..wheel.mark import Marks
 from ..wheel.schema import Int64s
-from .comparing import (
-    AuditCell,
-    AuditLimits,
-    AuditVerdict,
-    Boundary,
-    Comparison,
-    Side,
-    compare,
-    worst,
-)
+from .comparing import AuditCell, Comparison, Side, compare
 from .differing import Differing, differing_of, join_differing
 from .hints import AuditHints
 from .ranges import covered_of, merge_range
-from .sums import AuditTier, BucketGroups, IdSum, SumBatch, Sums, add_rows
+from .sums import BucketGroups, IdSum, SumBatch, Sums, add_rows
 
 KEEP_MS = 300_000
 HOLD_MS = 3_600_000
@@ -52,7 +46,9 @@ _SENDERS_MAX = 10_000
 _AHEAD_MAX = 1_000
 _NAMES_MAX, _GROUPS_MAX = 10_000, 1_000
 """Names in all, and groups of one topic."""
-_PER_CELL = "produced", "accepted", "cancelled", "delivered", "expired", "dead"
+_AT_ONCE = 20
+"""Cells that are compared together. With hundreds fewer calls of NumPy were needed, but the garbage
+collector would look through all comparisons more often, which takes longer than these calls."""
 
 
 @dataclass(slots=True)
@@ -79,16 +75,18 @@ class CellReport(NamedTuple):
 
 class AuditLedger:
     """``wheel``: the group whose messages are audited; ``from_ms``: buckets before it are not;
-    ``ahead_ms``: how far ahead messages may be due; ``left_out``: topics that are not audited."""
+    ``ahead_ms``: how far ahead messages may be due; ``left_out``: topics that are not audited;
+    ``others``: topics that programs without an auditor send to, too."""
 
     def __init__(
         self,
         wheel: str,
-        limits: AuditLimits,
+        limits: AccountLimits,
         from_ms: int,
         *,
         ahead_ms: int,
         left_out: frozenset[str] = frozenset(),
+        others: frozenset[str] = frozenset(),
         keep_ms: int = KEEP_MS,
         hold_ms: int = HOLD_MS,
         cells_max: int = CELLS_MAX,
@@ -96,11 +94,11 @@ class AuditLedger:
         self.wheel, self.limits, self.ahead_ms = wheel, limits, ahead_ms
         self.from_ms = from_ms - from_ms % -limits.interval_ms
         """The first bucket that is audited, a whole one."""
-        self._left_out = left_out
+        self._left_out, self._others = left_out, others
         self._keep_ms, self._hold_ms, self._cells_max = keep_ms, hold_ms, cells_max
         self.cells: dict[tuple[str, int], AuditCell] = {}
         self.refused: Counter[str] = Counter()
-        """What came and was not taken, by why."""
+        """Batches and sums that were not taken, by why."""
         self.closed: Counter[str] = Counter()
         """Comparisons of cells that were dropped, by their last verdict."""
         self._dropped: list[Differing] = []
@@ -114,7 +112,7 @@ class AuditLedger:
         self._groups: dict[str, set[str]] = defaultdict(set)
         """By topic."""
         self._covered: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
-        """What the sums of a group have of a partition, by group, topic and partition."""
+        """Ranges of positions that are in sums, by group, topic and partition."""
         self.hints = AuditHints()
         self._heard_ms = 0
         """Up to where all senders were heard that have neither ended nor been killed."""
@@ -125,7 +123,7 @@ class AuditLedger:
 
     def see(
         self,
-        tier: AuditTier,
+        tier: Tier,
         topic: pa.Array,
         due: Int64s,
         offset: Int64s,
@@ -146,7 +144,7 @@ class AuditLedger:
         add_rows(sums, (tier, self.wheel, ""), self.limits.interval_ms, topic, due, offset, late_ms)
         self._add(sums, now_ms)
         groups = BucketGroups(topic, due, offset, self.limits.interval_ms)
-        if tier is AuditTier.ACCEPTED:
+        if tier is Tier.ACCEPTED:
             highest = groups.reduced(np.maximum, offset).tolist()
             last = zip(groups.last(due).tolist(), groups.last(offset).tolist(), strict=True)
             for key, one, row in zip(groups.keys, highest, last, strict=True):
@@ -163,20 +161,17 @@ class AuditLedger:
                     cell.group_passed_ms.clear()
 
     def pass_marks(self, marks: Marks, now_ms: int) -> None:
-        """What the wheel's marks have passed is not waited for any more."""
+        """Cells that the wheel's marks have passed are not waited for any more."""
         for (topic, _), cell in self.cells.items():
             copy = marks.copies.get(topic)
             mark = marks.main if copy is None else copy.mark
             passed = (mark.c, mark.r) >= cell.last and cell.highest <= mark.L
-            if not passed:
-                cell.passed_ms = None
-            elif cell.passed_ms is None:
-                cell.passed_ms = now_ms
+            cell.passed_ms = min(cell.passed_ms, now_ms) if passed else NEVER_MS
 
     # -- clients and consumers
 
     def add_batch(self, batch: SumBatch, now_ms: int) -> bool:
-        """Whether it was taken: it is no repeat, and its buckets fit."""
+        """Take a batch; False if it is a repeat, or its buckets do not fit."""
         if self.limits.interval_ms % batch.interval_ms:
             self.refused["another interval"] += 1
             return False
@@ -188,12 +183,12 @@ class AuditLedger:
         for key, one in batch.sums.items():
             if key.wheel not in (self.wheel, ""):
                 continue
-            if key.tier == AuditTier.PRODUCED:
+            if key.tier == Tier.PRODUCED:
                 if len(self._produced) < _NAMES_MAX:
                     self._produced.add(key.topic)
             else:
                 self._know(sender, key.topic, key.group)
-            bucket = key.bucket - key.bucket % self.limits.interval_ms
+            bucket = bucket_of(key.bucket, self.limits.interval_ms)
             merged = sums.setdefault(key._replace(bucket=bucket), IdSum())
             merged.add(one)
         self._add(sums, now_ms)
@@ -280,10 +275,10 @@ class AuditLedger:
             if cell is None:
                 continue
             name: str = tier
-            if tier == AuditTier.CONSUMED:
+            if tier == Tier.CONSUMED:
                 cell.consumed.setdefault(group, IdSum()).add(one)
                 name = f"{tier} {group}"
-            elif tier == AuditTier.LEFT_OUT:
+            elif tier == Tier.LEFT_OUT:
                 cell.left_out.setdefault(group, IdSum()).add(one)
                 name = f"{tier} {group}"
             else:
@@ -315,13 +310,9 @@ class AuditLedger:
         self._look_for_gaps(now_ms)
         self._listen(now_ms)
         found, dropped = [], []
-        for topic, bucket in sorted(self.cells, key=lambda one: (one[1], one[0])):
-            if bucket > now_ms:
-                break
-            cell = self.cells[topic, bucket]
-            sides = self._sides(topic, bucket, cell, now_ms)
-            compared = compare(topic, bucket, sides, seen_ms, self.limits)
-            one = CellReport(topic, bucket, worst(compared), compared)
+        for (topic, bucket), compared in self._compared(now_ms, seen_ms):
+            verdict = worst(comparison.verdict for comparison in compared)
+            one = CellReport(topic, bucket, verdict, compared)
             age = now_ms - bucket - self.limits.interval_ms
             fine = one.verdict in (AuditVerdict.EQUAL, AuditVerdict.LATE)
             if age > self._hold_ms or (fine and age > self._keep_ms):
@@ -334,9 +325,22 @@ class AuditLedger:
         now = (differing_of(one.comparisons) for one in found)
         self.differing = join_differing(self._dropped, *now)
         over = now_ms - self._keep_ms - self.limits.interval_ms
-        self._floor_ms = max(self._floor_ms, over - over % self.limits.interval_ms)
+        self._floor_ms = max(self._floor_ms, bucket_of(over, self.limits.interval_ms))
         self.hints.forget(now_ms - self._hold_ms)
         return found
+
+    def _compared(
+        self, now_ms: int, seen_ms: int
+    ) -> Iterator[tuple[tuple[str, int], list[Comparison]]]:
+        """The cells that have begun, by time and topic, each with its comparisons."""
+        begun = [key for key in self.cells if key[1] <= now_ms]
+        begun.sort(key=lambda key: (key[1], key[0]))
+        for start in range(0, len(begun), _AT_ONCE):
+            keys = begun[start : start + _AT_ONCE]
+            sides = [list(self._sides(*key, now_ms)) for key in keys]
+            compared = iter(compare([*chain.from_iterable(sides)], seen_ms, self.limits))
+            for key, of_cell in zip(keys, sides, strict=True):
+                yield key, [*islice(compared, len(of_cell))]
 
     def _listen(self, now_ms: int) -> None:
         """Find up to where all senders were heard, and who was killed."""
@@ -361,18 +365,17 @@ class AuditLedger:
         who = f"{client} and {others} more" if others else client
         return frozenset({f"ended without the last sums being sent: {who}"})
 
-    def _sides(
-        self, topic: str, bucket: int, cell: AuditCell, now_ms: int
-    ) -> dict[tuple[Boundary, str], Side]:
-        sides: dict[tuple[Boundary, str], Side] = {}
-        end = bucket + self.limits.interval_ms
+    def _sides(self, topic: str, bucket: int, now_ms: int) -> Iterator[Side]:
+        """Every boundary of a cell."""
+        cell, end = self.cells[topic, bucket], bucket + self.limits.interval_ms
         if topic in self._produced:
             hints, untold = self.hints.find(Boundary.CLIENT_WHEEL, topic, "", bucket, end)
-            side = cell.client_to_wheel(self.limits, topic, hints, heard=self._heard_ms >= end)
+            heard, others = self._heard_ms >= end, topic in self._others
+            side = cell.client_to_wheel(topic, bucket, hints, heard=heard, others=others)
             side.untold = untold | self._killed_of(bucket)
-            sides[Boundary.CLIENT_WHEEL, ""] = side
+            yield side
         hints, _ = self.hints.find(Boundary.WHEEL_TOPIC, topic, "", bucket, end)
-        sides[Boundary.WHEEL_TOPIC, ""] = cell.wheel_to_topic(hints)
+        yield cell.wheel_to_topic(topic, bucket, hints)
         for group in sorted(self._groups.get(topic, ())):
             behind, holes = self._progress(group, topic, cell)
             if behind:
@@ -384,12 +387,11 @@ class AuditLedger:
             if holes:
                 text = f"{holes} positions are in no sum: their consumer ended before it sent them"
                 hints |= {text}
-            sides[Boundary.TOPIC_CONSUMER, group] = cell.topic_to_consumer(group, hints)
-        return sides
+            yield cell.topic_to_consumer(topic, bucket, group, hints)
 
     def _progress(self, group: str, topic: str, cell: AuditCell) -> tuple[bool, int]:
-        """Whether the group has not come past what was delivered, and of how many positions
-        nobody has sums although it has."""
+        """True if the group has not come past what was delivered; and the number of positions that
+        it has passed and that are in no sum."""
         behind, holes = False, 0
         for partition, (first, last) in cell.places.items():
             covered = self._covered.get((group, topic, partition), [])

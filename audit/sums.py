@@ -1,9 +1,8 @@
 """A sum of messages, and the batch in which clients and consumers send theirs.
 
-Theory: a tier is a place that every message passes: produced, accepted, delivered, consumed. Each
-tier sums what it sees by topic and due time: how many, and the sum of a hash of their ids, which no
-order changes. The due time is in the id, so all tiers put a message into the same bucket. Two tiers
-that saw the same have the same sums; where they differ, the bucket says when, the tiers where.
+Theory: each tier sums what it sees by topic and due time: how many, and the sum of a hash of their
+ids, which no order changes. Two tiers that saw the same have the same sums; where they differ, the
+bucket says when, the tiers where.
 
 Sums are differences since the sender's last batch, and batches are numbered: one that comes twice
 is known by its number, and so is one that is missing.
@@ -20,13 +19,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..account.limits import bucket_of
+from ..account.vocabulary import Tier
 from ..trace.events import EventSender
 from ..wheel.checks import is_topic
 from ..wheel.digest import id_hashes
@@ -34,9 +34,9 @@ from ..wheel.errors import InvalidMessage, UnsupportedVersion
 from ..wheel.schema import Int64s
 
 AUDIT_VERSION = 1
-INTERVAL_MS = 10_000
 SUMS_MAX = 2_000
-"""Of a batch, and as many ranges: it stays below half of what Kafka takes by itself."""
+"""A batch has so many sums at most, and as many ranges: a larger one could be refused by Kafka,
+whose default limit is twice its size."""
 BATCH_BYTES_MAX = 1 << 20
 _NAME_MAX = 1_000
 _VERSION = "slotwheel-audit"
@@ -45,28 +45,9 @@ _INT64_END = 1 << 63
 _PARTITIONS = 1 << 31
 
 
-class AuditTier(StrEnum):
-    """Where messages were seen."""
-
-    PRODUCED = "produced"
-    """A client has the node's acknowledgement; late: since it was sent."""
-    ACCEPTED = "accepted"
-    """It is in the wheel's files."""
-    DELIVERED = "delivered"
-    """It is in its topic; late: since it was due, or accepted if that was later."""
-    CONSUMED = "consumed"
-    """A consumer's application has answered for it; late: since it was delivered."""
-    LEFT_OUT = "left out"
-    """A consumer group's rule has left it out."""
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    DEAD = "dead"
-    """It is a dead letter, as its topic did not take it."""
-
-
 class SumKey(NamedTuple):
-    """What a sum is of. ``wheel``: the group in the ids; ``group``: of consumers, else empty;
-    ``bucket``: its first due time, ms."""
+    """Names the messages of a sum. ``wheel``: the group in their ids; ``group``: of consumers, else
+    empty; ``bucket``: its first due time, ms."""
 
     tier: str
     wheel: str
@@ -82,6 +63,8 @@ class IdSum:
     count: int = 0
     hash: int = 0
     late_max_ms: int = 0
+    """PRODUCED: from the call of the client to the answer; DELIVERED: since it was ready; CONSUMED:
+    from its delivery to the answer, ms; of the one that took longest."""
     late_ms: int = 0
     """The sum of how late each was, ms."""
     unsure: int = 0
@@ -115,7 +98,7 @@ class SummedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SumBatch:
-    """What a sender saw since its batch before. ``missing``: as many messages are in no sum;
+    """The sums of a sender since its batch before. ``missing``: as many messages are in no sum;
     ``last``: the sender has ended behind it."""
 
     sender: EventSender
@@ -170,7 +153,7 @@ class BucketGroups:
         """At least one row."""
         encoded = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
         names, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices, np.int64)
-        bucket = due - due % interval_ms
+        bucket = bucket_of(due, interval_ms)
         self._order = np.lexsort((offset, due, codes))
         codes, bucket = codes[self._order], bucket[self._order]
         changes = (np.diff(codes) != 0) | (np.diff(bucket) != 0)
@@ -219,8 +202,8 @@ def encode_sums(batch: SumBatch) -> bytes:
 
 
 def decode_sums(value: bytes) -> SumBatch:
-    """What ``encode_sums`` has made, or somebody else. Errors: ``InvalidMessage``: it is no batch
-    of sums; ``UnsupportedVersion``."""
+    """The batch in the value of a message, whoever wrote it. Errors: ``InvalidMessage``: it is no
+    batch of sums; ``UnsupportedVersion``."""
     try:
         if len(value) > BATCH_BYTES_MAX:
             raise ValueError(f"{len(value)} bytes")
@@ -261,8 +244,8 @@ def _rows(columns: Any, names: Sequence[str]) -> list[tuple[Any, ...]]:
 
 def _sum(row: tuple[Any, ...], interval_ms: int) -> tuple[SumKey, IdSum]:
     tier, wheel, topic, group, bucket, count, hashed, late_max_ms, late_ms, unsure = row
-    known = (AuditTier.PRODUCED, AuditTier.CONSUMED, AuditTier.LEFT_OUT)
-    if tier not in known or (tier == AuditTier.PRODUCED) != (group == ""):
+    known = (Tier.PRODUCED, Tier.CONSUMED, Tier.LEFT_OUT)
+    if tier not in known or (tier == Tier.PRODUCED) != (group == ""):
         raise ValueError(f"no tier of a sender: {str(tier)[:50]}")
     bucket = _number(bucket, -_INT64_END)
     if bucket % interval_ms or len(_text(hashed)) != 16:

@@ -19,7 +19,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..audit.comparing import AuditVerdict, Comparison
+from ..account.vocabulary import AuditVerdict
+from ..audit.comparing import Comparison
 from ..audit.differing import differing_text
 from ..audit.watch.watching import STEP_S, AuditReport, AuditSettings, AuditWatch
 from ..client.message import clock_ms

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ..audit.comparing import AuditVerdict
+from ..account.vocabulary import AuditVerdict
 from ..audit.watch.watching import AuditReport
 from ..client.message import clock_ms
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..audit.sums import INTERVAL_MS
+from ..account.limits import INTERVAL_MS
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.chains.lookup import STORE_DIRECTORY
 from ..trace.events import TRACE_TOPIC

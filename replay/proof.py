@@ -30,7 +30,6 @@ from pyspark.sql import functions as f
 from ..reading.files import TOPIC, Layout
 from ..reading.layout import with_topics
 from ..reading.problems import Problem
-from .account import account, scan_traces
 from .conclusion import Conclusion
 from .contents import (
     files_with,
@@ -45,12 +44,12 @@ from .facts.making import GroupTerms
 from .facts.scan import scan, scan_records, summaries, tasks, tasks_frame
 from .facts.summary import FileSummary
 from .judging import validators
-from .judging.boundaries import BoundaryTerms
 from .judging.context import Context, Options, make_context
 from .judging.judge import judge
 from .judging.sums import TALLIED
 from .report.tables import write_tables
 from .report.verdict import GroupCounts, Lateness, Verdict
+from .sparkaccount import account, scan_traces
 
 BUCKETS_MAX = 2_000
 """Time buckets in a verdict; they are made wider until there are not more."""
@@ -116,10 +115,7 @@ class _Proof:
         found = validators.problems(scanned).union(validators.problems(judged))
         boundaries = None
         if events is not None:
-            terms = BoundaryTerms(self._options.interval_ms)
-            if self._options.late_ms is not None:
-                terms = replace(terms, late_ms=self._options.late_ms)
-            about = terms, self._partitions(summaries), tables, self._keep, traces
+            about = self._partitions(summaries), tables, self._keep, traces
             boundaries, lost = account(scanned, events, context, *about)
             found = found.unionByName(lost)
         conclusion = Conclusion(self._layout, context, summaries, counts, kinds, boundaries)

@@ -1,5 +1,5 @@
-"""What the sums of all boundaries say, and how far the store of events can be believed. Without
-Spark."""
+"""Sentences about the sums of all boundaries, and how far the store of events can be believed.
+Without Spark."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..account.vocabulary import AuditVerdict
 from ..reading.problems import INTEGRITY, OpenPoint, Problem
 from ..wheel.texts import counted
 from .facts.traced import TraceSummary
-from .judging.boundaries import CLASSES, CONSUMER, LOST, WHEEL
+from .judging.boundaries import CLASSES, CONSUMER, WHEEL
 
 BEFORE = "a client was told that it is stored, and no journal has it"
 BEHIND = "the group has committed a position behind it, and has not answered for it"
-"""What a loss before the wheel, and one behind the topics, is."""
+"""The text of a loss before the wheel, and of one behind the topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +60,16 @@ def store_account(
             subject = f"{counted(undecided, 'message')}, {CONSUMER}"
             open_points.append(OpenPoint(subject, reason, remedy))
     lost = {
-        lost_kind(row["boundary"], row["group"]): row[LOST]
+        lost_kind(row["boundary"], row["group"]): row[AuditVerdict.LOST]
         for row in rows
-        if row[LOST] and row["boundary"] != WHEEL
+        if row[AuditVerdict.LOST] and row["boundary"] != WHEEL
     }
     return BoundaryAccount(sentences, problems, open_points, lost)
 
 
 def lost_kind(boundary: str, group: str) -> str:
     """The kind of problem of a message that was lost before the wheel or behind the topics."""
-    return f"{LOST}, {boundary}" + (f", {group}" if group else "")
+    return f"{AuditVerdict.LOST}, {boundary}" + (f", {group}" if group else "")
 
 
 def _sentence(row: Mapping[str, Any]) -> str:

@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..trace.store.names import list_segments
-from .account import facts_of_segments
 from .datasource.errors import in_one_line
 from .datasource.options import SourceOptions
 from .datasource.paths import resolve
 from .datasource.segments import ListedSegment
 from .facts.making import GroupTerms
+from .sparkaccount import facts_of_segments
 from .stream import find_group
 
 

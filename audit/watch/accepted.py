@@ -1,4 +1,4 @@
-"""What a wheel has accepted and cancelled, from its files, beside a node that writes them.
+"""Reads what a wheel has accepted and cancelled from its files, beside a node that writes them.
 
 Theory: every row that is due later than a moment ahead is in its slot, where slot files and journal
 can be read together (``search/view.py``). So a slot is read once, shortly before its time, with all
@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from ...account.vocabulary import Boundary, Tier
 from ...reading.events import RowsSeen
 from ...reading.growing.journal import entry_at, look_at_journal
 from ...reading.growing.parts import JournalPart, read_part
@@ -32,16 +33,14 @@ from ...search.view import View, key_columns
 from ...wheel.config import TICK_MS
 from ...wheel.rows import take_rows
 from ...wheel.schema import Int64s, times
-from ..comparing import Boundary
 from ..ledger import AuditLedger
-from ..sums import AuditTier
 
 LEAD_S = 5
 """So many seconds before its time a slot is read."""
 _KEPT_S = 60
 """So long behind it the topics of its messages are known, for cancels that come later."""
 _BYTES_MAX = 64 << 20
-"""Of the journal at a time."""
+"""As much of the journal is read at a time."""
 
 
 @dataclass(slots=True)
@@ -147,7 +146,7 @@ class AcceptedTier:
             times(messages, "due"),
             times(messages, "offset"),
         )
-        ledger.see(AuditTier.ACCEPTED, topic, due, offset, now_ms)
+        ledger.see(Tier.ACCEPTED, topic, due, offset, now_ms)
         read = self._slots[second]
         read.offsets.append(np.array(offset))
         read.topics.append(topic)
@@ -163,7 +162,7 @@ class AcceptedTier:
         if not there.all():
             self._hint(ledger, "a message was cancelled of which the topic is not known", second)
         found = pa.chunked_array(read.topics).combine_chunks().take(pa.array(order[at[there]]))
-        ledger.see(AuditTier.CANCELLED, found, due_of[there], targets[there], now_ms)
+        ledger.see(Tier.CANCELLED, found, due_of[there], targets[there], now_ms)
 
     def _hint(self, ledger: AuditLedger, text: str, second: int | None) -> None:
         boundaries: Iterable[Boundary] = (Boundary.CLIENT_WHEEL, Boundary.WHEEL_TOPIC)

@@ -1,4 +1,4 @@
-"""What is in the topics: delivered messages, and dead letters of the sink.
+"""Counts what is in the topics: delivered messages, and dead letters of the sink.
 
 Theory: both kinds of topic give batches of rows with a position and, in the id, due time and
 offset; a dead letter that the sink made has the topic that it was meant for in a header. From
@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...account.limits import ready_ms
+from ...account.vocabulary import Tier
 from ...policy.deadletters import EXPIRED
 from ...policy.headers import CREATED_HEADER, ID_HEADER
 from ...policy.lettercolumns import sink_letters
@@ -24,7 +26,6 @@ from ...wheel.checks import TOPIC_PATTERN
 from ...wheel.ids import id_parts
 from ...wheel.schema import Int64s, Mask, times
 from ..ledger import AuditLedger
-from ..sums import AuditTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def add_delivered(
     ledger: AuditLedger, rows: TopicRows, dead_letter_topic: str, now_ms: int
 ) -> None:
     """Count them where they were meant to go."""
-    late = rows.delivered - np.maximum(rows.due, rows.created)
+    late = rows.delivered - ready_ms(rows.due, rows.created)
     plain: Mask = np.ones(len(rows.due), np.bool_)
     if rows.topic == dead_letter_topic:
         column = HeaderColumn(rows.headers)
@@ -99,12 +100,12 @@ def add_delivered(
         legal = np.asarray(pc.fill_null(legal, False))
         topics = pc.if_else(legal, letters.topic, b"").cast(pa.utf8())
         for tier, mask in (
-            (AuditTier.EXPIRED, expired & legal),
-            (AuditTier.DEAD, ~expired & legal),
+            (Tier.EXPIRED, expired & legal),
+            (Tier.DEAD, ~expired & legal),
         ):
             at = letters.rows[mask]
             named = topics.filter(pa.array(mask))
             ledger.see(tier, named, rows.due[at], rows.offset[at], now_ms, late[at])
     topic = pa.DictionaryArray.from_arrays(np.zeros(int(plain.sum()), np.int32), [rows.topic])
     about = topic, rows.due[plain], rows.offset[plain], now_ms, late[plain]
-    ledger.see(AuditTier.DELIVERED, *about, rows.position[plain], rows.partition)
+    ledger.see(Tier.DELIVERED, *about, rows.position[plain], rows.partition)

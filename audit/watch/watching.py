@@ -26,6 +26,8 @@ from typing import Self
 
 import pyarrow as pa
 
+from ...account.limits import GRACE_MS, INTERVAL_MS, LATE_MS, AccountLimits
+from ...account.vocabulary import FAULTS, AuditVerdict, Boundary
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...reading.kafka.opening import open_tails
 from ...reading.problems import Problem
@@ -41,10 +43,10 @@ from ...wheel.errors import (
 )
 from ...wheel.mark import Marks
 from ...wheel.texts import time_text
-from ..comparing import FAULTS, AuditLimits, AuditVerdict, Boundary, Comparison
+from ..comparing import Comparison
 from ..differing import Differing, join_differing
 from ..ledger import AuditLedger, CellReport
-from ..sums import INTERVAL_MS, decode_sums
+from ..sums import decode_sums
 from .accepted import LEAD_S, AcceptedTier
 from .delivered import add_delivered, delivered_rows
 
@@ -67,8 +69,8 @@ class AuditSettings:
     topic: str = AUDIT_TOPIC
     dead_letter_topic: str = DEAD_LETTER_TOPIC
     interval_ms: int = INTERVAL_MS
-    grace_ms: int = 5_000
-    late_ms: int = 2_000
+    grace_ms: int = GRACE_MS
+    late_ms: int = LATE_MS
     others: frozenset[str] = frozenset()
     ahead_ms: int = WheelConfig().horizon_ms
     """As far ahead as messages are due, at most."""
@@ -90,7 +92,7 @@ class AuditReport:
     restarts: int = 0
 
     def stale(self, now_ms: int) -> bool:
-        """Whether it is too old to be about now."""
+        """True if it is too old to say anything about now."""
         return now_ms - self.at_ms > STALE_MS
 
     def forgotten(self) -> Self:
@@ -150,13 +152,14 @@ class AuditWatch:
             )
             undo.callback(self._tails.close)
             undo.pop_all()
-        limits = AuditLimits(
-            settings.interval_ms, settings.grace_ms, settings.late_ms, settings.others
-        )
         ahead_ms = settings.ahead_ms
-        begin_ms = now_ms + (LEAD_S + 1) * TICK_MS
         self._ledger = AuditLedger(
-            wheel, limits, begin_ms, ahead_ms=ahead_ms, left_out=OWN_TOPICS | {settings.topic}
+            wheel,
+            AccountLimits(settings.interval_ms, settings.grace_ms, settings.late_ms),
+            now_ms + (LEAD_S + 1) * TICK_MS,
+            ahead_ms=ahead_ms,
+            left_out=OWN_TOPICS | {settings.topic},
+            others=settings.others,
         )
         self._accepted.begin(self._ledger.from_ms)
         # What a topic got before is not audited: that some of it was deleted is no fault.

@@ -66,7 +66,7 @@ class AuditProcess:
         self.report = report
 
     def _ended(self, problem: str) -> AuditReport:
-        """What was found so far, which nothing follows now."""
+        """The last report again, with a problem: it is not of now any more."""
         self.report = replace(self.report or _empty(), problem=problem)
         return self.report
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...audit.comparing import FAULTS, AuditVerdict, Comparison
+from ...account.vocabulary import FAULTS, RANK, AuditVerdict, worst
+from ...audit.comparing import Comparison
 from ...audit.differing import Differing
 from ...audit.watch.watching import AuditReport
 from ...client.message import clock_ms
@@ -23,7 +24,6 @@ STRIP = 30
 """Buckets of a strip: of those that are equal, older ones are forgotten."""
 _WHOLE_MS = 1 << 41
 """An interval that has all due times of our days in it."""
-_RANK = {verdict: rank for rank, verdict in enumerate(AuditVerdict)}
 
 
 class AuditForm(PartsQuery, forbid_unknown_fields=True):
@@ -106,9 +106,9 @@ def shown_audit(report: AuditReport, interval_ms: int, now_ms: int, topic: str =
     lines = [
         _line(same, since.get(place), newest_ms, interval_ms) for place, same in of_lines.items()
     ]
-    lines.sort(key=lambda one: (_RANK[one.verdict], one.topic))
+    lines.sort(key=lambda one: (RANK[one.verdict], one.topic))
     reasons = [_reason(same) for same in of_reasons.values()]
-    reasons.sort(key=lambda one: (_RANK[one.verdict], one.topic))
+    reasons.sort(key=lambda one: (RANK[one.verdict], one.topic))
     faults = sorted((one for one in every if one.fault), key=lambda one: -one.bucket_ms)
     return AuditShown(
         report,
@@ -140,7 +140,7 @@ def _line(
         topic=first.topic,
         boundary=first.boundary,
         group=first.group,
-        verdict=min((one.verdict for one in same), key=_RANK.__getitem__),
+        verdict=worst(one.verdict for one in same),
         buckets=_verdicts(same),
         since_ms=since_ms,
         strip=[

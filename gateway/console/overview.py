@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...audit.comparing import FAULTS
+from ...account.vocabulary import FAULTS
 from ...audit.watch.watching import STALE_MS
 from ...client.groupstatus import REPLICATION, group_status
 from ...client.message import clock_ms

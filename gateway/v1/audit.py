@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...audit.comparing import AuditVerdict
+from ...account.vocabulary import AuditVerdict
 from ...audit.watch.watching import AuditReport
 from ...client.message import clock_ms
 from ..endpoint import AnyEndpoint, RouteCall, endpoint

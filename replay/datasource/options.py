@@ -76,7 +76,7 @@ class SourceOptions:
     """For the views ``facts`` and ``scan``: the topic of the dead letters."""
 
     def includes(self, file: File, peer: str) -> bool:
-        """Whether a file may hold wanted rows. ``peer``: the name of its directory."""
+        """True if a file may hold wanted rows. ``peer``: the name of its directory."""
         is_other = bool(self.topic) and file.kind == TOPIC and file.topic not in self.topic
         return self.peer in ("", peer) and not is_other
 

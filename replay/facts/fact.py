@@ -72,7 +72,7 @@ TOO_SOON = 64
 BURIED = 128
 """Flag of a CONSUMED fact: the consumer made a dead letter of it."""
 IN_FLIGHT_MS = 60_000
-"""What is given to a sink just before it expires may get to its topic so much later, ms: the sink
+"""A message that a sink gets just before it expires may be in its topic so much later, ms: the sink
 looks up topics, tries again, and waits for its broker each time."""
 
 FACT = np.dtype(

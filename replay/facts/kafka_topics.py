@@ -215,7 +215,7 @@ class KafkaTopics:
 
 
 def source_options(bootstrap: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """What any reading of records needs: committed ones, from the first, with their headers."""
+    """Options of every reading of records: committed ones, from the first, with their headers."""
     return {
         **{f"kafka.{name}": value for name, value in for_java(settings).items()},
         "kafka.bootstrap.servers": bootstrap,

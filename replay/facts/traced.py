@@ -41,8 +41,8 @@ _NO_FILE = 0xFFFF_FFFF
 
 @dataclass(slots=True)
 class GroupReading:
-    """What a group of consumers does with a topic. ``since_ms``: its first event; ``committed``: by
-    partition (as text, for JSON), the position up to which it is done."""
+    """How far a group of consumers is with a topic. ``since_ms``: its first event; ``committed``:
+    by partition (as text, for JSON), the position up to which it is done."""
 
     group: str
     topic: str
@@ -96,12 +96,12 @@ class TraceSummary:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether all of it is about another wheel: its groups' positions are in other topics."""
+        """True if all of it is about another wheel: its groups' positions are in other topics."""
         return not self.own and self.foreign > 0
 
     @property
     def incomplete(self) -> int:
-        """Of how many senders events are missing."""
+        """The number of senders of which events are missing."""
         return sum(one.missing_ms >= 0 for one in self.senders.values())
 
     def add(self, other: TraceSummary) -> None:
@@ -176,7 +176,7 @@ def event_facts(batch: pa.RecordBatch, terms: GroupTerms) -> FactBatch:
 
 
 def summary_of(batch: pa.RecordBatch) -> TraceSummary:
-    """What events (schema ``STORED``) say of groups, and of events that are missing."""
+    """Sum up what events (schema ``STORED``) say of groups, and which events are missing."""
     summary = TraceSummary(senders=_senders(batch))
     kind = batch.column("kind")
     dropped = batch.filter(pc.equal(kind, EventKind.DROPPED))
@@ -229,15 +229,18 @@ def _united(ranges: list[list[int]]) -> list[list[int]]:
     return found
 
 
-def distinct(facts: Facts) -> Facts:
-    """Facts of events, each event once: a store may be read twice where segments were merged."""
-    keys = [facts[name] for name in ("digest", "where", "created", "seen", "offset")]
+def distinct_events(facts: Facts) -> Facts:
+    """Facts with each event once, behind all others: a store may be read twice where segments were
+    merged, and what is answered for once would be called repeated."""
+    is_event = (facts["seen"] == Seen.PRODUCED) | (facts["seen"] == Seen.CONSUMED)
+    if not is_event.any():
+        return facts
+    events = facts[is_event]
+    keys = [events[name] for name in ("digest", "where", "created", "seen", "offset")]
     order = np.lexsort(keys)
-    again = np.zeros(len(facts), np.bool_)
-    if len(facts):
-        same = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
-        again[order[1:]] = same
-    return facts[~again]
+    again = np.zeros(len(events), np.bool_)
+    again[order[1:]] = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
+    return np.concatenate([facts[~is_event], events[~again]])
 
 
 def group_crc(name: str) -> int:

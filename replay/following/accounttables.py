@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...wheel.schema import Int64s
-from ..account import COUNTS_TABLE, IDS_TABLE
-from ..judging.boundaries import CLASSES
+from ..judging.boundaries import CLASSES, COUNTS_TABLE, IDS_TABLE
 
 _TIME = pa.timestamp("us", tz="UTC")
 _DAY_MS = 86_400_000

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,12 @@ from ...reading.files import Layout
 from ...reading.problems import Problem
 from ..facts.summary import FileSummary
 from ..facts.traced import TraceSummary
-from ..judging.boundaries import BoundaryTerms
 from ..judging.context import Context
 from . import ledger
 from .accounttables import AccountTables
 from .audit_state import AuditWindow, Settings, State
 from .findings import Findings, ReportFinding
-from .windows import AFTER_ALL, COUNTED, OVERDUE, REPEATED, AuditTerms, Judgement, judge_window
+from .windows import AFTER_ALL, COUNTED, OVERDUE, REPEATED, Judgement, judge_window
 
 __all__ = ["Audit", "Job", "Settings", "run_job"]
 
@@ -62,18 +61,19 @@ class Job:
     length: int
     told: str
     context: Context
-    terms: AuditTerms
+    events: TraceSummary | None
+    forgotten: bool
 
 
 def run_job(job: Job) -> Judgement:
     folder = Path(job.folder)
     told = (folder / job.told).read_bytes() if job.told else b""
     facts = ledger.read(folder, job.start, job.length)
-    return judge_window(job.start, facts, told, job.context, job.terms)
+    return judge_window(job.start, facts, told, job.context, job.events, forgotten=job.forgotten)
 
 
 def _checksum(judged: pa.Table) -> int:
-    """Of the rows, never 0."""
+    """A checksum of the rows, never 0."""
     return int(crc32c(repr(judged.to_pydict()).encode())) or 1
 
 
@@ -110,7 +110,7 @@ class Audit:
         self._dropped: list[Path] = []
 
     def begins(self, batch: int) -> bool:
-        """Whether a batch is new; one that was committed before is to be skipped."""
+        """True if a batch is new; one that was committed before is to be skipped."""
         return batch > self.state.batch
 
     @property
@@ -149,13 +149,7 @@ class Audit:
         if not all_read:
             return []
         context = self.state.context(self.settings, self.group)
-        settings = self.settings
-        terms = AuditTerms(looked_ms, settings.grace_ms, settings.listed_max)
-        if settings.traces:
-            boundaries = BoundaryTerms(settings.window_ms, grace_ms=settings.grace_ms)
-            if settings.late_ms is not None:
-                boundaries = replace(boundaries, late_ms=settings.late_ms)
-            terms = replace(terms, boundaries=boundaries, events=self.state.events)
+        events = self.state.events if self.settings.traces else None
         marks = self.state.progress
         return [
             Job(
@@ -164,7 +158,8 @@ class Audit:
                 window.length,
                 window.told,
                 context,
-                replace(terms, forgotten=window.forgotten),
+                events,
+                window.forgotten,
             )
             for start, window in sorted(self.state.windows.items())
             if self._is_due(start, window, looked_ms, marks)
@@ -238,7 +233,7 @@ class Audit:
 
     @property
     def failed(self) -> bool:
-        """Whether a flag was raised that fails the audit."""
+        """True if a flag was raised that fails the audit."""
         excused = {AFTER_ALL}  # it was reported as lost before
         if not self.settings.exactly_once:
             excused.add(REPEATED)
@@ -246,7 +241,7 @@ class Audit:
 
     def _is_due(self, start: int, window: AuditWindow, now_ms: int, marks: str) -> bool:
         if window.judged < 0:
-            return now_ms >= start + self.settings.window_ms + self.settings.grace_ms
+            return self.settings.options.limits.settled(start + self.settings.window_ms, now_ms)
         if window.length != window.judged:
             return True
         if not window.waiting:

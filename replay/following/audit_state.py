@@ -17,6 +17,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from ...account.limits import GRACE_MS, INTERVAL_MS
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...reading.files import Layout
 from ...wheel.errors import InvalidConfiguration, UnsupportedVersion
@@ -41,8 +42,8 @@ class Settings:
     """Settings of an audit. ``directories``: of the peers that are audited. Times in ms."""
 
     directories: tuple[str, ...]
-    window_ms: int = 10_000
-    grace_ms: int = 5_000
+    window_ms: int = INTERVAL_MS
+    grace_ms: int = GRACE_MS
     late_ms: int | None = None
     exactly_once: bool = False
     start_ms: int | None = None
@@ -58,7 +59,21 @@ class Settings:
     tables: str = ""
     """Directory for the tables of all boundaries; empty: none."""
     kafka_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Of the client that reads there. Not kept with the state: a password may be among them."""
+    """Settings of the client that reads there. They are not kept with the state, as a password may
+    be among them."""
+
+    @property
+    def options(self) -> Options:
+        """By which windows are judged."""
+        return Options(
+            interval_ms=self.window_ms,
+            late_ms=self.late_ms,
+            exactly_once=self.exactly_once,
+            start_ms=self.start_ms,
+            end_ms=self.end_ms,
+            problems_max=self.listed_max,
+            grace_ms=self.grace_ms,
+        )
 
 
 @dataclass(slots=True)
@@ -141,8 +156,8 @@ class State:
     """Which topic of Kafka went by each name when it was first seen, by cluster and topic id."""
 
     def read_from(self, sources: Mapping[str, str]) -> None:
-        """What goes by the names of Kafka's topics now. Errors: ``InvalidConfiguration``: one was
-        made anew, so that Spark would go on at the old one's offsets, and pass over its records."""
+        """Note which topics go by these names in Kafka now. Errors: ``InvalidConfiguration``: one
+        was made anew: Spark would go on at the old one's offsets, and pass over its records."""
         for topic, source in sources.items():
             if self.sources.setdefault(topic, source) != source:
                 raise InvalidConfiguration(
@@ -227,17 +242,9 @@ class State:
     def context(self, settings: Settings, group: Layout) -> Context:
         """The context in which windows are judged."""
         named = zip(settings.directories, self.peers, strict=True)
-        options = Options(
-            settings.window_ms,
-            settings.late_ms,
-            settings.exactly_once,
-            settings.start_ms,
-            settings.end_ms,
-            settings.listed_max,
-        )
         return Context(
             GroupTerms(group.group, group.key, settings.dead_letter_topic),
-            options,
+            settings.options,
             [read.view(name) for name, read in named],
             decode(self.marks),
             self.looked_ms,

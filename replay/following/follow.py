@@ -26,7 +26,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ...reading.problems import Problem
 from ...wheel.errors import InvalidConfiguration
-from ..account import TRACES, read_traces
 from ..datasource.columns import SCAN
 from ..datasource.options import TRACE
 from ..facts.fact import Seen, decompress
@@ -36,8 +35,8 @@ from ..facts.kafka_topics import KafkaTopics, KafkaUnreachable, source_options
 from ..facts.making import GroupTerms
 from ..facts.scan import SCANNED, scan_records
 from ..facts.summary import FileSummary
-from ..judging.context import Options
 from ..source import NAME, register
+from ..sparkaccount import TRACES, read_traces
 from ..stream import find_group
 from .audit import Audit, run_job
 from .audit_state import STATE_NAME
@@ -181,7 +180,7 @@ class _Batches:
         self._audit = audit
         self.failure: Exception | None = None
         self.refused = False
-        """Whether a batch was refused after the end."""
+        """A batch was refused after the end."""
         self._ending = False
         self._turn = threading.Lock()
         """Held while a batch is processed."""
@@ -238,9 +237,7 @@ class _Batches:
 def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function of a task that appends facts to the ledger and passes all other rows on."""
     folder, lengths = str(audit.windows_folder), audit.lengths
-    settings = audit.settings
-    judges = Options(start_ms=settings.start_ms, end_ms=settings.end_ms)
-    window_ms = settings.window_ms
+    judges, window_ms = audit.settings.options, audit.settings.window_ms
 
     def append(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         appender = Appender(Path(folder), window_ms, lengths)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...account.limits import bucket_of
 from ...wheel.errors import Damaged
 from ..facts.fact import FACT, Facts
 
@@ -36,7 +37,7 @@ class Appender:
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, facts: Facts) -> None:
-        starts = facts["due"] - facts["due"] % self._window_ms
+        starts = bucket_of(facts["due"], self._window_ms)
         order = np.argsort(starts, kind="stable")
         starts, facts = starts[order], facts[order]
         edges = np.flatnonzero(np.diff(starts)) + 1

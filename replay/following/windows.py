@@ -9,8 +9,9 @@ kept, as kinds for each offset, so that only what is new is reported; a message 
 lost or overdue, and arrived after all, is reported once more.
 
 Rules
-- A message is settled ``grace`` after it was due, or was accepted if that was later: before that it
-  is neither lost nor overdue. What arrived is judged at once.
+- Whether a message is lost between wheel and topic is what the account of that boundary says
+  (``judging.boundaries.wheel_crossings``). One that waits there, and whose grace is over, is
+  overdue. What arrived is judged at once.
 - Peers write the entries of a deposed master, and cut them off again: of several rows with one
   offset in one journal, that of the latest epoch counts.
 - In a window that was dropped and is opened again, no record is reported as unknown.
@@ -26,18 +27,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...account.judging import judge
+from ...account.vocabulary import AuditVerdict
 from ...wheel.schema import Int64s, Mask
 from ..facts.fact import Facts, Seen
-from ..facts.traced import TraceSummary
+from ..facts.traced import TraceSummary, distinct_events
 from ..judging.board import Board
-from ..judging.boundaries import CLIENT, CONSUMER, Boundaries, BoundaryTerms
+from ..judging.boundaries import CLIENT, CONSUMER, Boundaries, wheel_crossings
 from ..judging.conservation import judge_conservation, wanted
 from ..judging.context import Context
 from ..judging.found import Judged
 from ..judging.punctuality import judge_arrivals
 
-LOST, OVERDUE, AFTER_ALL = "lost", "overdue", "late after all"
-REPEATED, UNKNOWN = "repeated", "unknown"
+LOST, REPEATED = AuditVerdict.LOST.value, AuditVerdict.REPEATED.value
+OVERDUE, AFTER_ALL = "overdue", "late after all"
+UNKNOWN = "unknown"
+"""A record of no accepted message, and not the verdict of that name."""
 KINDS = (
     LOST,
     OVERDUE,
@@ -66,21 +71,6 @@ COUNTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AuditTerms:
-    """Time and limits of one judgement. ``now_ms``: all that was written before was read;
-    ``listed_max``: flags of one kind that are described; ``forgotten``: the window was dropped
-    before."""
-
-    now_ms: int
-    grace_ms: int
-    listed_max: int = 1_000
-    forgotten: bool = False
-    boundaries: BoundaryTerms | None = None
-    """For the account of all boundaries; None: there are no traces."""
-    events: TraceSummary = field(default_factory=TraceSummary)
-
-
 @dataclass(slots=True)
 class Judgement:
     """The judgement of one window; small, but for ``told``."""
@@ -88,7 +78,7 @@ class Judgement:
     start: int
     counts: dict[str, int] = field(default_factory=dict)
     flags: list[dict[str, Any]] = field(default_factory=list)
-    """What is wrong with a message each: ``flag`` (one of ``KINDS``), ``id``, ``offset``,
+    """Each says what is wrong with one message: ``flag`` (one of ``KINDS``), ``id``, ``offset``,
     ``due_ms``, ``topic``, ``text``."""
     flagged: dict[str, int] = field(default_factory=dict)
     """How many flags are new, by kind, listed or not."""
@@ -107,10 +97,18 @@ class Judgement:
 
 
 def judge_window(
-    start: int, facts: Facts, told: bytes, context: Context, terms: AuditTerms
+    start: int,
+    facts: Facts,
+    told: bytes,
+    context: Context,
+    events: TraceSummary | None = None,
+    *,
+    forgotten: bool = False,
 ) -> Judgement:
-    """Judge a window. ``told``: that of its last judgement; empty: none."""
-    return _Window(start, facts, told, context, terms).judged()
+    """Judge a window by all that was written before ``context.made_ms``. ``told``: that of its last
+    judgement; empty: none. ``events``: for the account of all boundaries; None: there are no
+    traces. ``forgotten``: the window was dropped before."""
+    return _Window(start, facts, told, context, events, forgotten=forgotten).judged()
 
 
 @dataclass(slots=True)
@@ -136,23 +134,29 @@ class _Collected(Judged):
 
 class _Window:
     def __init__(
-        self, start: int, facts: Facts, told: bytes, context: Context, terms: AuditTerms
+        self,
+        start: int,
+        facts: Facts,
+        told: bytes,
+        context: Context,
+        events: TraceSummary | None,
+        *,
+        forgotten: bool,
     ) -> None:
-        self._context = context
-        self._terms = terms
-        self._facts = _latest(facts)
-        self._board = Board(self._facts, context)
+        self._context, self._events, self._forgotten = context, events, forgotten
+        self._board = Board(distinct_events(_latest(facts)), context)
         self._before = self._bits(np.frombuffer(told, TOLD))
         self._bits_now = self._before.copy()
         self._judgement = Judgement(start)
 
     def judged(self) -> Judgement:
-        board, terms, judgement = self._board, self._terms, self._judgement
+        board, context, judgement = self._board, self._context, self._judgement
+        now_ms, limits = context.made_ms, context.options.limits
         found = _Collected()
         there, late_ms = judge_arrivals(board, found)
         judge_conservation(board, found)
-        settles = np.maximum(board.due, board.created) + terms.grace_ms
-        settled = settles <= terms.now_ms
+        missing = judge(wheel_crossings(board, found), limits)[AuditVerdict.LOST]
+        settled = limits.settled(board.ready_ms, now_ms)
         lateness = np.full(board.n, -1, np.int64)
         lateness[there] = late_ms
         if len(there):
@@ -163,16 +167,16 @@ class _Window:
         held &= ~board.claimed
         for kind, messages, due, text in found.told:
             if kind == LOST:
-                keep = settled[messages]
+                keep = missing[messages]
                 places = np.flatnonzero(keep)
                 self._flag(LOST, messages[keep], due[keep], _at(text, places))
-            elif kind == UNKNOWN and terms.forgotten:
+            elif kind == UNKNOWN and self._forgotten:
                 again = "arrived after its window was settled: again, or it was never accepted"
                 self._flag(REPEATED, messages, due, again)
             elif kind in _BIT:
                 self._flag(kind, messages, due, text)
         overdue = np.flatnonzero(held & settled)
-        behind = terms.now_ms - board.due[overdue]
+        behind = now_ms - board.due[overdue]
         self._flag(
             OVERDUE,
             overdue,
@@ -180,7 +184,7 @@ class _Window:
             lambda at: f"not delivered {behind[at]} ms after it was due; no mark covers it",
         )
         self._after_all(seen, lateness)
-        waits = self._boundaries()
+        waits = self._boundaries(found)
         judgement.counts = {name: found.counts.get(name, 0) for name in COUNTED}
         judgement.counts[OVERDUE] = len(overdue)
         judgement.counts["repeated"] = found.counts.get("repeated", 0)
@@ -188,24 +192,25 @@ class _Window:
         open_ = board.known & ~board.is_cancel & ~seen & ~settled
         doubt = found.counts.get("in doubt", 0)
         judgement.waiting = int(open_.sum()) + len(overdue) + doubt + waits
-        judgement.settles_ms = int(settles[open_].max()) if open_.any() else 0
-        missing = self._bits_now & (_BIT[LOST] | _BIT[OVERDUE])
-        judgement.has_lost = bool((missing[~seen] != 0).any())
+        if open_.any():
+            judgement.settles_ms = int(board.ready_ms[open_].max()) + limits.grace_ms
+        missed = self._bits_now & (_BIT[LOST] | _BIT[OVERDUE])
+        judgement.has_lost = bool((missed[~seen] != 0).any())
         kept = self._bits_now != 0
         table = np.zeros(int(kept.sum()), TOLD)
         table["offset"], table["kinds"] = board.offset[kept], self._bits_now[kept]
         judgement.told = table.tobytes()
         return judgement
 
-    def _boundaries(self) -> int:
+    def _boundaries(self, conserved: Judged) -> int:
         """Judge all boundaries. Returns how many messages may still pass one."""
-        terms, board = self._terms, self._board
-        if terms.boundaries is None or terms.forgotten:
+        board = self._board
+        if self._events is None or self._forgotten:
             return 0
-        found = Boundaries(self._facts, self._context, terms.events, terms.boundaries)
+        found = Boundaries(board, conserved, self._events)
         self._judgement.boundaries = found.judged()
         for boundary, lost in found.lost.items():
-            messages = np.flatnonzero(lost)  # both boards have the same messages
+            messages = np.flatnonzero(lost)
             text = f"lost, {boundary}"
             self._flag(NEVER[boundary], messages, board.due_anywhere[messages], text)
         return int(found.waiting.sum())
@@ -234,7 +239,7 @@ class _Window:
         judgement, board = self._judgement, self._board
         judgement.flagged[kind] = judgement.flagged.get(kind, 0) + len(new)
         listed = Counter(flag["flag"] for flag in judgement.flags)[kind]
-        for at in new[: max(0, self._terms.listed_max - listed)].tolist():
+        for at in new[: max(0, self._context.options.problems_max - listed)].tolist():
             message, when = int(messages[at]), int(due[at])
             offset = int(board.offset[message])
             judgement.flags.append(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...account.limits import NEVER_MS, ready_ms
 from ...reading.files import NO_PEER
 from ...wheel.schema import Int64s, Mask
 from ..facts.fact import FORGED, Facts, Seen
@@ -79,7 +80,7 @@ class Board:
         return np.bincount(self.place[facts], minlength=self.n)
 
     def same(self, facts: Int64s, others: Int64s) -> Mask:
-        """Whether two facts have the same content, pair by pair; shape of ``facts``."""
+        """True where two facts have the same content, pair by pair; shape of ``facts``."""
         equal = np.ones(len(facts), np.bool_)
         for name in CONTENT:
             equal &= self.facts[name][facts] == self.facts[name][others]
@@ -144,6 +145,30 @@ class Board:
         """The due time of each message by its reference, or else by any of its facts."""
         first = np.searchsorted(self.place, np.arange(self.n))
         return np.where(self.known, self.due, self.facts["due"][first])
+
+    @cached_property
+    def ready_ms(self) -> Int64s:
+        """When each message could leave the wheel, ms (``account.limits``)."""
+        return ready_ms(self.due, self.created)
+
+    @cached_property
+    def arrived(self) -> Int64s:
+        """Places of the facts of records that arrived with an id of this group; shape (found,)."""
+        arrived = self.arrivals(Seen.DELIVERED)
+        own: Int64s = arrived[self.facts["flags"][arrived] & FORGED == 0]
+        return own
+
+    @cached_property
+    def arrived_ms(self) -> Int64s:
+        """When each message first arrived in its topic, ms; ``NEVER_MS``: it did not."""
+        return self.first_ms(self.arrived)
+
+    def first_ms(self, facts: Int64s) -> Int64s:
+        """The earliest time (``at``) of these facts of each message, ms; ``NEVER_MS``: it has
+        none."""
+        first = np.full(self.n, NEVER_MS)
+        np.minimum.at(first, self.place[facts], self.facts["at"][facts])
+        return first
 
     @cached_property
     def claimed(self) -> Mask:

@@ -1,8 +1,9 @@
-"""What went into each boundary and what came out of it: client to wheel, wheel to topic, topic to
-consumer. By topic and time bucket, with the ids of what is lost, repeated or late.
+"""Counts what went into each boundary and what came out of it, by topic and time bucket, and names
+the messages that are lost, repeated or late.
 
 Theory: a message's id is in the client's event, in the journal, in its record and in the
-consumer's event. So for each boundary two sets of ids are compared. The judge of conservation has
+consumer's event. So for each boundary it is known how often each message came to it and came out of
+it (``Crossings``), and ``account.judging`` says what that means. The judge of conservation has
 decided what became of a message in the wheel; the events are beside it on the same board.
 
 Rules
@@ -18,30 +19,37 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 
+from ...account.judging import Crossings, judge
+from ...account.limits import NEVER_MS, bucket_of
+from ...account.vocabulary import AuditVerdict, Boundary
 from ...reading.files import NO_PEER
 from ...wheel.ids import id_texts
 from ...wheel.schema import Int64s, Mask
-from ..facts.fact import BURIED, FORGED, NO_DIGEST, Facts, Seen
-from ..facts.traced import GroupReading, TraceSummary, distinct, group_crc
+from ..facts.fact import BURIED, NO_DIGEST, Facts, Seen
+from ..facts.traced import GroupReading, TraceSummary, distinct_events, group_crc
 from .board import Board
 from .conservation import judge_conservation, wanted
 from .context import Context
 from .found import Judged
 
-CLIENT, WHEEL, CONSUMER = "client to wheel", "wheel to topic", "topic to consumer"
-LOST, REPEATED, LATE = "lost", "repeated", "late"
+CLIENT, WHEEL, CONSUMER = Boundary
+LISTED = (AuditVerdict.LOST, AuditVerdict.REPEATED, AuditVerdict.LATE)
+"""Messages with such a verdict are named."""
 CLASSES = (
     *("sent", "arrived", "excused", "waiting", "undecided"),
-    *(LOST, REPEATED, LATE, "untraced"),
+    *LISTED,
+    "untraced",
 )
-"""``sent`` is the sum of ``arrived`` to ``lost``. ``untraced``: accepted without a client's
-event."""
+"""``sent`` is the sum of ``arrived`` to ``lost``. ``waiting`` are open ones, ``undecided`` unknown
+ones. ``untraced``: accepted without a client's event."""
+COUNTS_TABLE, IDS_TABLE = "boundaries", "ids"
+"""The tables that judged boundaries are written to."""
 BOUNDARY_ARROW = pa.schema(
     [
         *(("boundary", pa.utf8()), ("group", pa.utf8())),
@@ -53,44 +61,50 @@ BOUNDARY_ARROW = pa.schema(
 )
 """Counts of a topic (CRC of its name), bucket, boundary and group; or, with a ``kind``, a message
 that is lost, repeated (``amount``: times) or late (ms)."""
-_FAR = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True)
-class BoundaryTerms:
-    """``late_ms``: more than that at one boundary is late. ``grace_ms``: so long after it could
-    have passed a boundary a message is waiting."""
+def boundaries_of(facts: Facts, context: Context, traces: TraceSummary) -> pa.Table:
+    """Judge all boundaries of the messages of some facts, which must be all there are of them.
+    Schema ``BOUNDARY_ARROW``."""
+    board, found = Board(distinct_events(facts), context), Judged()
+    judge_conservation(board, found)
+    return Boundaries(board, found, traces).judged()
 
-    interval_ms: int
-    late_ms: int = 2_000
-    grace_ms: int = 5_000
+
+def wheel_crossings(board: Board, found: Judged) -> Crossings:
+    """How often each message came to the boundary between wheel and topic, and came out of it.
+    ``found``: of ``judge_conservation``."""
+    counted, made_ms = found.counted, board.context.made_ms
+    left = counted["delivered"] | counted["dead"] | counted["expired"]
+    unseen = counted["undecided"]
+    settled = board.context.options.limits.settled(board.ready_ms, made_ms)
+    return Crossings(
+        before=(counted["accepted"] & ~counted["cancelled"]).astype(np.int64),
+        after=np.where(left, 1 + counted["repeated"], 0),
+        spare=np.zeros(board.n, np.int64),
+        settled=unseen | (settled & ~counted["pending"]),
+        unseen_before=np.zeros(board.n, np.bool_),
+        unseen_after=unseen,
+        late_ms=np.where(counted["delivered"], board.arrived_ms - board.ready_ms, 0),
+    )
 
 
 class Boundaries:
-    """Judges the messages of some facts, which must be all there are of them."""
+    """Judges all boundaries of the messages on a board, which must have each event once (``found``:
+    of ``judge_conservation``)."""
 
-    def __init__(
-        self, facts: Facts, context: Context, traces: TraceSummary, terms: BoundaryTerms
-    ) -> None:
-        events = (facts["seen"] == Seen.PRODUCED) | (facts["seen"] == Seen.CONSUMED)
-        facts = np.concatenate([facts[~events], distinct(facts[events])])
-        self._context, self._traces, self._terms = context, traces, terms
-        self._board = board = Board(facts, context)
-        self._found = Judged()
-        judge_conservation(board, self._found)
-        self._produced = board.of(Seen.PRODUCED)
-        at = board.facts["at"]
-        self._sent_ms = self._first(self._produced, at)
-        arrived = board.arrivals(Seen.DELIVERED)
-        self._arrived = arrived[board.facts["flags"][arrived] & FORGED == 0]
-        self._arrived_ms = self._first(self._arrived, at)
+    def __init__(self, board: Board, found: Judged, traces: TraceSummary) -> None:
+        self._board, self._found, self._traces = board, found, traces
+        self._context = board.context
+        self._limits = board.context.options.limits
+        self._sent_ms = board.first_ms(board.of(Seen.PRODUCED))
         self._due = board.due_anywhere
         first = np.searchsorted(board.place, np.arange(board.n))
         self._topic = np.where(board.known, board.topic, board.facts["topic"][first])
-        self._wanted = context.options.judges(self._due)
+        self._wanted = board.context.options.judges(self._due)
         self.waiting = np.zeros(board.n, np.bool_)
         """Messages that may still pass a boundary."""
-        self.lost: dict[str, Mask] = {}
+        self.lost: dict[Boundary, Mask] = {}
         """Messages that were lost outside the wheel, by boundary."""
 
     def judged(self) -> pa.Table:
@@ -101,31 +115,24 @@ class Boundaries:
         return pa.concat_tables([BOUNDARY_ARROW.empty_table(), *parts])
 
     def _client(self) -> Iterator[pa.Table]:
-        board, now_ms, grace_ms = self._board, self._context.made_ms, self._terms.grace_ms
-        sent = (self._sent_ms < _FAR) & self._wanted & ~board.is_cancel
-        there = sent & board.known
+        board, now_ms = self._board, self._context.made_ms
+        sent = (self._sent_ms < NEVER_MS) & self._wanted & ~board.is_cancel
+        arrived = sent & board.known
         accepted = board.known & ~board.is_cancel & board.committed & wanted(board)
-        missing = sent & ~there
+        untraced = accepted & (self._sent_ms == NEVER_MS)
         ends = [int(end) for peer in self._context.peers for end in peer.journal[1]]
         behind = board.offset >= max(ends, default=0)
-        settled = self._sent_ms <= now_ms - grace_ms
-        seen = (board.readable | behind) & ~board.may_be_missing
-        lost = missing & settled & seen
-        waiting = missing & ~settled
-        late_ms = np.where(there, board.created - self._sent_ms, 0)
-        told = board.created > self._traces.missing_ms()
-        twice = self._accepted_twice(accepted & (self._sent_ms == _FAR) & told, there)
-        classes = {
-            "sent": sent,
-            "arrived": there,
-            "waiting": waiting,
-            "undecided": missing & settled & ~seen,
-            LOST: lost,
-            REPEATED: twice,
-            LATE: late_ms > self._terms.late_ms,
-            "untraced": accepted & (self._sent_ms == _FAR),
-        }
-        yield from self._tables(CLIENT, "", classes, np.full(board.n, 2), late_ms)
+        rows = Crossings(
+            before=sent.astype(np.int64),
+            after=(arrived | untraced).astype(np.int64),
+            # An untraced message is no fault, unless it is a traced one's twin.
+            spare=np.where(untraced & ~self._accepted_twice(untraced, arrived), 1, 0),
+            settled=self._limits.settled(self._sent_ms, now_ms),
+            unseen_before=board.created <= self._traces.missing_ms(),
+            unseen_after=~((board.readable | behind) & ~board.may_be_missing),
+            late_ms=np.where(arrived, board.created - self._sent_ms, 0),
+        )
+        yield from self._tables(CLIENT, "", rows, sent, arrived, {"untraced": untraced})
 
     def _accepted_twice(self, untraced: Mask, traced: Mask) -> Mask:
         board = self._board
@@ -149,24 +156,11 @@ class Boundaries:
         return found
 
     def _wheel(self) -> Iterator[pa.Table]:
-        board, counted = self._board, self._found.counted
-        settled = (
-            np.maximum(board.due, board.created) + self._terms.grace_ms <= self._context.made_ms
-        )
-        lost = counted["lost"] & settled
-        late_ms = self._arrived_ms - np.maximum(board.due, board.created)
-        there = counted["delivered"]
-        classes = {
-            "sent": counted["accepted"],
-            "arrived": there,
-            "excused": counted["dead"] | counted["expired"] | counted["cancelled"],
-            "waiting": counted["pending"] | (counted["lost"] & ~settled),
-            "undecided": counted["undecided"],
-            LOST: lost,
-            REPEATED: counted["repeated"] > 0,
-            LATE: there & (late_ms > self._terms.late_ms),
-        }
-        yield from self._tables(WHEEL, "", classes, counted["repeated"] + 1, late_ms)
+        counted = self._found.counted
+        rows = wheel_crossings(self._board, self._found)
+        excused = counted["dead"] | counted["expired"] | counted["cancelled"]
+        sent, arrived = counted["accepted"], counted["delivered"]
+        yield from self._tables(WHEEL, "", rows, sent, arrived, {"excused": excused})
 
     def _consumer(self, group: str, readings: list[GroupReading]) -> Iterator[pa.Table]:
         board, facts = self._board, self._board.facts
@@ -175,47 +169,61 @@ class Boundaries:
         answers = answers[facts["created"][answers] == crc]
         buried = board.count(answers[facts["flags"][answers] & BURIED != 0])
         answered = np.maximum(board.count(answers) - buried, buried)
-        since_ms = np.full(board.n, _FAR)
-        position = np.full(len(self._arrived), -1, np.int64)
-        topic = facts["topic"][self._arrived]
+        since_ms = np.full(board.n, NEVER_MS)
+        records = board.arrived
+        position = np.full(len(records), -1, np.int64)
+        topic = facts["topic"][records]
         # An embedded topic has one log, whatever partition was asked for.
-        embedded = facts["peer"][self._arrived] != NO_PEER
-        partition = np.where(embedded, 0, facts["partition"][self._arrived])
+        embedded = facts["peer"][records] != NO_PEER
+        partition = np.where(embedded, 0, facts["partition"][records])
         for reading in readings:
             of_topic = group_crc(reading.topic)
             since_ms[board.topic == of_topic] = reading.since_ms
             for number, committed in reading.committed.items():
                 position[(topic == of_topic) & (partition == int(number))] = committed
-        passed = self._arrived[facts["where"][self._arrived] < position]
-        n_arrived = board.count(self._arrived)
+        passed = records[facts["where"][records] < position]
+        n_arrived = board.count(records)
         done = board.count(passed) >= n_arrived
-        sent = board.known & (n_arrived > 0) & wanted(board) & (since_ms < _FAR)
-        settled = self._arrived_ms <= self._context.made_ms - self._terms.grace_ms
-        missing = sent & (answered == 0) & done & settled
-        unclear = missing & (
-            (self._arrived_ms < since_ms) | (self._arrived_ms <= self._traces.missing_ms(group))
+        sent = board.known & (n_arrived > 0) & wanted(board) & (since_ms < NEVER_MS)
+        arrived = sent & (answered > 0)
+        unseen_ms = np.maximum(since_ms - 1, self._traces.missing_ms(group))
+        late_ms = board.first_ms(answers) - board.arrived_ms
+        rows = Crossings(
+            before=sent.astype(np.int64),
+            after=np.where(sent, answered, 0),
+            # Whoever finds a message in its topic twice may answer for it twice.
+            spare=np.maximum(n_arrived - 1, 0),
+            settled=done & self._limits.settled(board.arrived_ms, self._context.made_ms),
+            unseen_before=np.zeros(board.n, np.bool_),
+            unseen_after=board.arrived_ms <= unseen_ms,
+            late_ms=np.where(arrived, late_ms, 0),
         )
-        late_ms = self._first(answers, facts["at"]) - self._arrived_ms
-        there = sent & (answered > 0)
-        classes = {
-            "sent": sent,
-            "arrived": there,
-            "waiting": sent & ~there & ~missing,
-            "undecided": unclear,
-            LOST: missing & ~unclear,
-            REPEATED: there & (answered > n_arrived),
-            LATE: there & (late_ms > self._terms.late_ms),
-        }
-        yield from self._tables(CONSUMER, group, classes, answered, late_ms)
+        yield from self._tables(CONSUMER, group, rows, sent, arrived)
 
     def _tables(
-        self, boundary: str, group: str, classes: dict[str, Mask], times: Int64s, late_ms: Int64s
+        self,
+        boundary: Boundary,
+        group: str,
+        rows: Crossings,
+        sent: Mask,
+        arrived: Mask,
+        others: Mapping[str, Mask] = MappingProxyType({}),
     ) -> Iterator[pa.Table]:
-        """``times``, ``late_ms``: how often, and how late, each message passed the boundary."""
+        """The counts of a boundary and its messages that are named. ``others``: further
+        classes."""
+        verdicts = judge(rows, self._limits)
+        classes = {
+            "sent": sent,
+            "arrived": arrived,
+            "waiting": verdicts[AuditVerdict.OPEN],
+            "undecided": verdicts[AuditVerdict.UNKNOWN] & sent,
+            **{verdict.value: verdicts[verdict] for verdict in LISTED},
+            **others,
+        }
         self.waiting |= classes["waiting"]
-        if boundary != WHEEL:
-            self.lost[boundary] = self.lost.get(boundary, False) | classes[LOST]
-        bucket_ms = self._due - self._due % self._terms.interval_ms
+        if boundary is not WHEEL:
+            self.lost[boundary] = self.lost.get(boundary, False) | verdicts[AuditVerdict.LOST]
+        bucket_ms = bucket_of(self._due, self._limits.interval_ms)
         none = np.zeros(self._board.n, np.bool_)
         columns = {name: classes.get(name, none).astype(np.int64) for name in CLASSES}
         some = np.logical_or.reduce([one > 0 for one in columns.values()])
@@ -235,8 +243,10 @@ class Boundaries:
             **{name: sums.column(name) for name in ("topic", "bucket_ms")},
             **{name: sums.column(f"{name}_sum") for name in CLASSES},
         )
-        for kind, amount in ((LOST, None), (REPEATED, times), (LATE, late_ms)):
-            found = np.flatnonzero(classes[kind])
+        # Accepted twice are two messages, of which one is named.
+        times = np.full(self._board.n, 2) if boundary is CLIENT else rows.after
+        for verdict, amount in zip(LISTED, (None, times, rows.late_ms), strict=True):
+            found = np.flatnonzero(verdicts[verdict])
             if not len(found):
                 continue
             due, offset = self._due[found], self._board.offset[found]
@@ -246,7 +256,7 @@ class Boundaries:
                 group=group,
                 topic=self._topic[found].astype(np.int64),
                 bucket_ms=bucket_ms[found],
-                kind=kind,
+                kind=verdict.value,
                 id=self._ids(due, offset),
                 offset=offset,
                 due_ms=due,
@@ -259,12 +269,6 @@ class Boundaries:
             pairs = zip(due.tolist(), offset.tolist(), strict=True)
             return pa.array([terms.id_of(*pair) for pair in pairs], pa.utf8())
         return id_texts(terms.group, due, offset, terms.mint.checks(due, offset))
-
-    def _first(self, facts: Int64s, at: Int64s) -> Int64s:
-        """The earliest time of these facts of each message, ms; far away: it has none."""
-        first = np.full(self._board.n, _FAR)
-        np.minimum.at(first, self._board.place[facts], at[facts])
-        return first
 
 
 def _rows(count: int, **columns: object) -> pa.Table:

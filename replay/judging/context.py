@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from ...account.limits import GRACE_MS, INTERVAL_MS, LATE_MS, AccountLimits
 from ...reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, File, Layout, due_within
 from ...reading.problems import Problem
 from ...wheel.mark import Marks
@@ -31,17 +32,25 @@ from .reach import TopicCoverage, group_size, reach
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a proof. ``interval_ms``: width of a time bucket. ``late_ms``: lateness that is
-    reported; None: none is. ``exactly_once``: a message that arrived several times fails the proof,
-    also one whose acceptance no journal shows. ``start_ms`` (inclusive), ``end_ms`` (exclusive):
-    due times that are judged; None: no limit."""
+    """Options of a proof. ``interval_ms``: width of a time bucket. ``late_ms``: lateness that fails
+    the proof; None: none does, and all boundaries are judged by ``LATE_MS``. ``exactly_once``: a
+    message that arrived several times fails the proof, also one whose acceptance no journal shows.
+    ``start_ms`` (inclusive), ``end_ms`` (exclusive): due times that are judged; None: no limit.
+    ``grace_ms``: so long after it could have passed a boundary a message is waited for."""
 
-    interval_ms: int = 10_000
+    interval_ms: int = INTERVAL_MS
     late_ms: int | None = None
     exactly_once: bool = False
     start_ms: int | None = None
     end_ms: int | None = None
     problems_max: int = 1_000
+    grace_ms: int = GRACE_MS
+
+    @property
+    def limits(self) -> AccountLimits:
+        """By which boundaries are judged."""
+        late_ms = LATE_MS if self.late_ms is None else self.late_ms
+        return AccountLimits(self.interval_ms, self.grace_ms, late_ms)
 
     def judges(self, due: Int64s) -> Mask:
         """Which due times lie in the time that is judged."""
@@ -89,7 +98,7 @@ class Context:
     damaged_topics: frozenset[int] | None = frozenset()
     """CRCs of topics whose records may be missing; None: those of any topic may be."""
     is_group: bool = False
-    """Whether the directories are of a group of several peers: entries may be uncommitted."""
+    """The directories are of a group of several peers, so entries may be uncommitted."""
     strange_files: frozenset[int] = frozenset()
     """Numbers of files of another run, whose facts do not count."""
     reach: TopicCoverage = field(default_factory=TopicCoverage)
@@ -115,7 +124,7 @@ class Context:
         return max((end for end in ends if self._is_missing(end - 1)), default=0)
 
     def _is_missing(self, offset: int) -> bool:
-        """Whether damage may have taken an offset from every journal that reaches so far."""
+        """True if damage may have taken an offset from every journal that reaches so far."""
         at = np.array([offset])
         held = any(peer.has_journal(at)[0] for peer in self.peers)
         taken = [bool(peer.may_miss(at)[0]) for peer in self.peers]

@@ -49,7 +49,7 @@ class JournalSeen:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing behind its end."""
+        """True if nothing is missing behind its end."""
         return self.next_offset >= 0 and not (self.missing and self.missing[-1][1] == _LAST)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from ...account.limits import bucket_of
 from ..facts.fact import Facts, decompress
 from ..facts.scan import Batches
 from .again import judge_again
@@ -59,7 +60,7 @@ def judge_range(facts: Facts, context: Context) -> tuple[Judged, pa.Table]:
     judge_agreement(board, found)
     judge_order(board, found)
     there, late_ms = judge_punctuality(board, found)
-    bucket_ms = board.due - board.due % context.options.interval_ms
+    bucket_ms = bucket_of(board.due, context.options.interval_ms)
     parts = (
         counts("count", found.counts),
         counts("problems", found.problem_counts),

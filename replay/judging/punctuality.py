@@ -1,16 +1,17 @@
 """Validator *punctuality*: no message before its due time, and how late each was.
 
-Theory: lateness is the time from a message's due time or its acceptance (``created``), whichever is
-later, to its first arrival.
+Theory: lateness is the time from when a message could leave (``account.limits.ready_ms``) to its
+first arrival.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from ...account.limits import NEVER_MS
 from ...reading.problems import PUNCTUALITY
 from ...wheel.schema import Int64s
-from ..facts.fact import FORGED, Seen
+from ..facts.fact import Seen
 from .board import Board
 from .conservation import wanted
 from .found import Judged
@@ -31,12 +32,9 @@ def judge_punctuality(board: Board, found: Judged) -> tuple[Int64s, Int64s]:
 def judge_arrivals(board: Board, found: Judged) -> tuple[Int64s, Int64s]:
     """Report early and late messages among those that arrived. Returns the numbers of all that
     arrived, and the lateness of each, ms, both of shape (arrived,)."""
-    facts = board.arrivals(Seen.DELIVERED)
-    facts = facts[board.facts["flags"][facts] & FORGED == 0]
-    first = np.full(board.n, np.iinfo(np.int64).max)
-    np.minimum.at(first, board.place[facts], board.facts["at"][facts])
+    first = board.arrived_ms
     judged = board.known & ~board.is_cancel & wanted(board)
-    there = np.flatnonzero(judged & (first < np.iinfo(np.int64).max))
+    there = np.flatnonzero(judged & (first < NEVER_MS))
     first, due = first[there], board.due[there]
     by = (due - first)[first < due]
     found.report(
@@ -46,7 +44,7 @@ def judge_arrivals(board: Board, found: Judged) -> tuple[Int64s, Int64s]:
         there[first < due],
         lambda at: f"arrived {by[at]} ms before it was due",
     )
-    lateness = np.maximum(first - np.maximum(due, board.created[there]), 0)
+    lateness = np.maximum(first - board.ready_ms[there], 0)
     limit = board.context.options.late_ms
     if limit is not None:
         behind = lateness[lateness > limit]

@@ -20,7 +20,7 @@ from .context import Context
 from .found import Judged
 
 _ROWS_MIN = 2
-"""Of fewer rows the row may be what is wrong."""
+"""A file with fewer rows may be the right one, with a row that is wrong."""
 
 
 def without_strangers(facts: Facts, context: Context, found: Judged) -> Board:

@@ -80,7 +80,7 @@ class Verdict:
     """How many problems of each kind there are, listed or not."""
     problems: Sequence[Problem]
     truncated: bool
-    """Whether ``problems`` lists only a part of them."""
+    """``problems`` lists only a part of them."""
     lateness: Sequence[Lateness]
     """All topics and times first, then by topic, then by time (all topics)."""
     agreement: Sequence[PairAgreement]
@@ -105,12 +105,12 @@ class Verdict:
 
     @property
     def proven(self) -> bool:
-        """Whether all is proven, and nothing is open."""
+        """True if all is proven, and nothing is open."""
         return self.outcome is Outcome.PROVEN
 
     @property
     def exactly_once(self) -> bool:
-        """Whether a message that arrived several times fails this proof."""
+        """True if a message that arrived several times fails this proof."""
         return bool(self.options.get("exactly_once"))
 
     def to_dict(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def departures_of(delivered: DataFrame) -> DataFrame:
 
 
 def ready_ms() -> Column:
-    """When a departure could have left: when it was due, or when it came if that was later."""
+    """When a departure could have left, ms: ``account.limits.ready_ms`` of Spark's columns."""
     return f.greatest(f.unix_millis("due"), f.unix_millis("created"))
 
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import Client, Message, Received
+from slotwheel.account.vocabulary import Tier
 from slotwheel.audit import Auditor
-from slotwheel.audit.sums import AuditTier, SumKey, SummedRange
+from slotwheel.audit.sums import SumKey, SummedRange
 from slotwheel.consumer.message import SourcePartition
 from slotwheel.trace import Observers
 from slotwheel.wheel.errors import InvalidMessage
@@ -76,7 +77,7 @@ def test_a_client_s_sums_are_those_of_its_receipts(
     assert len(good) == 3
     sent = _rows("orders", single) + _rows("bills", many)
     sent += _rows("some", good) + _rows("tables", list(tables))
-    assert pairs(kept.sums) == plain_sums(sent, (AuditTier.PRODUCED, "default", ""), 1_000)
+    assert pairs(kept.sums) == plain_sums(sent, (Tier.PRODUCED, "default", ""), 1_000)
     assert all(not one.unsure for one in kept.sums.values())
     assert [one.number for one in kept.batches] == list(range(len(kept.batches)))
     assert [one.last for one in kept.batches].count(True) == kept.batches[-1].last == 1
@@ -119,7 +120,7 @@ def test_no_message_waits_for_another_thread_that_notes_some(kept: KeptSums) -> 
         assert not thread.is_alive()
     auditor.close()
     rows = [("orders", 1_500, offset) for offset in range(300)]
-    about = (AuditTier.CONSUMED, "default", "billing")
+    about = (Tier.CONSUMED, "default", "billing")
     assert pairs(kept.sums) == plain_sums(rows, about, 1_000)
     assert auditor.missing == sum(one.missing for one in kept.batches) == 700
 
@@ -139,7 +140,7 @@ def test_what_many_threads_note_is_all_summed(kept: KeptSums) -> None:
     auditor.close()
     rows = [("orders", 1_500, offset) for offset in range(8_000)]
     found = pairs(kept.sums)
-    assert found == plain_sums(rows, (AuditTier.CONSUMED, "default", "billing"), 1_000)
+    assert found == plain_sums(rows, (Tier.CONSUMED, "default", "billing"), 1_000)
     assert auditor.missing == 0
 
 
@@ -191,15 +192,15 @@ def test_a_consumer_s_sums_and_up_to_where_they_are_complete(kept: KeptSums) -> 
     auditor.committed("billing", {_PLACE: 21})
     auditor.close()
     orders = [("orders", 1_500, offset) for offset in (5, 6, 7, 9)]
-    expected = plain_sums(orders, (AuditTier.CONSUMED, "default", "billing"), 1_000)
-    left_out = (AuditTier.LEFT_OUT.value, "default", "billing")
+    expected = plain_sums(orders, (Tier.CONSUMED, "default", "billing"), 1_000)
+    left_out = (Tier.LEFT_OUT.value, "default", "billing")
     assert pairs(kept.sums) == expected | plain_sums([("orders", 1_500, 8)], left_out, 1_000)
     ranges = [one for batch in kept.batches for one in batch.ranges]
     assert ranges == [
         SummedRange("billing", *_PLACE, 5, 8),
         SummedRange("billing", *_PLACE, 20, 21),
     ]
-    key = SumKey(AuditTier.CONSUMED, "default", "orders", "billing", 1_000)
+    key = SumKey(Tier.CONSUMED, "default", "orders", "billing", 1_000)
     assert kept.sums[key].late_max_ms > 1_000_000
 
 

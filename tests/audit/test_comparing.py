@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.audit.comparing import AuditVerdict, Boundary
-from slotwheel.audit.sums import AuditTier, IdSum
+from slotwheel.account.vocabulary import AuditVerdict, Boundary, Tier
+from slotwheel.audit.sums import IdSum
 from slotwheel.wheel.mark import Mark, Marks
 from support.auditing import ALL_MARK, batch_of, id_sum, ledger, see, verdicts
 
@@ -28,13 +28,13 @@ def test_each_boundary_has_the_verdict_of_a_model_that_knows_every_id(
         tiers.append(passed + [one for one in passed if one in repeated[at]])
     produced, accepted, delivered, consumed = tiers
     found = ledger()
-    found.add_batch(batch_of("client", 0, AuditTier.PRODUCED, id_sum(produced)), 0)
-    see(found, AuditTier.ACCEPTED, accepted)
+    found.add_batch(batch_of("client", 0, Tier.PRODUCED, id_sum(produced)), 0)
+    see(found, Tier.ACCEPTED, accepted)
     gone = [one for one in accepted if one in cancelled]
-    see(found, AuditTier.CANCELLED, gone)
-    see(found, AuditTier.DELIVERED, delivered)
+    see(found, Tier.CANCELLED, gone)
+    see(found, Tier.DELIVERED, delivered)
     end = len(delivered)
-    found.add_batch(batch_of("consumer", 0, AuditTier.CONSUMED, id_sum(consumed), end), 0)
+    found.add_batch(batch_of("consumer", 0, Tier.CONSUMED, id_sum(consumed), end), 0)
     pairs = [
         (produced, accepted),
         ([one for one in accepted if one not in cancelled], delivered),
@@ -53,19 +53,19 @@ def test_each_boundary_has_the_verdict_of_a_model_that_knows_every_id(
 
 def test_dead_and_expired_ones_are_no_loss() -> None:
     found = ledger()
-    see(found, AuditTier.ACCEPTED, [1, 2, 3])
-    see(found, AuditTier.DEAD, [1])
-    see(found, AuditTier.EXPIRED, [2])
-    see(found, AuditTier.DELIVERED, [3])
+    see(found, Tier.ACCEPTED, [1, 2, 3])
+    see(found, Tier.DEAD, [1])
+    see(found, Tier.EXPIRED, [2])
+    see(found, Tier.DELIVERED, [3])
     assert verdicts(found) == {Boundary.WHEEL_TOPIC: (AuditVerdict.EQUAL, 0)}
 
 
 def test_what_a_client_gave_up_may_be_stored_all_the_same_or_hide_a_loss() -> None:
     found = ledger()
     given_up = IdSum(*(id_sum([1]).count, id_sum([1]).hash), unsure=1)
-    found.add_batch(batch_of("client", 0, AuditTier.PRODUCED, given_up), 0)
-    see(found, AuditTier.ACCEPTED, [1, 2])
-    see(found, AuditTier.DELIVERED, [1, 2])
+    found.add_batch(batch_of("client", 0, Tier.PRODUCED, given_up), 0)
+    see(found, Tier.ACCEPTED, [1, 2])
+    see(found, Tier.DELIVERED, [1, 2])
     assert verdicts(found)[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 1)
     (cell,) = found.report(100_000)
     assert "may hide a loss" in cell.comparisons[0].why
@@ -73,7 +73,7 @@ def test_what_a_client_gave_up_may_be_stored_all_the_same_or_hide_a_loss() -> No
 
 def test_it_is_open_until_the_grace_is_over_and_again_when_sums_come_late() -> None:
     found = ledger()
-    see(found, AuditTier.ACCEPTED, [1])
+    see(found, Tier.ACCEPTED, [1])
     found.pass_marks(Marks(main=ALL_MARK), 0)
 
     def now(at_ms: int) -> AuditVerdict:
@@ -82,14 +82,14 @@ def test_it_is_open_until_the_grace_is_over_and_again_when_sums_come_late() -> N
     assert now(1_499) is AuditVerdict.OPEN
     assert now(1_500) is AuditVerdict.LOST
     due = np.array([100], np.int64)
-    found.see(AuditTier.DELIVERED, pa.array(["orders"]), due, due, 5_000, None, due)
+    found.see(Tier.DELIVERED, pa.array(["orders"]), due, due, 5_000, None, due)
     assert now(5_400) is AuditVerdict.OPEN
     assert now(5_500) is AuditVerdict.DIFFERS
 
 
 def test_what_the_mark_has_not_passed_waits_in_the_wheel() -> None:
     found = ledger()
-    see(found, AuditTier.ACCEPTED, [1, 7])
+    see(found, Tier.ACCEPTED, [1, 7])
     for mark in (Mark(99, 9, 9), Mark(100, 6, 9), Mark(200, 0, 6)):
         found.pass_marks(Marks(main=mark), 0)
         (cell,) = found.report(100_000)
@@ -102,8 +102,8 @@ def test_what_the_mark_has_not_passed_waits_in_the_wheel() -> None:
 def test_late_is_what_took_longer_than_the_limit_at_its_boundary() -> None:
     found = ledger()
     one, topic = np.array([100], np.int64), pa.array(["orders"])
-    found.see(AuditTier.ACCEPTED, topic, one, one, 0)
-    found.see(AuditTier.DELIVERED, topic, one, one, 0, np.array([2_001]), one)
+    found.see(Tier.ACCEPTED, topic, one, one, 0)
+    found.see(Tier.DELIVERED, topic, one, one, 0, np.array([2_001]), one)
     found.pass_marks(Marks(main=ALL_MARK), 0)
     (cell,) = found.report(100_000)
     (late,) = cell.comparisons

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
+from slotwheel.account.vocabulary import AuditVerdict, Boundary, Tier
+from slotwheel.audit.comparing import Comparison
 from slotwheel.audit.differing import (
     BOUNDARIES_MAX,
     Differing,
@@ -14,14 +15,13 @@ from slotwheel.audit.differing import (
     join_differing,
 )
 from slotwheel.audit.ledger import AuditLedger
-from slotwheel.audit.sums import AuditTier
 from slotwheel.wheel.mark import Marks
 from support.auditing import ALL_MARK, LIMITS
 
 _HOUR_MS = 3_600_000
 
 
-def _see(found: AuditLedger, tier: AuditTier, due_ms: int, count: int) -> None:
+def _see(found: AuditLedger, tier: Tier, due_ms: int, count: int) -> None:
     due, offset = np.full(count, due_ms, np.int64), np.arange(count)
     topic = pa.array(["orders"] * count, pa.utf8())
     found.see(tier, topic, due, offset, due_ms, None, offset)
@@ -30,8 +30,8 @@ def _see(found: AuditLedger, tier: AuditTier, due_ms: int, count: int) -> None:
 def test_what_was_lost_stays_known_when_its_bucket_is_forgotten() -> None:
     found = AuditLedger("default", LIMITS, 0, ahead_ms=1_000)
     for due_ms, lost in ((5_000, 2), (9_000, 1), (_HOUR_MS + 7_000, 4)):
-        _see(found, AuditTier.ACCEPTED, due_ms, 10)
-        _see(found, AuditTier.DELIVERED, due_ms, 10 - lost)
+        _see(found, Tier.ACCEPTED, due_ms, 10)
+        _see(found, Tier.DELIVERED, due_ms, 10 - lost)
     found.pass_marks(Marks(main=ALL_MARK), 0)
     place = "orders", Boundary.WHEEL_TOPIC, ""
     for now_ms, kept, since_all in (
@@ -47,11 +47,11 @@ def test_what_was_lost_stays_known_when_its_bucket_is_forgotten() -> None:
 
 def test_a_fault_that_turns_out_to_be_none_is_not_remembered() -> None:
     found = AuditLedger("default", LIMITS, 0, ahead_ms=1_000)
-    _see(found, AuditTier.ACCEPTED, 5_000, 1)
+    _see(found, Tier.ACCEPTED, 5_000, 1)
     found.pass_marks(Marks(main=ALL_MARK), 0)
     found.report(9_000)
     assert [one.lost for one in found.differing] == [1]
-    _see(found, AuditTier.DELIVERED, 5_000, 1)
+    _see(found, Tier.DELIVERED, 5_000, 1)
     found.report(20_000)
     found.report(2 * _HOUR_MS)
     assert found.differing == []
@@ -60,7 +60,7 @@ def test_a_fault_that_turns_out_to_be_none_is_not_remembered() -> None:
 
 def test_every_comparison_of_a_bucket_that_is_closed_is_counted() -> None:
     found = AuditLedger("default", LIMITS, 0, ahead_ms=1_000)
-    _see(found, AuditTier.ACCEPTED, 5_000, 1)
+    _see(found, Tier.ACCEPTED, 5_000, 1)
     found.report(2 * _HOUR_MS)
     assert found.closed == {AuditVerdict.OPEN: 1}
 

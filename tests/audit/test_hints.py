@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slotwheel.audit.comparing import AuditVerdict, Boundary
+from slotwheel.account.vocabulary import AuditVerdict, Boundary, Tier
 from slotwheel.audit.hints import HINTS_MAX, AuditHints
-from slotwheel.audit.sums import AuditTier, SumBatch, SummedRange
+from slotwheel.audit.sums import SumBatch, SummedRange
 from slotwheel.trace.events import EventSender
 from support.auditing import batch_of, id_sum, ledger, see, verdicts
 
@@ -44,9 +44,9 @@ def test_the_same_again_takes_no_room() -> None:
 def test_a_killed_client_s_last_messages_are_unknown_also_of_a_topic_that_it_never_named() -> None:
     """It has told that it is there, and was killed before it told of its messages."""
     found = ledger()
-    found.add_batch(batch_of("c", 0, AuditTier.PRODUCED, id_sum([0])), 0)
+    found.add_batch(batch_of("c", 0, Tier.PRODUCED, id_sum([0])), 0)
     found.add_batch(SumBatch(EventSender("k", "killed"), 0, 1_000), 900)
-    for tier in (AuditTier.ACCEPTED, AuditTier.DELIVERED):
+    for tier in (Tier.ACCEPTED, Tier.DELIVERED):
         see(found, tier, [0, 1])
     assert verdicts(found, 30_899)[Boundary.CLIENT_WHEEL] == (AuditVerdict.OPEN, 0)
     assert verdicts(found, 30_900)[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 1)
@@ -59,9 +59,9 @@ def test_a_killed_client_s_last_messages_are_unknown_also_of_a_topic_that_it_nev
 
 def test_what_is_lost_is_lost_whoever_was_killed() -> None:
     found = ledger()
-    found.add_batch(batch_of("c", 0, AuditTier.PRODUCED, id_sum([0, 1])), 0)
+    found.add_batch(batch_of("c", 0, Tier.PRODUCED, id_sum([0, 1])), 0)
     found.add_batch(SumBatch(EventSender("k", "killed"), 0, 1_000), 900)
-    for tier in (AuditTier.ACCEPTED, AuditTier.DELIVERED):
+    for tier in (Tier.ACCEPTED, Tier.DELIVERED):
         see(found, tier, [0])
     assert verdicts(found)[Boundary.CLIENT_WHEEL] == (AuditVerdict.LOST, 1)
 
@@ -69,12 +69,12 @@ def test_what_is_lost_is_lost_whoever_was_killed() -> None:
 def test_messages_in_no_sum_are_missing_from_all_that_comes_behind_the_part_that_says_so() -> None:
     """A batch in two parts: the first one says what is missing, the second one names the group."""
     found = ledger()
-    see(found, AuditTier.ACCEPTED, [0, 1])
-    see(found, AuditTier.DELIVERED, [0, 1])
+    see(found, Tier.ACCEPTED, [0, 1])
+    see(found, Tier.DELIVERED, [0, 1])
     found.add_batch(SumBatch(EventSender("c", "c"), 0, 1_000, missing=1), 99_000)
     found.add_batch(
         replace(
-            batch_of("c", 1, AuditTier.CONSUMED, id_sum([0])),
+            batch_of("c", 1, Tier.CONSUMED, id_sum([0])),
             ranges=[SummedRange("billing", "orders", 0, 0, 2)],
         ),
         99_000,
@@ -87,7 +87,7 @@ def test_a_sender_that_is_forgotten_makes_what_it_may_have_sent_unknown() -> Non
     found.add_batch(SumBatch(EventSender("first", "first"), 0, 1_000), 0)
     for number in range(10_000):
         found.add_batch(SumBatch(EventSender(f"s{number}"), 0, 1_000, last=True), 0)
-    found.add_batch(batch_of("c", 0, AuditTier.PRODUCED, id_sum([0])), 0)
-    for tier in (AuditTier.ACCEPTED, AuditTier.DELIVERED):
+    found.add_batch(batch_of("c", 0, Tier.PRODUCED, id_sum([0])), 0)
+    for tier in (Tier.ACCEPTED, Tier.DELIVERED):
         see(found, tier, [0, 1])
     assert verdicts(found)[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 1)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from slotwheel.audit.comparing import AuditLimits, AuditVerdict, Boundary
+from slotwheel.account.limits import AccountLimits
+from slotwheel.account.vocabulary import AuditVerdict, Boundary, Tier
 from slotwheel.audit.ledger import AuditLedger
 from slotwheel.audit.ranges import covered_of, merge_range
-from slotwheel.audit.sums import AuditTier, IdSum, SumBatch, SumKey, SummedRange
+from slotwheel.audit.sums import IdSum, SumBatch, SumKey, SummedRange
 from slotwheel.trace.events import EventSender
 from slotwheel.wheel.mark import Marks
 from support.auditing import ALL_MARK, LIMITS, batch_of, id_sum, ledger, see, verdicts
@@ -20,11 +21,11 @@ _EQUAL, _LOST = (AuditVerdict.EQUAL, 0), AuditVerdict.LOST
 
 def test_a_batch_that_comes_twice_counts_once_and_out_of_order_does_not_matter() -> None:
     found = ledger()
-    batches = [batch_of("c", number, AuditTier.PRODUCED, id_sum([number])) for number in range(6)]
+    batches = [batch_of("c", number, Tier.PRODUCED, id_sum([number])) for number in range(6)]
     for number in (3, 1, 2, 2, 0, 5, 4, 3, 5):
         found.add_batch(batches[number], 0)
-    see(found, AuditTier.ACCEPTED, list(range(6)))
-    see(found, AuditTier.DELIVERED, list(range(6)))
+    see(found, Tier.ACCEPTED, list(range(6)))
+    see(found, Tier.DELIVERED, list(range(6)))
     assert verdicts(found)[Boundary.CLIENT_WHEEL] == _EQUAL
     assert found.refused["repeated batch"] == 3
 
@@ -32,9 +33,9 @@ def test_a_batch_that_comes_twice_counts_once_and_out_of_order_does_not_matter()
 def test_a_batch_that_is_missing_makes_its_buckets_unknown_and_no_others() -> None:
     found = ledger()
     for number in (0, 2):
-        found.add_batch(batch_of("c", number, AuditTier.PRODUCED, id_sum([number])), 0)
-    see(found, AuditTier.ACCEPTED, [0, 1, 2])
-    see(found, AuditTier.DELIVERED, [0, 1])
+        found.add_batch(batch_of("c", number, Tier.PRODUCED, id_sum([number])), 0)
+    see(found, Tier.ACCEPTED, [0, 1, 2])
+    see(found, Tier.DELIVERED, [0, 1])
     said = verdicts(found)
     assert said[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 1)
     assert said[Boundary.WHEEL_TOPIC] == (_LOST, 1)
@@ -44,29 +45,29 @@ def test_a_batch_that_is_missing_makes_its_buckets_unknown_and_no_others() -> No
 
 def test_messages_without_a_sum_are_named() -> None:
     found = ledger()
-    found.add_batch(batch_of("c", 0, AuditTier.PRODUCED, id_sum([0]), missing=2), 0)
-    see(found, AuditTier.ACCEPTED, [0, 1, 2])
-    see(found, AuditTier.DELIVERED, [0, 1, 2])
+    found.add_batch(batch_of("c", 0, Tier.PRODUCED, id_sum([0]), missing=2), 0)
+    see(found, Tier.ACCEPTED, [0, 1, 2])
+    see(found, Tier.DELIVERED, [0, 1, 2])
     assert verdicts(found)[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 2)
 
 
 def test_a_group_that_is_behind_has_lost_nothing_and_one_that_has_passed_has() -> None:
     found = ledger()
-    see(found, AuditTier.ACCEPTED, [0, 1, 2])
-    see(found, AuditTier.DELIVERED, [0, 1, 2])
-    found.add_batch(batch_of("c", 0, AuditTier.CONSUMED, id_sum([0]), 2), 0)
+    see(found, Tier.ACCEPTED, [0, 1, 2])
+    see(found, Tier.DELIVERED, [0, 1, 2])
+    found.add_batch(batch_of("c", 0, Tier.CONSUMED, id_sum([0]), 2), 0)
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (AuditVerdict.OPEN, 0)
-    found.add_batch(batch_of("c", 1, AuditTier.CONSUMED, id_sum([2]), 3), 0)
+    found.add_batch(batch_of("c", 1, Tier.CONSUMED, id_sum([2]), 3), 0)
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (_LOST, 1)
 
 
 def test_what_a_killed_consumer_did_last_is_unknown_and_not_lost() -> None:
     found = ledger()
-    see(found, AuditTier.ACCEPTED, [0, 1, 2, 3])
-    see(found, AuditTier.DELIVERED, [0, 1, 2, 3])
-    found.add_batch(batch_of("killed", 0, AuditTier.CONSUMED, id_sum([0]), 1), 0)
+    see(found, Tier.ACCEPTED, [0, 1, 2, 3])
+    see(found, Tier.DELIVERED, [0, 1, 2, 3])
+    found.add_batch(batch_of("killed", 0, Tier.CONSUMED, id_sum([0]), 1), 0)
     rest = replace(
-        batch_of("next", 0, AuditTier.CONSUMED, id_sum([3])),
+        batch_of("next", 0, Tier.CONSUMED, id_sum([3])),
         ranges=[SummedRange("billing", "orders", 0, 3, 4)],
     )
     found.add_batch(rest, 0)
@@ -78,9 +79,9 @@ def test_what_a_killed_consumer_did_last_is_unknown_and_not_lost() -> None:
 
 def test_a_client_that_is_silent_is_waited_for_and_then_taken_for_killed() -> None:
     found = ledger()
-    batch = replace(batch_of("c", 0, AuditTier.PRODUCED, id_sum([0])), last=False)
+    batch = replace(batch_of("c", 0, Tier.PRODUCED, id_sum([0])), last=False)
     found.add_batch(batch, 900)
-    for tier in (AuditTier.ACCEPTED, AuditTier.DELIVERED):
+    for tier in (Tier.ACCEPTED, Tier.DELIVERED):
         see(found, tier, [0, 1])
     assert verdicts(found, 30_899)[Boundary.CLIENT_WHEEL] == (AuditVerdict.OPEN, 0)
     assert verdicts(found, 30_900)[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 1)
@@ -90,23 +91,23 @@ def test_a_client_that_is_silent_is_waited_for_and_then_taken_for_killed() -> No
 
 def test_what_a_rule_leaves_out_is_no_loss_and_once_it_is_read_again_nobody_knows() -> None:
     found = ledger()
-    see(found, AuditTier.ACCEPTED, [0, 1])
-    see(found, AuditTier.DELIVERED, [0, 1])
-    found.add_batch(batch_of("c", 0, AuditTier.CONSUMED, id_sum([0]), 2), 0)
-    found.add_batch(batch_of("c", 1, AuditTier.LEFT_OUT, id_sum([1]), 2), 0)
+    see(found, Tier.ACCEPTED, [0, 1])
+    see(found, Tier.DELIVERED, [0, 1])
+    found.add_batch(batch_of("c", 0, Tier.CONSUMED, id_sum([0]), 2), 0)
+    found.add_batch(batch_of("c", 1, Tier.LEFT_OUT, id_sum([1]), 2), 0)
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == _EQUAL
-    found.add_batch(batch_of("c", 2, AuditTier.LEFT_OUT, id_sum([1]), 2), 0)
+    found.add_batch(batch_of("c", 2, Tier.LEFT_OUT, id_sum([1]), 2), 0)
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (AuditVerdict.UNKNOWN, 1)
 
 
 def test_what_leaves_long_behind_its_time_is_seen() -> None:
     """Kafka may be away for longer than a bucket without a fault is kept."""
     found = AuditLedger("default", LIMITS, 0, ahead_ms=10_000, keep_ms=5_000, hold_ms=90_000)
-    see(found, AuditTier.ACCEPTED, [0, 1])
+    see(found, Tier.ACCEPTED, [0, 1])
     for now_ms in (20_000, 40_000):
         (cell,) = found.report(now_ms)
         assert cell.verdict is AuditVerdict.OPEN
-    see(found, AuditTier.DELIVERED, [0, 1])
+    see(found, Tier.DELIVERED, [0, 1])
     found.pass_marks(Marks(main=ALL_MARK), 0)
     assert found.report(40_000) == []
     assert found.closed == {AuditVerdict.EQUAL: 1}
@@ -114,18 +115,18 @@ def test_what_leaves_long_behind_its_time_is_seen() -> None:
 
 def test_nothing_is_judged_before_topics_are_read_to_their_end() -> None:
     found = ledger()
-    see(found, AuditTier.ACCEPTED, [0, 1])
+    see(found, Tier.ACCEPTED, [0, 1])
     found.pass_marks(Marks(main=ALL_MARK), 0)
-    see(found, AuditTier.DELIVERED, [0])
+    see(found, Tier.DELIVERED, [0])
     assert [one.verdict for one in found.report(50_000, whole_ms=1_000)] == [AuditVerdict.OPEN]
     assert [one.verdict for one in found.report(50_000, whole_ms=50_000)] == [_LOST]
 
 
 def test_a_topic_that_could_not_be_read_makes_its_consumers_unknown() -> None:
     found = ledger()
-    see(found, AuditTier.ACCEPTED, [0, 1])
-    see(found, AuditTier.DELIVERED, [0])
-    found.add_batch(batch_of("c", 0, AuditTier.CONSUMED, id_sum([0, 1]), 2), 0)
+    see(found, Tier.ACCEPTED, [0, 1])
+    see(found, Tier.DELIVERED, [0])
+    found.add_batch(batch_of("c", 0, Tier.CONSUMED, id_sum([0, 1]), 2), 0)
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (AuditVerdict.REPEATED, 1)
     boundaries = [Boundary.WHEEL_TOPIC, Boundary.TOPIC_CONSUMER]
     found.hints.add("records are gone", boundaries, 0, 200_000, topics=["orders"])
@@ -136,9 +137,7 @@ def test_a_topic_that_could_not_be_read_makes_its_consumers_unknown() -> None:
 def test_numbers_that_go_back_take_no_memory_without_end() -> None:
     found = ledger()
     for number in range(60):
-        found.add_batch(
-            batch_of("c", 1_000_000 - 900 * number, AuditTier.PRODUCED, id_sum([number])), 0
-        )
+        found.add_batch(batch_of("c", 1_000_000 - 900 * number, Tier.PRODUCED, id_sum([number])), 0)
     (sender,) = found._senders.values()
     assert len(sender.ahead) <= 2_000
 
@@ -149,14 +148,14 @@ def test_cells_are_bounded_dropped_when_they_are_over_and_refused_behind_that() 
     )
 
     def produced(number: int, bucket: int) -> None:
-        key = SumKey(AuditTier.PRODUCED, "default", "orders", "", bucket)
+        key = SumKey(Tier.PRODUCED, "default", "orders", "", bucket)
         batch = SumBatch(EventSender("c"), number, 1_000, {key: IdSum(1)}, last=True)
         found.add_batch(batch, 0)
 
     for number, bucket in enumerate((0, 1_000, 2_000, 50_000)):
         produced(number, bucket)
     assert (found.refused["too many buckets"], found.refused["too far ahead"]) == (1, 1)
-    see(found, AuditTier.ACCEPTED, [])
+    see(found, Tier.ACCEPTED, [])
     assert [one.verdict for one in found.report(15_000)] == [_LOST, _LOST]
     assert found.report(30_000) == []
     assert found.closed == {_LOST: 2, AuditVerdict.OPEN: 2}
@@ -166,16 +165,16 @@ def test_cells_are_bounded_dropped_when_they_are_over_and_refused_behind_that() 
 
 def test_another_interval_and_another_wheel_are_left_out() -> None:
     found = ledger()
-    key = SumKey(AuditTier.PRODUCED, "elsewhere", "orders", "", 0)
+    key = SumKey(Tier.PRODUCED, "elsewhere", "orders", "", 0)
     found.add_batch(SumBatch(EventSender("c"), 0, 1_000, {key: IdSum(1)}), 0)
     assert not found.add_batch(SumBatch(EventSender("d"), 0, 3_000), 0)
     assert (found.cells, found.refused) == ({}, {"another interval": 1})
 
 
 def test_finer_buckets_of_a_sender_are_joined() -> None:
-    found = AuditLedger("default", AuditLimits(4_000, 1, 1), 0, ahead_ms=1 << 40)
+    found = AuditLedger("default", AccountLimits(4_000, 1, 1), 0, ahead_ms=1 << 40)
     for number in range(4):
-        key = SumKey(AuditTier.PRODUCED, "default", "orders", "", number * 1_000)
+        key = SumKey(Tier.PRODUCED, "default", "orders", "", number * 1_000)
         found.add_batch(SumBatch(EventSender("c"), number, 1_000, {key: IdSum(1)}), 0)
     assert found.cells["orders", 0].produced.count == 4
 
@@ -197,7 +196,7 @@ def test_ranges_are_joined_as_a_set_of_positions() -> None:
 def test_rows_before_the_first_bucket_are_not_audited() -> None:
     found = AuditLedger("default", LIMITS, 1_500, ahead_ms=1 << 40)
     assert found.from_ms == 2_000
-    see(found, AuditTier.ACCEPTED, [1], at_ms=1_999)
+    see(found, Tier.ACCEPTED, [1], at_ms=1_999)
     topic, due = pa.array(["orders"]), np.array([2_000], np.int64)
-    found.see(AuditTier.ACCEPTED, topic, due, due, 0)
+    found.see(Tier.ACCEPTED, topic, due, due, 0)
     assert list(found.cells) == [("orders", 2_000)]

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from slotwheel import Client, Consumer, Message, Received
+from slotwheel.account.vocabulary import AuditVerdict, Boundary
 from slotwheel.audit import AUDIT_TOPIC, Auditor
-from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
+from slotwheel.audit.comparing import Comparison
 from slotwheel.audit.watch.watching import AuditReport, AuditSettings, AuditWatch
 from slotwheel.trace import Observers, WheelTarget
 from support.broker import Broker

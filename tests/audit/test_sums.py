@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.account.vocabulary import Tier
 from slotwheel.audit.sums import (
     SUMS_MAX,
-    AuditTier,
     IdSum,
     SumBatch,
     SumKey,
@@ -27,7 +27,7 @@ from slotwheel.trace.events import EventSender
 from slotwheel.wheel.errors import InvalidMessage, UnsupportedVersion
 from support.auditing import pairs, plain_sums
 
-_ABOUT = (AuditTier.PRODUCED.value, "default", "")
+_ABOUT = (Tier.PRODUCED.value, "default", "")
 _ROWS = st.lists(
     st.tuples(
         st.sampled_from(["orders", "bills", "ü"]),
@@ -62,7 +62,7 @@ def test_how_late_they_were_is_summed_and_the_latest_is_kept() -> None:
 
 
 def _batch() -> SumBatch:
-    key = SumKey(AuditTier.CONSUMED, "default", "orders", "billing", 20_000)
+    key = SumKey(Tier.CONSUMED, "default", "orders", "billing", 20_000)
     ranges = [SummedRange("billing", "orders", 3, 10, 20)]
     sums = {key: IdSum(2, (1 << 64) - 1, 7, 9)}
     return SumBatch(EventSender("s1", "till"), 4, 10_000, sums, ranges, 5, last=True)

@@ -7,7 +7,8 @@ import signal
 import time
 from pathlib import Path
 
-from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
+from slotwheel.account.vocabulary import AuditVerdict, Boundary
+from slotwheel.audit.comparing import Comparison
 from slotwheel.audit.differing import Differing
 from slotwheel.audit.ledger import CellReport
 from slotwheel.audit.watch.watching import STALE_MS, AuditReport, AuditSettings

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
+from slotwheel.account.vocabulary import AuditVerdict, Boundary
+from slotwheel.audit.comparing import Comparison
 from slotwheel.audit.differing import Differing
 from slotwheel.audit.ledger import CellReport
 from slotwheel.audit.watch.watching import AuditReport

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.reading.layout import find
-from slotwheel.replay.account import COUNTS_TABLE, IDS_TABLE
-from slotwheel.replay.judging.boundaries import CLASSES
+from slotwheel.replay.judging.boundaries import CLASSES, COUNTS_TABLE, IDS_TABLE
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from support import replayrun

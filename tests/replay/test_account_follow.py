@@ -25,10 +25,9 @@ import pytest
 
 from slotwheel import Consumer
 from slotwheel.client import Client, Message
-from slotwheel.replay.account import COUNTS_TABLE, IDS_TABLE
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.following.accounttables import AccountTables
-from slotwheel.replay.judging.boundaries import BOUNDARY_ARROW
+from slotwheel.replay.judging.boundaries import BOUNDARY_ARROW, COUNTS_TABLE, IDS_TABLE
 from slotwheel.replay.stream import find_group
 from slotwheel.trace import Tracer, decode
 from slotwheel.trace.events import EventKind, with_sender

@@ -8,18 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from slotwheel.audit.comparing import AuditLimits, AuditVerdict
+from slotwheel.account.limits import AccountLimits
+from slotwheel.account.vocabulary import AuditVerdict, Tier
 from slotwheel.audit.ledger import AuditLedger
-from slotwheel.audit.sums import (
-    AuditTier,
-    IdSum,
-    SumBatch,
-    SumKey,
-    SummedRange,
-    Sums,
-    add_sum,
-    decode_sums,
-)
+from slotwheel.audit.sums import IdSum, SumBatch, SumKey, SummedRange, Sums, add_sum, decode_sums
 from slotwheel.trace.events import EventSender
 from slotwheel.wheel.digest import id_hashes
 from slotwheel.wheel.mark import Mark, Marks
@@ -75,7 +67,7 @@ def id_sum(offsets: Iterable[int], wheel: str = "default") -> IdSum:
     return IdSum(len(listed), sum(hash_of(wheel, one) for one in listed) % (1 << 64))
 
 
-LIMITS = AuditLimits(1_000, 500, 2_000)
+LIMITS = AccountLimits(1_000, 500, 2_000)
 ALL_MARK = Mark(1 << 40, 1 << 40, 1 << 40)
 
 
@@ -83,17 +75,17 @@ def ledger() -> AuditLedger:
     return AuditLedger("default", LIMITS, 0, ahead_ms=1 << 40)
 
 
-def see(found: AuditLedger, tier: AuditTier, offsets: list[int], at_ms: int = 100) -> None:
+def see(found: AuditLedger, tier: Tier, offsets: list[int], at_ms: int = 100) -> None:
     count = len(offsets)
     due, offset = np.full(count, at_ms, np.int64), np.array(offsets, np.int64)
-    position = np.arange(count) if tier is AuditTier.DELIVERED else None
+    position = np.arange(count) if tier is Tier.DELIVERED else None
     found.see(tier, pa.array(["orders"] * count, pa.utf8()), due, offset, 0, None, position)
 
 
 def batch_of(
-    name: str, number: int, tier: AuditTier, one: IdSum, end: int = 0, missing: int = 0
+    name: str, number: int, tier: Tier, one: IdSum, end: int = 0, missing: int = 0
 ) -> SumBatch:
-    group = "" if tier is AuditTier.PRODUCED else "billing"
+    group = "" if tier is Tier.PRODUCED else "billing"
     sums = {SumKey(tier, "default", "orders", group, 0): one}
     ranges = [SummedRange("billing", "orders", 0, 0, end)] if group else []
     return SumBatch(EventSender(name, name), number, 1_000, sums, ranges, missing, last=True)

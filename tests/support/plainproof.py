@@ -9,15 +9,15 @@ import numpy as np
 
 from slotwheel.reading.files import Layout
 from slotwheel.reading.problems import Problem
-from slotwheel.replay.account import facts_of_segments, read_traces
 from slotwheel.replay.conclusion import Conclusion
 from slotwheel.replay.datasource.segments import UnreadEvents, listed_segments
 from slotwheel.replay.facts.fact import Facts
 from slotwheel.replay.facts.making import GroupTerms
-from slotwheel.replay.judging.boundaries import CLASSES, WHEEL, Boundaries, BoundaryTerms
+from slotwheel.replay.judging.boundaries import CLASSES, WHEEL, boundaries_of
 from slotwheel.replay.judging.context import Context, Options, make_context
 from slotwheel.replay.judging.judge import judge_range
 from slotwheel.replay.report.verdict import Verdict
+from slotwheel.replay.sparkaccount import facts_of_segments, read_traces
 from slotwheel.replay.storeaccount import BoundaryAccount, lost_kind, store_account
 from support.told import Told, scan
 
@@ -52,14 +52,13 @@ def prove_here(layout: Layout, options: Options, traces: str = "") -> Verdict:
 def _boundaries(
     facts: Facts, context: Context, store: str
 ) -> tuple[BoundaryAccount, list[Problem]]:
-    """As ``replay/account.py``, without Spark: the account, and the losses that only it sees."""
+    """The account of ``replay/sparkaccount.py`` without Spark, and the losses that only it sees."""
     unread: list[UnreadEvents] = []
     segments = listed_segments(store, unread)
     told = Told(facts_of_segments(segments, context.terms, unread))
     traces, _ = read_traces(told.traces)
     both = np.concatenate([facts, told.facts])
-    judged = Boundaries(both, context, traces, BoundaryTerms(context.options.interval_ms)).judged()
-    rows = judged.to_pylist()
+    rows = boundaries_of(both, context, traces).to_pylist()
     sums: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
         if row["kind"] is None:

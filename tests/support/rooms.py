@@ -60,13 +60,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     GATEWAY_VALUES: frozenset(
         {
             *(ENGINE_VALUES, "client", "policy", "reading", "search", "trace", "trace/chains"),
-            *("aside", "audit", "audit/watch"),
+            *("account", "aside", "audit", "audit/watch"),
         }
     ),
     "gateway/v1": frozenset(
         {
             *(ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search"),
-            *("deadletters", "trace", "trace/chains", "trace/store", "audit", "audit/watch"),
+            *("deadletters", "trace", "trace/chains", "trace/store"),
+            *("account", "audit", "audit/watch"),
         }
     ),
     "gateway/rest": frozenset(
@@ -75,7 +76,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "gateway/console": frozenset(
         {
             *(ENGINE_VALUES, GATEWAY_VALUES, "gateway/v1", "client", "policy", "search"),
-            *("trace/chains", "audit", "audit/watch"),
+            *("trace/chains", "account", "audit", "audit/watch"),
         }
     ),
     "gateway": frozenset(
@@ -149,15 +150,19 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "delivery/kafka"}),
     "trace/chains": frozenset(
-        {ENGINE_VALUES, "aside", "policy", "client", "reading", "search", "trace", "trace/store"}
+        {
+            *(ENGINE_VALUES, "account", "aside", "policy", "client", "reading", "search"),
+            *("trace", "trace/store"),
+        }
     ),
     "trace/store": frozenset({ENGINE_VALUES, "reading", "trace"}),
     "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka", "reading", "reading/growing"}),
-    "audit": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "trace"}),
+    "account": frozenset({ENGINE_VALUES}),
+    "audit": frozenset({ENGINE_VALUES, "account", "policy", "client", "consumer", "trace"}),
     "audit/watch": frozenset(
         {
             *(ENGINE_VALUES, "policy", "reading", "reading/growing", "reading/kafka", "search"),
-            *("aside", "replay/facts", "trace", "audit"),
+            *("account", "aside", "replay/facts", "trace", "audit"),
         }
     ),
     "deadletters": frozenset(
@@ -186,7 +191,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading", "trace"}),
-    "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
+    "replay/judging": frozenset(
+        {ENGINE_VALUES, "wheel/journal", "account", "reading", "replay/facts"}
+    ),
     "replay/report": frozenset({ENGINE_VALUES, "reading"}),
     "replay/datasource": frozenset(
         {ENGINE_VALUES, "policy", "reading", "replay/facts", "trace", "trace/store"}
@@ -194,14 +201,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "replay": frozenset(
         {
             *(ENGINE_VALUES, "wheel/journal", "reading", "reading/growing", "replay/facts"),
-            *("replay/judging", "replay/report", "replay/datasource", "trace/store"),
+            *("account", "replay/judging", "replay/report", "replay/datasource", "trace/store"),
         }
     ),
-    "replay/traces": frozenset({ENGINE_VALUES, "policy", "search", "trace", "trace/chains"}),
+    "replay/traces": frozenset({ENGINE_VALUES, "search", "trace", "trace/chains"}),
     "replay/following": frozenset(
         {
-            *(ENGINE_VALUES, "policy", "reading", "replay/facts", "replay/judging"),
-            *("replay/datasource", "replay"),
+            *(ENGINE_VALUES, "account", "policy", "reading", "replay/facts"),
+            *("replay/judging", "replay/datasource", "replay"),
         }
     ),
 }
@@ -255,7 +262,6 @@ ONLY_MODULES = {
     ("replay/datasource", "trace/store"): frozenset({"names", "segment"}),
     ("replay", "trace/store"): frozenset({"names"}),
     ("replay/following", "policy"): _LETTERS,
-    ("replay/traces", "policy"): _LETTERS,
     ("replay/traces", "search"): frozenset({"fate"}),
     ("replay/traces", "trace"): frozenset({"events"}),
     ("replay/facts", "delivery/kafka"): frozenset({"murmur2", "reach", "settings", "topicids"}),
@@ -263,7 +269,17 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("audit", "consumer", "deadletters", "gateway", "reading", "replay", "search", "trace")
+OUTSIDE = (
+    "account",
+    "audit",
+    "consumer",
+    "deadletters",
+    "gateway",
+    "reading",
+    "replay",
+    "search",
+    "trace",
+)
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.

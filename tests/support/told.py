@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from slotwheel.reading.files import File
 from slotwheel.reading.problems import Problem
-from slotwheel.replay.account import TRACES
 from slotwheel.replay.facts.chunks import OrderChunk
 from slotwheel.replay.facts.fact import FACT, Facts, Seen, decompress
 from slotwheel.replay.facts.filescan import SCANNED_ARROW, TaskScan
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.summary import FileSummary
+from slotwheel.replay.sparkaccount import TRACES
 
 
 class Told:

@@ -26,7 +26,7 @@ from slotwheel import Client, Consumer, Message, Received
 from slotwheel.client.message import clock_ms
 from slotwheel.policy.deadletters import notes_topic
 from slotwheel.trace import KafkaPythonTarget, Tracer
-from slotwheel.trace.chains.chain import Chain, StepKind, Tier
+from slotwheel.trace.chains.chain import Chain, StepKind, Witness
 from slotwheel.trace.chains.lookup import STORE_DIRECTORY, TraceLookup
 from slotwheel.trace.store import TraceReader
 from support.broker import Cluster, TopicFactory
@@ -108,7 +108,7 @@ def seen(chain: Chain) -> tuple[str, Counter[str]]:
     """The same of a chain. What everything has, or nobody counts, is left out."""
     left_out = (StepKind.ACCEPTED, StepKind.DUE, StepKind.RECEIVED, StepKind.COMMITTED)
     steps = Counter(
-        f"wheel {one.kind}" if one.tier is Tier.WHEEL else str(one.kind)
+        f"wheel {one.kind}" if one.tier is Witness.WHEEL else str(one.kind)
         for one in chain.steps
         if one.kind not in left_out
     )

@@ -1,8 +1,9 @@
-"""What messages should not need: retries, repeats, waiting. Of one message or of all of a time.
+"""Finds what messages should not need, as retries, repeats and waiting: of one message, or of all
+of a time.
 
 Rules
 - Each kind is one condition on the columns of events and departures, the same for one message and
-  for millions; Spark has the same ones (``replay/traces``).
+  for millions; Spark calls the same function (``replay/traces``).
 - What two events say together (a repeat, a message that nobody answers for) is found among the
   events that were given, and no others.
 """
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...account.limits import LATE_MS
 from ...policy.deadletters import EXPIRED
 from ...search.fate import MessageState
 from ...wheel.schema import Int64s
@@ -49,9 +51,9 @@ class AnomalyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnomalyLimits:
-    """From when on something is an anomaly, ms."""
+    """From when on something is an anomaly, ms. ``late_ms``: as in an account of all messages."""
 
-    late_ms: int = 1_000
+    late_ms: int = LATE_MS
     backlog_ms: int = 60_000
     stuck_ms: int = 300_000
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...account.limits import ready_ms
 from ...policy.deadletters import EXPIRED
 from ...search.fate import MessageFate, MessageState
 from ...wheel.ids import MessageId
 from ...wheel.texts import span_text
 from ..events import EventKind
 from .anomalies import AnomalyKind, AnomalyLimits, anomalies, anomaly_text
-from .chain import Anomaly, Chain, ChainMessage, ChainState, ChainStep, StepKind, Tier
+from .chain import Anomaly, Chain, ChainMessage, ChainState, ChainStep, StepKind, Witness
 from .departures import LEFT, Departures
 from .latency import LatencyStep
 from .order import Contradiction, in_order
@@ -104,7 +105,7 @@ def _of_event(row: Mapping[str, Any]) -> ChainStep:
     produced = row["kind"] == EventKind.PRODUCED
     return ChainStep(
         StepKind(row["kind"]),
-        Tier.CLIENT if produced else Tier.CONSUMER,
+        Witness.CLIENT if produced else Witness.CONSUMER,
         round(row["at"].timestamp() * 1000),
         str(id_of(row["id"]) or ""),
         row["took_us"],
@@ -131,17 +132,17 @@ def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainSt
     for one in messages:
         if one.created_ms is not None:
             kind = StepKind.ACCEPTED
-            yield ChainStep(kind, Tier.WHEEL, one.created_ms, one.id, topic=one.topic)
+            yield ChainStep(kind, Witness.WHEEL, one.created_ms, one.id, topic=one.topic)
         known = one.created_ms is not None or one.state != MessageState.UNKNOWN
         waits = one.state == MessageState.PENDING
         if one.due_ms is not None and known and (waits or one.due_ms <= now_ms):
-            yield ChainStep(StepKind.DUE, Tier.WHEEL, one.due_ms, one.id, topic=one.topic)
+            yield ChainStep(StepKind.DUE, Witness.WHEEL, one.due_ms, one.id, topic=one.topic)
         if one.state in _ENDS:
             kind = _ENDS[MessageState(one.state)]
             failed = kind in (StepKind.EXPIRED, StepKind.DEAD)
             yield ChainStep(
                 kind=kind,
-                tier=Tier.WHEEL,
+                tier=Witness.WHEEL,
                 at_ms=one.left_ms,
                 id=one.id,
                 failed=failed,
@@ -153,10 +154,10 @@ def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainSt
 def _outcomes(
     steps: Sequence[ChainStep], messages: Sequence[ChainMessage]
 ) -> dict[str, ChainState]:
-    """What the last word of each group is: that of the last message and attempt, as consumers'
-    clocks differ."""
+    """The state that each group of consumers has left its last message and attempt in. Their order
+    decides and not the clocks, which differ from consumer to consumer."""
     depths = _depths(messages)
-    words = [one for one in steps if one.tier is Tier.CONSUMER]
+    words = [one for one in steps if one.tier is Witness.CONSUMER]
     words.sort(key=lambda one: (depths.get(one.id, 0), one.attempt or 0, *_time(one)))
     found: dict[str, ChainState] = {}
     for one in words:
@@ -209,7 +210,7 @@ def _latencies(steps: Sequence[ChainStep]) -> dict[str, float]:
     produced, processed = first.get(StepKind.PRODUCED), first.get(StepKind.PROCESSED)
     if produced is not None and produced.took_us is not None:
         found[LatencyStep.SEND] = produced.took_us / 1000
-    ready = max(at.get(StepKind.DUE, 0), at.get(StepKind.ACCEPTED, 0))
+    ready = ready_ms(at.get(StepKind.DUE, 0), at.get(StepKind.ACCEPTED, 0))
     left = at.get(StepKind.DELIVERED)
     if left is not None and ready:
         found[LatencyStep.WHEEL] = left - ready
@@ -256,7 +257,7 @@ def _anomalies(
         yield Anomaly(kind, row["at"], where, text, row["topic"], row["group"])
     for message in messages:
         if message.state == MessageState.PENDING and message.due_ms is not None:
-            waits_ms = now_ms - max(message.due_ms, message.created_ms or message.due_ms)
+            waits_ms = now_ms - ready_ms(message.due_ms, message.created_ms or message.due_ms)
             if waits_ms > limits.late_ms:
                 text = f"due for {span_text(waits_ms)}, and not delivered"
                 kind = AnomalyKind.STUCK
@@ -266,18 +267,19 @@ def _anomalies(
 def _missing(
     steps: Sequence[ChainStep], messages: Sequence[ChainMessage], unread: Collection[str]
 ) -> Iterator[str]:
-    """What ought to be there by what is there."""
+    """Steps that must have happened, by those that are known, and that nothing shows; a line
+    each."""
     by_id = groupby(sorted(steps, key=lambda one: one.id), key=lambda one: one.id)
     kinds = {one: {(step.kind, step.tier) for step in found} for one, found in by_id}
     for message in messages:
         has = kinds.get(message.id, set())
-        if (StepKind.PRODUCED, Tier.CLIENT) not in has:
+        if (StepKind.PRODUCED, Witness.CLIENT) not in has:
             yield f"{message.id}: no event of its sender; it may not be traced"
         if message.state == MessageState.UNKNOWN:
             yield f"{message.id}: {message.why}"
         elif message.state == MessageState.DELIVERED:
             if message.left_ms is None:
                 yield f"{message.id}: nothing says when it was delivered"
-            read = any(tier is Tier.CONSUMER for _, tier in has)
+            read = any(tier is Witness.CONSUMER for _, tier in has)
             if not read and message.topic not in unread:
                 yield f"{message.id}: no event of a consumer; it may wait there, or not be traced"

@@ -39,7 +39,7 @@ class ChainState(StrEnum):
 
 
 class StepKind(StrEnum):
-    """What happened, in the order in which it happens to a message."""
+    """The kinds of steps, in the order in which they happen to a message."""
 
     PRODUCED = "produced"
     ACCEPTED = "accepted"
@@ -54,8 +54,8 @@ class StepKind(StrEnum):
     COMMITTED = "committed"
 
 
-class Tier(StrEnum):
-    """Who says so."""
+class Witness(StrEnum):
+    """Whose event or file says that something happened."""
 
     CLIENT = "client"
     WHEEL = "wheel"
@@ -70,7 +70,7 @@ class ChainStep:
     knows it by."""
 
     kind: StepKind
-    tier: Tier
+    tier: Witness
     at_ms: int | None
     id: str
     took_us: int | None = None

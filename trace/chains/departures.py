@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...account.limits import ready_ms
 from ...search.fate import MessageState
 from ...wheel.ids import IdMint
 from ...wheel.schema import TIME, Int64s, Mask
@@ -66,8 +67,9 @@ class Departures:
         return pa.StructArray.from_arrays(parts, fields=list(ID))
 
     def find(self, ids: pa.StructArray) -> tuple[Int64s, Mask]:
-        """Of messages by their ids (type ``ID``): the place of each in ``at`` (when it was first
-        delivered, ms) and ``ready`` (when it could have been); and whether it is there."""
+        """Look messages up by their ids (type ``ID``). Returns the place of each in ``at`` (when it
+        was first delivered, ms) and in ``ready`` (when it could have been), and a mask of those
+        that are there; shape (ids,) each."""
         offset, due = np.asarray(ids.field("offset")), due_of(ids)
         if not len(self._offset):
             return np.zeros(len(due), np.int64), np.zeros(len(due), np.bool_)
@@ -77,11 +79,9 @@ class Departures:
 
 
 def ready(rows: pa.Table) -> Int64s:
-    """When a message could have left, ms: when it was due, or when it came if that was later."""
-    due = integers(rows, "due")
+    """When a message could have left, ms; when it was due if nobody knows when it was accepted."""
     created = rows.column("created").cast(pa.int64())
-    could: Int64s = np.maximum(due, np.asarray(pc.fill_null(created, -(1 << 62))))
-    return could
+    return ready_ms(integers(rows, "due"), np.asarray(pc.fill_null(created, -(1 << 62))))
 
 
 def due_of(ids: pa.StructArray) -> Int64s:

@@ -28,11 +28,11 @@ from .assembling import assemble, id_of
 from .chain import Chain
 
 MESSAGES_MAX = 1_000
-"""Of a chain: a message that is tried more often is shown in part."""
+"""A chain has so many at most: a message that is tried more often is shown in part."""
 EVENTS_MAX = 20_000
 """From so many events on no further messages are looked for."""
 Fates = Callable[[Sequence[str]], Sequence[MessageFate]]
-"""What became of messages, by their ids."""
+"""Tells what became of messages, by their ids."""
 
 
 class EventsById(Protocol):

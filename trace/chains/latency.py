@@ -8,7 +8,7 @@ a departure have; so no chain has to be put together for it, and Spark computes 
 same columns (``replay/traces``).
 
 Rules
-- A bucket is of the message's due time, ``due - due % interval``: each event of it has that, so all
+- A bucket is of the message's due time (``account.limits``), which each of its events has: so all
   steps of a message are in one bucket.
 - A percentile is a value that was measured: the lowest one that so many of all do not exceed.
 """
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...account.limits import bucket_of
 from ...wheel.schema import Int64s
 from ..events import EventKind
 from .departures import Departures, due_of, integers, ready
@@ -45,8 +46,8 @@ class LatencyStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Of one step of the messages to ``topic`` that were due in the interval that begins at
-    ``bucket_ms``. Times in ms."""
+    """How long one step took for the messages to ``topic`` that were due in the interval that
+    begins at ``bucket_ms``. Times in ms."""
 
     topic: str
     bucket_ms: int
@@ -70,8 +71,7 @@ def latencies(
     if not parts:
         return []
     table = pa.concat_tables(parts).combine_chunks()
-    bucket = np.asarray(table.column("due"))
-    bucket = bucket - bucket % interval_ms
+    bucket = bucket_of(np.asarray(table.column("due")), interval_ms)
     topics = table.column("topic").combine_chunks().dictionary_encode()
     names = topics.dictionary.to_pylist()
     steps = list(LatencyStep)

@@ -113,7 +113,8 @@ class TraceLookup:
     def latency(
         self, interval_ms: int, from_ms: int, to_ms: int, topic: str | None = None
     ) -> LatencyFound:
-        """Of events and departures of that time; without a ``topic`` of all but slotwheel's own.
+        """Latency by events and departures of that time; without a ``topic``, of all topics but
+        slotwheel's own.
         Errors: ``InvalidConfiguration``: there is no store; it would look through too much; as of
         ``check_order``."""
         check_order(from_ms, to_ms)

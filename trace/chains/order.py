@@ -16,8 +16,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ...account.limits import ready_ms
 from .anomalies import CLOCKS_MS
-from .chain import ChainMessage, ChainStep, StepKind, Tier
+from .chain import ChainMessage, ChainStep, StepKind, Witness
 
 _RANKS = {
     kind: rank
@@ -60,7 +61,7 @@ def in_order(
     found: list[Contradiction] = []
     parents = {one.id: one.comes_from for one in messages}
     ready = {
-        one.id: max(one.due_ms or 0, one.created_ms)
+        one.id: ready_ms(one.due_ms or 0, one.created_ms)
         for one in messages
         if one.created_ms is not None
     }
@@ -112,7 +113,7 @@ _AGAIN = (StepKind.RETRIED, StepKind.DEAD)
 
 
 def _rank(step: ChainStep) -> int:
-    if step.kind is StepKind.DEAD and step.tier is Tier.WHEEL:
+    if step.kind is StepKind.DEAD and step.tier is Witness.WHEEL:
         return _WHEEL_END
     return _RANKS.get(step.kind, _WHEEL_END - 1 if step.kind is StepKind.DUE else len(_RANKS))
 

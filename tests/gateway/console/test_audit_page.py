@@ -11,13 +11,8 @@ import pytest
 from playwright.sync_api import expect
 
 from slotwheel import Client
-from slotwheel.audit.sums import (
-    AuditTier,
-    IdSum,
-    SumBatch,
-    SumKey,
-    encode_sums,
-)
+from slotwheel.account.vocabulary import Tier
+from slotwheel.audit.sums import IdSum, SumBatch, SumKey, encode_sums
 from slotwheel.client.message import clock_ms
 from slotwheel.trace.chains.lookup import STORE_DIRECTORY
 from slotwheel.trace.events import AUDIT_TOPIC, EventSender
@@ -40,8 +35,8 @@ _LATER_MS = 3_600_000
 
 def plant_sums(address: str, bucket_ms: int) -> None:
     """A sender says that it has sent what nobody has, and another has no bucket behind it yet."""
-    lost = SumKey(AuditTier.PRODUCED, "default", FORGED, "", bucket_ms)
-    read = SumKey(AuditTier.CONSUMED, "default", FORGED, PLANTED, bucket_ms)
+    lost = SumKey(Tier.PRODUCED, "default", FORGED, "", bucket_ms)
+    read = SumKey(Tier.CONSUMED, "default", FORGED, PLANTED, bucket_ms)
     sums = {lost: IdSum(3, 7), read: IdSum(2, 9)}
     batch = SumBatch(EventSender("s" * 16, PLANTED), 0, _INTERVAL_MS, sums, last=True)
     with Client(address) as client:

@@ -16,7 +16,8 @@ import httpx
 import psutil
 import pytest
 
-from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
+from slotwheel.account.vocabulary import AuditVerdict, Boundary
+from slotwheel.audit.comparing import Comparison
 from slotwheel.audit.differing import Differing, differing_of, join_differing
 from slotwheel.audit.ledger import CellReport
 from slotwheel.audit.watch.watching import AuditReport
@@ -36,7 +37,7 @@ from slotwheel.gateway.settings import GatewaySettings
 from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.search.pending import PendingCount
 from slotwheel.search.view import AnswerPoint
-from slotwheel.trace.chains.chain import Chain, ChainState, ChainStep, StepKind, Tier
+from slotwheel.trace.chains.chain import Chain, ChainState, ChainStep, StepKind, Witness
 from slotwheel.wheel.texts import span_text
 from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
@@ -429,7 +430,7 @@ def test_a_question_that_fails_fails_for_all_who_wait() -> None:
 
 def test_a_chain_of_very_many_steps_is_cut_and_says_so() -> None:
     steps = tuple(
-        ChainStep(StepKind.PROCESSED, Tier.CONSUMER, number, "id")
+        ChainStep(StepKind.PROCESSED, Witness.CONSUMER, number, "id")
         for number in range(STEPS_MAX + 7)
     )
     chain = Chain("id", ChainState.PROCESSED, {}, (), steps, {}, ())

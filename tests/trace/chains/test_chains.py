@@ -179,7 +179,7 @@ def test_what_is_not_in_order_is_named() -> None:
     _processed(events, 1_200_000, _id(1))
     _processed(events, 1_200_100, _id(1))
     events.note(EventKind.RECEIVED, 1_200_200, _id(1), group="mail")
-    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_001_500)), _NOW)
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_002_500)), _NOW)
     assert _anomalies(chain) == {
         *(AnomalyKind.REPEAT, AnomalyKind.LATE, AnomalyKind.BACKLOG, AnomalyKind.STUCK)
     }
@@ -289,7 +289,7 @@ def test_an_anomaly_is_of_the_message_that_has_it_and_not_of_one_at_the_same_pla
     events.note(EventKind.RETRIED, 1_000_000, other, group="billing", attempt=1)
     events.note(EventKind.RETRIED, 1_000_001, forged, _id(1), group="billing", attempt=1)
     _processed(events, 1_200_000, _id(1))
-    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_001_500)), _NOW)
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_002_500)), _NOW)
     assert {(one.kind, one.id) for one in chain.anomalies} == {
         (AnomalyKind.RETRY, str(other)),
         (AnomalyKind.RETRY, str(forged)),

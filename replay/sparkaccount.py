@@ -1,4 +1,5 @@
-"""The account of a proof with traces: what went into each boundary and what came out, as tables.
+"""The account of a proof with traces, in Spark: what went into each boundary and what came out of
+it, as tables.
 
     events of the store -> facts --+
     facts of the proof ------------+--> judging/boundaries -> counts and ids -> Parquet, sentences
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from ..account.vocabulary import AuditVerdict
 from ..reading.problems import CONSERVATION, Problem
 from .datasource.segments import (
     ListedSegment,
@@ -34,10 +36,10 @@ from .judging.boundaries import (
     BOUNDARY_ARROW,
     CLASSES,
     CLIENT,
-    LOST,
+    COUNTS_TABLE,
+    IDS_TABLE,
     WHEEL,
-    Boundaries,
-    BoundaryTerms,
+    boundaries_of,
 )
 from .judging.context import Context
 from .judging.judge import facts_by_range, ranges
@@ -47,7 +49,6 @@ TRACES = "traces"
 """A further kind of row of a scan. ``text``: a ``TraceSummary`` and names of topics, as JSON."""
 PROBLEMS_MAX = 1_000
 """Problems of a store that are described."""
-COUNTS_TABLE, IDS_TABLE = "boundaries", "ids"
 _KEYS = ("boundary", "group", "topic", "bucket_ms")
 
 
@@ -77,7 +78,7 @@ def facts_of_segments(
 
 
 def read_traces(texts: Sequence[str]) -> tuple[TraceSummary, dict[int, str]]:
-    """What the rows of kind ``TRACES`` say together."""
+    """The summary and the names of topics that rows of kind ``TRACES`` have together."""
     whole = TraceSummary()
     topics: dict[int, str] = {}
     for text in texts:
@@ -109,7 +110,6 @@ def judge_boundaries(
     scanned: DataFrame,
     context: Context,
     traces: TraceSummary,
-    terms: BoundaryTerms,
     partitions: int,
 ) -> DataFrame:
     """Counts and messages of all boundaries, in Spark's types of ``BOUNDARY_ARROW``; counts are
@@ -117,7 +117,7 @@ def judge_boundaries(
 
     def judge(batches: Batches) -> Iterator[pa.RecordBatch]:
         for facts in ranges(batches):
-            yield from Boundaries(facts, context, traces, terms).judged().to_batches()
+            yield from boundaries_of(facts, context, traces).to_batches()
 
     return facts_by_range(scanned, partitions).mapInArrow(judge, from_arrow_schema(BOUNDARY_ARROW))
 
@@ -126,7 +126,6 @@ def account(
     scanned: DataFrame,
     events: DataFrame,
     context: Context,
-    terms: BoundaryTerms,
     partitions: int,
     tables: str,
     keep: Callable[[DataFrame], DataFrame],
@@ -139,7 +138,7 @@ def account(
     texts = [row.text for row in events.where(f.col("what") == TRACES).collect()]
     traces, topics = read_traces(texts)
     both = scanned.union(events)
-    judged = keep(judge_boundaries(both, context, traces, terms, partitions))
+    judged = keep(judge_boundaries(both, context, traces, partitions))
     counts = judged.where("kind is null").groupBy(*_KEYS)
     sums = counts.agg(*(f.sum(name).alias(name) for name in CLASSES))
     if tables:
@@ -173,12 +172,14 @@ def _write(frame: DataFrame, topics: Mapping[int, str], made_ms: int, path: str)
 def lost_messages(judged: DataFrame) -> DataFrame:
     """Messages that were lost where the proof does not see it, in the columns of
     ``PROBLEM_ARROW``."""
-    rows = judged.where((f.col("kind") == LOST) & (f.col("boundary") != WHEEL))
+    rows = judged.where(
+        (f.col("kind") == AuditVerdict.LOST.value) & (f.col("boundary") != WHEEL.value)
+    )
     of = f.when(f.col("group") != "", f.concat(f.lit(", "), f.col("group"))).otherwise("")
-    text = f.when(f.col("boundary") == CLIENT, BEFORE).otherwise(BEHIND)
+    text = f.when(f.col("boundary") == CLIENT.value, BEFORE).otherwise(BEHIND)
     return rows.select(
         f.lit(CONSERVATION).alias("validator"),
-        f.concat(f.lit(f"{LOST}, "), f.col("boundary"), of).alias("kind"),
+        f.concat(f.lit(f"{AuditVerdict.LOST}, "), f.col("boundary"), of).alias("kind"),
         "id",
         "offset",
         "due_ms",
