@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -23,18 +23,14 @@ import pytest
 from slotwheel import Client, Message
 from slotwheel.search.fate import find
 from slotwheel.search.pending import PendingReader
-from support.arrivals import Arrivals, EmbeddedArrivals, KafkaArrivals
 from support.broker import Broker
-from support.cancelload import CancelLoad
-from support.killing import SMALL
+from support.load import NEARLY_ALL
 from support.nodeprocess import NodeProcess
-from support.peers import Peers
 from support.ports import free_address
 from support.proxy import Link, Proxy
-from support.proxylab import Loopback
+from support.scenario import ALONE, PEERS, SMALL, Scenario
 from support.waiting import PATIENCE_S, eventually, now_ms
 
-NAMES = ("a", "b", "c")
 TOPICS = ["one", "two", "three"]
 ASKED, SOAK = 2_000, 200_000
 _NOBODYS = 1 << 40
@@ -55,18 +51,6 @@ def always(chosen: str, *among: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("semantics", [chosen, *soak])
 
 
-def load_of(addresses: str, topics: list[str], asked: int) -> CancelLoad:
-    return CancelLoad(addresses, topics, Random(asked), 4000 if asked >= SOAK else 1000)
-
-
-def all_have_left(load: CancelLoad, arrivals: Arrivals) -> None:
-    """What is to arrive has. Else a node that delivers nothing would pass, as a message that waits
-    is cancelled when it is asked for again."""
-    arrivals.wait_for(load.wanted(), PATIENCE_S)
-    missing = load.wanted() - arrivals.numbers
-    assert not missing, f"{len(missing)} of {len(load.wanted())} did not arrive"
-
-
 def slots_are_gone(data: Path, addresses: str, topic: str) -> None:
     """Those of all that was asked for. A message more each time, so that marks move on."""
     begun_s = now_ms() // 1000
@@ -80,26 +64,34 @@ def slots_are_gone(data: Path, addresses: str, topic: str) -> None:
         eventually(gone)
 
 
-def pause(rng: Random, asked: int) -> None:
-    """Between two kills."""
-    time.sleep(rng.uniform(0.5, 2.0) if asked < SOAK else rng.uniform(5.0, 20.0))
-
-
 def share(counts: Counter[str]) -> str:
     return f"{100 * counts['unknown'] / max(1, counts.total()):.2f} %"
 
 
-def judge(
-    load: CancelLoad,
-    again: list[Counter[str]],
-    arrivals: Arrivals,
-    data: Path,
-    figure: Figure,
-    what: str,
-) -> None:
-    """``again``: the answers of the second and third time; ``data``: a directory that is read from
-    outside."""
-    arrived = {(one.number, one.offset) for one in arrivals.look()}
+def judge(scene: Scenario, semantics: str, asked: int, figure: Figure, what: str) -> None:
+    """Kill who delivers again and again while cancels and moves are asked for; then ask again, and
+    once more when the slots are gone and another process answers. What is to arrive does; else a
+    node that delivers nothing would pass, as a message that waits is cancelled when it is asked for
+    again."""
+    alone = len(scene.peers.names) == 1
+    load = scene.send(rate=4000 if asked >= SOAK else 1000, ahead_ms=4_000, cancels=NEARLY_ALL)
+
+    def kill() -> None:
+        (scene.faults.kill_alone if alone else scene.faults.fail_over)()
+        scene.peers.wait_until_whole()
+
+    scene.until_asked(asked, kill, (0.5, 2.0) if asked < SOAK else (5.0, 20.0))
+    scene.stop_sending()
+    found = scene.finish(within_s=6.0 if semantics == "at-most-once" else PATIENCE_S)
+    allowed = ["lost"] if semantics == "at-most-once" else []
+    again = [load.ask_again()]
+    slots_are_gone(scene.data, scene.peers.addresses, scene.topics[0])
+    for _ in range(2 if alone else 1):  # what was in the journal is behind the checkpoint then
+        kill()
+        time.sleep(2.0)
+    again.append(load.ask_again())
+
+    arrived = {(one.number, one.offset) for one in scene.arrivals.look()}
     cancelled = {one for one, answers in load.told.items() if "cancelled" in answers}
     first = ", ".join(f"{count} {answer}" for answer, count in sorted(load.counts.items()))
     figure(
@@ -107,46 +99,19 @@ def judge(
         f" {len(load.contradictions)} contradict each other; unknown {share(load.counts)}, then"
         f" {share(again[0])}, then {share(again[1])}; {len(cancelled & arrived)} of these arrived"
     )
+    assert found.violations(*allowed) == {}
     assert load.contradictions == []
     assert not cancelled & arrived
     forgotten = [one for one in cancelled if load.told[one][-1] != "cancelled"]
     assert not forgotten, "what was cancelled is known for a horizon"
     chosen = Random(1).sample(sorted(load.ids), min(_FATES, len(load.ids)))
-    with PendingReader(data) as reader:
+    with PendingReader(scene.data) as reader:
         fates = find(reader, [load.ids[one] for one in chosen])
     for one, fate in zip(chosen, fates, strict=True):
         if one in cancelled:
             assert fate.state == "cancelled", (fate, load.told[one])
         else:
             assert fate.state not in ("cancelled", "pending"), (fate, load.told[one])
-
-
-def alone(
-    load: CancelLoad, node: NodeProcess, topic: str, asked: int, *, wanted: bool
-) -> Callable[[Arrivals], list[Counter[str]]]:
-    """Kill the node again and again while the load is asked for; then ask again. ``wanted``: what
-    is to arrive does."""
-    rng = Random(asked)
-    while load.asked < asked:
-        pause(rng, asked)
-        node.kill()
-        node.start()
-    load.stop()
-
-    def again(arrivals: Arrivals) -> list[Counter[str]]:
-        if wanted:
-            all_have_left(load, arrivals)
-        else:
-            time.sleep(6.0)
-        first = load.ask_again()
-        slots_are_gone(node.data, node.address, topic)
-        for _ in range(2):  # what was in the journal is behind the checkpoint then
-            node.kill()
-            node.start()
-            time.sleep(2.0)
-        return [first, load.ask_again()]
-
-    return again
 
 
 class LostAnswers(Proxy):
@@ -200,30 +165,32 @@ def test_a_client_that_repeats_a_cancel_by_itself_has_the_first_times_answer(
 @sizes
 @always("exactly-once", *SEMANTICS)
 def test_embedded(tmp_path: Path, figure: Figure, semantics: str, asked: int) -> None:
-    node = NodeProcess(
-        tmp_path / "data", "--listen", free_address(), "--delivery", semantics, *SMALL
-    )
-    with node:
-        load = load_of(node.address, TOPICS, asked)
-        again = alone(load, node, TOPICS[0], asked, wanted=semantics != "at-most-once")
-        with EmbeddedArrivals([node.data], TOPICS) as arrivals:
-            judge(load, again(arrivals), arrivals, node.data, figure, f"{semantics}, embedded")
+    with Scenario(tmp_path, TOPICS, seed=asked, semantics=semantics) as scene:
+        judge(scene, semantics, asked, figure, f"{semantics}, embedded")
+
+
+def with_kafka(
+    broker: Broker, path: Path, figure: Figure, names: Sequence[str], semantics: str, asked: int
+) -> None:
+    name = f"again-{len(names)}-{semantics}-{asked}"
+    topics = [broker.create_topic(f"{name}-{one}", 2) for one in TOPICS]
+    with Scenario(
+        path,
+        topics,
+        seed=asked,
+        names=names,
+        broker=broker,
+        semantics=semantics,
+        dead_topic=broker.create_topic(f"{name}-letters", 1),
+    ) as scene:
+        judge(scene, semantics, asked, figure, f"{semantics}, Kafka, {len(names)} nodes")
 
 
 @sizes
 @pytest.mark.kafka
 @always("at-least-once", *SEMANTICS)
 def test_kafka(broker: Broker, tmp_path: Path, figure: Figure, semantics: str, asked: int) -> None:
-    name = f"again-{semantics}-{asked}"
-    topics = [broker.create_topic(f"{name}-{one}", 2) for one in TOPICS]
-    letters = broker.create_topic(f"{name}-letters", 1)
-    options = ["--listen", free_address(), "--sink", "confluent", "--bootstrap", broker.bootstrap]
-    options += ["--delivery", semantics, "--dead-letter-topic", letters, "--group", name, *SMALL]
-    with NodeProcess(tmp_path / "data", *options) as node:
-        load = load_of(node.address, topics, asked)
-        again = alone(load, node, topics[0], asked, wanted=semantics != "at-most-once")
-        with KafkaArrivals(broker.bootstrap, topics) as arrivals:
-            judge(load, again(arrivals), arrivals, node.data, figure, f"{semantics}, Kafka")
+    with_kafka(broker, tmp_path, figure, ALONE, semantics, asked)
 
 
 @sizes
@@ -231,33 +198,4 @@ def test_kafka(broker: Broker, tmp_path: Path, figure: Figure, semantics: str, a
 @always("exactly-once", *SEMANTICS[:2])
 def test_peers(broker: Broker, tmp_path: Path, figure: Figure, semantics: str, asked: int) -> None:
     """The last time another peer answers than the time before."""
-    name = f"peers-again-{semantics}-{asked}"
-    topics = [broker.create_topic(f"{name}-{one}", 2) for one in TOPICS]
-    letters = broker.create_topic(f"{name}-letters", 1)
-    options = ["--sink", "confluent", "--bootstrap", broker.bootstrap, "--delivery", semantics]
-    options += ["--dead-letter-topic", letters, "--group", name, *SMALL]
-    with Peers(tmp_path, *options, names=NAMES, lab=Loopback(NAMES)) as peers:
-        peers.wait_until_whole()
-        load = load_of(peers.addresses, topics, asked)
-        rng = Random(asked)
-
-        def fail_over() -> None:
-            master = peers.master()
-            peers[master].kill()
-            peers.master(other_than=master)
-            peers[master].start()
-            peers.wait_until_whole()
-
-        while load.asked < asked:
-            pause(rng, asked)
-            fail_over()
-        load.stop()
-        with KafkaArrivals(broker.bootstrap, topics) as arrivals:
-            all_have_left(load, arrivals)
-            again = [load.ask_again()]
-            slots_are_gone(peers[peers.master()].data, peers.addresses, topics[0])
-            fail_over()
-            time.sleep(2.0)
-            again.append(load.ask_again())
-            data = peers[peers.master()].data
-            judge(load, again, arrivals, data, figure, f"{semantics}, Kafka, peers")
+    with_kafka(broker, tmp_path, figure, PEERS, semantics, asked)

@@ -9,12 +9,9 @@ against.
 from __future__ import annotations
 
 import shutil
-import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -22,37 +19,29 @@ from slotwheel.reading.departures import DepartureReader
 from slotwheel.search.fate import MessageFate, MessageState, find
 from slotwheel.search.pending import PendingReader
 from slotwheel.wheel.ids import MessageId
-from support.arrivals import Arrivals, EmbeddedArrivals, KafkaArrivals
 from support.broker import Cluster, TopicFactory
-from support.cancelload import AHEAD_MS, CancelLoad
-from support.killing import SMALL
-from support.load import Promised
-from support.nodeprocess import NodeProcess
-from support.ports import free_address
+from support.load import NEARLY_ALL
+from support.promises import Promised
+from support.scenario import Scenario
 
 Figure = Callable[[str], None]
 Sent = tuple[int, int]
 """Due time and offset of an id."""
+KEPT = ("--trace-retain", "1h")
 BY_THE_MARK = "nothing ever became a dead letter"
 """In the reason of a fate that is known though its departure was not kept, so it has no times."""
 
 
-def run(
-    node: NodeProcess, topics: list[str], arrivals: Arrivals, kills: int
-) -> tuple[CancelLoad, Promised]:
-    rng = Random(kills)
-    with node:
-        load = CancelLoad(node.address, topics, rng, 1000)
-        for _ in range(kills):
-            time.sleep(rng.uniform(0.3, 2.0))
-            node.kill()
-            node.start()
-        time.sleep(1.0)
-        promised = load.stop()
-        arrivals.wait_for(load.wanted(), AHEAD_MS / 1000 + 60)
-        time.sleep(1.0)
-        node.signal()
-    return load, promised
+def run(scene: Scenario, kills: int) -> tuple[Promised, Counter[Sent]]:
+    """What was promised, and how often each id arrived, once the node has ended."""
+    with scene:
+        scene.send(rate=1000, ahead_ms=4_000, cancels=NEARLY_ALL)
+        scene.kill_alone(kills, (0.3, 2.0))
+        promised = scene.stop_sending()
+        found = scene.finish()
+        assert found.violations("repeats without a fault") == {}
+        scene.check_agreement()
+    return promised, Counter((one.due, one.offset) for one in scene.arrivals.all)
 
 
 def fates(data: Path, promised: Promised) -> dict[Sent, MessageFate]:
@@ -91,11 +80,9 @@ def check(
 def test_every_fate_is_known_where_the_topics_are_elsewhere(
     tmp_path: Path, kills: int, figure: Figure
 ) -> None:
-    topics, data = ["one", "two"], tmp_path / "data"
-    options = ("--listen", free_address(), *SMALL, "--trace-retain", "1h")
-    with closing(EmbeddedArrivals([data], topics)) as arrivals:
-        _, promised = run(NodeProcess(data, *options), topics, arrivals, kills)
-        arrived = Counter((one.due, one.offset) for one in arrivals.look())
+    scene = Scenario(tmp_path, ["one", "two"], *KEPT, seed=kills)
+    promised, arrived = run(scene, kills)
+    data = scene.node.data
     shutil.rmtree(data / "topics")
     known = fates(data, promised)
     counts = check(known, arrived, promised)
@@ -110,20 +97,24 @@ def test_every_fate_is_known_where_the_topics_are_elsewhere(
     assert len(list((data / "departures").iterdir())) == kills + 1
 
 
-@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("semantics", ["at-least-once", "exactly-once"])
 def test_every_fate_is_true_with_kafka(
-    tmp_path: Path, broker: Cluster, topic: TopicFactory, delivery: str, figure: Figure
+    tmp_path: Path, broker: Cluster, topic: TopicFactory, semantics: str, figure: Figure
 ) -> None:
     """In a transaction, rows leave and the mark moves at once: those of the last one before a kill
     are known by the mark alone, or unknown."""
-    topics, data = [topic("a"), topic("b")], tmp_path / "data"
-    options = ["--listen", free_address(), *SMALL, "--trace-retain", "1h"]
-    options += ["--sink", "confluent", "--bootstrap", broker.bootstrap, "--delivery", delivery]
-    options += ["--group", tmp_path.name, "--dead-letter-topic", topic("dead")]
-    with closing(KafkaArrivals(broker.bootstrap, topics)) as arrivals:
-        _, promised = run(NodeProcess(data, *options), topics, arrivals, 4)
-        arrived = Counter((one.due, one.offset) for one in arrivals.look())
-    counts = check(fates(data, promised), arrived, promised)
-    figure(f"Kafka, {delivery}: {dict(counts)}")
-    unknown_max = 0 if delivery == "at-least-once" else len(promised.due) / 10
+    topics = [topic("a"), topic("b")]
+    scene = Scenario(
+        tmp_path,
+        topics,
+        *KEPT,
+        seed=4,
+        broker=broker,
+        semantics=semantics,
+        dead_topic=topic("dead"),
+    )
+    promised, arrived = run(scene, 4)
+    counts = check(fates(scene.node.data, promised), arrived, promised)
+    figure(f"Kafka, {semantics}: {dict(counts)}")
+    unknown_max = 0 if semantics == "at-least-once" else len(promised.due) / 10
     assert counts[MessageState.UNKNOWN] <= unknown_max

@@ -21,7 +21,6 @@ from kafka.admin import (
     ACLFilter,
     ACLOperation,
     ACLPermissionType,
-    ACLResourcePatternType,
     ResourcePattern,
     ResourceType,
 )
@@ -33,7 +32,7 @@ from slotwheel.delivery.kafka.plan import KafkaSettings
 from slotwheel.delivery.kafka.sink import KafkaSink
 from slotwheel.delivery.sink import Answer
 from support import kafkaload
-from support.broker import Broker, Cluster
+from support.broker import Broker, Cluster, every_rule, read_only
 from support.deliveries import MINT, Sent, rows_of
 from support.kafkaread import assert_none_early, assert_order, held, lateness, numbers, read_all
 from support.load import messages
@@ -115,7 +114,7 @@ def test_a_topic_that_refuses_everything_across_the_due_time(
     refusing = broker.create_topic(f"refusing-{sink}-{seconds}", 3)
     other = broker.create_topic(f"other-{sink}-{seconds}", 3)
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
-        admin.create_acls(rules(refusing))
+        admin.create_acls(read_only(refusing))
         with node_for(broker, tmp_path / "data", sink) as node:
             with Client(node.address) as client:
                 begin = now_ms() + 2000
@@ -125,7 +124,7 @@ def test_a_topic_that_refuses_everything_across_the_due_time(
             eventually(lambda: node.metric("slotwheel_held_topics") == 1, seconds + 20)
             time.sleep(max(0.0, (begin - now_ms()) / 1000 + seconds - 1))
             assert held(broker.bootstrap, [refusing]) == 0
-            admin.delete_acls([all_rules(refusing)])
+            admin.delete_acls([every_rule(refusing)])
             eventually(lambda: node.metric("slotwheel_pending") == 0)
             eventually(lambda: node.metric("slotwheel_held_topics") == 0)
             assert node.metric("slotwheel_delivered_total") == 2 * count
@@ -161,7 +160,7 @@ def test_64_held_back_topics_with_the_longest_names_survive_a_restart(
     broker.create_topics(names)
     free, dead = broker.create_topic(f"free-{sink}"), broker.create_topic(f"many-held-{sink}")
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
-        admin.create_acls(rules(denied, prefix=True))
+        admin.create_acls(read_only(denied, prefix=True))
         with exactly_once(broker, tmp_path, dead, sink) as node:
             due = now_ms() + 1000
             with Client(node.address) as client:
@@ -175,7 +174,7 @@ def test_64_held_back_topics_with_the_longest_names_survive_a_restart(
             assert len(read_all(broker.bootstrap, [free], 100)) == 100
             assert node.metric("slotwheel_held_topics") == 64
             assert node.metric("slotwheel_pending") == each * 64
-            admin.delete_acls([all_rules(denied, prefix=True)])
+            admin.delete_acls([every_rule(denied, prefix=True)])
             eventually(lambda: node.metric("slotwheel_pending") == 0)
             assert node.metric("slotwheel_dead_total") == 0
     found = Counter((one.topic, one.value) for one in read_all(broker.bootstrap, names, each * 64))
@@ -206,23 +205,6 @@ def test_exactly_once_without_its_rights_says_which_and_begins_once_it_has_them(
             eventually(lambda: node.metric("slotwheel_pending") == 0)
 
 
-def rules(topic: str, *, prefix: bool = False) -> list[ACL]:
-    """Everybody may read and see the topic, nobody may write to it."""
-    pattern = ResourcePattern(ResourceType.TOPIC, topic, _kind(prefix=prefix))
-    allow, deny = ACLPermissionType.ALLOW, ACLPermissionType.DENY
-    wanted = {ACLOperation.READ: allow, ACLOperation.DESCRIBE: allow, ACLOperation.WRITE: deny}
-    return [ACL("User:*", "*", operation, may, pattern) for operation, may in wanted.items()]
-
-
-def all_rules(topic: str, *, prefix: bool = False) -> ACLFilter:
-    pattern = ResourcePattern(ResourceType.TOPIC, topic, _kind(prefix=prefix))
-    return ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)
-
-
-def _kind(*, prefix: bool) -> ACLResourcePatternType:
-    return ACLResourcePatternType.PREFIXED if prefix else ACLResourcePatternType.LITERAL
-
-
 @pytest.mark.parametrize("kind", [ConfluentSink, KafkaPythonSink])
 def test_a_refusal_does_not_repeat_the_neighbours_under_way(
     own_broker: Broker, kind: type[KafkaSink]
@@ -233,7 +215,7 @@ def test_a_refusal_does_not_repeat_the_neighbours_under_way(
     other = broker.create_topic(f"open-{kind.__name__}", 6)
     sink = kind(MINT, KafkaSettings(broker.bootstrap))
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
-        admin.create_acls(rules(refusing))
+        admin.create_acls(read_only(refusing))
     for number in range(rounds):
         values = range(number * count, (number + 1) * count)
         topics = [(refusing, other)[n % 2] for n in values]
@@ -256,7 +238,7 @@ def test_held_topics_do_not_disturb_each_other(own_broker: Broker, kind: type[Ka
     other = broker.create_topic(f"side-open-{kind.__name__}", 3)
     sink = kind(MINT, KafkaSettings(broker.bootstrap))
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
-        admin.create_acls(rules(refusing))
+        admin.create_acls(read_only(refusing))
 
     def drain(topic: str, *, accepted: bool) -> None:
         for _ in range(rounds):

@@ -12,32 +12,26 @@ Ten minutes of random faults: ``python -m pytest -m soak tests/test_peers_chaos.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from support.arrivals import KafkaArrivals
 from support.broker import Broker
-from support.chaosaccount import Account, account, table
 from support.chaosfaults import Faults
-from support.chaosload import ChaosLoad
-from support.load import Promised
-from support.peers import Peers, lab_of
-from support.waiting import PATIENCE_S
+from support.peers import lab_of
+from support.promises import table
+from support.scenario import PEERS, Scenario
 
-NAMES = ("a", "b", "c")
 TOPICS = 4
-SMALL = (
-    *("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms"),
-    *("--disk-reserve", "1M", "--peer-journal", "1M"),
-)
-"""So that spilling, cleaning and dropping segments happen all the time, and wiped peers need a
-snapshot."""
 DISK_BYTES = 256 << 20
+JOURNAL = ("--disk-reserve", "1M", "--peer-journal", "1M")
+"""So that wiped peers need a snapshot."""
 LATE_S = 40.0
 """How long the last messages may take after they are due: the group gets back on its feet."""
+Steps = Iterable[Callable[[], None]]
+Figure = Callable[[str], None]
 
 pytestmark = pytest.mark.kafka
 
@@ -69,90 +63,59 @@ def anything(faults: Faults, rng: Random, seconds: float) -> Iterator[Callable[[
         yield rng.choice(kinds)
 
 
-class Chaos:
-    """The group, its broker and its load, from start to end."""
-
-    def __init__(
-        self,
-        path: Path,
-        rng: Random,
-        figure: Callable[[str], None],
-        *,
-        rate: float,
-        ahead_ms: int,
-    ) -> None:
-        self.path = path
-        self.figure = figure
-        self.rng = rng
-        self.rate = rate
-        self.ahead_ms = ahead_ms
-
-    def run(
-        self, steps: Callable[[Faults], Iterator[Callable[[], None]] | list[Callable[[], None]]]
-    ) -> None:
-        """Errors: ``AssertionError`` for whatever does not hold."""
-        topics = [f"target-{number}" for number in range(TOPICS)]
-        lab = lab_of(NAMES)
-        with lab, Broker(host=lab.host) as broker:
-            for topic in topics:
-                broker.create_topic(topic)
-            sink = ("--sink", "confluent", "--bootstrap", broker.bootstrap)
-            small = ("c", DISK_BYTES)
-            with Peers(self.path, *SMALL, *sink, names=NAMES, small_disk=small, lab=lab) as peers:
-                peers.wait_until_whole()
-                arrived = KafkaArrivals(broker.bootstrap, topics)
-                faults = Faults(peers, self.rng)
-                load = ChaosLoad(
-                    peers.addresses, topics, self.rng, rate=self.rate, ahead_ms=self.ahead_ms
-                )
-                peers.wait("delivering", lambda: len(arrived.look()) > 250, 30)
-                faults.run(steps(faults))
-                promised = load.stop()
-                found = self._drain(promised, arrived, faults, peers)
-                arrived.close()
-                check(found, faults, lab.kind, self.figure)
-                self._after(peers)
-
-    def _drain(
-        self, promised: Promised, arrived: KafkaArrivals, faults: Faults, peers: Peers
-    ) -> Account:
-        """Until all that must come has come, and a moment more for what must not."""
-        arrived.wait_for(promised.wanted(), self.ahead_ms / 1000 + LATE_S)
-        time.sleep(1.0)
-        return account(promised, arrived.look(), faults.done, peers.turns())
-
-    @staticmethod
-    def _after(peers: Peers) -> None:
-        """Cleaned everywhere, and the same everywhere."""
-        peers.wait_until_whole()
-        deadline = time.monotonic() + PATIENCE_S
-        while left := {name: files for name in NAMES if (files := peers[name].slot_files())}:
-            assert time.monotonic() < deadline, f"slot files are left: {left}\n{peers.log_ends()}"
-            time.sleep(0.1)
-        peers.stop()
-        assert peers.disagreements() == []
+def chaos(
+    path: Path,
+    figure: Figure,
+    steps: Callable[[Scenario], Steps],
+    *,
+    seed: int,
+    rate: float,
+    ahead_ms: int,
+) -> None:
+    """Errors: ``AssertionError`` for whatever does not hold."""
+    topics = [f"target-{number}" for number in range(TOPICS)]
+    lab = lab_of(PEERS)
+    with lab, Broker(host=lab.host) as broker:
+        for topic in topics:
+            broker.create_topic(topic)
+        with Scenario(
+            path,
+            topics,
+            *JOURNAL,
+            seed=seed,
+            names=PEERS,
+            broker=broker,
+            lab=lab,
+            small_disk=("c", DISK_BYTES),
+        ) as scene:
+            scene.send(rate=rate, rows=100, ahead_ms=ahead_ms, late_share=0.02, cancels=6)
+            scene.wait_for_arrivals(250)
+            scene.faults.run(steps(scene))
+            found = scene.finish(within_s=LATE_S)
+            done = scene.faults.done
+            figure(f"peers in trouble ({lab.kind}), {len(done)} faults: {found.line()}")
+            for line in table(done):
+                figure(line)
+            assert found.violations() == {}
+            assert found.cancelled > 0
+            assert found.moved > 0
+            peers = scene.peers
+            peers.wait_until_whole()
+            peers.wait("cleaned", lambda: not any(peers[name].slot_files() for name in PEERS), 240)
+            scene.check_agreement()
 
 
-def check(found: Account, faults: Faults, lab: str, figure: Callable[[str], None]) -> None:
-    figure(f"peers in trouble ({lab}), {len(faults.done)} faults: {found.line()}")
-    for line in table(faults.done):
-        figure(line)
-    assert found.violations() == {}
-    assert found.cancelled > 0
-    assert found.moved > 0
-
-
-def test_each_fault_once(tmp_path: Path, figure: Callable[[str], None]) -> None:
-    Chaos(tmp_path, Random(31), figure, rate=250, ahead_ms=5_000).run(rounds)
+def test_each_fault_once(tmp_path: Path, figure: Figure) -> None:
+    chaos(tmp_path, figure, lambda scene: rounds(scene.faults), seed=31, rate=250, ahead_ms=5_000)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seconds", [600.0])
-def test_ten_minutes_of_anything(
-    tmp_path: Path, figure: Callable[[str], None], seconds: float
-) -> None:
+def test_ten_minutes_of_anything(tmp_path: Path, figure: Figure, seconds: float) -> None:
     seed = time.time_ns() % 1_000_000
     figure(f"seed {seed}")
-    rng = Random(seed)
-    chaos = Chaos(tmp_path, rng, figure, rate=1500, ahead_ms=30_000)
-    chaos.run(lambda faults: anything(faults, rng, seconds))
+
+    def steps(scene: Scenario) -> Steps:
+        return anything(scene.faults, scene.rng, seconds)
+
+    chaos(tmp_path, figure, steps, seed=seed, rate=1500, ahead_ms=30_000)

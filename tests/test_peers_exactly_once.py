@@ -6,23 +6,14 @@ The long run: ``python -m pytest -m soak tests/test_peers_exactly_once.py``
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from support.arrivals import KafkaArrivals
 from support.broker import Cluster, TopicFactory
-from support.chaosaccount import account
-from support.chaosfaults import Faults
-from support.load import steady
-from support.peers import Peers
-from support.proxylab import Loopback
+from support.scenario import PEERS, Scenario
 
-NAMES = ("a", "b", "c")
-SMALL = ("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms")
 SILENCE_MS = 5_000
 """So soon after a master was lost the next one delivers."""
 LATE_S = 40.0
@@ -50,14 +41,19 @@ def test_masters_killed_and_paused(
 ) -> None:
     """Each round: a kill, a pause and a kill."""
     topics, dead = [topic("one", 2), topic("two", 2)], topic("dead")
-    kafka = ("--sink", sink, "--bootstrap", broker.bootstrap, "--dead-letter-topic", dead)
-    options = (*SMALL, *kafka, "--delivery", "exactly-once", "--group", tmp_path.name)
-    with Peers(tmp_path, *options, names=NAMES, lab=Loopback(NAMES)) as peers:
-        peers.wait_until_whole()
-        arrived = KafkaArrivals(broker.bootstrap, [*topics, dead])
-        faults = Faults(peers, Random(11))
-        load = steady(peers.addresses, topics)
-        peers.wait("delivering", lambda: len(arrived.look()) > 100, 30)
+    with Scenario(
+        tmp_path,
+        topics,
+        seed=11,
+        names=PEERS,
+        broker=broker,
+        sink=sink,
+        semantics="exactly-once",
+        dead_topic=dead,
+    ) as scene:
+        peers, faults = scene.peers, scene.faults
+        scene.send_steadily()
+        scene.wait_for_arrivals(100)
         paused: list[str] = []
 
         def pause_master() -> None:
@@ -65,7 +61,7 @@ def test_masters_killed_and_paused(
             faults.pause_master()
 
         def fenced() -> int:
-            return sum(peers[name].log_text().count(FENCED) for name in NAMES)
+            return sum(peers[name].log_text().count(FENCED) for name in PEERS)
 
         def steps() -> Iterator[Callable[[], None]]:
             for _ in range(rounds):
@@ -74,11 +70,7 @@ def test_masters_killed_and_paused(
                 yield pause_master
 
         faults.run(steps())
-        promised = load.stop()
-        arrived.wait_for(promised.wanted(), LATE_S)
-        time.sleep(1.0)
-        found = account(promised, arrived.look(), faults.done)
-        arrived.close()
+        found = scene.finish(within_s=LATE_S)
         silence_ms = max(fault.silence_ms for fault in faults.done)
         figure(
             f"exactly once, three peers, {sink}, {len(faults.done)} masters lost: {found.line()};"

@@ -29,11 +29,11 @@ from slotwheel.client.storing import Storer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.schema import times
+from support.callers import WAYS, Callers
 from support.fakegroup import FakeGroup
 from support.fakewheel import FakeWheel
 from support.proxy import Proxy
 from support.served import ServedIntake
-from support.waiters import WAYS, Waiters
 from support.waiting import eventually, now_ms
 
 Outcome = str | SlotwheelError
@@ -222,7 +222,7 @@ def test_masters_die_while_callers_wait(way: str) -> None:
     """Nothing lost, nothing twice, and each id leads to its own row."""
     rng = Random(way)
     with FakeGroup(commit_s=0.003) as group:
-        callers = Waiters(group.addresses, lambda: now_ms() + 60_000, ways=[way])
+        callers = Callers(group.addresses, lambda: now_ms() + 60_000, ways=[way])
         for _ in range(4):
             time.sleep(rng.uniform(0.1, 0.3))
             old = group.master

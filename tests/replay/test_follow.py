@@ -31,12 +31,12 @@ from slotwheel.replay.stream import find_group
 from slotwheel.wheel.errors import InvalidConfiguration
 from support import replayrun
 from support.broker import Cluster
-from support.killing import SMALL
 from support.load import steady
 from support.lossynode import LOST, LossyNode
 from support.nodeprocess import NodeProcess, command_line, environment
 from support.peers import Peers
 from support.proxylab import Loopback
+from support.scenario import SMALL
 from support.spark import Replay
 from support.stopwatch import Stopwatch
 from support.waiting import eventually, now_ms

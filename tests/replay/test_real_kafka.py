@@ -28,9 +28,9 @@ from support.broker import Cluster
 from support.connector import connector_jars
 from support.deliveries import Sent
 from support.kafkaread import Reader, held, read_all
-from support.killing import SMALL
 from support.nodeprocess import NodeProcess, run_cli, run_process
 from support.ports import free_address
+from support.scenario import SMALL
 from support.spark import Replay
 from support.waiting import PATIENCE_S, now_ms
 

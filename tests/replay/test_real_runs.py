@@ -19,10 +19,10 @@ from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import Outcome, Verdict
 from slotwheel.wheel.journal.segment import index_of
-from support.arrivals import EmbeddedArrivals, numbers_in_topics
-from support.killing import Killing
+from support.arrivals import numbers_in_topics
 from support.nodeprocess import run_process
 from support.plainproof import prove_here
+from support.scenario import Scenario
 
 TOPICS = ["one", "two", "three"]
 
@@ -103,17 +103,21 @@ def test_a_node_killed_again_and_again(
     spark: Any, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """Most of what was accepted is in the archive by then; the proof needs it, and is exact."""
-    data, receipts = tmp_path / "data", tmp_path / "receipts.arrows"
+    receipts = tmp_path / "receipts.arrows"
     options = ("--retain", "1h", "--segment-bytes", "256K", "--tail-age", "500ms")
-    killing = Killing(data, TOPICS, 7, *options, receipts=receipts)
-    with EmbeddedArrivals([data], TOPICS) as arrived:
-        report = killing.run(5, arrived.look)
+    with Scenario(tmp_path, TOPICS, *options, seed=7) as scene:
+        scene.send(receipts=receipts)
+        scene.kill_alone(5)
+        report = scene.finish()
+        scene.check_agreement()
+    assert report.violations() == {}
+    data = scene.node.data
     live = min(index_of(path.name) for path in (data / "journal").glob("*.journal"))
     assert live > 1, "no segment was dropped: the run shows nothing of the archive"
     verdict = proof_of(spark, receipts, data)
     figure(f"{report.line()}; proven from {sum(one.files for one in verdict.inputs)} files")
     assert verdict.proven, verdict.reasons
-    assert verdict.counts["accepted"] == verdict.counts["delivered"] == report.sent
+    assert verdict.counts["accepted"] == verdict.counts["delivered"] == report.promised
     assert verdict.counts.get("repeated", 0) == report.repeated
     assert verdict.counts.get("unaccounted", 0) == 0
     kinds = {one.kind for one in verdict.inputs}
@@ -122,7 +126,7 @@ def test_a_node_killed_again_and_again(
     # Without receipts and archive it is not proven, and not denied: it cannot be told.
     shutil.rmtree(data / "archive")
     without = proof_of(None, None, data)
-    assert without.counts["accepted"] < report.sent
+    assert without.counts["accepted"] < report.promised
     assert without.counts["lost"] == 0
     assert without.counts["unaccounted"] > 0
     assert without.outcome is not Outcome.PROVEN
@@ -130,4 +134,4 @@ def test_a_node_killed_again_and_again(
     # With the receipts alone, each message is still held against what arrived.
     receipts_alone = proof_of(None, receipts, data)
     assert receipts_alone.proven, receipts_alone.reasons
-    assert receipts_alone.counts["accepted"] == report.sent
+    assert receipts_alone.counts["accepted"] == report.promised

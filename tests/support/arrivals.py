@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from itertools import repeat
 from pathlib import Path
 from typing import Self
 
 from slotwheel.reading.topicreader import TopicReader, topics
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import times
-from support.chaosaccount import Arrival
 from support.kafkaread import Reader
+from support.promises import Arrival
 
 
 class Arrivals:
@@ -60,7 +61,7 @@ class KafkaArrivals(Arrivals):
 
     def _new(self) -> list[Arrival]:
         return [
-            Arrival(int(one.value or b""), one.due_ms, one.offset, one.appended_ms)
+            Arrival(int(one.value or b""), one.due_ms, one.offset, one.appended_ms, one.topic)
             for one in self._reader.new()
         ]
 
@@ -75,18 +76,21 @@ class EmbeddedArrivals(Arrivals):
     def __init__(self, directories: Sequence[Path], topics: Sequence[str]) -> None:
         super().__init__()
         self._files = [OsFiles(path) for path in directories]
-        self._readers = [TopicReader(files, topic) for files in self._files for topic in topics]
+        self._readers = [
+            (topic, TopicReader(files, topic)) for files in self._files for topic in topics
+        ]
 
     def _new(self) -> list[Arrival]:
         found: list[Arrival] = []
-        for reader in self._readers:
+        for topic, reader in self._readers:
             for batch in reader.batches():
                 columns = [times(batch, name).tolist() for name in ("due", "offset", "delivered")]
-                found += map(Arrival, map(int, batch.column("value").to_pylist()), *columns)
+                values = map(int, batch.column("value").to_pylist())
+                found += map(Arrival, values, *columns, repeat(topic))
         return found
 
     def close(self) -> None:
-        for reader in self._readers:
+        for _, reader in self._readers:
             reader.close()
         for files in self._files:
             files.close()

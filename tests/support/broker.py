@@ -28,11 +28,13 @@ from typing import Any, Protocol, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import (
+    ACL,
     ACLFilter,
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
     MemberToRemove,
+    ResourcePattern,
     ResourcePatternFilter,
     ResourceType,
 )
@@ -427,3 +429,23 @@ def _threads_not_stopped(pid: int) -> bool:
 
 def _setting(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_only(topic: str, *, prefix: bool = False) -> list[ACL]:
+    """Rules: everybody may read and see the topic, or all whose names begin so, and nobody may
+    write to it."""
+    allow, deny = ACLPermissionType.ALLOW, ACLPermissionType.DENY
+    wanted = {ACLOperation.READ: allow, ACLOperation.DESCRIBE: allow, ACLOperation.WRITE: deny}
+    pattern = _named(topic, prefix=prefix)
+    return [ACL("User:*", "*", operation, may, pattern) for operation, may in wanted.items()]
+
+
+def every_rule(topic: str, *, prefix: bool = False) -> ACLFilter:
+    """What finds those rules again."""
+    pattern = _named(topic, prefix=prefix)
+    return ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)
+
+
+def _named(topic: str, *, prefix: bool) -> ResourcePattern:
+    kind = ACLResourcePatternType.PREFIXED if prefix else ACLResourcePatternType.LITERAL
+    return ResourcePattern(ResourceType.TOPIC, topic, kind)

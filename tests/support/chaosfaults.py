@@ -1,4 +1,5 @@
-"""What is done to a group of peers: one method a fault. Each undoes it again before it returns.
+"""What is done to a group of peers, or to a node alone: one method a fault. Each undoes it again
+before it returns.
 
 Between two faults the group becomes whole: there is a master, everyone is admitted and keeps up.
 More than a minority may be down at a time, for their disks are still there; but a wiped disk is
@@ -9,11 +10,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
 from random import Random
 
-from support.chaosaccount import Fault
+from slotwheel.wheel.errors import Damaged
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.journal.entry import EntryKind
+from slotwheel.wheel.journal.scan import walk
+from slotwheel.wheel.mark import Marks
+from support.arrivals import Arrivals
+from support.datadirs import state_of
 from support.namespaces import HOST
 from support.peers import Peers
+from support.promises import Death, Fault
 from support.waiting import now_ms
 
 PAUSE_S = (1.8, 3.5)
@@ -23,20 +33,48 @@ SLOW_BYTES_S = 100_000
 
 
 class Faults:
-    """``done`` is what was done so far, in order."""
+    """``done`` is what was done so far, in order. ``arrivals``: what they are counted from when a
+    node alone dies; ``exact``: nothing that was sent can arrive after such a death."""
 
-    def __init__(self, peers: Peers, rng: Random) -> None:
+    def __init__(self, peers: Peers, rng: Random, arrivals: Arrivals, *, exact: bool) -> None:
         self._peers = peers
         self._rng = rng
+        self._arrivals = arrivals
+        self._exact = exact
         self.done: list[Fault] = []
 
     # Processes
+
+    def kill_alone(self) -> None:
+        """SIGKILL to the node without peers. What arrived in which life is told by looking before
+        the next process is started, and not by clocks; at the same moment the last mark on disk is
+        read, which says exactly what may be repeated: the rows it does not cover."""
+        [node] = self._peers.nodes.values()
+        fault = self.begin("SIGKILL")
+        node.kill()
+        fault.death = Death(len(self._arrivals.look()), last_marks(node.data), self._exact)
+        node.start()
+        self._end(fault)
+
+    def fail_over(self, *, pause: bool = False) -> None:
+        """SIGKILL to the master, or SIGSTOP, until there is another one."""
+        master = self._peers.master()
+        node = self._peers[master]
+        fault = self.begin(f"{'SIGSTOP' if pause else 'SIGKILL'} until the next, {master}")
+        fault.held = pause
+        (node.pause if pause else node.kill)()
+        self._peers.master(other_than=master)
+        (node.resume if pause else node.start)()
+        self._end(fault)
 
     def kill_master(self) -> None:
         self._kill("SIGKILL, master", [self._peers.master()])
 
     def kill_standby(self) -> None:
         self._kill("SIGKILL, standby", [self._standby()])
+
+    def kill_any(self) -> None:
+        self._kill("SIGKILL", [self._rng.choice(self._peers.names)])
 
     def kill_two(self) -> None:
         chosen = self._rng.sample(self._peers.names, 2)
@@ -80,7 +118,7 @@ class Faults:
 
     def slow_link(self) -> None:
         master, standby = self._peers.master(), self._standby()
-        fault = self._begin(f"slow link, {master} (master) to {standby}")
+        fault = self.begin(f"slow link, {master} (master) to {standby}")
         self._peers.lab.slow(master, standby, SLOW_BYTES_S)
         self._end_of_links(fault)
 
@@ -96,7 +134,7 @@ class Faults:
         if disk is None:
             return
         role = "master" if self._peers.master() == name else "standby"
-        fault = self._begin(f"full disk, {name} ({role})")
+        fault = self.begin(f"full disk, {name} ({role})")
         try:
             disk.fill()
             self._wait(CUT_S)
@@ -105,10 +143,12 @@ class Faults:
         self._end(fault)
 
     def wipe_standby(self) -> None:
-        standby = self._standby()
-        fault = self._begin(f"disk wiped, {standby}")
-        self._peers.wipe(standby)
-        self._peers[standby].start()
+        self.wipe(self._standby())
+
+    def wipe(self, name: str) -> None:
+        fault = self.begin(f"disk wiped, {name}")
+        self._peers.wipe(name)
+        self._peers[name].start()
         self._peers.wait_until_whole()
         self._end(fault)
 
@@ -134,7 +174,7 @@ class Faults:
         return [(one, to) for one in sources for to in self._peers.names if to != one]
 
     def _kill(self, what: str, names: list[str]) -> None:
-        fault = self._begin(f"{what}: {' '.join(names)}")
+        fault = self.begin(f"{what}: {' '.join(names)}")
         for name in names:
             self._peers[name].kill()
         self._wait((0.1, 1.8))
@@ -142,7 +182,7 @@ class Faults:
         self._end(fault)
 
     def _pause(self, what: str, name: str) -> None:
-        fault = self._begin(f"{what}: {name}")
+        fault = self.begin(f"{what}: {name}")
         fault.held = True
         self._peers[name].pause()
         try:
@@ -152,7 +192,7 @@ class Faults:
         self._end(fault)
 
     def _cut(self, what: str, links: list[tuple[str, str]]) -> None:
-        fault = self._begin(what)
+        fault = self.begin(what)
         for link in links:
             self._peers.lab.cut(*link)
         self._end_of_links(fault)
@@ -164,7 +204,8 @@ class Faults:
             self._peers.lab.heal()
         self._end(fault)
 
-    def _begin(self, what: str) -> Fault:
+    def begin(self, what: str) -> Fault:
+        """One that a test plays by itself; it may say when it ends."""
         now = now_ms()
         self.done.append(Fault(what, now, now))
         return self.done[-1]
@@ -175,6 +216,21 @@ class Faults:
 
     def _wait(self, between: tuple[float, float]) -> None:
         time.sleep(self._rng.uniform(*between))
+
+
+def last_marks(data: Path) -> Marks:
+    """The last mark on disk: of the journal, or of the checkpoint."""
+    marks = state_of(data).checkpoint.marks
+    with closing(OsFiles(data)) as files:
+        for name in files.list("journal"):
+            try:
+                for located in walk(files, f"journal/{name}"):
+                    item = located.entry
+                    if item.kind is EntryKind.MARK:
+                        marks = Marks.decode(bytes(item.payload), name)
+            except Damaged:
+                break  # the torn end
+    return marks
 
 
 def _both(one: str, other: str) -> list[tuple[str, str]]:

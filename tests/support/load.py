@@ -1,24 +1,30 @@
-"""Clients that send numbered messages without a pause, and what they were promised.
+"""A client that sends numbered messages without a pause, cancels and reschedules some of them, and
+keeps what it was told of each.
 
 Theory: every message's value is its number. What became of a number is known from the client's
 answers alone: its receipt, and the answers to its cancel or reschedule. From these follows which
-ids must arrive, which may, and which must not; `support.chaosaccount` and `support.killing` hold
-that against the topics.
+ids must arrive, which may, and which must not (`support.promises`). For example, a message whose
+cancel got no answer may arrive, one with *cancelled* must not, and one with *already delivered*
+must, for that is a promise, too.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import numpy as np
+import pyarrow as pa
 
 from slotwheel.client import Client, Message, Receipts
-from slotwheel.wheel.schema import Int64s
+from slotwheel.wheel.errors import SlotwheelError
+from slotwheel.wheel.ids import MessageId
+from support.promises import Fate, Meddled, Promised
 from support.waiting import PATIENCE_S, now_ms
 from support.wheels import batch
 
@@ -26,50 +32,27 @@ STEADY_MS = 4
 """Between two messages of a steady stream."""
 AHEAD_MS = 3_000
 _STEADY_ROWS = 50
+NEARLY_ALL = 178
+"""Cancels of a batch of 200 messages, of which two more are moved: a tenth is left alone."""
 When = Callable[[range], Sequence[int]]
 """The due times of the messages with these numbers, which are about to be sent."""
-
-
-class Fate(Enum):
-    CANCELLED = "its cancel was confirmed: it must not arrive"
-    UNCERTAIN = "its cancel got no certain answer: it may arrive"
-    MOVED = "rescheduled: it must arrive under its new id, and not under the old one"
-    MAYBE_MOVED = "no answer: it must arrive under one of the two"
+Id = tuple[int, int]
+"""A message's number, and the offset of the id that it was asked for by."""
 
 
 @dataclass(frozen=True)
-class Meddled:
-    """``due`` and ``offset``: of the new id, if it was rescheduled; offset -1 if not known."""
+class Asks:
+    """What is asked for of each batch, once, at a random moment within ``within_s`` of its sending:
+    long before its messages are due, while they are on their way, or behind it. ``cancels`` and
+    ``moves``: of how many messages. What is moved is due within ``ahead_ms`` of that moment."""
 
-    fate: Fate
-    due: int = -1
-    offset: int = -1
-
-
-@dataclass(frozen=True)
-class Promised:
-    """By number, shape (messages,). ``offset`` -1: no receipt, so nothing was promised."""
-
-    due: Int64s
-    offset: Int64s
-    meddled: dict[int, Meddled] = field(default_factory=dict)
-
-    @property
-    def refused(self) -> int:
-        return int(np.count_nonzero(self.offset < 0))
-
-    def count(self, fate: Fate) -> int:
-        return sum(one.fate is fate for one in self.meddled.values())
-
-    def wanted(self) -> set[int]:
-        """Numbers that have to arrive, under one id or another."""
-        wanted = set(np.flatnonzero(self.offset >= 0).tolist())
-        for number, one in self.meddled.items():
-            if one.fate is Fate.MOVED:
-                wanted.add(number)
-            elif one.fate in (Fate.CANCELLED, Fate.UNCERTAIN):
-                wanted.discard(number)
-        return wanted
+    rng: Random
+    cancels: int
+    moves: int = 2
+    within_s: float = 6.0
+    ahead_ms: int = 4_000
+    askers: int = 4
+    """A cancel of what a sink has in hand waits for the sink; others go on meanwhile."""
 
 
 class Load:
@@ -89,18 +72,34 @@ class Load:
         every_s: float,
         catches_up: bool = False,
         receipts: Path | None = None,
+        asks: Asks | None = None,
     ) -> None:
         self.due: list[int] = []
         """Due time of each message, by its number."""
         self.receipts: list[Receipts] = []
+        self.counts: Counter[str] = Counter()
+        """How often each answer to a cancel or reschedule was given."""
+        self.ids: dict[Id, str] = {}
+        """Of all that was asked for."""
+        self.told: defaultdict[Id, list[str]] = defaultdict(list)
+        """Every answer about each of them, in their order; none where no answer came."""
         self._topics = topics
         self._when = when
         self._rows = rows
+        self._addresses = addresses
+        self._meddled: dict[int, Meddled] = {}
+        self._to_ask: list[tuple[float, int]] = []
+        """When to ask for which batch."""
+        self._lock = threading.Lock()
         self._client = Client(addresses, timeout_s=PATIENCE_S, receipts=receipts)
+        self._asker = Client(addresses, timeout_s=20)
         self._ending = threading.Event()
         self._failures: list[BaseException] = []
         self._threads: list[threading.Thread] = []
+        self._asks = asks
         self._begin(self._send, every_s, catches_up)
+        for _ in range(asks.askers if asks else 0):
+            self._begin(self._ask, 0.01)
 
     def _begin(self, step: Callable[[], None], every_s: float, catches_up: bool = False) -> None:
         """Do that again and again in a thread of its own, until the end."""
@@ -128,20 +127,116 @@ class Load:
             raise self._failures[0]
         self._client.flush(PATIENCE_S)
         self._client.close()
+        self._asker.close()
         errors = [str(error) for one in self.receipts for error in one.errors().values()]
         assert not errors, errors[:3]
         offsets = [np.zeros(0, np.int64), *(receipts.offsets(0) for receipts in self.receipts)]
-        return Promised(np.array(self.due, np.int64), np.concatenate(offsets))
+        due = np.array(self.due, np.int64)
+        return Promised(due, np.concatenate(offsets), self._meddled, self._topics)
+
+    @property
+    def asked(self) -> int:
+        """How many answers to cancels and reschedules there are."""
+        return self.counts.total()
+
+    def ask_again(self) -> Counter[str]:
+        """Cancel once more all ids that were asked for, and those that were made by a move, once
+        all of them have left or were cancelled; how often each answer was given."""
+        asked = list(self.ids)
+        with Client(self._addresses, timeout_s=60) as client:
+            answers = client.cancel([self.ids[key] for key in asked])
+        for key, answer in zip(asked, answers, strict=True):
+            self.told[key].append(answer)
+        return Counter(answers)
+
+    @property
+    def contradictions(self) -> list[tuple[str, list[str]]]:
+        """Ids with answers that contradict each other. *Unknown* contradicts none."""
+        return [
+            (self.ids[key], answers)
+            for key, answers in self.told.items()
+            if len({*answers} - {"unknown"}) > 1
+        ]
+
+    def _rows_of(self, numbers: range, due: Sequence[int]) -> pa.RecordBatch:
+        names = [self._topics[number % len(self._topics)] for number in numbers]
+        values = [b"%d" % number for number in numbers]
+        return batch(list(zip(due, names, values, strict=True)))
 
     def _send(self) -> None:
         numbers = range(len(self.due), len(self.due) + self._rows)
         due = self._when(numbers)
-        names = [self._topics[number % len(self._topics)] for number in numbers]
-        values = [b"%d" % number for number in numbers]
-        self.receipts.append(
-            self._client.send_table(batch(list(zip(due, names, values, strict=True))))
-        )
+        self.receipts.append(self._client.send_table(self._rows_of(numbers, due)))
         self.due += due
+        if self._asks is not None:
+            ask_s = time.monotonic() + self._asks.rng.uniform(0, self._asks.within_s)
+            with self._lock:
+                self._to_ask.append((ask_s, len(self.receipts) - 1))
+
+    def _ask(self) -> None:
+        assert self._asks is not None
+        with self._lock:
+            chosen = min(self._to_ask, default=None)
+            if chosen is None or chosen[0] > time.monotonic():
+                return
+            receipts, first = self.receipts[chosen[1]], chosen[1] * self._rows
+            if not receipts.done():
+                return
+            self._to_ask.remove(chosen)
+        assert not receipts.errors(), receipts.errors()
+        moves, cancels = self._asks.moves, self._asks.cancels
+        rows = self._asks.rng.sample(range(self._rows), moves + cancels)
+        for row in rows[:moves]:
+            self._move(first + row, receipts[row].id)
+        ids = {row: receipts[row].id for row in rows[moves:]}
+        try:
+            answers = self._asker.cancel(list(ids.values()))
+        except SlotwheelError as error:
+            answers = [f"no answer ({error.code})"] * cancels
+        for (row, id_), answer in zip(ids.items(), answers, strict=True):
+            fate = Fate.CANCELLED if answer == "cancelled" else Fate.UNCERTAIN
+            self._note(first + row, id_, answer, Meddled(fate))
+
+    def _move(self, number: int, id_: str) -> None:
+        assert self._asks is not None
+        due = now_ms() + self._asks.rng.randint(0, self._asks.ahead_ms)
+        try:
+            answer, moved = self._asker.reschedule(id_, due=due)
+        except SlotwheelError as error:
+            answer, moved = f"no answer ({error.code})", None
+        if moved is None:
+            self._note(number, id_, answer, Meddled(Fate.MAYBE_MOVED, due))
+            return
+        offset = MessageId.parse(moved).offset
+        self._note(number, id_, answer, Meddled(Fate.MOVED, due, offset))
+        self.ids[number, offset] = moved
+
+    def _note(self, number: int, id_: str, answer: str, meddled: Meddled) -> None:
+        """What a message's first answer means. *Already delivered* leaves it as it was promised."""
+        key = number, MessageId.parse(id_).offset
+        with self._lock:
+            self.counts[answer] += 1
+            self.ids[key] = id_
+            if not answer.startswith("no answer"):
+                self.told[key].append(answer)
+            if answer != "already delivered":
+                self._meddled[number] = meddled
+
+
+def soon(rng: Random, ahead_ms: int, late_share: float = 0.0) -> When:
+    """Each is due within ``ahead_ms`` of its sending; of a share of them the time is over, since
+    up to five seconds."""
+
+    def due(now: int) -> int:
+        if rng.random() < late_share:
+            return now - rng.randint(1, 5_000)
+        return now + rng.randint(0, ahead_ms)
+
+    def when(numbers: range) -> Sequence[int]:
+        now = now_ms()
+        return [due(now) for _ in numbers]
+
+    return when
 
 
 def steady(addresses: str, topics: Sequence[str], every_ms: int = STEADY_MS) -> Load:

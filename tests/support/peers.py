@@ -1,8 +1,9 @@
 """A group of peers as processes: started, killed, paused, wiped, and asked what they are.
 
 Each runs in its place of a lab (`support.namespaces`, `support.proxylab`), on a data directory of
-its own below ``directory``. Processes are ended by their own process ids, and all of them when the
-group is closed. Peers answer for themselves here; a client would go to the master.
+its own below ``directory``. A group of one is a node without peers. Processes are ended by their
+own process ids, and all of them when the group is closed. Peers answer for themselves here; a
+client would go to the master.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any, Self
 from slotwheel.client.link import Caller
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.protocol import HELLO, STATUS, STEP_DOWN
-from support.chaosaccount import Fault
 from support.namespaces import Lab, Namespaces, NotAllowed, SmallDisk
 from support.nodeprocess import NodeProcess, run_cli
+from support.promises import Fault
 from support.proxylab import Proxies
 from support.waiting import PATIENCE_S, eventually
 
@@ -45,7 +46,7 @@ class PeerProcess(NodeProcess):
 
     def __init__(self, name: str, data: Path, lab: Lab, *options: str, **variables: str) -> None:
         own = ["--node-id", name, "--listen", lab.listen(name), "--metrics", lab.metrics(name)]
-        for peer in lab.peers:
+        for peer in lab.peers if len(lab.peers) > 1 else ():
             own += ["--peer", f"{peer}={lab.address(peer)}"]
         super().__init__(data, *own, *options, **variables)
         self.name = name
@@ -171,6 +172,8 @@ class Peers:
     def master(self, within_s: float = PATIENCE_S, *, other_than: str = "") -> str:
         """The one that serves, and of several that think so (one is paused or cut off) the one of
         the highest epoch. Waits for it."""
+        if len(self.nodes) == 1:
+            return self.names[0]
         deadline = time.monotonic() + within_s
         while True:
             seen = {name: node.hello() for name, node in self.nodes.items()}
@@ -204,13 +207,13 @@ class Peers:
         deadline = time.monotonic() + within_s
         while True:
             master = self.master(within_s)
-            states = self.peer_states(master)
+            states = self.peer_states(master) if len(self.nodes) > 1 else {}
             behind = {
                 name: states.get(name)
                 for name in self.standbys(master)
                 if not _keeps_up(states.get(name, {}))
             }
-            if not behind and states:
+            if not behind and (states or len(self.nodes) == 1):
                 return master
             assert time.monotonic() < deadline, f"{master} sees {behind}\n{self.log_ends()}"
             time.sleep(0.1)

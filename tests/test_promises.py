@@ -1,11 +1,25 @@
-"""The account of `support.chaosaccount` finds each violation that is planted in a sound result."""
+"""The account of `support.promises` finds each violation that is planted in a sound result."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from support.chaosaccount import RUN_ON_MS, UNMARKED_MS, Account, Arrival, Fault, account, table
-from support.load import Fate, Meddled, Promised
+from slotwheel.wheel.mark import Mark, Marks
+from support.promises import (
+    RUN_ON_MS,
+    UNMARKED_MS,
+    Account,
+    Arrival,
+    Death,
+    Fate,
+    Fault,
+    Meddled,
+    Promised,
+    account,
+    table,
+)
 
 DUE = 1_800_000_000_000
 COUNT = 20
@@ -125,3 +139,43 @@ def test_the_table_tells_the_silence() -> None:
     head, line = table([kill])
     assert head.split()[:2] == ["fault", "at"]
     assert line.split() == ["SIGKILL", "a", "0.0", "s", "3.0", "s", "710", "ms", "0"]
+
+
+def test_what_may_come_twice_after_the_death_of_a_node_alone() -> None:
+    """The row before the mark's end may not; nor may one that came long before, or in one life."""
+    marks = Marks(Mark(DUE + 3, 1003, 1003))
+    covered, left = one(3, DUE + 4), one(4, DUE + 5)
+
+    def repeats(first: Arrival, later: Arrival, died_ms: int, counted: int, exact: bool) -> bool:
+        death = Fault("kill", died_ms, died_ms, death=Death(counted, marks, exact))
+        found = held([first, later, *all_but(first.number)], (death,))
+        assert found.repeated == 1
+        return found.violations() == {}
+
+    for exact in (True, False):
+        assert repeats(left, left._replace(at_ms=DUE + 50), DUE + 9, 1, exact)
+        assert not repeats(covered, covered._replace(at_ms=DUE + 50), DUE + 9, 1, exact)
+        late = left.at_ms + UNMARKED_MS + 1
+        assert not repeats(left, left._replace(at_ms=late + 50), late, 1, exact)
+        # What a broker had in hand may arrive after the look at it.
+        in_one_life = repeats(left, left._replace(at_ms=DUE + 50), DUE + 9, 0, exact)
+        assert in_one_life is not exact
+
+
+def test_where_it_arrives() -> None:
+    where = replace(promised(), topics=("even", "odd"), buried=frozenset({4}), dead_topic="dead")
+    right = [one(n)._replace(topic="dead" if n == 4 else where.topics[n % 2]) for n in range(19)]
+    found = account(where, right, [])
+    assert (found.violations(), found.buried) == ({}, 1)
+    for number, topic in ((3, "even"), (4, "even"), (5, "dead")):
+        wrong = [*right[:number], right[number]._replace(topic=topic), *right[number + 1 :]]
+        assert set(account(where, wrong, []).violations()) == {"lost", "strangers"}
+
+
+def test_without_a_receipt_it_has_one_id_all_the_same_and_refused_it_has_none() -> None:
+    other = one(19, offset=6)
+    twice = held([*all_but(), one(19, offset=5), other], (Fault("", DUE, DUE),))
+    assert twice.violations() == {"strangers": (1, [other])}
+    arrived = held([*all_but(), one(19, offset=5)], n19=Meddled(Fate.REFUSED))
+    assert "cancelled but delivered" in arrived.violations()
+    assert held(all_but(), n19=Meddled(Fate.REFUSED)).violations() == {}
