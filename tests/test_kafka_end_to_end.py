@@ -69,6 +69,7 @@ def test_every_message_arrives_once(
         assert node.metric("slotwheel_pending") == 0
         assert node.metric("slotwheel_early_rows_total") == 0
         assert node.signal() < 2.0
+        assert node.running.returncode == 0
     assert held(broker.bootstrap, targets) == count, "some came twice"
     assert held(broker.bootstrap, [dead]) == 0
 

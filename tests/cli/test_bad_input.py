@@ -5,18 +5,14 @@ One table for the command line, one for the client; and the node is as well afte
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 import lmdb
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -29,20 +25,10 @@ from slotwheel import (
     Overloaded,
     SlotwheelError,
     UnknownId,
-    UnsupportedVersion,
 )
 from slotwheel.cli import main
-from slotwheel.wheel.protocol import (
-    AppendCommand,
-    RefusedBatch,
-    decode_answer,
-    encode_sequence,
-)
-from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import HEADERS
-from slotwheel.wire.frames import Kind, encode_hello, error_of
 from support.damage import flip
-from support.exchange import RawClient, batch_frame
 from support.nodeprocess import NodeProcess, json_lines, run_cli, run_process
 
 MIB = 1 << 20
@@ -343,73 +329,3 @@ def test_a_due_time_beyond_the_horizon_is_told_as_a_time(node: NodeProcess) -> N
             utc = datetime.fromtimestamp(due / 1000, UTC).isoformat(timespec="milliseconds")
             assert f"got {utc.replace('+00:00', 'Z')} ({due} ms" in str(raised.value)
         assert f"; limit {datetime.now(UTC):%Y}-" in str(raised.value)
-
-
-# Hostile clients
-
-
-def answer_to(
-    address: str, batch: pa.RecordBatch, hello: bytes = AppendCommand(0).encode()
-) -> SlotwheelError | None:
-    """The error that a raw client gets for one batch; None if it was stored."""
-    with RawClient(address, encode_hello(hello), batch_frame(batch, encode_sequence(0))) as client:
-        frame = client.frame()
-        if frame.kind == Kind.WELCOME:
-            frame = client.frame()
-        if frame.kind == Kind.ERROR:
-            return error_of(frame)
-        answer = decode_answer(bytes(frame.body))
-        return answer.error if isinstance(answer, RefusedBatch) else None
-
-
-def rows(count: int, value: bytes = b"v") -> pa.RecordBatch:
-    absent, due = [None] * count, [int(time.time() * 1000) + 30_000] * count
-    return from_columns(due, ["raw"] * count, absent, absent, [value] * count, [()] * count)
-
-
-def lying() -> pa.RecordBatch:
-    """A batch whose offsets point far outside of its data."""
-    good = rows(3)
-    column = good.column("value")
-    offsets = pa.py_buffer(struct.pack("<4i", 0, 1 << 30, -5, 3))
-    bad = pa.Array.from_buffers(column.type, 3, [None, offsets, column.buffers()[2]])
-    columns = [bad if name == "value" else good.column(name) for name in good.schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=good.schema)
-
-
-def test_hostile_clients_cost_neither_the_node_nor_its_memory(node: NodeProcess) -> None:
-    process, rng = psutil.Process(node.running.pid), Random(5)
-
-    def attack() -> None:
-        too_many = answer_to(node.address, rows(6001))
-        assert isinstance(too_many, InvalidBatch)
-        assert (too_many.got, too_many.limit) == ("6001", "6000")
-        too_large = answer_to(node.address, rows(64, b"x" * MIB))
-        assert isinstance(too_large, InvalidBatch)
-        assert "bytes" in str(too_large.limit)
-        assert isinstance(answer_to(node.address, lying()), InvalidBatch)
-        version = answer_to(node.address, rows(1), b'{"slotwheel": 99, "producer": "0"}')
-        assert isinstance(version, UnsupportedVersion), version
-        assert "99" in str(version)
-        assert "1" in str(version.limit)
-        host, _, port = node.address.rpartition(":")
-        for size in (1, 100, 100_000):
-            with (
-                socket.create_connection((host, int(port)), 5) as connection,
-                contextlib.suppress(OSError),  # it may be shown the door before it is done
-            ):
-                connection.sendall(rng.randbytes(size))
-
-    # Allocators keep some of it, the more the more threads had a part in it, but not ever more: a
-    # round brings more than 700 MB, and in one of a few rounds almost nothing may stay.
-    sizes = [process.memory_info().rss]
-    for _ in range(6):
-        for _ in range(10):
-            attack()
-        time.sleep(0.5)
-        sizes.append(process.memory_info().rss)
-        if sizes[-1] <= sizes[-2] + 48 * MIB:
-            break
-    else:
-        pytest.fail(f"memory of refused batches is kept: {[size // MIB for size in sizes]} MiB")
-    assert answer_to(node.address, rows(3)) is None

@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from slotwheel import Client, Message
 from slotwheel.policy.deadletters import BURIED, RETRIES_USED_UP
 from support.broker import Cluster, TopicFactory
 from support.deadlab import KafkaLab, letter
+from support.kafkaread import RecordReader
 from support.nodeprocess import command_line, environment, run_process
 from support.peers import Peers
 from support.proxylab import Loopback
 from support.stopwatch import Stopwatch
-from support.waiting import PATIENCE_S, eventually
+from support.waiting import eventually
 
 COUNT = 500_000
 NAMES = ("a", "b", "c")
 LIST_S, REDRIVE_S = 5.0, 15.0
 
 
-def count_by_number(bootstrap: str, topic: str, partitions: int) -> Counter[bytes | None]:
+def count_by_number(bootstrap: str, topic: str) -> Counter[bytes | None]:
     """How often each value stands in a topic now."""
-    config = {"bootstrap.servers": bootstrap, "group.id": "count", "enable.auto.commit": False}
-    consumer = Consumer(config | {"isolation.level": "read_committed"})
-    parts = [TopicPartition(topic, number, 0) for number in range(partitions)]
-    end = sum(consumer.get_watermark_offsets(part, 10)[1] for part in parts)
-    consumer.assign(parts)
-    found: Counter[bytes | None] = Counter()
-    deadline = time.monotonic() + PATIENCE_S
-    while found.total() < end and time.monotonic() < deadline:
-        found.update(message.value() for message in consumer.consume(10_000, 0.5))
-    consumer.close()
-    return found
+    with closing(RecordReader(bootstrap, [topic])) as reader:
+        return Counter(record.value for record in reader.new_records())
 
 
 @pytest.mark.soak
@@ -64,7 +55,7 @@ def test_half_a_million(
         arrive_s = watch.wall_s
         found: Counter[bytes | None] = Counter()
         for name in targets:
-            found += count_by_number(broker.bootstrap, name, 3)
+            found += count_by_number(broker.bootstrap, name)
         assert found == Counter(b"%d" % n for n in range(COUNT))
         assert "0 letters" in lab.dead_process("redrive", "--yes").stderr
     figure(
@@ -123,5 +114,5 @@ def test_a_master_that_is_killed_meanwhile(
             assert done.returncode == 0, done
             master = peers.wait_until_whole()
             eventually(lambda: peers[master].status()["pending"] == 0)
-        found = count_by_number(broker.bootstrap, target, 3)
+        found = count_by_number(broker.bootstrap, target)
         assert found == Counter(b"%d" % n for n in range(count))

@@ -1,8 +1,7 @@
-"""Client, server and the real wheel over a directory: retries, a crash, and what is stored then."""
+"""Client, server and the real wheel over a directory: ids and due times."""
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from slotwheel.wheel.wheel import Wheel
 from support.memstate import MemoryState
 from support.proxy import Proxy
 from support.served import ServedIntake
-from support.waiting import eventually, now_ms
+from support.waiting import now_ms
 from support.wheels import master_of, next_chunk
 
 
@@ -84,35 +83,6 @@ def test_ids_lead_to_their_rows(tmp_path: Path, state: MemoryState) -> None:
     expected: list[bytes | None] = [b"%d" % n for n in range(20_000)]
     assert values == [*expected[:7], None, None, *expected[9:], b"table"]
     assert len(rows) == 19_999
-
-
-def test_cut_connections_and_a_crash_in_the_middle(tmp_path: Path, state: MemoryState) -> None:
-    random.seed(11)
-    sent = 4000
-    with served(tmp_path, state) as (_, server):
-        proxy = Proxy(server.port)
-        client = Client(proxy.address, timeout_s=60, batch_rows=10)
-        receipts = []
-        for number in range(sent // 2):
-            receipts.append(client.send("t", b"%d" % number, delay=60))
-            if random.random() < 0.005:
-                proxy.cut()
-            if number % 50 == 0:
-                time.sleep(0.01)
-        eventually(lambda: any(receipt.done() for receipt in receipts[1000:]))
-    with served(tmp_path, state) as (wheel, server):
-        proxy._target = ("127.0.0.1", server.port)
-        for number in range(sent // 2, sent):
-            receipts.append(client.send("t", b"%d" % number, delay=60))
-            if random.random() < 0.005:
-                proxy.cut()
-        client.close()
-        proxy.close()
-        ids = [MessageId.parse(receipt.result(1)) for receipt in receipts]
-        found = delivered(wheel)
-    assert sorted(value for value, _ in found) == sorted(b"%d" % n for n in range(sent))
-    rows = {offset: value for value, offset in found}
-    assert [rows[message_id.offset] for message_id in ids] == [b"%d" % n for n in range(sent)]
 
 
 def test_due_times_are_those_of_the_first_send(tmp_path: Path, state: MemoryState) -> None:

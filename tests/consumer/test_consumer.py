@@ -24,10 +24,10 @@ from support.consuming import (
     finish,
     numbers,
     opened,
-    read_committed,
     take,
     values,
 )
+from support.kafkaread import read_committed
 from support.nodeprocess import NodeProcess
 from support.sourcecontract import send_not_text
 from support.stopwatch import Stopwatch
@@ -148,7 +148,7 @@ def test_of_three_messages_with_a_time_to_live_the_expired_one_is_buried(
         assert values(again) in ([], [3])
         letters = read_committed(broker.bootstrap, own.dead, 3)
         _commits(consumer, broker, own, 5)
-    assert sorted(one.value for one in letters) == [b"2", b"4", b"5"]
+    assert sorted(one.value or b"" for one in letters) == [b"2", b"4", b"5"]
     for letter in letters:
         assert dict(letter.headers)["slotwheel-dead-reason"] == b"expired"
 

@@ -34,8 +34,9 @@ from slotwheel.delivery.kafka.transactions import (
 from slotwheel.delivery.sink import Answer
 from support.broker import Broker, Cluster, TopicFactory
 from support.deliveries import MINT, Sent, rows_of
+from support.kafkaread import RecordReader
 from support.stopwatch import Stopwatch
-from support.waiting import PATIENCE_S
+from support.waiting import PATIENCE_S, eventually
 
 KINDS: list[type[KafkaSink]] = [ConfluentSink, KafkaPythonSink]
 pytestmark = pytest.mark.parametrize("kind", KINDS, ids=["confluent", "kafka-python"])
@@ -83,31 +84,11 @@ def values(count: int, topic: str, first: int = 0) -> list[Sent]:
 
 
 def committed(bootstrap: str, topic: str, *, ended: bool = True) -> list[bytes]:
-    """What a reader of committed records gets; with ``ended`` fails if a transaction is open."""
-    config = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True}
-    with closing(Consumer(config | {"isolation.level": "read_committed"})) as consumer:
-        _, end = _ends(bootstrap, topic)
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        got: list[bytes] = []
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            record = consumer.poll(0.2)
-            if record is None:
-                continue
-            if record.error() is None:
-                got.append(record.value() or b"")
-            elif (
-                not ended or (record.offset() or 0) >= end
-            ):  # its end, as far as no transaction is open
-                return got
-    raise AssertionError("a transaction stays open")
-
-
-def _ends(bootstrap: str, topic: str) -> tuple[int, int]:
-    config = {"bootstrap.servers": bootstrap, "group.id": "ends"}
-    with closing(Consumer(config | {"isolation.level": "read_uncommitted"})) as consumer:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)
-        return low, high
+    """What a reader of committed records gets; with ``ended``, once no transaction is open."""
+    with closing(RecordReader(bootstrap, [topic])) as reader:
+        if ended:
+            eventually(lambda: reader.ends() == reader.ends(committed=False))
+        return [record.value or b"" for record in reader.new_records()]
 
 
 def test_rows_and_mark_count_together_or_not_at_all(rig: Rig, topic: TopicFactory) -> None:

@@ -19,8 +19,8 @@ from slotwheel.gateway.rest.consumer_types import InstanceBody
 from slotwheel.gateway.rest.instances import Instances
 from slotwheel.gateway.settings import GatewaySettings
 from support.broker import Broker, TopicFactory
-from support.consuming import read_committed
 from support.gatewayprocess import GatewayProcess, NodeWithGateway
+from support.kafkaread import read_committed
 from support.nodeprocess import NodeProcess
 from support.rest import BINARY, JSON, V2, refused
 from support.waiting import eventually

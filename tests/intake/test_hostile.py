@@ -326,8 +326,11 @@ def test_memory_returns_after_refusals(server: ServedIntake, wheel: FakeWheel) -
     too_large = good(64, b"x" * MIB)
     a_bit_too_large = good(1, b"x" * (MIB + MIB // 16))
     too_many = good(70_000)
+    lying = two_rows().serialize().to_pybytes()
+    lying = lying.replace(struct.pack("<3i", 0, 77, 176), struct.pack("<3i", 0, -5, 1 << 30))
 
     def attack() -> None:
+        assert code_of(server, lying) == "invalid-batch"
         assert code_of(server, too_large) == "invalid-batch"
         assert code_of(server, a_bit_too_large) == "invalid-batch"
         assert code_of(server, too_many) == "invalid-batch"
@@ -376,6 +379,11 @@ def test_errors_name_the_limit_and_the_remedy(server: ServedIntake, wheel: FakeW
     assert refused.sequence == 5
     assert "10000 bytes" in str(refused.error)
     assert "smaller batches" in str(refused.error)
+    wheel.config = WheelConfig(batch_rows_max=6000)
+    with Exchange(server) as exchange:
+        exchange.send(good(6001), 6)
+        error = exchange.refused().error
+    assert (error.got, error.limit) == ("6001", "6000")
 
 
 def test_due_that_is_absurd(server: ServedIntake) -> None:

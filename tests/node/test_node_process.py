@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slotwheel import Client, Message
-from support.nodeprocess import NodeProcess, command_line, run_cli, run_process, topic_rows
+from support.nodeprocess import NodeProcess, command_line, run_process
 from support.waiting import eventually
 
 STOP_S = 2.0
@@ -67,23 +67,6 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         node.running.send_signal(signal.SIGCONT)
         node.running.wait(60)
         assert node.running.returncode == 130
-
-
-def test_sigkill_loses_nothing_that_had_a_receipt(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        with Client(node.address) as client:
-            ids = client.send_many(_messages(2000, delay=1.0)).result(60)
-        node.kill()
-        assert topic_rows(node.data, "load") == []
-        with node.start():
-            rows = node.wait_for("load", len(ids))
-            assert {(_due(row), row["offset"]) for row in rows} == {
-                (int(one.split(".")[1]), int(one.split(".")[2])) for one in ids
-            }
-            assert all(row["delivered"] >= row["due"] for row in rows)
-            status = json.loads(run_cli("status", "--json", "--node", node.address).stdout)
-            assert (status["pending"], status["delivered"]) == (0, 2000)
-            assert "recovered" in node.log_text()
 
 
 def test_a_directory_of_another_group_is_refused(tmp_path: Path) -> None:

@@ -103,32 +103,3 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int
         return None if found is None else int(found)
     finally:
         consumer.close(autocommit=False)
-
-
-def read_committed(
-    bootstrap: str, topic: str, count: int, *, settle_s: float = 0.3, within_s: float = 60.0
-) -> list[Any]:
-    """At least ``count`` committed records of a topic, and those that come right behind them."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        isolation_level="read_committed",
-    )
-    parts = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
-    consumer.assign(parts)
-    consumer.seek_to_beginning(*parts)
-    found: list[Any] = []
-    deadline = time.monotonic() + within_s
-    try:
-        while len(found) < count and time.monotonic() < deadline:
-            for records in consumer.poll(100).values():
-                found += records
-        quiet = time.monotonic() + settle_s
-        while time.monotonic() < quiet:
-            for records in consumer.poll(50).values():
-                found += records
-    finally:
-        consumer.close(autocommit=False)
-    assert len(found) >= count, f"{len(found)} of {count} in {topic}"
-    return found

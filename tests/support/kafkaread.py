@@ -56,7 +56,20 @@ class Arrived(NamedTuple):
         return Sent(self.topic, self.value, self.key, self.headers, partition, self.due_ms)
 
 
-class Reader:
+class Record(NamedTuple):
+    """Any record. ``timestamp``: ms; ``kind``: confluent-kafka's number of what that means."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    kind: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+class RecordReader:
     """Follows the committed records of topics from their beginning."""
 
     def __init__(self, bootstrap: str, topics: Iterable[str]) -> None:
@@ -70,30 +83,30 @@ class Reader:
             assert known.error is None, known.error
             self._parts += [TopicPartition(topic, p, 0) for p in sorted(known.partitions)]
         self._consumer.assign(self._parts)
-        self._all: list[Arrived] = []
+        self._all: list[Record] = []
         self._latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         self._read = {(part.topic, part.partition): 0 for part in self._parts}
 
-    def read(self, count: int, within_s: float = PATIENCE_S) -> list[Arrived]:
+    def records(self, count: int, within_s: float = PATIENCE_S) -> list[Record]:
         """Wait until there are ``count`` records, and read all that there are."""
         deadline = time.monotonic() + within_s
         while len(self._all) < count:
             assert time.monotonic() < deadline, f"{len(self._all)} of {count} are there"
             time.sleep(0.05)
-            self.new(within_s)
+            self.new_records(within_s)
         return list(self._all)
 
-    def new(self, within_s: float = PATIENCE_S) -> list[Arrived]:
+    def new_records(self, within_s: float = PATIENCE_S) -> list[Record]:
         """What came since this was asked last, up to what can be read now: not what stands behind
         the beginning of an open transaction."""
         known, deadline = len(self._all), time.monotonic() + within_s
-        ends = self._ends(deadline)  # once: they may grow faster than they are read
+        ends = self.ends(within_s)  # once: they may grow faster than they are read
         while any(self._read[part] < end for part, end in ends.items()):
             assert time.monotonic() < deadline, f"read up to {self._read} of {ends}"
             for record in self._consumer.consume(10_000, 0.2):
                 error = record.error()
                 if error is None:
-                    self._all.append(_arrived(record))
+                    self._all.append(_record(record))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at: Any = (record.topic(), record.partition())
                     self._read[at] = record.offset() or 0
@@ -101,14 +114,16 @@ class Reader:
                     raise AssertionError(error)
         return self._all[known:]
 
-    def _ends(self, deadline: float) -> dict[tuple[str, int], int]:
-        """Where each partition ends for a reader of committed records; of a broker that has just
-        come back, once it has told the client of all partitions again."""
+    def ends(
+        self, within_s: float = PATIENCE_S, *, committed: bool = True
+    ) -> dict[tuple[str, int], int]:
+        """Where each partition ends, for a reader of committed records or for one of all; of a
+        broker that has just come back, once it has told the client of all partitions again."""
+        deadline = time.monotonic() + within_s
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         while True:
             asked = self._admin.list_offsets(
-                dict.fromkeys(self._parts, self._latest),
-                isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=10,
+                dict.fromkeys(self._parts, self._latest), isolation_level=level, request_timeout=10
             )
             try:
                 return {(at.topic, at.partition): one.result().offset for at, one in asked.items()}
@@ -121,10 +136,31 @@ class Reader:
         self._consumer.close()
 
 
+class Reader(RecordReader):
+    """The same of what slotwheel has delivered."""
+
+    def read(self, count: int, within_s: float = PATIENCE_S) -> list[Arrived]:
+        return [_arrived(record) for record in self.records(count, within_s)]
+
+    def new(self, within_s: float = PATIENCE_S) -> list[Arrived]:
+        return [_arrived(record) for record in self.new_records(within_s)]
+
+
 def read_all(bootstrap: str, topics: Iterable[str], count: int) -> list[Arrived]:
     """All records of ``topics``, each partition in its order; waits for ``count`` of them."""
     with closing(Reader(bootstrap, topics)) as reader:
         return reader.read(count)
+
+
+def read_committed(
+    bootstrap: str, topic: str, count: int, *, settle_s: float = 0.3, within_s: float = 60.0
+) -> list[Record]:
+    """At least ``count`` committed records of a topic, and those that come right behind them."""
+    with closing(RecordReader(bootstrap, [topic])) as reader:
+        reader.records(count, within_s)
+        time.sleep(settle_s)
+        reader.new_records(within_s)
+        return reader.records(count)
 
 
 def held(bootstrap: str, topics: Iterable[str]) -> int:
@@ -133,25 +169,29 @@ def held(bootstrap: str, topics: Iterable[str]) -> int:
         return len(reader.new())
 
 
-def _arrived(record: Any) -> Arrived:
-    headers = record.headers() or []
-    own, ours = headers[:-3], headers[-3:]
-    assert tuple(name for name, _ in ours) == OURS, headers
-    id_ = ours[0][1].decode("ascii")
-    kind, appended_ms = record.timestamp()
-    assert kind == TIMESTAMP_LOG_APPEND_TIME
+def _record(record: Any) -> Record:
+    kind, timestamp = record.timestamp()
+    place = record.topic(), record.partition(), record.offset(), timestamp, kind
+    return Record(*place, record.key(), record.value(), tuple(record.headers() or ()))
+
+
+def _arrived(record: Record) -> Arrived:
+    own, ours = record.headers[:-3], record.headers[-3:]
+    assert tuple(name for name, _ in ours) == OURS, record.headers
+    id_ = (ours[0][1] or b"").decode("ascii")
+    assert record.kind == TIMESTAMP_LOG_APPEND_TIME
     _, due, offset, _ = id_.split(".")
-    assert due == ours[1][1].decode()
+    assert due == (ours[1][1] or b"").decode()
     return Arrived(
-        record.topic(),
-        record.partition(),
-        appended_ms,
-        record.key(),
-        record.value(),
-        tuple(own),
+        record.topic,
+        record.partition,
+        record.timestamp,
+        record.key,
+        record.value,
+        own,
         id_,
         int(due),
-        int(ours[2][1]),
+        int(ours[2][1] or b""),
         int(offset),
     )
 

@@ -8,13 +8,12 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 
 from slotwheel.delivery.kafka.murmur2 import partitions_of
@@ -23,11 +22,11 @@ from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.wheel.rows import Header
 from support.broker import Broker, Cluster, TopicFactory
 from support.deliveries import Sent, id_of, odd, rows_of
+from support.kafkaread import OURS, Record, read_committed
 from support.stopwatch import Stopwatch
 from support.waiting import PATIENCE_S
 
 _WAITS = ("delivery_timeout_s", "trial_timeout_s", "metadata_timeout_s")
-OURS = ("slotwheel-id", "slotwheel-due-ms", "slotwheel-created-ms")
 
 
 def patient(bootstrap: str, **more: Any) -> KafkaSettings:
@@ -127,21 +126,8 @@ class KafkaTopics(Topics):
 
 def read_topic(bootstrap: str, topic: str, count: int, *, more: bool = False) -> list[Got]:
     """What a topic holds up to now; waits for ``count`` rows, and allows more only if told so."""
-    with closing(
-        KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-    ) as consumer:
-        parts = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
-        consumer.assign(parts)
-        consumer.seek_to_beginning(*parts)
-        records: list[Any] = []
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            ends = consumer.end_offsets(parts)
-            if sum(ends.values()) >= count and all(consumer.position(p) >= ends[p] for p in parts):
-                break
-            for found in consumer.poll(timeout_ms=100).values():
-                records += found
-    assert len(records) >= count if more else len(records) == count, len(records)
+    records = read_committed(bootstrap, topic, count, settle_s=0.0)
+    assert more or len(records) == count, len(records)
     return [_got(record) for record in sorted(records, key=lambda r: (r.partition, r.offset))]
 
 
@@ -159,15 +145,14 @@ def lower_limit(bootstrap: str, topic: str, limit: int) -> None:
     pytest.fail("the limit was not lowered")
 
 
-def _got(record: Any) -> Got:
-    ours = dict(record.headers[-3:])
+def _got(record: Record) -> Got:
+    ours = {name: value or b"" for name, value in record.headers[-3:]}
     assert tuple(ours) == OURS
     id_ = ours["slotwheel-id"].decode("ascii")
     due, created = int(ours["slotwheel-due-ms"]), int(ours["slotwheel-created-ms"])
     assert id_.split(".")[1] == str(due)
     assert created == due - 1000
-    headers = tuple((key, value) for key, value in record.headers[:-3])
-    return Got(record.partition, record.key, record.value, headers, id_)
+    return Got(record.partition, record.key, record.value, record.headers[:-3], id_)
 
 
 class KafkaContract(SinkContract):
