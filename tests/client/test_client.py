@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
@@ -17,7 +16,6 @@ from slotwheel import (
     InvalidBatch,
     InvalidMessage,
     Message,
-    NodeUnreachable,
     NotRunning,
     Overloaded,
     SlotwheelError,
@@ -101,27 +99,6 @@ def test_send_table(client: Client, wheel: FakeWheel) -> None:
         client.send_table(pa.table({"due": due}))
 
 
-def test_what_only_the_node_refuses_fails_alone(client: Client, wheel: FakeWheel) -> None:
-    def refuse(rows: pa.RecordBatch) -> None:
-        values = rows.column("value").to_pylist()
-        for row, value in enumerate(values):
-            if value.startswith(b"bad"):
-                raise InvalidMessage("the node does not like it", got=value, row=row)
-
-    wheel.before_append = refuse
-    values = [b"bad" if number % 40 == 39 else b"%d" % number for number in range(200)]
-    receipts = client.send_many(Message("t", value, delay=60) for value in values)
-    errors = receipts.errors(60)
-    assert sorted(errors) == list(range(39, 200, 40))
-    assert all("does not like" in str(error) for error in errors.values())
-    stored = wheel.values()
-    assert stored == [value for value in values if value != b"bad"]
-    # Each id leads to its own row, also behind a row that was dropped.
-    for number, receipt in enumerate(receipts):
-        if number not in errors:
-            assert stored[MessageId.parse(receipt.id).offset] == values[number]
-
-
 def test_beyond_the_horizon(client: Client) -> None:
     first = client.send("t", b"", delay=7300)  # the horizon is not known yet: the node says it
     with pytest.raises(InvalidMessage, match=r"^due beyond the horizon"):
@@ -131,19 +108,6 @@ def test_beyond_the_horizon(client: Client) -> None:
     client.send("t", b"", delay=7199.5).result(60)
     client.send("t", b"", due=0).result(60)
     client.send("t", b"", delay=-5).result(60)
-
-
-def test_overloaded_is_retried_in_order(client: Client, wheel: FakeWheel) -> None:
-    client.send("t", b"warm", delay=60).result(60)
-    wheel.has_room.clear()
-    receipts = [client.send_many([Message("t", b"%d" % n, delay=60)]) for n in range(50)]
-    time.sleep(0.5)
-    assert not receipts[0].done()
-    wheel.has_room.set()
-    for receipt in receipts:
-        receipt.result(60)
-    assert sorted(wheel.values()[1:]) == sorted(b"%d" % n for n in range(50))
-    assert wheel.duplicates == 0
 
 
 def test_overloaded_for_too_long_is_an_error_that_knows(address: str, wheel: FakeWheel) -> None:
@@ -166,26 +130,6 @@ def test_full_buffer_blocks_and_then_refuses(address: str, wheel: FakeWheel) -> 
         # The tenth; a later one if this thread was not run for 0.7 s, and those were given up.
         with pytest.raises(Overloaded):
             _ = [client.send("t", b"x" * 10_000, delay=60) for _ in range(50)]
-
-
-def test_nobody_there() -> None:
-    with Client("127.0.0.1:1", timeout_s=0.5) as client:
-        receipt = client.send("t", b"", delay=60)
-        with pytest.raises(NodeUnreachable) as caught:
-            receipt.result(60)
-        assert "not known" not in str(caught.value)  # it was never sent, and says nothing else
-        with pytest.raises(NodeUnreachable):
-            client.status()
-        with pytest.raises(NodeUnreachable):
-            client.cancel("default.1.2.00000000")
-
-
-def test_no_answer_says_that_the_outcome_is_not_known(address: str, wheel: FakeWheel) -> None:
-    wheel.commit_s = 3600
-    client = Client(address, timeout_s=0.5)
-    with pytest.raises(NodeUnreachable, match="whether the messages are stored is not known"):
-        client.send("t", b"", delay=60).result(60)
-    client.close(0)
 
 
 def test_cancel_reschedule_status(client: Client) -> None:
@@ -213,25 +157,6 @@ def test_fire_and_forget(address: str, wheel: FakeWheel) -> None:
     eventually(lambda: len(wheel.values()) == 100)
     with pytest.raises(InvalidMessage):
         Client(address, acks="2")
-
-
-def test_many_threads_share_a_client(client: Client, wheel: FakeWheel) -> None:
-    ids: list[str] = []
-
-    def work(name: int) -> None:
-        mine = [client.send("t", f"{name}.{n}", delay=60) for n in range(500)]
-        ids.extend(receipt.result(60) for receipt in mine)
-
-    threads = [threading.Thread(target=work, args=[name]) for name in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(ids)) == 4000
-    assert sorted(wheel.values()) == sorted(
-        f"{a}.{b}".encode() for a in range(8) for b in range(500)
-    )
-    assert len(wheel.batches) < 2000  # they travelled together
 
 
 def test_lone_message_does_not_linger(address: str) -> None:

@@ -206,6 +206,7 @@ def test_all_down() -> None:
             assert began.seconds < 3
             for port in (1, 2, 3):
                 assert f"127.0.0.1:{port}: node not reachable" in str(caught.value)
+            assert "not known" not in str(caught.value)  # nothing was sent
 
 
 def test_peers_that_point_at_each_other() -> None:

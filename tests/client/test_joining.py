@@ -192,6 +192,7 @@ def test_overloaded_is_tried_again_as_it_was(gated: str, gate: Gate) -> None:
         client.flush(60)
     assert all(receipts.errors() == {} for receipts in handed)
     assert sorted(gate.values()) == sorted(b"%d" % number for number in range(2000))
+    assert gate.duplicates == 0
 
 
 def test_given_up_together_and_told_the_truth(gate: Gate) -> None:

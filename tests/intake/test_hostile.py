@@ -9,7 +9,6 @@ import random
 import struct
 from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +20,7 @@ from slotwheel.wheel.arrowclaims import _buffers, _header
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.protocol import AppendCommand, encode_json, encode_sequence
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.schema import INPUT, TIME
+from slotwheel.wheel.schema import INPUT
 from slotwheel.wire.frames import Kind, encode_frame, encode_hello
 from support.exchange import Exchange, RawClient, action_frame, batch_frame, rows
 from support.fakewheel import FakeWheel
@@ -79,13 +78,6 @@ def test_wrong_metadata(server: ServedIntake, wheel: FakeWheel, metadata: bytes)
 
 def test_zero_rows(server: ServedIntake) -> None:
     assert code_of(server, good(1).slice(0, 0)) == "invalid-batch"
-
-
-def test_a_header_that_only_slotwheel_may_add(server: ServedIntake, wheel: FakeWheel) -> None:
-    headers: list[list[tuple[str, bytes | None]]] = [[("slotwheel-id", b"made up")]]
-    batch = from_columns([now_ms()], ["t"], [None], [None], [b"v"], headers)
-    assert code_of(server, batch) == "invalid-message"
-    assert wheel.values() == []
 
 
 def compressed() -> bytes:
@@ -288,14 +280,6 @@ def test_any_frames_end_no_connection_but_their_own(
     survives(server, wheel, ((HELLO if hello else HELLO[:8]) + b"".join(frames))[:cut])
 
 
-def test_half_a_batch_and_gone(server: ServedIntake, wheel: FakeWheel) -> None:
-    for length in range(0, len(STREAM), len(STREAM) // 40):
-        RawClient(server, STREAM[:length]).close()
-    eventually(lambda: server.server.open == 0)
-    for stored in wheel.batches:
-        stored.validate(full=True)
-
-
 class MallInfo2(ctypes.Structure):
     """Of glibc's malloc.h; bytes or counts."""
 
@@ -355,22 +339,6 @@ def test_memory_returns_after_refusals(server: ServedIntake, wheel: FakeWheel) -
     assert pa.total_allocated_bytes() < 200 * MIB
 
 
-def test_a_client_that_reads_no_answers(server: ServedIntake, wheel: FakeWheel) -> None:
-    """It is stopped by the window and TCP's flow control, and costs nobody else."""
-    with Exchange(server) as deaf:
-        deaf.socket.setsockopt(1, 8, 4096)  # SO_RCVBUF
-        deaf.socket.settimeout(0.2)
-        frame = batch_frame(rows(*[b""] * 5000), SEQUENCE)
-        with pytest.raises(TimeoutError):
-            send_without_end(deaf, frame)
-        assert code_of(server, good(1)) == "stored"
-
-
-def send_without_end(client: RawClient, frame: bytes) -> None:
-    while True:
-        client.socket.sendall(frame)
-
-
 def test_errors_name_the_limit_and_the_remedy(server: ServedIntake, wheel: FakeWheel) -> None:
     wheel.config = WheelConfig(batch_bytes_max=10_000)
     with Exchange(server) as exchange:
@@ -384,11 +352,3 @@ def test_errors_name_the_limit_and_the_remedy(server: ServedIntake, wheel: FakeW
         exchange.send(good(6001), 6)
         error = exchange.refused().error
     assert (error.got, error.limit) == ("6001", "6000")
-
-
-def test_due_that_is_absurd(server: ServedIntake) -> None:
-    batch = good(2)
-    for due in (np.array([1 << 62, 0]), np.array([-1, 0]), np.array([-(1 << 63), 0])):
-        columns = [pa.array(due).view(TIME), *batch.columns[1:]]
-        bad = pa.RecordBatch.from_arrays(columns, schema=INPUT)
-        assert code_of(server, bad) == "invalid-message"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from pathlib import Path
 
 import pytest
 
 from slotwheel.wheel.errors import NotMaster
-from support.datadirs import assert_sound
 from support.replicas import Replicas, batch_of
 from support.stopwatch import Stopwatch
 from support.waiting import eventually, now_ms
@@ -37,23 +34,6 @@ def test_no_group_is_founded_without_all_peers(group: Replicas) -> None:
     group.send(b"x")
 
 
-def test_a_stopped_master_is_replaced_and_comes_back_as_a_standby(group: Replicas) -> None:
-    group.start()
-    group.send(b"before")
-    first = group.master()
-    first.stop()
-    began = Stopwatch()
-    second = group.master()
-    assert began.seconds < 3.0
-    assert second is not first
-    group.send(b"after")
-    group.agree()
-    first.start()
-    group.agree()
-    assert group.master() is second
-    assert second.deliver(now_ms() + 100_000) == [b"before", b"after"]
-
-
 def test_a_master_alone_commits_nothing_and_its_suffix_gives_way(group: Replicas) -> None:
     group.start()
     group.send(b"kept")
@@ -73,47 +53,6 @@ def test_a_master_alone_commits_nothing_and_its_suffix_gives_way(group: Replicas
     first.start()
     group.agree()
     assert group.master().deliver(now_ms() + 100_000) == [b"kept", b"new"]
-
-
-def test_a_wiped_peer_is_filled_from_a_snapshot_and_counts_again(tmp_path: Path) -> None:
-    group = Replicas(
-        tmp_path,
-        tail_age_ms=300,
-        tail_keep_ms=0,
-        segment_bytes=20_000,
-        peer_journal_bytes_max=0,
-    ).start()
-    try:
-        for n in range(50):
-            group.send(b"%d" % n * 500)
-        group.agree()
-        eventually(lambda: all(one.wheel.log_view().first > 5 for one in group.running))
-        group.stop()  # or the master would still have the entries in memory
-        group.start()
-        wiped = group.standbys()[0]
-        wiped.stop()
-        shutil.rmtree(wiped.path)
-        wiped.start()
-        eventually(lambda: "snapshot-installed" in wiped.events.names())
-        group.send(b"after")
-        group.agree()
-        me = wiped.name
-        eventually(
-            lambda: all(peer["admitted"] for peer in group.master().driver.status()["peers"])
-        )
-        # It counts: with it alone beside, another one becomes master and commits.
-        group.master().stop()
-        group.send(b"more")
-        group.agree()
-        assert sorted(group.master().deliver(now_ms() + 100_000)) == sorted(
-            [b"%d" % n * 500 for n in range(50)] + [b"after", b"more"]
-        )
-        # Delivering told a mark, which is on its way.
-        eventually(lambda: group.all[me].wheel.commit_index == group.master().wheel.commit_index)
-    finally:
-        group.stop()
-    for one in group.all.values():
-        assert_sound(one.path)
 
 
 def test_a_hand_over_loses_nothing_and_takes_no_election(group: Replicas) -> None:

@@ -153,13 +153,15 @@ class Rig:
         path: Path,
         config: WheelConfig | None = None,
         semantics: Callable[[Sink, DeadLetters], AtLeastOnce] | None = None,
+        sink: Callable[[Rig], Sink] | None = None,
     ) -> None:
+        """``sink``: makes another one than the scripted."""
         self.clock = StepClock()
         self.files = OsFiles(path)
         self.state = MemoryState()
         self.wheel = Wheel.open(self.files, self.state, config or WheelConfig(), self.clock())
         self.scripted = ScriptedSink(self.clock)
-        self.sink: Sink = self.scripted
+        self.sink = sink(self) if sink else self.scripted
         self.events = Recorder()
         self.fatal: list[BaseException] = []
         self.dead_letters = DeadLetters(self.sink, None)
@@ -208,6 +210,7 @@ class Rig:
         self._stop_syncer.set()
         self._threads[0].join(60)
         self.departures.close()
+        self.sink.close()
         self.wheel.close()
         self.files.close()
 

@@ -1,18 +1,24 @@
-"""Plain rows of many callers at once: each batch is stored or refused as if it had come alone."""
+"""Batches of many callers at once, as plain rows and as Arrow: each is stored or refused as if it
+had come alone."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwheel.wheel import plain
+from slotwheel.wheel.answers import AppendReceipt
 from slotwheel.wheel.checks import InputBatch
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.delay import as_due
@@ -26,18 +32,18 @@ from slotwheel.wheel.errors import (
     SlotwheelError,
 )
 from slotwheel.wheel.journal.entry import PARTS_VERSION, Entry, EntryPart
-from slotwheel.wheel.journal.payloads import decode_rows
+from slotwheel.wheel.journal.payloads import decode_rows, encode_input, encode_together
 from slotwheel.wheel.plain import PlainBatch
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.request import RequestKey
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.schema import times
+from slotwheel.wheel.schema import INPUT, times
 from slotwheel.wheel.tail import tail
 from support.datadirs import assert_sound
 from support.handpeer import NOW as PEERS_NOW
 from support.handpeer import Peer
 from support.plainrows import PlainSent, Told, batch_of_records, plain_batch
-from support.wheels import NOW, Node, opened
+from support.wheels import NOW, Node, batch, opened
 
 CONFIG = WheelConfig(disk_reserve_bytes=0, message_bytes_max=2_000)
 REQUESTS = [RequestKey.of(key, content, NOW) for key in "ab" for content in (b"", b"other")]
@@ -57,6 +63,8 @@ good = st.tuples(
 bad = st.sampled_from(
     [
         (-1, b"a", None, None, b"before 1970", []),
+        (NOW + 10**9, b"a", None, None, b"beyond the horizon", []),
+        (NOW, b"a", -1, None, b"", []),
         (as_due(10**9), b"a", None, None, b"beyond the horizon", []),
         (NOW, b"not a topic", None, None, b"", []),
         (NOW, b"a", None, None, b"", [(b"slotwheel-id", b"")]),
@@ -76,24 +84,29 @@ def as_input(batch: PlainBatch) -> InputBatch:
     return InputBatch(from_columns(*columns), batch.producer, batch.sequence)
 
 
-def told(outcome: Told | SlotwheelError | None) -> object:
+def told(outcome: Told | SlotwheelError | Future[AppendReceipt] | None) -> object:
     if isinstance(outcome, SlotwheelError):
         return type(outcome), str(outcome), outcome.row
+    if isinstance(outcome, Future):
+        receipt = outcome.result(0)
+        return receipt.base_offset, receipt.created_ms, receipt.due.tolist()
     return outcome
+
+
+def by_arrow(node: Node, sent: Sequence[InputBatch]) -> list[object]:
+    """All at once."""
+    outcomes = node.wheel.append_all(sent, NOW) if sent else []
+    node.sync()
+    return [told(one) for one in outcomes]
+
+
+def joined(node: Node, sent: list[PlainBatch]) -> list[object]:
+    return by_arrow(node, [as_input(one) for one in sent])
 
 
 def one_by_one(node: Node, sent: list[PlainBatch]) -> list[object]:
     """Each appended as an Arrow batch of its own."""
-    found: list[Any] = []
-    for batch in sent:
-        [outcome] = node.wheel.append_all([as_input(batch)], NOW)
-        node.sync()
-        if isinstance(outcome, SlotwheelError):
-            found.append(told(outcome))
-            continue
-        receipt = outcome.result(0)
-        found.append((receipt.base_offset, receipt.created_ms, receipt.due.tolist()))
-    return found
+    return [outcome for one in sent for outcome in joined(node, [one])]
 
 
 def together(node: Node, sent: list[PlainBatch]) -> list[object]:
@@ -117,8 +130,8 @@ def entries_of(node: Node | Peer) -> list[Entry]:
 def test_the_same_as_one_by_one_also_after_a_crash(shapes: list[Any]) -> None:
     """Repeats in one turn and of an earlier one, requests under one key, bad rows, delays."""
     sent = [batch_of_records(rows, *sender) for rows, sender in shapes]
-    found = []
-    for append in (together, one_by_one):
+    found, journals = [], []
+    for append in (together, joined, one_by_one):
         with TemporaryDirectory() as path, opened(Path(path), CONFIG, NOW) as node:
             first = append(node, sent)
             rows = rows_of(node)
@@ -126,8 +139,12 @@ def test_the_same_as_one_by_one_also_after_a_crash(shapes: list[Any]) -> None:
             assert rows_of(node) == rows
             keyed = [batch for batch in sent if batch.producer]
             found.append((first, rows, append(node, keyed), node.wheel.status().accepted))
+            journals.append(
+                [(one.producer, one.sequence, one.base_offset) for one in entries_of(node)]
+            )
             assert_sound(node.path)
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
+    assert journals[1] == journals[2], "each has an entry of its own"
 
 
 def test_callers_of_one_turn_share_an_entry(tmp_path: Path) -> None:
@@ -393,3 +410,56 @@ def test_a_request_that_is_repeated_later_has_the_due_times_of_the_first(tmp_pat
         assert sent.outcomes[::2] == [(0, NOW, [NOW + 500])] * 2
         assert sent.sequences[2] == first.sequence
         assert later.shift_ms(sent.sequences[2]) == -70
+
+
+def with_short_bitmap(rows: int) -> pa.RecordBatch:
+    """As received, with metadata that claim fewer bytes of a bitmap than ``rows`` need."""
+    partitions = [None, *range(rows - 1)]
+    nothing = [None] * rows
+    columns = ([NOW] * rows, ["t"] * rows, partitions, nothing, nothing, [()] * rows)
+    message = bytearray(from_columns(*columns).serialize().to_pybytes())
+    needed = struct.pack("<q", (rows + 7) // 8)
+    at = message.index(needed)
+    message[at : at + 8] = struct.pack("<q", 1)
+    return pa.ipc.read_record_batch(pa.py_buffer(bytes(message)), INPUT)
+
+
+def test_one_that_is_broken_is_refused_before_it_is_joined(tmp_path: Path) -> None:
+    """Joining reads beyond its buffer, and what it makes of it is whole."""
+    whole, broken = batch([(NOW, "t", b"x")]), with_short_bitmap(1000)
+    pa.concat_batches([whole, broken]).validate(full=True)
+    with opened(tmp_path, CONFIG, NOW) as node:
+        first, second, third = by_arrow(node, [InputBatch(one) for one in (whole, broken, whole)])
+        assert isinstance(second, tuple)
+        assert second[0] is InvalidBatch
+        assert (first, third) == ((0, NOW, [NOW]), (1, NOW, [NOW]))
+
+
+def test_a_batch_of_another_schema_is_taken_with_the_others(tmp_path: Path) -> None:
+    """Columns that may be missing are missing."""
+    short = batch([(NOW, "t", b"x")]).select(["due", "topic", "value"])
+    with opened(tmp_path, CONFIG, NOW) as node:
+        sent = [InputBatch(batch([(NOW, "t", b"y")])), InputBatch(short)]
+        assert by_arrow(node, sent) == [(0, NOW, [NOW]), (1, NOW, [NOW])]
+
+
+@given(st.lists(st.lists(good, min_size=1, max_size=3), min_size=1, max_size=12))
+def test_an_entry_has_the_bytes_that_it_would_have_alone(shapes: list[Any]) -> None:
+    """Nothing of its neighbours is in it."""
+    parts = [as_input(batch_of_records(shape)).rows for shape in shapes]
+    together = encode_together(pa.concat_batches(parts), [one.num_rows for one in parts], NOW)
+    for one, encoded in zip(parts, together, strict=True):
+        alone = encode_input(pa.concat_batches([one]), NOW)
+        assert bytes(encoded.payload) == bytes(alone.payload)
+        assert list(encoded.due) == list(alone.due)
+        assert np.asarray(encoded.due).base is None  # a receipt keeps those of no other
+
+
+def test_a_large_one_among_those_that_are_joined_keeps_its_own_memory(tmp_path: Path) -> None:
+    config = WheelConfig(disk_reserve_bytes=0)
+    large = batch([(NOW, "t", bytes(100_000))])
+    small = batch([(NOW, "t", b"x")])
+    with opened(tmp_path, config, NOW) as node:
+        by_arrow(node, [InputBatch(one) for one in (small, large, small, small)])
+        pieces = node.wheel._storage.tail.pieces
+        assert [piece.nbytes > 100_000 for piece in pieces] == [False, True, False, False]
