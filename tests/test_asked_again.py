@@ -26,9 +26,10 @@ from slotwheel.search.pending import PendingReader
 from support.broker import Broker
 from support.load import NEARLY_ALL
 from support.nodeprocess import NodeProcess
+from support.peers import PEERS
 from support.ports import free_address
 from support.proxy import Link, Proxy
-from support.scenario import ALONE, PEERS, SMALL, Scenario
+from support.scenario import ALONE, SMALL, Scenario
 from support.waiting import PATIENCE_S, eventually, now_ms
 
 TOPICS = ["one", "two", "three"]

@@ -18,7 +18,8 @@ import pytest
 from support.broker import Broker
 from support.load import NEARLY_ALL
 from support.nodeprocess import GIVES_UP_SOON
-from support.scenario import ALONE, PEERS, Scenario
+from support.peers import PEERS
+from support.scenario import ALONE, Scenario
 from support.wallclock import WallClock
 
 TOPICS = ["one", "two", "three"]

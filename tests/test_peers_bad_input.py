@@ -16,12 +16,10 @@ import pytest
 
 from slotwheel.client import Client
 from support.nodeprocess import NodeProcess
-from support.peers import Peers
+from support.peers import PEERS, Peers
 from support.ports import free_address
-from support.proxylab import Loopback
 from support.waiting import PATIENCE_S
 
-NAMES = ("a", "b", "c")
 ELECTION = ("--election", "6s")
 """Long enough that a busy machine elects nobody: then only a stranger could have had it done."""
 
@@ -29,7 +27,7 @@ ELECTION = ("--election", "6s")
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
     path = tmp_path_factory.mktemp("group")
-    with Peers(path, *ELECTION, names=NAMES, lab=Loopback(NAMES)) as peers:
+    with Peers(path, *ELECTION) as peers:
         peers.wait_until_whole()
         yield peers
         # Whatever came in between, all are as they were.
@@ -41,7 +39,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
 
 def list_of(group: Peers, **more: str) -> list[str]:
     """The options that say who the peers are."""
-    addresses = {name: group.lab.address(name) for name in NAMES} | more
+    addresses = {name: group.lab.address(name) for name in PEERS} | more
     return [word for name, at in addresses.items() for word in ("--peer", f"{name}={at}")]
 
 
@@ -115,7 +113,7 @@ def test_a_second_node_under_the_same_name(group: Peers, tmp_path: Path) -> None
 
 
 def test_an_even_number_of_peers_is_warned_about(tmp_path: Path) -> None:
-    with Peers(tmp_path, names=("a", "b"), lab=Loopback(("a", "b"))) as peers:
+    with Peers(tmp_path, names=("a", "b")) as peers:
         peers.wait_until_whole()
         for node in peers.nodes.values():
             told(node.log_text, r"warning.*(even|odd|2)")

@@ -20,9 +20,9 @@ import pytest
 
 from support.broker import Broker
 from support.chaosfaults import Faults
-from support.peers import lab_of
+from support.peers import PEERS, lab_of
 from support.promises import table
-from support.scenario import PEERS, Scenario
+from support.scenario import Scenario
 
 TOPICS = 4
 DISK_BYTES = 256 << 20

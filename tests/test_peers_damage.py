@@ -16,11 +16,9 @@ from slotwheel.wheel.state import LmdbState, SlotInfo
 from support.arrivals import EmbeddedArrivals
 from support.damage import flip
 from support.nodeprocess import run_cli
-from support.peers import PeerProcess, Peers
-from support.proxylab import Loopback
+from support.peers import PEERS, PeerProcess, Peers
 from support.wheels import batch
 
-NAMES = ("a", "b", "c")
 SMALL = (
     *("--segment-bytes", "64K", "--tail-age", "500ms", "--tail-keep", "200ms"),
     *("--peer-journal", "64K"),
@@ -29,7 +27,7 @@ SMALL = (
 
 @pytest.fixture
 def peers(tmp_path: Path) -> Iterator[Peers]:
-    with Peers(tmp_path, *SMALL, names=NAMES, lab=Loopback(NAMES)) as started:
+    with Peers(tmp_path, *SMALL) as started:
         started.wait_until_whole()
         yield started
 
@@ -65,7 +63,7 @@ class Sender:
         return node.data / "slots" / f"{self.second}.arrows"
 
     def arrivals(self, wanted: int, within_s: float = 60.0) -> list[int]:
-        arrivals = EmbeddedArrivals([self._peers[name].data for name in NAMES], ["t"])
+        arrivals = EmbeddedArrivals([self._peers[name].data for name in PEERS], ["t"])
         have = lambda: len({one.number for one in arrivals.look()}) >= wanted  # noqa: E731
         try:
             self._peers.wait("delivered", have, within_s)
@@ -120,7 +118,7 @@ def test_damage_again_and_again_under_load_and_kills(peers: Peers) -> None:
             messages.send(300)
             senders.append(messages)
         time.sleep(1.5)
-        victim = peers[rng.choice(NAMES)]
+        victim = peers[rng.choice(PEERS)]
         files = [one for one in (victim.data / "slots").iterdir() if _is_ahead(one, 4)]
         if files:
             flipped += 1
@@ -181,7 +179,7 @@ def test_what_no_peer_has_sound_is_repaired_on_one_and_mended_on_the_others(peer
         messages.send(200)
         messages.wait_until_spilled()
     peers.stop()
-    for name in NAMES:
+    for name in PEERS:
         size = messages.path(peers[name]).stat().st_size
         flip(messages.path(peers[name]), size - 40)
     peers.start()
@@ -197,7 +195,7 @@ def test_what_no_peer_has_sound_is_repaired_on_one_and_mended_on_the_others(peer
     peers.wait("ready", lambda: all(map(is_ready, nodes)), 60)
     peers.stop()
     assert peers.disagreements() == []
-    for name in NAMES:
+    for name in PEERS:
         report = json.loads(run_cli("verify", peers[name].data, "--json").stdout)
         assert report["kinds"]["slot"]["rows"] == 400 - len(lost)
         told = any("a repair that lost" in one["found"] for one in report["notes"])

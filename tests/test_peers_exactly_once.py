@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from support.broker import Cluster, TopicFactory
-from support.scenario import PEERS, Scenario
+from support.peers import PEERS
+from support.scenario import Scenario
 
 SILENCE_MS = 5_000
 """So soon after a master was lost the next one delivers."""

@@ -24,8 +24,9 @@ from slotwheel.client import Client
 from support import kafkaload
 from support.broker import Cluster, TopicFactory
 from support.deliveries import Sent
+from support.peers import PEERS
 from support.promises import Account, Arrival, Promised
-from support.scenario import PEERS, Scenario
+from support.scenario import Scenario
 from support.waiting import eventually, now_ms
 from support.wheels import batch
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from slotwheel.client import Client
 from support.arrivals import EmbeddedArrivals
+from support.peers import PEERS
 from support.promises import Promised
-from support.scenario import PEERS, Scenario
+from support.scenario import Scenario
 from support.waiting import now_ms
 from support.wheels import batch
 

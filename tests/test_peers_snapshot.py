@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from slotwheel.client import Client
-from support.peers import Peers
+from support.peers import PEERS, Peers, lab_of
 from support.waiting import now_ms
 from support.wheels import batch
 
-NAMES = ("a", "b", "c")
 SMALL = (
     *("--segment-bytes", "1M", "--tail-age", "500ms", "--tail-keep", "200ms"),
     *("--peer-journal", "256K"),
@@ -112,7 +111,7 @@ def wiped(peers: Peers, master: str) -> Branch:
 @contextmanager
 def filled(path: Path, nbytes: int) -> Iterator[tuple[Peers, str]]:
     """A group with slot files of about ``nbytes``, and nothing of them in a journal; its master."""
-    with Peers(path, *SMALL, names=NAMES) as peers:
+    with Peers(path, *SMALL, lab=lab_of(PEERS)) as peers:
         peers.wait_until_whole()
         send(peers, nbytes, FAR_MS)
         master = peers.wait_until_whole()

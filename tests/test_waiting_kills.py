@@ -15,7 +15,8 @@ import pytest
 
 from support.callers import TOPIC, WAYS, Callers
 from support.gatewayprocess import GatewayProcess
-from support.scenario import ALONE, PEERS, Scenario
+from support.peers import PEERS
+from support.scenario import ALONE, Scenario
 from support.waiting import now_ms
 
 KILL_EVERY_S = 1.2

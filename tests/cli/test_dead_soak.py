@@ -17,12 +17,10 @@ from support.deadlab import KafkaLab, letter
 from support.kafkaread import RecordReader
 from support.nodeprocess import command_line, environment, run_process
 from support.peers import Peers
-from support.proxylab import Loopback
 from support.stopwatch import Stopwatch
 from support.waiting import eventually
 
 COUNT = 500_000
-NAMES = ("a", "b", "c")
 LIST_S, REDRIVE_S = 5.0, 15.0
 
 
@@ -96,7 +94,7 @@ def test_a_master_that_is_killed_meanwhile(
         options = (*kafka, "--dead-letter-topic", lab.topic, "--delivery", "exactly-once")
         group = ("--group", tmp_path.name)
         (tmp_path / "peers").mkdir()
-        with Peers(tmp_path / "peers", *options, *group, names=NAMES, lab=Loopback(NAMES)) as peers:
+        with Peers(tmp_path / "peers", *options, *group) as peers:
             peers.wait_until_whole()
             command = lab.command("redrive", "--yes", "--json", "--timeout", "60s")
             command[command.index("--node") + 1] = peers.addresses

@@ -6,12 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from slotwheel import Client
 from support.fakewheel import FakeWheel, served
 
 
 @pytest.fixture
 def wheel() -> FakeWheel:
     return FakeWheel()
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Client]:
+    with Client(address, timeout_s=20) as made:
+        yield made
 
 
 @pytest.fixture

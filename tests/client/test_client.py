@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +24,6 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
 from support.fakewheel import FakeWheel
 from support.waiting import eventually, now_ms
-
-
-@pytest.fixture
-def client(address: str) -> Iterator[Client]:
-    with Client(address, timeout_s=20) as made:
-        yield made
 
 
 def test_one_message(client: Client, wheel: FakeWheel) -> None:

@@ -77,12 +77,6 @@ def address(server: ServedIntake) -> str:
     return f"127.0.0.1:{server.port}"
 
 
-@pytest.fixture
-def client(address: str) -> Iterator[Client]:
-    with Client(address, timeout_s=20) as client:
-        yield client
-
-
 def routed(value: bytes = b"v", **more: Any) -> Message:
     return Message(value=value, route="three", delay=60, **more)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -25,12 +24,6 @@ from support.fakewheel import FakeWheel
 from support.proxy import Proxy
 from support.served import ServedIntake
 from support.waiting import now_ms
-
-
-@pytest.fixture
-def client(address: str) -> Iterator[Client]:
-    with Client(address, timeout_s=20) as made:
-        yield made
 
 
 def flats(count: int, *, start: int = 0, size: int = 1) -> list[FlatMessage]:

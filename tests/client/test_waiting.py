@@ -85,11 +85,6 @@ TOGETHER = pytest.mark.parametrize("together", [by_threads, by_tasks, by_tasks_o
 
 
 @pytest.fixture
-def wheel() -> FakeWheel:
-    return FakeWheel()
-
-
-@pytest.fixture
 def node(wheel: FakeWheel) -> Iterator[ServedIntake]:
     with closing(ServedIntake(wheel, "127.0.0.1:0")) as server:
         yield server

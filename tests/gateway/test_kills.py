@@ -20,9 +20,10 @@ from slotwheel.search.pending import PendingReader
 from slotwheel.search.query import Query
 from slotwheel.wheel.ids import MessageId
 from support.callers import TOPIC, Callers
+from support.peers import PEERS
 from support.ports import free_port
 from support.promises import Arrival, account
-from support.scenario import PEERS, Scenario
+from support.scenario import Scenario
 from support.waiting import eventually, now_ms
 
 HOST = "127.0.0.1"

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.gatewayprocess import GatewayProcess
-from support.peers import Peers
-from support.proxylab import Loopback
+from support.peers import PEERS, Peers
 
-NAMES = ("a", "b", "c")
 HOUR_MS = 3_600_000
 
 
 def test_a_standby_shows_what_the_master_has_stored(tmp_path: Path) -> None:
-    with Peers(tmp_path, names=NAMES, lab=Loopback(NAMES)) as peers:
+    with Peers(tmp_path) as peers:
         master = peers.wait_until_whole()
-        standby = peers[next(name for name in NAMES if name != master)]
-        others = [peers[name].address for name in NAMES if peers[name] is not standby]
+        standby = peers[next(name for name in PEERS if name != master)]
+        others = [peers[name].address for name in PEERS if peers[name] is not standby]
         nodes = ",".join([standby.address, *others])
         with GatewayProcess(standby, "--node", nodes) as gateway:
             for number in range(10):

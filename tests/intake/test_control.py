@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.intake.delay_topic import DelayTopicIntake
-from slotwheel.intake.ports import IntakeEvents
 from slotwheel.intake.records import ConsumerRecords, rows_of
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC as DEAD
 from slotwheel.policy.policyset import PolicySet
@@ -18,6 +17,7 @@ from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import Header
 from slotwheel.wheel.schema import times
+from support.events import ToldEvents
 from support.fakewheel import FakeWheel
 from support.listreader import ListReader
 from support.waiting import eventually
@@ -141,22 +141,8 @@ class Policies:
     current = POLICIES
 
 
-class Quiet(IntakeEvents):
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def appended(self, rows: int, nbytes: int, seconds: float) -> None: ...
-
-    def refused(self, code: str, rows: int) -> None: ...
-
-    def event(self, name: str, **fields: object) -> None:
-        self.names.append(name)
-
-    alarm = event
-
-
 def test_all_rows_of_a_record_are_in_one_append_however_batches_are_cut() -> None:
-    wheel, events = FakeWheel(config=CONFIG), Quiet()
+    wheel, events = FakeWheel(config=CONFIG), ToldEvents()
     each: list[list[Header]] = [
         [THREE, DUE],
         [TOPIC, DUE],

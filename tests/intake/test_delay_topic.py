@@ -26,7 +26,6 @@ from slotwheel.intake.confluent_reader import ConfluentReader
 from slotwheel.intake.delay_topic import DelayTopicIntake
 from slotwheel.intake.door import Door
 from slotwheel.intake.kafka_reader import KafkaPythonReader
-from slotwheel.intake.ports import IntakeEvents
 from slotwheel.intake.records import ConsumerRecords
 from slotwheel.intake.source_reader import (
     NO_LEADER,
@@ -44,6 +43,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.rows import Header
 from support.broker import Broker, Cluster, TopicFactory
+from support.events import ToldEvents
 from support.fakewheel import FakeWheel
 from support.listreader import ListReader
 from support.waiting import eventually, now_ms
@@ -54,35 +54,17 @@ READERS: dict[str, Callable[..., SourceReader]] = {
 }
 
 
-class Events(IntakeEvents):
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.fields: list[dict[str, Any]] = []
-
-    def appended(self, rows: int, nbytes: int, seconds: float) -> None: ...
-
-    def refused(self, code: str, rows: int) -> None:
-        self.event(code, rows=rows)
-
-    def event(self, name: str, **fields: object) -> None:
-        self.names.append(name)
-        self.fields.append(fields)
-
-    alarm = event
-
-    def of(self, name: str) -> dict[str, Any]:
-        return self.fields[self.names.index(name)]
-
-
 @contextmanager
 def running(
     wheel: FakeWheel,
     open_reader: Callable[[], SourceReader],
     topic: str = "delays",
-    events: Events | None = None,
+    events: ToldEvents | None = None,
     **more: Any,
 ) -> Iterator[DelayTopicIntake]:
-    intake = DelayTopicIntake(wheel, open_reader, topics=[topic], events=events or Events(), **more)
+    intake = DelayTopicIntake(
+        wheel, open_reader, topics=[topic], events=events or ToldEvents(), **more
+    )
     stop = threading.Event()
     thread = threading.Thread(target=intake.run, args=[stop])
     thread.start()
@@ -207,7 +189,7 @@ def test_aborted_transactions_are_not_taken(
 def test_retention_passed_us(broker: Cluster, topic: TopicFactory, name: str) -> None:
     source = topic("delays")
     wheel = FakeWheel()
-    events = Events()
+    events = ToldEvents()
 
     def reader() -> SourceReader:
         return READERS[name](broker.bootstrap, "w")
@@ -231,7 +213,7 @@ def test_retention_passed_us(broker: Cluster, topic: TopicFactory, name: str) ->
 def test_broker_away_at_start_and_later(own_broker: Broker) -> None:
     """Under each kind of reader at once."""
     wheels = [FakeWheel() for _ in READERS]
-    told = [Events() for _ in READERS]
+    told = [ToldEvents() for _ in READERS]
     source = own_broker.create_topic("delays")
     with KafkaProducer(bootstrap_servers=own_broker.bootstrap) as producer:
         produce(producer, source, range(100))
@@ -262,7 +244,7 @@ def test_broker_away_at_start_and_later(own_broker: Broker) -> None:
         eventually(lambda: arrived(199))
     for wheel, events in zip(wheels, told, strict=True):
         assert wheel.values() == [b"%d" % number for number in range(200)]
-        assert "delay-topic-failed" not in events.names, events.fields
+        assert "delay-topic-failed" not in events.names, events.told
 
 
 def test_a_poll_says_of_whom_an_error_is_and_when_the_broker_is_away(
@@ -308,17 +290,17 @@ def test_header_key_that_is_not_utf8_blocks_nobody(
             more: list[Header] = [(NotUtf8("x"), b"h")] if number == 4 else []
             producer.send(source, b"%d" % number, headers=headers() + more, partition=0)
         producer.flush()
-    events = Events()
+    events = ToldEvents()
     with running(wheel, lambda: READERS[name](broker.bootstrap, "w"), source, events) as intake:
         eventually(lambda: position(intake) == 9)
-    assert "delay-topic-failed" not in events.names, events.fields
+    assert "delay-topic-failed" not in events.names, events.told
     assert wheel.values() == [b"%d" % number for number in range(10)]
     assert [row["topic"] == DEAD_LETTER_TOPIC for row in wheel.rows] == [n == 4 for n in range(10)]
 
 
 def test_the_loop_outlives_everything_and_overlaps_are_trimmed() -> None:
     wheel = FakeWheel()
-    events = Events()
+    events = ToldEvents()
     failures: list[Exception] = [
         ZeroDivisionError("a defect"),
         SourceUnreachable("away"),
@@ -350,7 +332,7 @@ def test_the_loop_outlives_everything_and_overlaps_are_trimmed() -> None:
 
 def test_overloaded_waits_and_goes_on() -> None:
     wheel = FakeWheel()
-    events = Events()
+    events = ToldEvents()
     wheel.has_room.clear()
     with running(wheel, lambda: reader_of(500), events=events) as intake:
         eventually(lambda: "overloaded" in events.names)
@@ -365,7 +347,7 @@ def test_while_the_clock_is_in_doubt_nothing_is_read_and_nothing_dies(
     since: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The believed time lags a day behind: what is due in a minute would be beyond the horizon."""
-    wheel, events = FakeWheel(), Events()
+    wheel, events = FakeWheel(), ToldEvents()
     doubt = Overloaded("the wall clock says 12:00, and the node goes by 11:00")
     lag_ms = [0]
 
@@ -438,7 +420,7 @@ class Partitions(ListReader):
 def test_a_leader_that_alone_stops_to_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delay_topic, "CHECK_INTERVAL_S", 0.0)
     monkeypatch.setattr(delay_topic, "_MEASURE_AGAIN_S", 0.0)
-    wheel, events = FakeWheel(), Events()
+    wheel, events = FakeWheel(), ToldEvents()
     reader = Partitions(reader_of(100)._content, chunk=1)
     with running(wheel, lambda: reader, events=events) as intake:
         eventually(lambda: is_read(intake))
@@ -632,7 +614,7 @@ def test_a_commit_that_takes_long_and_fails_leaves_no_gap(
 ) -> None:
     monkeypatch.setattr(appending, "SLOW_COMMIT_S", 0.0)
     wheel = SlowWheel()
-    events = Events()
+    events = ToldEvents()
     with running(wheel, lambda: reader_of(500), events=events) as intake:
         eventually(lambda: "delay-topic-commit-slow" in events.names)
         assert wheel.values() == []

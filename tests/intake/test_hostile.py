@@ -33,11 +33,6 @@ SEQUENCE = encode_sequence(0)
 
 
 @pytest.fixture
-def wheel() -> FakeWheel:
-    return FakeWheel()
-
-
-@pytest.fixture
 def server(wheel: FakeWheel) -> Iterator[ServedIntake]:
     door = Door(NewTopics(lambda _: None))  # as of each node: it reads the topics of a batch
     made = ServedIntake(wheel, "127.0.0.1:0", commit=wheel.commit, door=door)

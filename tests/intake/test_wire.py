@@ -20,7 +20,6 @@ import pytest
 
 from slotwheel import Client, Overloaded
 from slotwheel.intake import wire
-from slotwheel.intake.ports import IntakeEvents
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import AddressInUse, InvalidMessage, NotRunning, from_wire
@@ -36,6 +35,7 @@ from slotwheel.wheel.protocol import (
 )
 from slotwheel.wheel.request import RequestKey
 from slotwheel.wire.frames import Kind, decode_action, encode_frame, encode_hello
+from support.events import ToldEvents
 from support.exchange import Exchange, RawClient, action, action_frame, batch_frame, rows
 from support.fakewheel import FakeWheel
 from support.served import ServedIntake
@@ -46,38 +46,13 @@ FORGED = "default.1.2.00000000"
 LARGE = bytes(wire.SMALL_BYTES)  # in a batch, this is left to the syncer
 
 
-class Events(IntakeEvents):
-    """Keeps what the intake tells."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    def appended(self, rows: int, nbytes: int, seconds: float) -> None:
-        self.calls.append(("appended", rows, nbytes, seconds))
-
-    def refused(self, code: str, rows: int) -> None:
-        self.calls.append(("refused", code, rows))
-
-    def alarm(self, name: str, **fields: object) -> None:
-        self.calls.append(("alarm", name, fields))
-
-    @property
-    def alarms(self) -> list[str]:
-        return [call[1] for call in self.calls if call[0] == "alarm"]
+@pytest.fixture
+def events() -> ToldEvents:
+    return ToldEvents()
 
 
 @pytest.fixture
-def wheel() -> FakeWheel:
-    return FakeWheel()
-
-
-@pytest.fixture
-def events() -> Events:
-    return Events()
-
-
-@pytest.fixture
-def server(wheel: FakeWheel, events: Events) -> Iterator[ServedIntake]:
+def server(wheel: FakeWheel, events: ToldEvents) -> Iterator[ServedIntake]:
     made = ServedIntake(wheel, "127.0.0.1:0", events=events, room_timeout_s=0.3, quiet_s=3600)
     yield made
     made.close()
@@ -152,7 +127,7 @@ def test_producer_zero_is_not_protected(server: ServedIntake, wheel: FakeWheel) 
 
 @pytest.mark.parametrize("value", [b"", LARGE])
 def test_a_refused_batch_costs_only_itself(
-    server: ServedIntake, exchange: Exchange, wheel: FakeWheel, events: Events, value: bytes
+    server: ServedIntake, exchange: Exchange, wheel: FakeWheel, events: ToldEvents, value: bytes
 ) -> None:
     exchange.send(rows(b"a" + value), 0)
     exchange.send(rows(b"b" + value, b"c", due=now_ms() + 10_000_000), 1)
@@ -163,9 +138,8 @@ def test_a_refused_batch_costs_only_itself(
     assert (refused.sequence, refused.error.row) == (1, 0)
     exchange.stored()
     assert [one[:1] for one in wheel.values()] == [b"a", b"d"]
-    assert [call[0] for call in events.calls] == ["appended", "refused", "appended"]
-    assert events.calls[1] == ("refused", "invalid-message", 2)
-    assert events.calls[0][1] == 1
+    told = [("appended", 1), ("invalid-message", 2), ("appended", 1)]
+    assert [(name, fields["rows"]) for name, fields in events.told] == told
 
 
 def test_no_more_than_five_are_unanswered(exchange: Exchange, wheel: FakeWheel) -> None:
@@ -267,7 +241,7 @@ def test_acks_zero_answers_only_errors(server: ServedIntake, wheel: FakeWheel) -
 
 
 def test_a_defect_in_the_wheel_is_an_answer_and_an_alarm(
-    exchange: Exchange, wheel: FakeWheel, events: Events
+    exchange: Exchange, wheel: FakeWheel, events: ToldEvents
 ) -> None:
     def fail(_batch: pa.RecordBatch) -> None:
         raise ZeroDivisionError("a defect")
@@ -275,7 +249,7 @@ def test_a_defect_in_the_wheel_is_an_answer_and_an_alarm(
     wheel.before_append = fail
     exchange.send(rows(b"x"), 0)
     assert "whether it is stored is not known" in str(exchange.refused().error)
-    assert events.alarms == ["append-failed"]
+    assert [name for name, _ in events.alarms] == ["append-failed"]
     wheel.before_append = None
     exchange.send(rows(b"y"), 1)
     exchange.stored()
@@ -613,7 +587,7 @@ def test_one_connection_has_eight_actions_at_a_time(wheel: FakeWheel) -> None:
 
 
 def test_a_defect_in_an_action_is_its_answer_and_an_alarm(
-    exchange: Exchange, wheel: FakeWheel, events: Events
+    exchange: Exchange, wheel: FakeWheel, events: ToldEvents
 ) -> None:
     def fail(*_given: object) -> list[CancelAnswer]:
         raise ZeroDivisionError("a defect")
@@ -621,7 +595,7 @@ def test_a_defect_in_an_action_is_its_answer_and_an_alarm(
     wheel.cancel = fail  # type: ignore[method-assign,assignment]
     told = exchange.ask("cancel", encode_json({"ids": ["x"]}))
     assert "whether it was done is not known" in told["message"]
-    assert events.alarms == ["action-failed"]
+    assert [name for name, _ in events.alarms] == ["action-failed"]
     assert "status" in exchange.ask("status", encode_json({}))
 
 

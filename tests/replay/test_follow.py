@@ -34,14 +34,12 @@ from support.broker import Cluster
 from support.load import steady
 from support.lossynode import LOST, LossyNode
 from support.nodeprocess import NodeProcess, command_line, environment
-from support.peers import Peers
-from support.proxylab import Loopback
+from support.peers import PEERS, Peers
 from support.scenario import SMALL
 from support.spark import Replay
 from support.stopwatch import Stopwatch
 from support.waiting import eventually, now_ms
 
-NAMES = ("a", "b", "c")
 WINDOW_MS, GRACE_MS = 2_000, 3_000
 SLACK_MS = 10_000
 """For Spark, beside what the machine makes it wait."""
@@ -238,12 +236,12 @@ def test_it_ends_by_itself_after_the_time_it_was_given(
 @pytest.mark.soak
 def test_three_peers_whose_masters_are_killed(tmp_path: Path) -> None:
     """Nobody is blamed for that: some messages arrive twice, all arrive."""
-    with Peers(tmp_path, *SMALL, names=NAMES, lab=Loopback(NAMES)) as peers:
+    with Peers(tmp_path, *SMALL) as peers:
         peers.wait_until_whole()
-        lab = [f"{peers[name].listen}" for name in NAMES]
+        lab = [f"{peers[name].listen}" for name in PEERS]
         stream = steady(",".join(lab), ("orders", "bills"))
-        others = [str(peers[name].data) for name in NAMES[1:]]
-        follower = Follower(peers[NAMES[0]].data, tmp_path / "audit.log", *others)
+        others = [str(peers[name].data) for name in PEERS[1:]]
+        follower = Follower(peers[PEERS[0]].data, tmp_path / "audit.log", *others)
         try:
             eventually(follower.windows, START_S)
             for _ in range(4):

@@ -362,9 +362,7 @@ def test_a_snapshot_that_breaks_off_goes_on(tmp_path: Path) -> None:
                         proxy.cut()
                 time.sleep(0.1)
             eventually(lambda: _installed(wiped))
-            there = [
-                int(str(one["bytes"])) for name, one in wiped.events.events if name == PROGRESS
-            ]
+            there = [int(str(one["bytes"])) for name, one in wiped.events.told if name == PROGRESS]
             assert there == sorted(there)
             assert not (wiped.path / "incoming").exists()
             group.send(b"after")
@@ -393,4 +391,4 @@ def test_what_is_left_of_a_snapshot_goes_when_the_log_goes_on_without_it(group: 
 
 
 def _installed(one: Replica) -> bool:
-    return "snapshot-installed" in one.events.names()
+    return "snapshot-installed" in one.events.names

@@ -22,7 +22,8 @@ from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, SyncFa
 from slotwheel.wheel.peers.snapshot_request import HeldSlot, SnapshotRequest
 from slotwheel.wire.channel import Channel
 from slotwheel.wire.frames import Kind
-from support.mailboxes import Events, Mailbox
+from support.events import ToldEvents
+from support.mailboxes import Mailbox
 from support.ports import free_address
 from support.proxy import Proxy
 from support.waiting import eventually
@@ -103,14 +104,14 @@ class Rig:
     """Peer a has the snapshot; ``fetch`` is what b does."""
 
     def __init__(self, peers: dict[str, str], source: Source) -> None:
-        self.events = Events()
+        self.events = ToldEvents()
         self.a = Mailbox("a", peers)
         self.a.transport.incoming._snapshot = partial(
             send_snapshot, cast(Any, source), self.events.event, self.events.alarm
         )
         self.peers = peers
         self.ended = threading.Event()
-        self.told = self.events.events
+        self.told = self.events.told
 
     def greeting(self, **changed: Any) -> Greeting:
         fields: dict[str, Any] = {

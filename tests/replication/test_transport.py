@@ -252,7 +252,7 @@ def test_a_restarted_peer_is_found_again_at_once(make: Make, peers: dict[str, st
     a = make("a")
     with Mailbox("b", peers) as b:
         connected(a, b)
-    eventually(lambda: "peer-lost" in a.events.names())
+    eventually(lambda: "peer-lost" in a.events.names)
     assert ("b", 0) in a.lost
     again = make("b")
     began = Stopwatch()
@@ -290,7 +290,7 @@ def test_a_connection_that_swallows_everything_is_cut_and_made_again(make: Make)
         began = Stopwatch()
         for index in range(1, 6):  # this blocks the writing thread of the bulk lane
             a.transport.send(append(index, index))
-        eventually(lambda: "peer-lost" in a.events.names())
+        eventually(lambda: "peer-lost" in a.events.names)
         assert began.wall_s > LINK_SILENT_S - 0.1
         assert began.seconds < LINK_SILENT_S + 3.0
         eventually(lambda: ("b", 0) in a.lost)

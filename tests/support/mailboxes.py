@@ -13,6 +13,7 @@ from slotwheel.replication.transport.handshake import Greeting
 from slotwheel.replication.transport.parts import SendPart
 from slotwheel.replication.transport.transport import Transport
 from slotwheel.wheel.journal.entry import Entry, EntryKind
+from support.events import ToldEvents
 from support.fakewheel import FakeWheel
 from support.served import ServedIntake
 
@@ -26,26 +27,6 @@ def entries_from(first: int, last: int, nbytes: int = 100, epoch: int = 1) -> li
         Entry(EntryKind.ROWS, epoch, index, index, 1, 0, -1, b"%d" % index + b"x" * nbytes)
         for index in range(first, last + 1)
     ]
-
-
-class Events:
-    """Keeps what is told."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, object]]] = []
-        self.alarms: list[tuple[str, dict[str, object]]] = []
-
-    def event(self, name: str, **fields: object) -> None:
-        self.events.append((name, fields))
-
-    def alarm(self, name: str, **fields: object) -> None:
-        self.alarms.append((name, fields))
-
-    def alarmed(self, name: str, text: str) -> bool:
-        return any(one == name and text in str(fields["error"]) for one, fields in self.alarms)
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.events]
 
 
 class Mailbox:
@@ -65,7 +46,7 @@ class Mailbox:
         load: Callable[[int, int, int], Sequence[Entry]] | None = None,
     ) -> None:
         self.name = name
-        self.events = Events()
+        self.events = ToldEvents()
         self.messages: list[PeerMessage] = []
         self.entries: list[Entry] = []
         self.lost: list[tuple[str, int]] = []

@@ -24,9 +24,10 @@ from slotwheel.wheel.protocol import HELLO, STATUS, STEP_DOWN
 from support.namespaces import Lab, Namespaces, NotAllowed, SmallDisk
 from support.nodeprocess import NodeProcess, run_cli
 from support.promises import Fault
-from support.proxylab import Proxies
+from support.proxylab import Loopback, Proxies
 from support.waiting import PATIENCE_S, eventually
 
+PEERS = ("a", "b", "c")
 _ASK_S = 2.0
 _POLL_S = 0.05
 _PROMISE_MS = 800
@@ -116,15 +117,16 @@ class Peers:
         self,
         directory: Path,
         *options: str,
-        names: Sequence[str] = ("a", "b", "c"),
+        names: Sequence[str] = PEERS,
         small_disk: tuple[str, int] | None = None,
         lab: Lab | None = None,
         variables: Mapping[str, Mapping[str, str]] | None = None,
         own: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """``small_disk``: which peer has a disk of its own, and of how many bytes. ``variables``:
-        of each peer's environment, by name; ``own``: options besides those of all."""
-        self.lab = lab or lab_of(names)
+        """``lab``: without one the links cannot be cut. ``small_disk``: which peer has a disk of
+        its own, and of how many bytes. ``variables``: of each peer's environment, by name; ``own``:
+        options besides those of all."""
+        self.lab = lab or Loopback(names)
         self.disk: SmallDisk | None = None
         self.disk_of = ""
         self._closing = contextlib.ExitStack()

@@ -22,7 +22,7 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.peers.peer import PeerWheel
 from slotwheel.wheel.state import LmdbState
-from support.mailboxes import Events
+from support.events import ToldEvents
 from support.ports import free_address
 from support.served import ServedIntake
 from support.waiting import PATIENCE_S, eventually, now_ms
@@ -52,7 +52,7 @@ class Replica:
         self.config = config
         self.listen = listen or group.address
         self.dial = dict(group.peers) | dict(dial or {})
-        self.events = Events()
+        self.events = ToldEvents()
         self.fatal: list[BaseException] = []
         self.running = False
         self._make_files = files

@@ -29,12 +29,10 @@ from support.namespaces import Lab
 from support.nodeprocess import NodeProcess
 from support.peers import Peers, lab_of
 from support.promises import Account, Promised, account
-from support.proxylab import Loopback
 from support.waiting import now_ms
 from support.wallclock import WallClock
 
 ALONE = ("node",)
-PEERS = ("a", "b", "c")
 SMALL = ("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms")
 """So that spilling, cleaning and dropping segments happen all the time."""
 LATE_S = 60.0
@@ -80,7 +78,7 @@ class Scenario:
             path,
             *(*SMALL, *kafka, *dead, "--delivery", semantics, *options),
             names=names,
-            lab=lab or (lab_of(names) if links else Loopback(names)),
+            lab=lab or (lab_of(names) if links else None),
             small_disk=small_disk,
             variables={name: clock.variables for name, clock in (clocks or {}).items()},
             own=own,
