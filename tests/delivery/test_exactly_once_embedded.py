@@ -124,8 +124,7 @@ def test_what_left_is_counted_once_however_often_it_is_read(start: Callable[...,
         life.crash()
         life = start()
         life.begin()
-        master_of(life.node.wheel).append_mark(T0 + 20, at_once=True)
-        life.node.sync()
+        life.node.mark(T0 + 20)
         status = life.node.wheel.status()
         assert (status.delivered, status.pending) == (14, 6)
     life.deliver(T0 + 30)
@@ -151,8 +150,7 @@ def test_what_left_before_the_mark_was_set_back_is_not_delivered_again(
     life.node.send([(T0 + 50, "t", b"between")], T0)
     assert life.deliver(T0 + 100) == 1
     assert life.deliver(T0 + 10_000) == 0
-    master.append_mark(T0 + 10_000, at_once=True)
-    life.node.sync()
+    life.node.mark(T0 + 10_000)
     life.crash()
     life = start()
     life.begin()
@@ -191,8 +189,7 @@ def test_what_left_of_a_held_topic_before_a_set_back_is_found_once_the_main_mark
     assert chunk.rows.column("value").to_pylist() == [b"dead"]
     master.answer(chunk, np.array([True]), 1)
     assert not master.marks.main.former
-    master.append_mark(day_on + 1, at_once=True)
-    life.node.sync()
+    life.node.mark(day_on + 1)
     life.crash()
     life = start()
     life.begin()

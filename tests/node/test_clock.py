@@ -223,8 +223,7 @@ def test_a_mark_is_said_to_be_set_back_once_that_is_committed(
 
     with opened(tmp_path, WheelConfig(slots=90_000, disk_reserve_bytes=0), NOW) as node:
         assert node.delivered(NOW + DAY_MS) == []
-        master_of(node.wheel).append_mark(NOW + DAY_MS, at_once=True)
-        node.sync()
+        node.mark(NOW + DAY_MS)
         clock = OperatedClock(lambda: NOW + 4_000, node.wheel, cast(NodeEvents, Events()))
         with monkeypatch.context() as patch:
             patch.setattr("slotwheel.node.clock._TRIES", 3)

@@ -36,8 +36,7 @@ class BuryingNode(SinkNode):
             dead, past = (pc.sum(one).as_py() or 0 for one in (refused, expired))
             every = np.ones(chunk.rows.num_rows, np.bool_)
             master_of(self.wheel).answer(chunk, every, dead, expired=past)
-        master_of(self.wheel).append_mark(self.now, at_once=True)
-        self.sync()
+        self.mark(self.now)
 
 
 def leave(node: BuryingNode) -> None:

@@ -72,8 +72,7 @@ class SinkNode(Node):
             answers = self.sink.deliver(chunk.rows)
             master_of(self.wheel).answer(chunk, answers.codes == Answer.ACCEPTED)
             count += chunk.rows.num_rows
-        master_of(self.wheel).append_mark(self.now, at_once=True)
-        self.sync()
+        self.mark(self.now)
         return count
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.entry import Entry, decode_entry
 from slotwheel.wheel.peers.peer import PeerWheel
 from slotwheel.wheel.state import LmdbState
-from support.wheels import batch
+from support.wheels import batch, master_of
 
 NOW = 1_800_000_000_000
 STORES = {"a": b"a" * 16, "b": b"b" * 16}
@@ -46,11 +46,19 @@ class Peer:
         producer = 7 if sequence >= 0 else 0
         return self.wheel.append(batch(rows), NOW, producer=producer, sequence=sequence)
 
+    def commit(self) -> None:
+        """All that it has is on its disk, and a majority has it."""
+        self.sync()
+        self.wheel.commit(self.wheel.log_view().durable)
+
+    def mark(self, now_ms: int) -> None:
+        master_of(self.wheel).append_mark(now_ms, at_once=True)
+        self.commit()
+
     def lead(self, epoch: int) -> None:
         self.wheel.promise(epoch, self.name, True)
         self.wheel.lead(epoch, STORES, NOW)
-        self.sync()
-        self.wheel.commit(self.wheel.log_view().durable)
+        self.commit()
         assert self.wheel.serving
 
     def ship(self, other: Peer, commit: int | None = None) -> None:

@@ -134,6 +134,11 @@ class Node:
         self.sync()
         return taken
 
+    def mark(self, now_ms: int) -> None:
+        """What was answered is known by the journal from now on."""
+        master_of(self.wheel).append_mark(now_ms, at_once=True)
+        self.sync()
+
     def blocking(self, call: Callable[[], T]) -> T:
         """Run a call that waits for a commit, with a syncer beside it."""
         result: list[T] = []

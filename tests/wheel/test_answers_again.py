@@ -100,14 +100,12 @@ class Asked:
         self.node.wheel.spill(self.now_ms, everything=True)
 
     def cleaned(self) -> None:
-        master_of(self.node.wheel).append_mark(self.now_ms, at_once=True)
-        self.node.sync()
+        self.node.mark(self.now_ms)
         self.node.wheel.clean(self.now_ms)
 
     def killed(self) -> None:
         if self.exact:  # what has left is known, as the sink has a mark of its own
-            master_of(self.node.wheel).append_mark(self.now_ms, at_once=True)
-            self.node.sync()
+            self.node.mark(self.now_ms)
         self.node.reopen(self.now_ms)
         self._begin()
         self.node.delivered(self.now_ms)

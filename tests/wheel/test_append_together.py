@@ -356,8 +356,7 @@ def test_a_standby_takes_over_with_the_parts_of_each_caller(peers: tuple[Peer, P
     b.reopen()
     b.lead(2)
     again = PlainSent(b.wheel, [*sent, plain_batch([(now, "t", b"new")], 7, 4)], now + 1)
-    b.sync()
-    b.wheel.commit(b.wheel.log_view().durable)
+    b.commit()
     assert again.outcomes == [*first.outcomes, (3, now + 1, [now])]
 
 
@@ -388,11 +387,9 @@ def test_a_master_that_is_deposed_answers_those_who_wait(peers: tuple[Peer, Peer
     a.wheel.stand_by("b")
     assert [type(one) for one in first.outcomes] == [NotMaster] * 2
     a.wheel.lead(2, {"a": b"a" * 16, "b": b"b" * 16}, now)
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.commit()
     after = PlainSent(a.wheel, sent, now)
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.commit()
     assert after.outcomes == [(0, now, [now]), (1, now, [now])], "what was withdrawn is not known"
 
 

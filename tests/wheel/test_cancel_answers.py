@@ -129,8 +129,7 @@ def test_the_cancel_of_a_late_row_outlives_the_cleaner(node: Node) -> None:
     assert node.delivered(NOW) == []
     late = sent(node, 1, NOW - 5_000)
     assert cancel(node, *late) == [CancelAnswer.CANCELLED]
-    master_of(node.wheel).append_mark(NOW, at_once=True)
-    node.sync()
+    node.mark(NOW)
     node.wheel.clean(NOW)
     assert node.delivered(NOW) == []
 

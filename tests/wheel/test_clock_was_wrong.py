@@ -62,8 +62,7 @@ def test_a_mark_that_is_a_day_ahead_is_set_back(node: Node) -> None:
         CancelAnswer.CANCELLED,
     ]
     assert node.wheel.status().pending == 1
-    master_of(node.wheel).append_mark(now, at_once=True)
-    node.sync()
+    node.mark(now)
     node.reopen(now)
     assert node.delivered(now + 3_000) == [b"2000"]
     assert node.wheel.status().pending == 0

@@ -45,8 +45,7 @@ def test_an_earlier_revolutions_file_is_not_reused(node: Node) -> None:
         assert (node.path / path_of(second + revolution * 60)).exists()
         expected = [b"%d" % n for n in range(revolution * 10, revolution * 10 + 10)]
         assert node.delivered(now + 6_001) == expected
-        master_of(node.wheel).append_mark(now + 6_001, at_once=True)
-        node.sync()
+        node.mark(now + 6_001)
         assert node.wheel.clean(now + 6_001) == 1
         assert not list((node.path / "slots").iterdir())
 

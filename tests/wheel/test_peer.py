@@ -47,11 +47,7 @@ def peers(tmp_path: Path, config: WheelConfig) -> Iterator[tuple[Peer, Peer]]:
 
 
 def next_chunk(peer: Peer, now_ms: int) -> Chunk | None:
-    def commit() -> None:
-        peer.sync()
-        peer.wheel.commit(peer.wheel.log_view().durable)
-
-    return wheels.next_chunk(peer.wheel, now_ms, commit)
+    return wheels.next_chunk(peer.wheel, now_ms, peer.commit)
 
 
 def delivered(peer: Peer, now_ms: int) -> list[bytes]:
@@ -131,12 +127,9 @@ def test_a_standby_takes_over_where_the_committed_mark_stands(peers: tuple[Peer,
     a, b = peers
     a.lead(1)
     a.send((NOW + 1, "t", b"first"), (NOW + 9_000, "t", b"later"))
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.commit()
     assert delivered(a, NOW + 2) == [b"first"]
-    master_of(a.wheel).append_mark(NOW + 500, at_once=True)
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.mark(NOW + 500)
     a.ship(b)
     assert b.wheel.status().pending == 1
     assert b.wheel.status().delivered == 1
@@ -148,8 +141,7 @@ def test_a_suffix_that_another_master_never_had_is_cut(peers: tuple[Peer, Peer])
     a, b = peers
     a.lead(1)
     kept = a.send((NOW + 1, "t", b"kept"), sequence=1)
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.commit()
     a.ship(b)
     assert kept.done()
     lost = a.send((NOW + 1, "t", b"lost"), sequence=2)
@@ -161,8 +153,7 @@ def test_a_suffix_that_another_master_never_had_is_cut(peers: tuple[Peer, Peer])
             future.result(0)
     b.lead(2)
     other = b.send((NOW + 1, "t", b"other"), sequence=2)
-    b.sync()
-    b.wheel.commit(b.wheel.log_view().durable)
+    b.commit()
     assert other.result(0).base_offset == 1, "the offset that was never committed"
     a.wheel.cut_after(a.wheel.commit_index)
     b.ship(a)
@@ -191,8 +182,7 @@ def test_a_cancel_of_the_last_master_holds_for_the_next(peers: tuple[Peer, Peer]
     a, b = peers
     a.lead(1)
     receipt = a.send((NOW + 50, "t", b"x"), (NOW + 50, "t", b"y"))
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.commit()
     target = a.wheel.mint.one(NOW + 50, receipt.result(0).base_offset)
     assert a.wheel.cancel([target], NOW, 0.0) == [CancelAnswer.UNKNOWN], "not committed in time"
     a.sync()
@@ -207,8 +197,7 @@ def test_a_master_that_lost_its_epoch_books_nothing_more(peers: tuple[Peer, Peer
     a, _ = peers
     a.lead(1)
     a.send((NOW, "t", b"x"))
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.commit()
     master = a.wheel.dispatcher
     assert master is not None
     chunk = next_chunk(a, NOW + 1)
@@ -228,8 +217,7 @@ def test_old_entries_come_from_the_journal_and_dropped_ones_are_named(
     a.lead(1)
     for number in range(40):
         a.send((NOW + 60_000 + number, "t", bytes(400)))
-        a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+        a.commit()
     a.reopen()  # nothing is in memory now
     a.wheel.commit(41)
     a.ship(b, commit=41)
@@ -247,12 +235,9 @@ def test_a_snapshot_fills_an_empty_peer(peers: tuple[Peer, Peer]) -> None:
     a.lead(1)
     for number in range(40):
         a.send((NOW + 1_000 * number, "t", b"%d" % number))
-        a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+        a.commit()
     assert len(delivered(a, NOW + 10_000)) == 11
-    master_of(a.wheel).append_mark(NOW + 10_000, at_once=True)
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.mark(NOW + 10_000)
     a.wheel.spill(NOW + 60_000, everything=True)
     b.wheel.promise(1, "a", False)
     sink = b.wheel.snapshot_sink()
@@ -268,8 +253,7 @@ def test_a_snapshot_fills_an_empty_peer(peers: tuple[Peer, Peer]) -> None:
     assert b.wheel.commit_index == index
     assert b.wheel.status().pending == 29
     a.send((NOW + 5, "t", b"and on"))
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.commit()
     a.ship(b)
     b.reopen()
     b.wheel.commit(a.wheel.commit_index)
@@ -371,8 +355,7 @@ def test_a_cancel_that_outlives_its_epoch_decides_nothing(peers: tuple[Peer, Pee
     a, b = peers
     a.lead(1)
     sent = a.send((NOW + 100, "t", b"x"))
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.commit()
     target = a.wheel.mint.one(NOW + 100, sent.result(0).base_offset)
     first = a.wheel.dispatcher
     chunk = next_chunk(a, NOW + 200)
@@ -393,17 +376,14 @@ def test_a_cancel_that_outlives_its_epoch_decides_nothing(peers: tuple[Peer, Pee
     a.wheel.stand_by("b")
     b.lead(2)
     assert delivered(b, NOW + 200) == [b"x"]
-    master_of(b.wheel).append_mark(NOW + 500, at_once=True)
-    b.sync()
-    b.wheel.commit(b.wheel.log_view().durable)
+    b.mark(NOW + 500)
     b.ship(a)
     b.wheel.stand_by("a")
     a.lead(3)
     first.answer(chunk, np.zeros(1, np.bool_), sink_down=True)
     asked.join(60)
     assert failed
-    a.sync()
-    a.wheel.commit(a.wheel.log_view().durable)
+    a.commit()
     assert a.wheel.status().cancelled == 0
 
 
@@ -419,8 +399,7 @@ def test_late_rows_of_an_older_epoch_find_a_mark_that_reaches_them(
         master_of(a.wheel).next_chunk(NOW + 5_000)
         master_of(a.wheel).append_mark(NOW + 5_000, at_once=True)
         a.send((NOW - 1_000, "t", b"late"))
-        a.sync()
-        a.wheel.commit(a.wheel.log_view().durable)
+        a.commit()
         a.ship(b)
     b.lead(2)
     assert delivered(b, NOW + 6_000) == [b"late"]
@@ -428,8 +407,7 @@ def test_late_rows_of_an_older_epoch_find_a_mark_that_reaches_them(
 
 def spilled_slot(peer: Peer, second: int, *values: bytes) -> None:
     peer.send(*((second * TICK_MS + n, "t", value) for n, value in enumerate(values)))
-    peer.sync()
-    peer.wheel.commit(peer.wheel.log_view().durable)
+    peer.commit()
     peer.wheel.spill(NOW, everything=True)
 
 
@@ -500,11 +478,6 @@ def test_a_file_that_grew_while_it_was_read_is_not_called_sound(peers: tuple[Pee
     assert list(a.wheel.damaged()) == [second]
 
 
-def committed(peer: Peer) -> None:
-    peer.sync()
-    peer.wheel.commit(peer.wheel.log_view().durable)
-
-
 @pytest.mark.parametrize("by_snapshot", [False, True])
 def test_what_was_cancelled_is_known_to_the_next_master_though_its_slot_is_gone(
     peers: tuple[Peer, Peer], *, by_snapshot: bool
@@ -513,13 +486,12 @@ def test_what_was_cancelled_is_known_to_the_next_master_though_its_slot_is_gone(
     a, b = peers
     a.lead(1)
     first = a.send((NOW + 50, "t", b"x"), (NOW + 50, "t", b"y"))
-    committed(a)
+    a.commit()
     targets = [a.wheel.mint.one(NOW + 50, first.result(0).base_offset + n) for n in range(2)]
     assert a.wheel.cancel(targets[:1], NOW, 0.0) == [CancelAnswer.UNKNOWN], "not committed in time"
-    committed(a)
+    a.commit()
     assert delivered(a, NOW + 5_000) == [b"y"]
-    master_of(a.wheel).append_mark(NOW + 5_000, at_once=True)
-    committed(a)
+    a.mark(NOW + 5_000)
     if not by_snapshot:
         a.ship(b)
     for one in (a, b):
@@ -546,25 +518,25 @@ def test_a_mark_that_is_set_back_is_so_for_all_peers(peers: tuple[Peer, Peer]) -
     day = 24 * 3_600_000
     a.lead(1)
     a.send((NOW + 1, "t", b"early"))
-    committed(a)
+    a.commit()
     assert delivered(a, NOW + day) == [b"early"]
     master_of(a.wheel).queue_mark(NOW + day)
-    committed(a)
+    a.commit()
     a.ship(b)
     a.wheel.stand_by()
     b.lead(2)
     b.send((NOW + 10, "t", b"x"))
-    committed(b)
+    b.commit()
     with pytest.raises(ClockBehind):
         master_of(b.wheel).next_chunk(NOW + 10)
     assert master_of(b.wheel).set_back(NOW + 10)
     assert delivered(b, NOW + 10) == [b"x"]
     master_of(b.wheel).queue_mark(NOW + 500)
-    committed(b)
+    b.commit()
     a.wheel.cut_after(a.wheel.commit_index)
     b.ship(a)
     b.wheel.stand_by()
     a.lead(3)
     a.send((NOW + 20, "t", b"y"))
-    committed(a)
+    a.commit()
     assert delivered(a, NOW + 600) == [b"y"]

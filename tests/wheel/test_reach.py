@@ -80,8 +80,7 @@ def test_with_a_disk_that_is_almost_full_delivery_needs_no_further_mark(
         node.send([(NOW + minute * 60_000, "t", b"%d" % minute)], NOW)
     monkeypatch.setattr(node.files, "free_bytes", lambda: 1000)
     assert taken(node, NOW + 1_000) == [b"0"]
-    master_of(node.wheel).append_mark(NOW + 1_000, at_once=True)
-    node.sync()
+    node.mark(NOW + 1_000)
 
     def full(entries: object) -> None:
         raise OSError(errno.ENOSPC, "no room")

@@ -47,8 +47,7 @@ def test_one_long_item_a_slot_frees_the_disk_all_the_same(node: Node) -> None:
     while (chunk := node.next_chunk(now)) is not None:  # refused for good: dead letters
         dead = chunk.rows.column("topic").to_pylist().count("bad")
         master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_), dead)
-    master_of(node.wheel).append_mark(now, at_once=True)
-    node.sync()
+    node.mark(now)
     assert node.wheel.clean(now) == 10
     assert node.wheel.status().dead == 10
     assert list((node.path / "slots").iterdir()) == []
@@ -60,14 +59,12 @@ def test_one_long_item_a_slot_frees_the_disk_all_the_same(node: Node) -> None:
     node.delivered(later, is_good)
     for _ in range(2):
         node.wheel.spill(later, everything=True)
-        master_of(node.wheel).append_mark(later, at_once=True)
-        node.sync()
+        node.mark(later)
     assert master_of(node.wheel).held_topics() == ["bad"]
     assert node.wheel.status().journal_bytes <= 2 * TIGHT.segment_bytes
     assert node.delivered(later + 1) == [b"waits"]
     node.delivered(later + 2000)
-    master_of(node.wheel).append_mark(later + 2000, at_once=True)
-    node.sync()
+    node.mark(later + 2000)
     node.wheel.clean(later + 2000)
     assert list((node.path / "slots").iterdir()) == []
 
@@ -77,8 +74,7 @@ def test_pending_counts_what_a_restart_will_repeat(node: Node) -> None:
     node.send([(NOW, "held", b"0"), (NOW, "held", b"1")], NOW)
     assert node.delivered(NOW, lambda row: row[1] == b"1") == [b"1"]
     assert node.wheel.status().pending == 1
-    master_of(node.wheel).append_mark(NOW, at_once=True)
-    node.sync()
+    node.mark(NOW)
     node.reopen(NOW)
     assert node.wheel.status().pending == 2
     assert node.delivered(NOW) == [b"0", b"1"]

@@ -202,8 +202,7 @@ def test_a_master_that_is_gone_had_it_uncommitted(tmp_path: Path, shipped: bool)
     receipts = []
     for _ in range(2):
         future = appended(b, again)
-        b.sync()
-        b.wheel.commit(b.wheel.log_view().durable)
+        b.commit()
         receipts.append(future.result(0))
     due = NOW + 500 if shipped else NOW + 550
     assert [receipt.due.tolist() for receipt in receipts] == [[due], [due]]

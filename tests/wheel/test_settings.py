@@ -196,14 +196,9 @@ def peers(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
         assert_sound(one.path)
 
 
-def committed(peer: Peer) -> None:
-    peer.sync()
-    peer.wheel.commit(peer.wheel.log_view().durable)
-
-
 def agree(master: Peer, other: Peer, known: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     future = master.wheel.change_settings(known, new)
-    committed(master)
+    master.commit()
     future.result(0)
     master.ship(other)
 
@@ -216,7 +211,7 @@ def test_only_the_master_changes_them(peers: tuple[Peer, Peer]) -> None:
     a.wheel.lead(1, STORES, NOW)
     with pytest.raises(NotMaster, match="starting"):
         a.wheel.change_settings({}, ONE)
-    committed(a)
+    a.commit()
     agree(a, b, {}, ONE)
     assert b.wheel.settings == ONE
     with pytest.raises(NotMaster):
@@ -231,7 +226,7 @@ def test_a_standby_has_what_is_committed_and_no_more(peers: tuple[Peer, Peer]) -
     a.ship(b)
     assert b.wheel.log_view().durable == a.wheel.log_view().durable
     assert (a.wheel.settings, b.wheel.settings) == ({}, {})
-    committed(a)
+    a.commit()
     a.ship(b)
     assert (a.wheel.settings, b.wheel.settings) == (ONE, ONE)
 
@@ -246,7 +241,7 @@ def test_they_survive_a_change_of_master_and_the_admission_of_a_store(
     b.lead(2)
     assert b.wheel.settings == ONE
     b.wheel.admit_stores({**STORES, "a": b"n" * 16})
-    committed(b)
+    b.commit()
     assert b.wheel.settings == ONE
     agree(b, a, ONE, TWO)
     assert a.wheel.settings == TWO
@@ -267,7 +262,7 @@ def test_an_admission_on_top_of_a_change_that_is_on_its_way_keeps_it(
     a.wheel.admit_stores({**STORES, "c": b"c" * 16})
     with pytest.raises(Overloaded, match="changing"):
         a.wheel.change_settings({}, TWO)
-    committed(a)
+    a.commit()
     change.result(0)
     a.ship(b)
     assert a.wheel.settings == b.wheel.settings == ONE
@@ -304,7 +299,7 @@ def test_a_change_that_is_cut_off_fails_and_does_not_come_back(peers: tuple[Peer
     a.lead(3)
     assert a.wheel.settings == ONE
     a.wheel.admit_stores({**STORES, "c": b"c" * 16})
-    committed(a)
+    a.commit()
     assert a.wheel.settings == ONE
     agree(a, b, ONE, {"version": 3})
     assert b.wheel.settings == {"version": 3}
@@ -315,7 +310,7 @@ def test_a_snapshot_brings_them(peers: tuple[Peer, Peer]) -> None:
     a.lead(1)
     change = a.wheel.change_settings({}, TWO)
     a.send((NOW + 60_000, "t", b"x"))
-    committed(a)
+    a.commit()
     change.result(0)
     a.wheel.spill(NOW, everything=True)
     b.wheel.promise(1, "a", False)
