@@ -10,6 +10,8 @@ import pytest
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import Files, OsFiles
 from support.crashfs import CrashFiles
+from support.datadirs import assert_sound
+from support.handpeer import Peer
 from support.wheels import NOW, TIGHT, Node, opened
 
 
@@ -38,3 +40,19 @@ def usual(tmp_path: Path) -> Iterator[Node]:
     with opened(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW) as node:
         node.sync()
         yield node
+
+
+@pytest.fixture
+def config() -> WheelConfig:
+    """Of ``peers``."""
+    return WheelConfig(segment_bytes=4096, peer_journal_bytes_max=8192, disk_reserve_bytes=0)
+
+
+@pytest.fixture
+def peers(tmp_path: Path, config: WheelConfig) -> Iterator[tuple[Peer, Peer]]:
+    """Two of one log; in the end each directory is sound."""
+    both = Peer(tmp_path, "a", config), Peer(tmp_path, "b", config)
+    yield both
+    for one in both:
+        one.close()
+        assert_sound(one.path)

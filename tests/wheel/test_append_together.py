@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -326,14 +326,6 @@ def test_what_waits_when_the_wheel_is_closed_is_answered(tmp_path: Path) -> None
     assert [type(one) for one in waits.outcomes + late.outcomes] == [NotRunning] * 4
 
 
-@pytest.fixture
-def peers(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
-    a, b = (Peer(tmp_path, name, CONFIG) for name in "ab")
-    yield a, b
-    a.close()
-    b.close()
-
-
 def test_a_standby_takes_over_with_the_parts_of_each_caller(peers: tuple[Peer, Peer]) -> None:
     """The table is shipped with the rows; the next master knows each caller's batch again."""
     a, b = peers
@@ -386,8 +378,7 @@ def test_a_master_that_is_deposed_answers_those_who_wait(peers: tuple[Peer, Peer
     first = PlainSent(a.wheel, sent, now)
     a.wheel.stand_by("b")
     assert [type(one) for one in first.outcomes] == [NotMaster] * 2
-    a.wheel.lead(2, {"a": b"a" * 16, "b": b"b" * 16}, now)
-    a.commit()
+    a.lead(2)
     after = PlainSent(a.wheel, sent, now)
     a.commit()
     assert after.outcomes == [(0, now, [now]), (1, now, [now])], "what was withdrawn is not known"

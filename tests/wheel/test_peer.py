@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,23 +26,8 @@ from slotwheel.wheel.state import LmdbState, Loss, SlotInfo
 from slotwheel.wheel.wheel import Wheel
 from support import wheels
 from support.damage import flip
-from support.datadirs import assert_sound
 from support.handpeer import NOW, STORES, Peer, over_the_wire
 from support.wheels import as_version_1, batch, master_of
-
-
-@pytest.fixture
-def config() -> WheelConfig:
-    return WheelConfig(segment_bytes=4096, peer_journal_bytes_max=8192, disk_reserve_bytes=0)
-
-
-@pytest.fixture
-def peers(tmp_path: Path, config: WheelConfig) -> Iterator[tuple[Peer, Peer]]:
-    both = Peer(tmp_path, "a", config), Peer(tmp_path, "b", config)
-    yield both
-    for one in both:
-        one.close()
-        assert_sound(one.path)
 
 
 def next_chunk(peer: Peer, now_ms: int) -> Chunk | None:

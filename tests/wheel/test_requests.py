@@ -17,7 +17,6 @@ from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
 from slotwheel.wheel.protocol import PRODUCER_LIMIT
 from slotwheel.wheel.request import BASE_LIMIT_MS, REQUEST_PRODUCER, RequestKey, is_request
 from slotwheel.wheel.state import Checkpoint, ProducerEntry
-from support.datadirs import assert_sound
 from support.handpeer import Peer
 from support.wheels import NOW, Node, batch, opened
 
@@ -183,11 +182,10 @@ def test_a_key_is_forgotten_after_so_many_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shipped", [False, True], ids=["it had it alone", "its peer had it"])
-def test_a_master_that_is_gone_had_it_uncommitted(tmp_path: Path, shipped: bool) -> None:
+def test_a_master_that_is_gone_had_it_uncommitted(peers: tuple[Peer, Peer], shipped: bool) -> None:
     """The repeat goes to the next master. The old one comes back and gets the same."""
     first, again = request("k"), request("k", NOW + 50)
-    a, b = Peer(tmp_path, "a", CONFIG), Peer(tmp_path, "b", CONFIG)
-
+    a, b = peers
     a.lead(1)
     a.ship(b)
     before = a.wheel.commit_index
@@ -215,6 +213,3 @@ def test_a_master_that_is_gone_had_it_uncommitted(tmp_path: Path, shipped: bool)
     a.lead(3)
     assert a.wheel.status().pending == 1
     assert appended(a, again).result(0).base_offset == receipts[0].base_offset
-    for one in (a, b):
-        one.close()
-        assert_sound(one.path)

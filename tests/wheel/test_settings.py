@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import NotMaster, Overloaded
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, Mode
-from support.datadirs import assert_sound
 from support.handpeer import NOW, STORES, Peer
 from support.memstate import MemoryState
 from support.steps import PowerCut, Steps
@@ -184,16 +181,6 @@ def test_what_was_acknowledged_survives_a_power_cut_at_any_step(mode: Mode) -> N
 
 
 # -- among peers
-
-
-@pytest.fixture
-def peers(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
-    config = WheelConfig(segment_bytes=4096, peer_journal_bytes_max=8192, disk_reserve_bytes=0)
-    both = Peer(tmp_path, "a", config), Peer(tmp_path, "b", config)
-    yield both
-    for one in both:
-        one.close()
-        assert_sound(one.path)
 
 
 def agree(master: Peer, other: Peer, known: Mapping[str, Any], new: Mapping[str, Any]) -> None:
