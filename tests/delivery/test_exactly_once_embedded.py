@@ -17,13 +17,14 @@ from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded.exactly_once import EmbeddedExactlyOnce
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.semantics import NotReady
-from slotwheel.reading.topicreader import TopicReader, topics
+from slotwheel.reading.topicreader import topics
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.schema import ROW, Int64s
+from support.nodeprocess import topic_rows
 from support.wheels import Node, batch, master_of
 
 T0 = 1_900_000_000_000
@@ -80,13 +81,8 @@ def part_of(chunk: Chunk, rows: Int64s) -> Chunk:
 
 
 def in_topics(path: Path) -> Counter[bytes]:
-    found: Counter[bytes] = Counter()
     with closing(OsFiles(path)) as files:
-        for topic in topics(files):
-            with closing(TopicReader(files, topic)) as reader:
-                for rows in reader.batches():
-                    found.update(rows.column("value").to_pylist())
-    return found
+        return Counter(row["value"] for topic in topics(files) for row in topic_rows(path, topic))
 
 
 def test_what_left_without_a_mark_is_not_delivered_again(

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answers
-from slotwheel.reading.topicreader import TopicReader
 from support.handrig import Rig
+from support.nodeprocess import topic_rows
 
 
 def test_a_chunk_whose_answer_was_lost_is_repeated_and_nothing_else(tmp_path: Path) -> None:
@@ -30,8 +30,7 @@ def test_a_chunk_whose_answer_was_lost_is_repeated_and_nothing_else(tmp_path: Pa
         rig.send([("t", b"%d" % n) for n in range(100)])
         rig.start()
         rig.wait(lambda: len(rig.events.late) == 100)
-        with closing(TopicReader(rig.files, "t")) as reader:
-            values = [value for rows in reader.batches() for value in rows["value"].to_pylist()]
         wanted = [b"%d" % n for n in range(100)]
+        values = [row["value"] for row in topic_rows(tmp_path, "t")]
         assert values == wanted[: lost[0]] + wanted
         assert rig.events.count("delivery-error") == 1

@@ -22,6 +22,7 @@ from slotwheel.wheel.errors import Damaged, InvalidMessage, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
 from support.damage import flipped
 from support.deliveries import MINT, NOW_MS, Sent, id_of, odd, rows_of
+from support.nodeprocess import topic_rows
 
 NAME = "0" * 20
 
@@ -39,10 +40,7 @@ def fill(path: Path, blocks: int = 3, rows: int = 4, topic: str = "t", first: in
 
 
 def values(path: Path, topic: str = "t") -> list[bytes]:
-    reader = TopicReader(OsFiles(path), topic)
-    found = [value for batch in reader.batches() for value in batch.column("value").to_pylist()]
-    reader.close()
-    return found
+    return [row["value"] for row in topic_rows(path, topic)]
 
 
 def test_anyone_can_open_a_segment(tmp_path: Path) -> None:

@@ -54,17 +54,6 @@ def test_one_message_with_everything_is_delivered_as_it_is(node: NodeWithGateway
         assert client.cancel([sent.json()["id"]]) == ["already delivered"]
 
 
-def test_what_was_answered_survives_a_kill_of_everything(node: NodeWithGateway) -> None:
-    ids = [
-        ask(node, "POST", SEND, {"topic": "kept", "value": f"{n}", "delay_ms": 60_000}).json()["id"]
-        for n in range(20)
-    ]
-    node.kill()
-    node.start()
-    with Client(node.address) as client:
-        assert client.cancel(ids) == ["cancelled"] * 20
-
-
 @pytest.mark.parametrize("form", ["json", "ndjson"])
 def test_many_are_stored_in_their_order(node: NodeWithGateway, form: str) -> None:
     topic, due_ms = f"many-{form}", now_ms() + 200

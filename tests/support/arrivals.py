@@ -17,6 +17,7 @@ from slotwheel.reading.topicreader import TopicReader, topics
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import times
 from support.kafkaread import Reader
+from support.nodeprocess import topic_rows
 from support.promises import Arrival
 
 
@@ -98,11 +99,6 @@ class EmbeddedArrivals(Arrivals):
 
 def numbers_in_topics(data: Path) -> list[int]:
     """Of the demo's messages, in all embedded topics of a directory."""
-    files = OsFiles(data)
-    found: list[int] = []
-    for topic in topics(files):
-        with closing(TopicReader(files, topic)) as reader:
-            for batch in reader.batches():
-                found += [int(value[8:]) for value in batch.column("value").to_pylist()]
-    files.close()
-    return found
+    with closing(OsFiles(data)) as files:
+        names = topics(files)
+    return [int(row["value"][8:]) for name in names for row in topic_rows(data, name)]

@@ -56,11 +56,11 @@ class Callers:
         seed: int = 0,
     ) -> None:
         self.ids: dict[int, str] = {}
-        """Of each number that was answered."""
+        """The id of each number that was answered."""
         self.open: dict[int, SlotwheelError] = {}
         self.refused: dict[int, SlotwheelError | str] = {}
         self.answers: Counter[str] = Counter()
-        """Those to requests under a key."""
+        """How often each answer to a request under a key was given."""
         self.problems: list[str] = []
         self._address, self._due, self._each = address, due, each
         self._gateways, self._seed, self._timeout_s = gateways, seed, timeout_s

@@ -1,4 +1,4 @@
-"""What a part of a node tells, kept in its order."""
+"""The events that a part of a node tells, kept in their order."""
 
 from __future__ import annotations
 

@@ -42,9 +42,10 @@ Id = tuple[int, int]
 
 @dataclass(frozen=True)
 class Asks:
-    """What is asked for of each batch, once, at a random moment within ``within_s`` of its sending:
-    long before its messages are due, while they are on their way, or behind it. ``cancels`` and
-    ``moves``: of how many messages. What is moved is due within ``ahead_ms`` of that moment."""
+    """Each batch is asked about once, at a random moment within ``within_s`` of its sending: long
+    before its messages are due, while they are on their way, or behind it. So many of its messages
+    are cancelled (``cancels``) and rescheduled (``moves``), to within ``ahead_ms`` of that moment.
+    """
 
     rng: Random
     cancels: int
@@ -80,7 +81,7 @@ class Load:
         self.counts: Counter[str] = Counter()
         """How often each answer to a cancel or reschedule was given."""
         self.ids: dict[Id, str] = {}
-        """Of all that was asked for."""
+        """The id of each message that was cancelled or moved, and of what a move has made."""
         self.told: defaultdict[Id, list[str]] = defaultdict(list)
         """Every answer about each of them, in their order; none where no answer came."""
         self._topics = topics
@@ -212,7 +213,8 @@ class Load:
         self.ids[number, offset] = moved
 
     def _note(self, number: int, id_: str, answer: str, meddled: Meddled) -> None:
-        """What a message's first answer means. *Already delivered* leaves it as it was promised."""
+        """Book a message's first answer. *Already delivered* leaves it as it was promised: a node
+        that said so and did not deliver it would else pass."""
         key = number, MessageId.parse(id_).offset
         with self._lock:
             self.counts[answer] += 1

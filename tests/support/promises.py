@@ -104,9 +104,9 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Death:
-    """What was seen of a node without peers between its end and its next start. ``arrivals``: how
-    many rows had arrived by then, in all lives so far; ``exact``: no row that it had sent can
-    arrive later, as it can where a broker has it still in hand."""
+    """A look at a node without peers between its end and its next start. ``arrivals``: how many
+    rows had arrived by then, in all lives so far; ``exact``: no row that it had sent can arrive
+    later, as it can where a broker has it still in hand."""
 
     arrivals: int
     marks: Marks

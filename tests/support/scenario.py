@@ -34,7 +34,8 @@ from support.wallclock import WallClock
 
 ALONE = ("node",)
 SMALL = ("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms")
-"""So that spilling, cleaning and dropping segments happen all the time."""
+"""With these, spilling, cleaning and dropping segments happen all the time: a fault then meets each
+of them, and not only appends."""
 LATE_S = 60.0
 """How long the last messages may take after they are due: a group gets back on its feet."""
 
@@ -134,7 +135,6 @@ class Scenario:
     ) -> Load:
         """Begin to send ``rate`` messages a second, in batches of ``rows``, due within ``ahead_ms``
         (`soon`). ``cancels`` and ``moves``: of each batch."""
-        self.ahead_ms = ahead_ms
         within_s = 1.5 * ahead_ms / 1000
         asks = Asks(self.rng, cancels, moves, within_s, ahead_ms) if cancels else None
         self.load = kind(
@@ -150,7 +150,6 @@ class Scenario:
 
     def send_steadily(self) -> Load:
         """Begin to send so that something is due all the time (`steady`)."""
-        self.ahead_ms = 0
         self.load = steady(self.peers.addresses, self.topics)
         return self.load
 

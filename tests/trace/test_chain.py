@@ -8,23 +8,16 @@ from typing import Any
 
 from slotwheel import Client, Consumer, Message, Received
 from slotwheel.consumer.observing import HELD_S
-from slotwheel.reading.topicreader import TopicReader
 from slotwheel.trace import TRACE_TOPIC, Tracer, WheelTarget, decode
-from slotwheel.wheel.files import OsFiles
-from support.nodeprocess import NodeProcess
+from support.nodeprocess import NodeProcess, topic_rows
 from support.tracing import KeptEvents, listed
 from support.waiting import eventually
 
 
 def _events(data: Path) -> list[dict[str, Any]]:
-    reader = TopicReader(OsFiles(data), TRACE_TOPIC)
-    found: list[dict[str, Any]] = []
-    for rows in reader.batches():
-        for value in rows.column("value").to_pylist():
-            _, events = decode(value)
-            found += listed(events)
-    reader.close()
-    return sorted(found, key=lambda one: one["number"])
+    values = (row["value"] for row in topic_rows(data, TRACE_TOPIC))
+    events = [event for value in values for event in listed(decode(value)[1])]
+    return sorted(events, key=lambda event: event["number"])
 
 
 def test_the_chain_of_each_message_is_what_happened_to_it(tmp_path: Path) -> None:
