@@ -68,7 +68,8 @@ def test_half_a_million(
 def test_what_a_topic_refused_goes_there_once_it_exists(
     broker: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    with KafkaLab(tmp_path, broker, topic) as lab, Client(lab.node.address) as client:
+    options = ("--sink", "confluent", "--unknown-topics", "accept")
+    with KafkaLab(tmp_path, broker, topic, *options) as lab, Client(lab.node.address) as client:
         target = f"{lab.topic}-later"
         client.send_many(Message(target, b"%d" % n, delay=0) for n in range(5)).result(60)
         eventually(lambda: lab.node.metric("slotwheel_dead_total") == 5)
