@@ -34,6 +34,23 @@ def test_no_group_is_founded_without_all_peers(group: Replicas) -> None:
     group.send(b"x")
 
 
+def test_a_stopped_master_is_replaced_and_comes_back_as_a_standby(group: Replicas) -> None:
+    group.start()
+    group.send(b"before")
+    first = group.master()
+    first.stop()
+    began = Stopwatch()
+    second = group.master()
+    assert began.seconds < 3.0
+    assert second is not first
+    group.send(b"after")
+    group.agree()
+    first.start()
+    group.agree()
+    assert group.master() is second
+    assert second.deliver(now_ms() + 100_000) == [b"before", b"after"]
+
+
 def test_a_master_alone_commits_nothing_and_its_suffix_gives_way(group: Replicas) -> None:
     group.start()
     group.send(b"kept")
