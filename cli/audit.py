@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -24,23 +25,12 @@ from ..audit.comparing import Comparison
 from ..audit.differing import differing_text
 from ..audit.watch.watching import STEP_S, AuditReport, AuditSettings, AuditWatch
 from ..client.message import clock_ms
-from ..policy.deadletters import DEAD_LETTER_TOPIC
-from ..trace.events import AUDIT_TOPIC
-from ..wheel.checks import check_topic
 from ..wheel.texts import shown_text, time_text, visible_text
 from .invocation import Exit
 from .printing import quiet_pipe
+from .questions import question_of, question_options
 from .resending import interruptible
-from .shared import (
-    awaited,
-    data_argument,
-    json_option,
-    kafka_option,
-    positive_span,
-    print_json,
-    span,
-    span_ms,
-)
+from .shared import awaited, data_argument, json_option, kafka_option, print_json, span
 from .terminal import echo
 
 _ROWS = 30
@@ -54,62 +44,20 @@ _STYLES = {
 
 @click.command("audit")
 @data_argument
-@click.option(
-    "--bootstrap",
-    metavar="HOST:PORT,…",
-    help="Kafka's brokers, if topics are Kafka's; else they are the embedded ones in DIR.",
-)
+@question_options(AuditSettings, "bootstrap")
 @kafka_option
-@click.option(
-    "--topic",
-    metavar="TOPIC",
-    default=AUDIT_TOPIC,
-    help="Where clients and consumers send their sums.",
-)
-@click.option(
-    "--dead-letter-topic",
-    metavar="TOPIC",
-    default=DEAD_LETTER_TOPIC,
-    help="The dead-letter topic of the node.",
-)
-@click.option(
-    "--interval",
-    type=positive_span,
-    default="10s",
-    help="Messages due in so much time are compared together: as their auditors have it, or a"
-    " multiple.",
-)
-@click.option(
-    "--grace", type=span, default="5s", help="So long behind a bucket its sums may still come."
-)
-@click.option(
-    "--late", type=span, default="2s", help="What takes longer at one boundary is late there."
-)
-@click.option("--ahead", type=span, default="2h", help="As far ahead as messages are due, at most.")
-@click.option(
-    "--others",
-    metavar="TOPIC",
-    multiple=True,
-    help="Programs without an auditor send to this topic, too: that more is stored than was"
-    " produced is no fault; may be repeated.",
-)
+@question_options(AuditSettings, "topic", "dead_letter_topic", "interval_ms", "grace_ms")
+@question_options(AuditSettings, "late_ms", "ahead_ms", "others")
 @click.option("--once", is_flag=True, help="End when the first bucket is over, and was read.")
 @click.option("--for", "run_for", type=span, help="End after this time.")
 @json_option
 def command(
     directory: Path,
-    bootstrap: str | None,
     kafka_settings: dict[str, str],
-    topic: str,
-    dead_letter_topic: str,
-    interval: timedelta,
-    grace: timedelta,
-    late: timedelta,
-    ahead: timedelta,
-    others: tuple[str, ...],
     once: bool,
     run_for: timedelta | None,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Compare, by topic and due time, what was produced, accepted, delivered and consumed, beside
     the node that runs on the data directory DIR, until Ctrl-C.
@@ -117,20 +65,7 @@ def command(
     It begins with messages that are due in a few seconds. The exit code is 1 if messages were lost
     or repeated, or are not the same. If nothing was compared, that is said.
     """
-    for name in (topic, dead_letter_topic, *others):
-        check_topic(name)
-    settings = AuditSettings(
-        data=directory,
-        bootstrap=bootstrap,
-        kafka=kafka_settings,
-        topic=topic,
-        dead_letter_topic=dead_letter_topic,
-        interval_ms=span_ms(interval),
-        grace_ms=span_ms(grace),
-        late_ms=span_ms(late),
-        others=frozenset(others),
-        ahead_ms=span_ms(ahead),
-    )
+    settings = question_of(AuditSettings, options, data=directory, kafka=kafka_settings)
     end_s = None if run_for is None else time.monotonic() + run_for.total_seconds()
     report: AuditReport | None = None
     interrupted = False

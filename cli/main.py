@@ -55,7 +55,6 @@ COMMANDS = {
 METAVARS = {
     "directory": "DIR",
     "file": "FILE",
-    "instant": "TIME",
     "integer range": "N",
     "moment": "TIME",
     "pair": "NAME=VALUE",

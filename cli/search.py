@@ -7,7 +7,7 @@ priority, so that the node does not feel it.
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,18 @@ import click
 
 from ..reading.messagefields import Fields, message_fields
 from ..search.fate import MessageFate, MessageState, find
-from ..search.pending import LIMIT, PendingCount, PendingPage, PendingReader
-from ..search.query import Query, as_bytes, check_query, page_text, parse_page
-from ..wheel.errors import InvalidConfiguration
-from ..wheel.mark import RowKey
+from ..search.pending import PendingCount, PendingPage, PendingReader
+from ..search.query import CountQuery, PageQuery, Query, page_text
 from ..wheel.schema import times
 from ..wheel.texts import counted, time_text
 from .bulkcancel import BulkCancel
 from .invocation import Exit
 from .printing import Listing, print_table, quiet_pipe
+from .questions import question_of, question_options
 from .shared import (
     data_argument,
-    epoch_ms,
     json_option,
-    moment,
     node_options,
-    pair,
     print_json,
 )
 from .terminal import echo
@@ -39,58 +35,12 @@ _SLOT, _TOPIC = "slot", "topic"
 _CANCEL = "cancel"
 
 
-def page_token(value: str) -> RowKey:
-    """Option type: ``due,offset``, as a page before has printed it."""
-    try:
-        return parse_page(value)
-    except InvalidConfiguration as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command("search")
 @data_argument
-@click.option(
-    "--id",
-    "ids",
-    multiple=True,
-    metavar="ID",
-    help="The message with this id, and what became of it; may be repeated.",
-)
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC",
-    help="Only messages to this topic; may be repeated.",
-)
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    metavar="TEXT",
-    help="Only those with this key; may be repeated.",
-)
-@click.option(
-    "--header",
-    "headers",
-    type=pair,
-    multiple=True,
-    help="Only those with this header; may be repeated, and all must be there.",
-)
-@click.option("--from", "start", type=moment, help="Only those due from this time on.")
-@click.option("--to", "end", type=moment, help="Only those due before this time.")
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=LIMIT, help="Messages of a page, at most."
-)
-@click.option(
-    "--page", "after", type=page_token, metavar="DUE,OFFSET", help="Go on behind an earlier page."
-)
+@question_options(Query)
+@question_options(PageQuery)
 @click.option("--count", is_flag=True, help="Count them instead of printing them.")
-@click.option(
-    "--by",
-    type=click.Choice((_SLOT, _TOPIC)),
-    help="With --count: for each second in which messages are due, or for each topic.",
-)
+@question_options(CountQuery)
 @click.option(
     "--follow-up",
     type=click.Choice((_CANCEL,)),
@@ -101,14 +51,6 @@ def page_token(value: str) -> RowKey:
 @json_option
 def command(
     directory: Path,
-    ids: tuple[str, ...],
-    topics: tuple[str, ...],
-    keys: tuple[str, ...],
-    headers: tuple[tuple[str, str], ...],
-    start: datetime | None,
-    end: datetime | None,
-    limit: int,
-    after: RowKey | None,
     count: bool,
     by: str | None,
     follow_up: str | None,
@@ -116,6 +58,7 @@ def command(
     address: str,
     timeout: timedelta,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Print the messages that are pending in the data directory DIR, in the order in which they are
     due. With --id alone: what became of these messages.
@@ -124,18 +67,10 @@ def command(
     acknowledged before the question; it ends with how much was looked through, and with the option
     for the next page. The exit code is 1 if something could not be read.
     """
-    query = Query(
-        ids=ids,
-        topics=topics,
-        keys=tuple(map(as_bytes, keys)),
-        headers=tuple((name, as_bytes(value)) for name, value in headers),
-        from_ms=None if start is None else epoch_ms(start),
-        to_ms=None if end is None else epoch_ms(end),
-    )
-    check_query(query)
+    query = question_of(PageQuery, options)
     if by is not None and not count:
         raise click.UsageError("--by needs --count.")
-    if follow_up is not None and (count or after is not None):
+    if follow_up is not None and (count or query.page is not None):
         raise click.UsageError("--follow-up is about all matches: give neither --count nor --page.")
     if follow_up is not None and query.is_empty:
         raise click.UsageError("--follow-up needs a condition, or it would be about everything.")
@@ -145,9 +80,9 @@ def command(
         if count:
             found = reader.count(query, by_second=by == _SLOT, by_topic=by == _TOPIC)
             return _print_count(found, by, as_json)
-        if ids and query == Query(ids):
-            return _print_fates(find(reader, ids), as_json)
-        page = reader.page(query, after, limit=limit)
+        if query.ids and query.names_ids_alone:
+            return _print_fates(find(reader, query.ids), as_json)
+        page = reader.page(query, query.page, limit=query.limit)
         return _print_page(page, as_json)
 
 

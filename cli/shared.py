@@ -20,10 +20,9 @@ import click
 from click.core import ParameterSource
 
 from ..client.addresses import SCHEMES, check_addresses, split
-from ..client.message import clock_ms
 from ..delivery.kafka.settings import named
 from ..intake.sources import PARTITIONS_MAX, parse_partitions
-from ..policy.levels import instant_ms, span_of
+from ..policy.levels import span_of
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra, SlotwheelError
 from ..wheel.protocol import DEFAULT_ADDRESS
@@ -38,7 +37,7 @@ _BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
-_OF_THE_GATEWAY = ("httptools", "jinja2", "msgspec", "starlette", "uvloop")
+_OF_THE_GATEWAY = ("httptools", "jinja2", "starlette", "uvloop")
 
 
 def span(value: str) -> timedelta:
@@ -71,14 +70,6 @@ def moment(value: str) -> datetime:
     if found.tzinfo is None:
         raise click.BadParameter(f"{value!r} has no time zone; add Z for UTC, or +01:00")
     return found
-
-
-def instant(value: str) -> int:
-    """Option type: ms since 1970, written as ``instant_ms`` takes it."""
-    try:
-        return instant_ms(value, clock_ms())
-    except InvalidConfiguration as error:
-        raise click.BadParameter(f"{error.message}: {error.got}; write {error.limit}") from None
 
 
 def epoch_ms(value: datetime) -> int:

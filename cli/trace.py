@@ -6,13 +6,14 @@ It needs no node and no gateway: it reads the files that these write.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from ..client.message import clock_ms
+from ..policy.parameters import Question, parameters_of
 from ..reading.messagefields import Fields
 from ..reading.problems import Problem
 from ..trace.chains.anomalies import NO_GROUP, AnomalyKind
@@ -25,42 +26,31 @@ from ..trace.chains.fields import (
     place_of,
 )
 from ..trace.chains.lookup import (
-    LIMIT,
     STORE_DIRECTORY,
     AnomaliesFound,
+    AnomalyQuery,
+    EventsQuery,
     LatencyFound,
+    LatencyQuery,
     TraceLookup,
 )
-from ..trace.events import EventKind
-from ..trace.store import TraceKey, TracePage, TraceQuery
-from ..wheel.errors import InvalidConfiguration
+from ..trace.store import TracePage, TraceQuery
 from ..wheel.texts import counted, time_text, visible_text
 from .invocation import Exit
 from .printing import Listing, print_table, quiet_pipe
-from .shared import instant, json_option, positive_span, print_json, span_ms
+from .questions import question_of, question_options
+from .shared import json_option, print_json
 from .terminal import echo
 
 _LATENCY, _ANOMALIES = "latency", "anomalies"
-_HOUR_MS = 3_600_000
 _ALWAYS = {"ids", "data", "store", "show", "as_json"}
-_TIME = {"topic", "start", "end"}
-_USED = {
-    "an id": set[str](),
-    f"--show {_LATENCY}": {*_TIME, "interval"},
-    f"--show {_ANOMALIES}": {*_TIME, "limit"},
-    "neither an id nor --show": {
-        *(*_TIME, "key", "tag", "client", "group", "kind", "failed", "limit", "after")
-    },
+_USED: dict[str, tuple[type[Question], ...]] = {
+    "an id": (),
+    f"--show {_LATENCY}": (LatencyQuery,),
+    f"--show {_ANOMALIES}": (AnomalyQuery,),
+    "neither an id nor --show": (EventsQuery,),
 }
-"""Options that each question looks at, beside ``_ALWAYS``."""
-
-
-def event_page(value: str) -> TraceKey:
-    """Option type: a place, as a page before has printed it."""
-    try:
-        return TraceKey.parse(value)
-    except InvalidConfiguration as error:
-        raise click.BadParameter(str(error)) from None
+"""The question by whose fields an option counts, beside ``_ALWAYS``."""
 
 
 @click.command("trace")
@@ -76,57 +66,24 @@ def event_page(value: str) -> TraceKey:
     type=click.Path(file_okay=False, path_type=Path),
     help=f"The store of events, if it is not {STORE_DIRECTORY}/ in the data directory.",
 )
-@click.option("--key", metavar="TEXT", help="Events of messages with this key.")
-@click.option("--topic", metavar="TOPIC", help="Events of this topic.")
-@click.option("--tag", metavar="TEXT", help="Events of messages with this tag.")
-@click.option("--client", metavar="NAME", help="Events of this client.")
-@click.option("--group", metavar="GROUP", help="Events of this group of consumers.")
-@click.option(
-    "--kind", type=click.Choice([kind.value for kind in EventKind]), help="Events of this kind."
-)
-@click.option("--failed", is_flag=True, help="Events with an error.")
-@click.option("--from", "start", type=instant, help="Events from this time on; also -10m.")
-@click.option("--to", "end", type=instant, help="Events before this time; also -5m.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=LIMIT,
-    help="Events of a page, or anomalies, at most.",
-)
-@click.option(
-    "--page", "after", type=event_page, metavar="PLACE", help="Go on behind an earlier page."
-)
+@question_options(TraceQuery, "key", "topic", "tag", "client", "group", "kind", "failed")
+@question_options(TraceQuery, "from_ms", "to_ms")
+@question_options(EventsQuery)
 @click.option(
     "--show",
     type=click.Choice((_LATENCY, _ANOMALIES)),
     help="Of all messages of that time (the last hour, if none is given): how long each step took,"
     " or what was out of order.",
 )
-@click.option(
-    "--interval",
-    type=positive_span,
-    default="1m",
-    help="With --show latency: messages due in so much time are one line.",
-)
+@question_options(LatencyQuery)
 @json_option
 def command(
     ids: tuple[str, ...],
     data: Path | None,
     store: Path | None,
-    key: str | None,
-    topic: str | None,
-    tag: str | None,
-    client: str | None,
-    group: str | None,
-    kind: str | None,
-    failed: bool,
-    start: int | None,
-    end: int | None,
-    limit: int,
-    after: TraceKey | None,
     show: str | None,
-    interval: timedelta,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Print the chains of the messages with these ids: all that happened to them, over retries and
     dead letters, at clients, in the wheel and at consumers. Without an id: events.
@@ -144,37 +101,24 @@ def command(
         if ids:
             chains = [lookup.chain(one, clock_ms()) for one in ids]
             return max(_print_chain(one, as_json) for one in chains)
-        if show is not None:
-            last = clock_ms() if end is None else end
-            between = last - _HOUR_MS if start is None else start, last
-            if show == _LATENCY:
-                found = lookup.latency(span_ms(interval), *between, topic)
-                return _print_latency(found, as_json)
-            rows = lookup.anomalies(*between, clock_ms(), topic=topic, limit=limit)
-            return _print_anomalies(rows, as_json)
-        query = TraceQuery(
-            id=None,
-            key=None if key is None else key.encode(),
-            tag=tag,
-            topic=topic,
-            client=client,
-            group=group,
-            kind=None if kind is None else EventKind(kind),
-            failed=failed or None,
-            from_ms=start,
-            to_ms=end,
-        )
-        return _print_events(lookup.page(query, after, limit), as_json)
+        if show == _LATENCY:
+            latency = question_of(LatencyQuery, options)
+            return _print_latency(lookup.latency(latency, clock_ms()), as_json)
+        if show == _ANOMALIES:
+            anomalies = question_of(AnomalyQuery, options)
+            return _print_anomalies(lookup.anomalies(anomalies, clock_ms()), as_json)
+        return _print_events(lookup.page(question_of(EventsQuery, options)), as_json)
 
 
 def _check_used(question: str) -> None:
     """An option that chose nothing would make the answer look like another one. Errors:
     ``UsageError``."""
     context = click.get_current_context()
+    used = {one.field for kind in _USED[question] for one in parameters_of(kind).values()}
     for option in context.command.params:
         name = option.name or ""
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in _ALWAYS | _USED[question]:
+        if given and name not in _ALWAYS | used:
             raise click.UsageError(f"{option.opts[0]} chooses nothing with {question}.")
 
 

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
+from msgspec import Meta
 
 from ..client import Client
 from ..client.resending import Resending
@@ -22,7 +23,7 @@ from ..reading.kafka.dump import NewTopic, no_such_topic
 from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidConfiguration, InvalidMessage, SlotwheelError
 from .again import AGAIN, as_messages
-from .letters import sendable
+from .letters import LetterQuery, sendable
 from .notes import Redriven
 from .redrive import Sending, begin
 from .source import LetterSource, Topic, create
@@ -31,22 +32,26 @@ from .spool import Spool
 NOTES_DELETED = "Kafka has deleted the oldest notes: letters that they name would be sent again"
 
 
-@dataclass(frozen=True, slots=True)
-class RedriveOrder:
-    """The arguments of a redrive. ``rate``: the number of letters that are due in a second; None:
-    all at once. They go through the node at ``address``, which is tried for ``timeout_s``."""
+class RedriveOrder(LetterQuery, frozen=True):
+    """Which letters are sent again, and how. Without a condition: all of them."""
 
-    to_topic: str | None
-    rate: float | None
-    create_topics: bool
-    despite_deleted_notes: bool
-    address: str
-    timeout_s: float
+    to_topic: str | None = None
+    """Send them to this topic, and not to those they were meant for."""
+    rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """Let N letters be due in each second. Null: all at once."""
+    create_topics: bool = False
+    """Create the topic of the notes in Kafka if it is missing."""
+    despite_deleted_notes: bool = False
+    """Send although notes are deleted: letters that they name are sent again."""
 
-    def check(self, topic: str) -> None:
-        """Check the order for letters in ``topic``. Errors: ``InvalidMessage``."""
+    def check(self) -> None:
+        """Errors: as of ``LetterPlace.check``, of both topics."""
         if self.to_topic is not None:
             check_topic(self.to_topic)
+        super().check()
+
+    def check_target(self, topic: str) -> None:
+        """``topic``: of the dead letters. Errors: ``InvalidMessage``."""
         if self.to_topic in (topic, notes_topic(topic)):
             raise InvalidMessage(
                 "letters cannot be redriven to where they lie",
@@ -72,7 +77,8 @@ class RedriveCounts:
 
 class RedriveCourse:
     """One redrive of letters in ``topic``, which is ``opened``. ``redriven``: the letters in its
-    notes (``redriven_before`` with ``whole``). Leaving the ``with`` block drops counted letters.
+    notes (``redriven_before`` with ``whole``). ``address``: of the node through which they go; it
+    is tried for ``timeout_s``. Leaving the ``with`` block drops counted letters.
 
     Errors: ``InvalidMessage`` if there is no topic of notes, and it may not be created.
     """
@@ -85,15 +91,19 @@ class RedriveCourse:
         opened: Topic,
         redriven: Redriven,
         *,
+        address: str,
+        timeout_s: float,
         dry_run: bool,
     ) -> None:
         self.order = order
+        self.address = address
         self.counts = RedriveCounts()
         self.redriven = redriven
         self.sending: Sending | None = None
         """None: sending has not begun."""
         self._source = source
         self._topic = topic
+        self._timeout_s = timeout_s
         self._opened = opened
         self._notes = notes_topic(topic)
         self._no_notes = source.is_kafka and self._notes not in opened.topics
@@ -151,20 +161,19 @@ class RedriveCourse:
         ``stopped`` returns True to send no more.
 
         Errors: those of the node, of Kafka and of the disk; ``sending`` has the counts then."""
-        order = self.order
-        with closing(Client(order.address, timeout_s=order.timeout_s)) as client:
+        with closing(Client(self.address, timeout_s=self._timeout_s)) as client:
             self._check_node(client)
         if self._no_notes:
             policy = {"retention.ms": "-1", "cleanup.policy": "delete"}
             create(self._opened, NewTopic(self._notes, 1, policy))
-        turn = begin(self._source, self._topic, order.address, order.timeout_s, self.redriven)
+        turn = begin(self._source, self._topic, self.address, self._timeout_s, self.redriven)
         self.redriven = turn.redriven
 
         def refused(number: int, error: SlotwheelError) -> None:
             report(sending.place(number), error)
 
         resending = Resending(0, refused)
-        self.sending = sending = Sending(turn, resending, order.rate)
+        self.sending = sending = Sending(turn, resending, self.order.rate)
         try:
             with turn.client:
                 self._check_notes()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +19,10 @@ import pyarrow.compute as pc
 
 from ..policy import deadletters
 from ..policy.headers import ID_HEADER
+from ..policy.parameters import Question
+from ..policy.written import Instant, Text, as_bytes
 from ..replay.facts.headers import HeaderColumn, decimals, texts
-from ..wheel.checks import is_topic
+from ..wheel.checks import check_topic, is_topic
 from ..wheel.schema import HEADERS, TIME, Int64s, Mask
 
 LETTER = pa.schema(
@@ -99,35 +100,49 @@ def letter_starts(headers: HeaderColumn) -> Int64s:
     return np.where(reason < 0, headers.starts, starts)
 
 
-@dataclass(frozen=True, slots=True)
-class LetterFilter:
-    """Which letters are wanted; an empty tuple or None: whatever they say. Times: when they were
-    buried, ms, ``start_ms`` and later, before ``end_ms``."""
+class LetterPlace(Question, frozen=True):
+    """In which topic the letters lie."""
 
-    reasons: tuple[str, ...] = ()
-    topics: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    start_ms: int | None = None
-    end_ms: int | None = None
+    topic: str | None = None
+    """Where the dead letters are. Null: in the topic of the node."""
+
+    def check(self) -> None:
+        """Errors: ``InvalidMessage``: no topic has such a name; as of ``Question.check``."""
+        if self.topic:
+            check_topic(self.topic)
+        super().check()
+
+
+class LetterQuery(LetterPlace, frozen=True):
+    """Which letters are wanted: all kinds of conditions must hold; of one kind, one of those
+    given. A letter that does not say when it was buried fulfils no condition on that."""
+
+    reason: tuple[str, ...] = ()
+    """Only letters with this reason; may be repeated."""
+    for_topic: tuple[str, ...] = ()
+    """Only those meant for this topic; may be repeated."""
+    key: tuple[Text, ...] = ()
+    """Only those with this key; may be repeated."""
+    id: tuple[str, ...] = ()
+    """Only the message with this id; may be repeated."""
+    group: tuple[str, ...] = ()
+    """Only those of this group; may be repeated. It is the consumer group that buried them."""
+    from_ms: Instant | None = None
+    """Only those buried from this time on."""
+    to_ms: Instant | None = None
+    """Only those buried before this time."""
 
     def of(self, letters: pa.RecordBatch) -> pa.RecordBatch:
-        """Those of ``letters`` that are wanted."""
+        """Those of ``letters`` (schema ``LETTER``) that are wanted."""
         wanted: Mask = np.ones(letters.num_rows, np.bool_)
-        for name, values in (
-            ("reason", self.reasons),
-            ("for_topic", self.topics),
-            ("group", self.groups),
-            ("id", self.ids),
-        ):
-            wanted &= _among(letters.column(name), values)
-        wanted &= _among(letters.column("key"), [key.encode() for key in self.keys])
+        for name in ("reason", "for_topic", "group", "id"):
+            wanted &= _among(letters.column(name), getattr(self, name))
+        wanted &= _among(letters.column("key"), [as_bytes(key) for key in self.key])
         buried = np.asarray(pc.fill_null(letters.column("buried").cast(pa.int64()), -1))
-        if self.start_ms is not None:
-            wanted &= buried >= self.start_ms
-        if self.end_ms is not None:
-            wanted &= (buried >= 0) & (buried < self.end_ms)
+        if self.from_ms is not None:
+            wanted &= buried >= self.from_ms
+        if self.to_ms is not None:
+            wanted &= (buried >= 0) & (buried < self.to_ms)
         return letters if wanted.all() else letters.filter(pa.array(wanted))
 
 

@@ -7,15 +7,14 @@ said as generators of clients read it (``generators.py``).
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-import textwrap
 from collections.abc import Iterable
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from ..policy.fieldtexts import plain_text, texts_of
+from ..policy.parameters import Parameter
 from .endpoint import AnyEndpoint, QueryDecoder
 from .errors import ErrorBody
 from .generators import Plain, either
@@ -61,12 +60,10 @@ def describe(
     table = list(endpoints)
     kinds = [one.body for one in table if one.body is not None]
     kinds += [kind for one in table for kind in one.answers.values() if kind is not None]
-    kinds += [ErrorBody, *(one.query for one in table)]
+    kinds.append(ErrorBody)
     unique = list(dict.fromkeys(kinds))
     found, components = msgspec.json.schema_components(unique, ref_template=_REF)
     schemas = dict(zip(unique, found, strict=True))
-    queries = {one.query.__name__: one.query for one in table}
-    parameters = {name: _parameters(kind, components.pop(name)) for name, kind in queries.items()}
     for kind in unique:
         _add_texts(kind, components)
     for one in table:
@@ -74,7 +71,7 @@ def describe(
     paths: dict[str, Any] = {}
     for one in table:
         path = _IN_PATH.sub(r"{\1}", one.path)
-        operation = _operation(one, schemas, parameters[one.query.__name__])
+        operation = _operation(one, schemas)
         paths.setdefault(path, {})[one.method.lower()] = operation
     described: dict[str, Any] = {
         "openapi": OPENAPI,
@@ -136,9 +133,7 @@ def _errors_of(endpoint: AnyEndpoint) -> list[int]:
     return sorted(found - set(endpoint.answers))
 
 
-def _operation(
-    endpoint: AnyEndpoint, schemas: dict[Any, Any], parameters: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _operation(endpoint: AnyEndpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
     text = endpoint.description
     summary, _, rest = text.partition(". ")
     operation: dict[str, Any] = {
@@ -156,7 +151,8 @@ def _operation(
         }
         for name, kind in _IN_PATH.findall(endpoint.path)
     ]
-    parameters = [*in_path, *parameters, *map(dict, endpoint.headers)]
+    in_query = map(_parameter, QueryDecoder(endpoint.query).fields.values())
+    parameters = [*in_path, *in_query, *map(dict, endpoint.headers)]
     if parameters:
         operation["parameters"] = parameters
     if endpoint.body is not None:
@@ -200,43 +196,10 @@ def _error(status: int) -> dict[str, Any]:
     return error
 
 
-def _parameters(kind: type[msgspec.Struct], schema: dict[str, Any]) -> list[dict[str, Any]]:
-    texts = texts_of(kind)
-    required = schema.get("required", [])
-    found = []
-    for name, one in schema["properties"].items():
-        parameter: dict[str, Any] = {"name": name, "in": "query", "required": name in required}
-        if name in texts:
-            parameter["description"] = texts[name]
-        parameter["schema"] = one
-        found.append(parameter)
-    return found
-
-
-def texts_of(kind: type[Any]) -> dict[str, str]:
-    """The texts that stand below the fields of a class and those it inherits, by the fields'
-    names."""
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        if issubclass(one, msgspec.Struct) and one is not msgspec.Struct:
-            found |= _own_texts(one)
-    return found
-
-
-def _own_texts(kind: type[Any]) -> dict[str, str]:
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for before, one in zip(body.body, body.body[1:], strict=False):
-        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name):
-            text = one.value if isinstance(one, ast.Expr) else None
-            if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                found[before.target.id] = _plain(text.value)
-    return found
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\s+", " ", text.replace("``", "`")).strip()
+def _parameter(declared: Parameter) -> dict[str, Any]:
+    text = {"description": declared.text} if declared.text else {}
+    found = {"name": declared.name, "in": "query", "required": False}
+    return {**found, **text, "schema": declared.schema}
 
 
 def _add_texts(kind: Any, components: dict[str, Any], seen: set[Any] | None = None) -> None:
@@ -255,6 +218,6 @@ def _add_texts(kind: Any, components: dict[str, Any], seen: set[Any] | None = No
     if schema is None:
         return
     if "description" in schema:
-        schema["description"] = _plain(schema["description"])
+        schema["description"] = plain_text(schema["description"])
     for name, text in texts_of(kind).items():
         schema["properties"][name] = {"description": text, **schema["properties"][name]}

@@ -6,30 +6,32 @@ else of the request.
 
 Rules
 - One path, one resource: a method that it does not have is 405 with those that it has.
-- A parameter of the query is text, a whole number, or true or false; one of a tuple may be given
-  several times.
+- A parameter of the query is read as its field is written (``policy/parameters.py``); one of a
+  tuple may be given several times.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.routing import Route
 
-from .errors import HttpError, from_decoding
+from ..policy.parameters import Question, parameters_of
+from ..policy.written import WayIn
+from ..wheel.errors import SlotwheelError
+from .errors import HttpError, from_slotwheel
 from .requests import FORM, JSON, Reply, content_type_of, decoded, read_body
 from .services import Services
 
 _PARAMETERS_MAX = 1000
-_WHOLE_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
-_TRUTH = {"true": True, "false": False}
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -169,7 +171,36 @@ def _body_decoder(endpoint: AnyEndpoint) -> Callable[[bytes], Any] | None:
         return None
     if endpoint.form:
         return QueryDecoder(endpoint.body, "form").decode
-    return partial(decoded, msgspec.json.Decoder(endpoint.body))
+    decoder = msgspec.json.Decoder(endpoint.body)
+    if Question in getattr(endpoint.body, "__mro__", ()):
+        return partial(_decoded_question, decoder)
+    return partial(decoded, decoder)
+
+
+def _decoded_question(decoder: msgspec.json.Decoder[Question], body: bytes) -> Question:
+    """A body that asks a question gets the errors of a query that asks it: of a number the decoder
+    says neither what it was nor all of its bounds. Errors: as of ``decoded``; as of
+    ``Parameter.check`` and ``Question.check``."""
+    try:
+        question = decoded(decoder, body)
+    except HttpError as error:
+        if error.status == 422 and isinstance(given := msgspec.json.decode(body), dict):
+            for name, parameter in parameters_of(decoder.type).items():
+                if type(value := given.get(name)) in (int, parameter.kind):
+                    with _placed(f"$.{name}"):
+                        parameter.check(value, str(value))
+        raise
+    question.check()
+    return question
+
+
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Errors that are raised inside become the answer's, with the place in the input."""
+    try:
+        yield
+    except SlotwheelError as error:
+        raise from_slotwheel(error, place) from None
 
 
 class QueryDecoder(Generic[Q]):
@@ -179,11 +210,15 @@ class QueryDecoder(Generic[Q]):
     def __init__(self, kind: type[Q], place: str = "query") -> None:
         self._kind = kind
         self._place = place
-        self.fields = {name: _of_field(hint) for name, hint in get_type_hints(kind).items()}
-        """By name: what a value is, and whether there may be several."""
+        self.fields = {
+            name: parameter
+            for name, parameter in parameters_of(kind).items()
+            if parameter.written.in_queries
+        }
 
     def decode(self, text: bytes) -> Q:
-        """Errors: ``HttpError`` 400 for what is no query string, 422 for the rest."""
+        """Errors: ``HttpError`` 400 for what is no query string, 422 for the rest; as of
+        ``Question.check``."""
         try:
             pairs = parse_qsl(
                 text.decode("ascii"),
@@ -196,7 +231,7 @@ class QueryDecoder(Generic[Q]):
                 400, f"the {self._place} cannot be read: {error}"[:200], place=self._place
             ) from None
         given: dict[str, Any] = {}
-        for name, value in pairs:
+        for name, written in pairs:
             if name not in self.fields:
                 raise HttpError(
                     422,
@@ -205,46 +240,15 @@ class QueryDecoder(Generic[Q]):
                     got=name,
                     limit=", ".join(self.fields) or "none",
                 )
-            what, several = self.fields[name]
-            if several:
-                given.setdefault(name, []).append(_parsed(f"{self._place} {name}", what, value))
-            elif name in given:
-                raise HttpError(
-                    422,
-                    "a parameter that may be given once",
-                    place=f"{self._place} {name}",
-                    got=value,
-                )
-            else:
-                given[name] = _parsed(f"{self._place} {name}", what, value)
-        try:
-            return msgspec.convert(given, self._kind)
-        except msgspec.ValidationError as error:
-            raise from_decoding(error, self._place, self._kind) from None
-
-
-def _of_field(hint: Any) -> tuple[type, bool]:
-    if get_origin(hint) in (Union, UnionType):
-        (hint,) = (one for one in get_args(hint) if one is not NoneType)
-    if get_origin(hint) is tuple:
-        return _of_field(get_args(hint)[0])[0], True
-    if get_origin(hint) is Literal:
-        return str, False
-    assert hint in (str, int, bool), hint
-    return hint, False
-
-
-def _parsed(place: str, what: type, value: str) -> Any:
-    if what is int:
-        if _WHOLE_NUMBER.fullmatch(value):
-            return int(value)
-        raise HttpError(
-            422, "not a whole number", place=place, got=value, limit="19 digits at most"
-        )
-    if what is bool:
-        if value in _TRUTH:
-            return _TRUTH[value]
-        raise HttpError(
-            422, "neither true nor false", place=place, got=value, limit="true or false"
-        )
-    return value
+            parameter, place = self.fields[name], f"{self._place} {name}"
+            if parameter.field in given and not parameter.several:
+                raise HttpError(422, "a parameter that may be given once", place=place, got=written)
+            with _placed(place):
+                value = parameter.read(written, WayIn())
+            if parameter.several:
+                value = (*given.get(parameter.field, ()), value)
+            given[parameter.field] = value
+        asked = self._kind(**given)
+        if isinstance(asked, Question):
+            asked.check()
+        return asked

@@ -112,8 +112,9 @@ def too_many_messages(rows_max: int, place: str = "") -> HttpError:
     )
 
 
-def from_slotwheel(error: SlotwheelError) -> HttpError:
-    """The answer to a request that ended with one of our errors."""
+def from_slotwheel(error: SlotwheelError, place: str = "") -> HttpError:
+    """The answer to a request that ended with one of our errors. ``place``: where in the input, if
+    that is known; otherwise the error's row."""
     headers: dict[str, str] = {}
     if error.uncertain:  # 4xx would say that nothing was done
         status = 503
@@ -133,7 +134,7 @@ def from_slotwheel(error: SlotwheelError) -> HttpError:
         status,
         error.message,
         code=error.code,
-        place="" if error.row is None else f"$[{error.row}]",
+        place=place if error.row is None else f"$[{error.row}]",
         got=error.got,
         limit=error.limit,
         remedy=error.remedy,

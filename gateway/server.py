@@ -184,7 +184,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
                     dead_letter_topic=settings.dead_letter_topic,
                     interval_ms=settings.audit_interval_ms,
                     ahead_ms=settings.audit_ahead_ms,
-                    others=frozenset(settings.audit_others),
+                    others=settings.audit_others,
                 )
             )
             readers.callback(audit.close)

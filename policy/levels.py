@@ -44,6 +44,14 @@ def span_ms(text: str) -> int:
     return ms
 
 
+def written_span(ms: int) -> str:
+    """A time span as ``span_of`` reads it, in the largest unit of which it has a whole number:
+    ``90s``, ``1m``."""
+    units = {unit: size for unit, size in _UNITS_MS.items() if unit and ms % size == 0}
+    unit = max(units, key=units.__getitem__)
+    return f"{ms // units[unit]}{unit}"
+
+
 def instant_ms(text: str, now_ms: int) -> int:
     """The time in a text, ms since 1970. It is written in ISO 8601 (UTC, if it has no zone), as a
     span from ``now_ms`` (``+10m``, ``-10m``), or in ms since 1970. Errors:
@@ -90,6 +98,25 @@ def check_instant(ms: int) -> None:
         if probably
         else "Write it in milliseconds, as in 1790000000000, or leave it out for no limit",
     )
+
+
+def check_times(from_ms: int | None, to_ms: int | None) -> None:
+    """Errors: ``InvalidConfiguration``: one cannot be a time in ms (``check_instant``), or no time
+    lies between the two."""
+    for ms in (from_ms, to_ms):
+        if ms is not None:
+            check_instant(ms)
+    check_order(from_ms, to_ms)
+
+
+def check_order(from_ms: int | None, to_ms: int | None) -> None:
+    """Errors: ``InvalidConfiguration``: no time lies between the two."""
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise InvalidConfiguration(
+            "no time lies between the two",
+            got=f"from {from_ms} ms to {to_ms} ms",
+            remedy="Give an end behind the begin; the end itself is left out",
+        )
 
 
 def spans_ms(texts: object, what: str) -> dict[str, int]:

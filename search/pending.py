@@ -39,12 +39,10 @@ from ..wheel.mark import RowKey
 from ..wheel.rows import from_numpy, members, take_rows
 from ..wheel.schema import ROW, Int64s, Mask, sizes, times
 from ..wheel.slots.slotfile import path_of
-from .query import ContentMatcher, Query
+from .query import LIMIT, ContentMatcher, Query
 from .view import AnswerPoint, View, key_columns
 from .watch import DirectoryWatch
 
-LIMIT = 100
-"""The default limit of messages of a page."""
 ROWS_MAX = 20_000_000
 """The default limit of rows that are looked through for a page."""
 _BYTES_MAX = 32 << 20

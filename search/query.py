@@ -13,13 +13,15 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Meta, field
 
-from ..policy.levels import check_instant, instant_ms
+from ..policy.parameters import Parameter, Question, parameters_of
+from ..policy.written import Instant, TextBytes, WayIn, Written, as_bytes
 from ..wheel.config import TICK_MS
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.mark import RowKey
@@ -32,20 +34,67 @@ _FORMS = (
 _FORMS_REMEDY = "Write each condition as one of these; all of them must hold"
 _PAGE = re.compile(r"(-?[0-9]{1,19}),([0-9]{1,19})")
 _CONDITIONS_MAX = 10_000
+LIMIT = 100
+"""Messages of a page, if nobody says otherwise."""
+LIMIT_MAX = 10_000
 _INT64_END = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A condition; an empty field sets none. ``from_ms`` inclusive, ``to_ms`` exclusive: due
-    times in ms since the epoch."""
+def _read_header(text: str, way: WayIn) -> tuple[str, bytes]:
+    name, between, value = text.partition(way.between)
+    if not (name and between):
+        raise InvalidConfiguration(
+            "not a header",
+            got=repr(text[:200]),
+            limit=f"NAME{way.between}VALUE",
+            remedy="Write its name and its value",
+        )
+    return name, as_bytes(value)
 
-    ids: tuple[str, ...] = ()
-    topics: tuple[str, ...] = ()
-    keys: tuple[bytes, ...] = ()
-    headers: tuple[tuple[str, bytes], ...] = ()
-    from_ms: int | None = None
-    to_ms: int | None = None
+
+def page_text(key: RowKey) -> str:
+    """A page token as text, as ``parse_page`` reads it."""
+    due, offset = key
+    return f"{due},{offset}"
+
+
+def parse_page(text: str) -> RowKey:
+    """The due time and the offset behind which a page begins. Errors: ``InvalidConfiguration``."""
+    found = _PAGE.fullmatch(text)
+    if found is not None:
+        due, offset = int(found[1]), int(found[2])
+        if -_INT64_END <= due < _INT64_END and offset < _INT64_END:
+            return due, offset
+    raise InvalidConfiguration(
+        "not a page",
+        got=repr(text[:200]),
+        limit="DUE,OFFSET",
+        remedy="Give what the page before it named as the next one",
+    )
+
+
+def _read_page(text: str, _: WayIn) -> RowKey | None:
+    return parse_page(text) if text else None
+
+
+class Query(Question, frozen=True):
+    """Which pending messages: a condition, of which an empty field sets none. All kinds of
+    conditions must hold; of ids, topics and keys, one of those given."""
+
+    ids: tuple[Annotated[str, Written(in_queries=False)], ...] = field(name="id", default=())
+    """The message with this id, and what became of it; may be repeated."""
+    topics: tuple[str, ...] = field(name="topic", default=())
+    """Only messages to this topic; may be repeated."""
+    keys: tuple[TextBytes, ...] = field(name="key", default=())
+    """Only those with this key; may be repeated."""
+    headers: tuple[Annotated[tuple[str, bytes], Written(_read_header, "NAME=VALUE")], ...] = field(
+        name="header", default=()
+    )
+    """Only those with this header; may be repeated, and all must be there. `NAME:VALUE`."""
+    from_ms: Instant | None = None
+    """Only those due from this time on."""
+    to_ms: Instant | None = None
+    """Only those due before this time."""
 
     @property
     def columns(self) -> frozenset[str]:
@@ -56,7 +105,12 @@ class Query:
     @property
     def is_empty(self) -> bool:
         """Whether every message fulfils it."""
-        return self == Query()
+        return not self.ids and self.names_ids_alone
+
+    @property
+    def names_ids_alone(self) -> bool:
+        """Whether it sets no condition but on ids."""
+        return not self.columns and self.from_ms is None and self.to_ms is None
 
     def seconds(self) -> tuple[int | None, int | None]:
         """The first slot that may hold a match, and the one behind the last; None: no limit."""
@@ -68,6 +122,22 @@ class Query:
         """Whether the due times of a slot all fulfil the condition on due times."""
         after = self.from_ms is None or self.from_ms <= second * TICK_MS
         return after and (self.to_ms is None or self.to_ms >= (second + 1) * TICK_MS)
+
+
+class PageQuery(Query, frozen=True):
+    """Which messages, and how many."""
+
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
+    """Messages of a page, at most. It has fewer where they are large."""
+    page: Annotated[RowKey, Written(_read_page, "DUE,OFFSET")] | None = None
+    """Go on behind an earlier page. `next` of that page."""
+
+
+class CountQuery(Query, frozen=True):
+    """Which messages, and whether they are counted apart."""
+
+    by: Literal["slot", "topic"] | None = None
+    """Count for each second in which messages are due, or for each topic."""
 
 
 class ContentMatcher:
@@ -121,83 +191,44 @@ def _with_header(columns: Sequence[pa.Array], name: str, value: pa.Scalar) -> Ma
 
 
 def parse_where(conditions: Iterable[str], now_ms: int) -> Query:
-    """The query of conditions as texts: ``topic=orders``, ``header:source=web``, ``from=…``; times
-    as ``instant_ms`` takes them.
+    """The query of conditions as texts: ``topic=orders``, ``header:source=web``, ``from=…``; each
+    is a parameter of ``Query`` as people write it, and ``key_base64`` is a key that is no text.
 
     Errors: ``InvalidConfiguration`` that names the condition.
     """
-    query = Query()
+    parameters = {one.typed_name: one for one in parameters_of(Query).values()}
+    way = WayIn(now_ms, between="=")
+    given: dict[str, Any] = {}
     for count, text in enumerate(conditions, 1):
         if count > _CONDITIONS_MAX:
             raise InvalidConfiguration("too many conditions", got=count, limit=_CONDITIONS_MAX)
-        name, equals, value = text.partition("=")
+        name, equals, written = text.partition("=")
         if name.startswith("header:"):  # a header's name may hold an equals sign no more than ours
-            header = name.removeprefix("header:")
-            if not (equals and header):
-                raise _not_a_condition(text)
-            query = replace(query, headers=(*query.headers, (header, as_bytes(value))))
-        elif equals and value and name == "id":
-            query = replace(query, ids=(*query.ids, value))
-        elif equals and value and name == "topic":
-            query = replace(query, topics=(*query.topics, value))
-        elif equals and name == "key":
-            query = replace(query, keys=(*query.keys, as_bytes(value)))
-        elif equals and name == "key_base64":
-            query = replace(query, keys=(*query.keys, _from_base64(text, value)))
-        elif equals and value and name == "from" and query.from_ms is None:
-            query = replace(query, from_ms=_time(text, value, now_ms))
-        elif equals and value and name == "to" and query.to_ms is None:
-            query = replace(query, to_ms=_time(text, value, now_ms))
-        else:
+            name, written = "header", text.removeprefix("header:")
+        parameter = parameters.get(name.removesuffix("_base64"))
+        is_key = name in ("key", "key_base64")
+        if parameter is None or not equals or not (written or is_key):
             raise _not_a_condition(text)
-    check_query(query)
+        if name == "key_base64":
+            value: Any = _from_base64(text, written)
+        else:
+            value = _read(parameter, text, written, way)
+        if parameter.several:
+            value = (*given.get(parameter.field, ()), value)
+        elif parameter.field in given:
+            raise _not_a_condition(text)
+        given[parameter.field] = value
+    query = Query(**given)
+    query.check()
     return query
 
 
-def as_bytes(text: str) -> bytes:
-    """A text as it is typed; what a command line had that is no UTF-8 becomes these bytes again."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def check_query(query: Query) -> None:
-    """Check a query whose texts come from a command line. Errors: ``InvalidConfiguration``: a topic
-    or a header's name is no UTF-8; and those of ``check_times``."""
-    for text in (*query.topics, *(name for name, _ in query.headers)):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidConfiguration(
-                "a topic or a header's name that is no text",
-                got=repr(text[:200]),
-                limit="UTF-8",
-                remedy="No message has such a one",
-            ) from None
-    check_times(query.from_ms, query.to_ms)
-
-
-def check_times(from_ms: int | None, to_ms: int | None) -> None:
-    """Errors: ``InvalidConfiguration``: one cannot be a time in ms (``check_instant``), or no time
-    lies between the two."""
-    for ms in (from_ms, to_ms):
-        if ms is not None:
-            check_instant(ms)
-    check_order(from_ms, to_ms)
-
-
-def check_order(from_ms: int | None, to_ms: int | None) -> None:
-    """Errors: ``InvalidConfiguration``: no time lies between the two."""
-    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise InvalidConfiguration(
-            "no time lies between the two",
-            got=f"from {from_ms} ms to {to_ms} ms",
-            remedy="Give an end behind the begin; the end itself is left out",
-        )
-
-
-def _time(condition: str, text: str, now_ms: int) -> int:
+def _read(parameter: Parameter, condition: str, text: str, way: WayIn) -> Any:
     try:
-        return instant_ms(text, now_ms)
+        return parameter.read(text, way)
     except InvalidConfiguration as error:
+        if parameter.several:
+            raise _not_a_condition(condition) from None
         message = f"condition {condition[:80]!r}: {error.message}"
         raise InvalidConfiguration(
             message, got=error.got, limit=error.limit, remedy=error.remedy
@@ -214,25 +245,4 @@ def _from_base64(condition: str, text: str) -> bytes:
 def _not_a_condition(text: str) -> InvalidConfiguration:
     return InvalidConfiguration(
         "not a condition", got=repr(text[:200]), limit=_FORMS, remedy=_FORMS_REMEDY
-    )
-
-
-def page_text(key: RowKey) -> str:
-    """A page token as text, as ``parse_page`` reads it."""
-    due, offset = key
-    return f"{due},{offset}"
-
-
-def parse_page(text: str) -> RowKey:
-    """The due time and the offset behind which a page begins. Errors: ``InvalidConfiguration``."""
-    found = _PAGE.fullmatch(text)
-    if found is not None:
-        due, offset = int(found[1]), int(found[2])
-        if -_INT64_END <= due < _INT64_END and offset < _INT64_END:
-            return due, offset
-    raise InvalidConfiguration(
-        "not a page",
-        got=repr(text[:200]),
-        limit="DUE,OFFSET",
-        remedy="Give what the page before it named as the next one",
     )

@@ -12,8 +12,8 @@ from ..aside.process import NICE
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.mark import RowKey
 from .fate import MessageFate, find
-from .pending import LIMIT, ROWS_MAX, PendingCount, PendingPage, PendingReader
-from .query import Query
+from .pending import ROWS_MAX, PendingCount, PendingPage, PendingReader
+from .query import LIMIT, Query
 
 
 class SearchProcess(AskedAside[PendingReader]):

@@ -18,12 +18,19 @@ from support.nodeprocess import NodeProcess
 from support.waiting import eventually
 
 _CLIENTS_OF_KAFKA = ("kafka", "confluent_kafka")
-_OF_THE_GATEWAY = ("jinja2", "msgspec", "starlette", "slotwheel.gateway.server")
+_OF_THE_GATEWAY = ("jinja2", "starlette", "slotwheel.gateway.server")
 # Of pandas the name alone is there: a process of ours refuses to load it.
 _COMMON = ("pandas.core", "pyspark", *_CLIENTS_OF_KAFKA, *_OF_THE_GATEWAY)
 _ARROW = ("numpy", "pyarrow", "crc32c")
 _NETWORK = ("asyncio", "http.client", "ssl", "prometheus_client")
-_OTHERS = ("lmdb", "rich", "slotwheel.node", "slotwheel.reading", "slotwheel.replication")
+_OTHERS = (
+    "lmdb",
+    "rich",
+    "msgspec",
+    "slotwheel.node",
+    "slotwheel.reading",
+    "slotwheel.replication",
+)
 _OF_OTHER_NODES = (
     "slotwheel.client.client",
     "slotwheel.replication.driver",
@@ -102,7 +109,7 @@ def test_a_node_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
         everything = _imported(node.log_text())
     assert "pyarrow.lib" in _imported(started)
     assert "pyarrow._compute" not in _imported(started)
-    assert not _within(everything, (*_COMMON, *_OF_OTHER_NODES))
+    assert not _within(everything, (*_COMMON, *_OF_OTHER_NODES, "msgspec"))
 
 
 def test_no_module_of_a_node_takes_arrows_memory_before_the_node_has_chosen_an_allocator() -> None:

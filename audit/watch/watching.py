@@ -20,20 +20,24 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 import pyarrow as pa
+from msgspec import Meta, field
 
 from ...account.limits import GRACE_MS, INTERVAL_MS, LATE_MS, AccountLimits
 from ...account.vocabulary import FAULTS, AuditVerdict, Boundary
 from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...policy.parameters import Question
+from ...policy.written import SPAN, TimeSpan, Written
 from ...reading.kafka.opening import open_tails
 from ...reading.problems import Problem
 from ...reading.tailing import TailStart
 from ...search.view import View
 from ...trace.events import AUDIT_TOPIC, OWN_TOPICS
+from ...wheel.checks import check_topic
 from ...wheel.config import TICK_MS, WheelConfig
 from ...wheel.errors import (
     InvalidConfiguration,
@@ -58,22 +62,36 @@ STALE_MS = 10_000
 """A report that is older says nothing about now."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditSettings:
-    """``bootstrap``: Kafka's brokers; None: topics are embedded ones in ``data``. ``others``:
-    topics that programs without an auditor send to, too. Times in ms."""
+class AuditSettings(Question, frozen=True):
+    """What is compared, and what is called late. ``data``: the data directory of the node;
+    ``kafka``: settings of Kafka's clients."""
 
     data: Path
-    bootstrap: str | None = None
+    bootstrap: Annotated[str, Written(value_name="HOST:PORT,…")] | None = None
+    """Kafka's brokers, if topics are Kafka's; else they are the embedded ones in DIR."""
     kafka: Mapping[str, str] = field(default_factory=dict)
     topic: str = AUDIT_TOPIC
+    """Where clients and consumers send their sums."""
     dead_letter_topic: str = DEAD_LETTER_TOPIC
-    interval_ms: int = INTERVAL_MS
-    grace_ms: int = GRACE_MS
-    late_ms: int = LATE_MS
-    others: frozenset[str] = frozenset()
-    ahead_ms: int = WheelConfig().horizon_ms
+    """The dead-letter topic of the node."""
+    interval_ms: Annotated[int, Meta(ge=1, lt=1 << 42), SPAN] = INTERVAL_MS
+    """Messages due in so much time are compared together: as their auditors have it, or a
+    multiple."""
+    grace_ms: TimeSpan = GRACE_MS
+    """So long behind a bucket its sums may still come."""
+    late_ms: TimeSpan = LATE_MS
+    """What takes longer at one boundary is late there."""
+    ahead_ms: TimeSpan = WheelConfig().horizon_ms
     """As far ahead as messages are due, at most."""
+    others: tuple[Annotated[str, Written(value_name="TOPIC")], ...] = ()
+    """Programs without an auditor send to this topic, too: that more is stored than was produced is
+    no fault; may be repeated."""
+
+    def check(self) -> None:
+        """Errors: ``InvalidMessage``: no topic has such a name; as of ``Question.check``."""
+        for name in (self.topic, self.dead_letter_topic, *self.others):
+            check_topic(name)
+        super().check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +177,7 @@ class AuditWatch:
             now_ms + (LEAD_S + 1) * TICK_MS,
             ahead_ms=ahead_ms,
             left_out=OWN_TOPICS | {settings.topic},
-            others=settings.others,
+            others=frozenset(settings.others),
         )
         self._accepted.begin(self._ledger.from_ms)
         # What a topic got before is not audited: that some of it was deleted is no fault.

@@ -6,18 +6,18 @@ All four commands read the topic to where it ends when they begin, and take the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 import pyarrow as pa
 
-from ...deadletters.course import RedriveOrder
-from ...deadletters.letters import LETTER, LetterFilter, letters_of, place_of
+from ...deadletters.course import RedriveCourse, RedriveOrder
+from ...deadletters.letters import LETTER, LetterPlace, LetterQuery, letters_of, place_of
 from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
 from ...deadletters.notes import Redriven
 from ...deadletters.redrive import redriven_before
@@ -32,21 +32,19 @@ from ..consume import arrow_file, one_source
 from ..invocation import Exit
 from ..printing import Listing, print_table, quiet_pipe
 from ..progress import progress_bar
+from ..questions import question_of, question_options
 from ..resending import confirmed
 from ..shared import (
     F,
-    check_range,
-    epoch_ms,
     is_typed,
     json_option,
     kafka_option,
-    moment,
     node_options,
     print_json,
 )
 from ..terminal import echo
 from .purge import purge_embedded
-from .resend import Asked, redrive
+from .resend import redrive
 
 _COLUMNS = ("reason", "topic", "letters", "redriven")
 _KEPT = (
@@ -73,35 +71,8 @@ def _source_options(function: F) -> F:
             " keeps in its directory.",
         ),
         kafka_option,
-        click.option(
-            "--topic",
-            metavar="TOPIC",
-            default=DEAD_LETTER_TOPIC,
-            help="Where the dead letters are.",
-        ),
+        question_options(LetterPlace, topic=DEAD_LETTER_TOPIC),
     )
-    return _all(options, function)
-
-
-def _filter_options(function: F) -> F:
-    def several(flag: str, name: str, metavar: str, text: str) -> Callable[[F], F]:
-        return click.option(flag, name, multiple=True, metavar=metavar, help=text)
-
-    options = (
-        several("--reason", "reasons", "REASON", "Only letters with this reason; may be repeated."),
-        several(
-            "--for-topic", "topics", "TOPIC", "Only those meant for this topic; may be repeated."
-        ),
-        several("--key", "keys", "TEXT", "Only those with this key; may be repeated."),
-        several("--id", "ids", "ID", "Only the message with this id; may be repeated."),
-        several("--group", "groups", "GROUP", "Only those of this group; may be repeated."),
-        click.option("--from", "start", type=moment, help="Only those buried from this time on."),
-        click.option("--to", "end", type=moment, help="Only those buried before this time."),
-    )
-    return _all(options, function)
-
-
-def _all(options: tuple[Callable[[F], F], ...], function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
@@ -109,11 +80,11 @@ def _all(options: tuple[Callable[[F], F], ...], function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class _Letters:
-    """The letters that a command is about: those of a topic that a selection wants."""
+    """The letters that a command is about: those of a topic that a query wants."""
 
     source: LetterSource
     topic: str
-    selection: LetterFilter
+    query: LetterQuery
 
     def opened(self, stack: ExitStack) -> Topic:
         """Errors: as of ``LetterSource.opened``."""
@@ -130,7 +101,7 @@ class _Letters:
         total = opened.total() or None
         with progress_bar(f"reading {self.topic}", total, "count", "elapsed") as step:
             for records in opened.batches():
-                wanted = self.selection.of(letters_of(records))
+                wanted = self.query.of(letters_of(records))
                 if wanted.num_rows:
                     yield wanted
                 step(records.num_rows)
@@ -142,20 +113,17 @@ class _Letters:
 
 def _letters(
     stack: ExitStack,
+    query: LetterQuery,
     data: Path | None,
     bootstrap: str | None,
     kafka_settings: dict[str, str],
-    topic: str,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    **wanted: tuple[str, ...],
+    **_: Any,
 ) -> _Letters:
-    """From the options that all commands share. Errors: ``click.UsageError``."""
-    check_range(start, end)
+    """From the options that all commands share. Errors: ``click.UsageError``; ``InvalidMessage``:
+    no topic has such a name."""
+    topic = query.topic or DEAD_LETTER_TOPIC
     check_topic(notes_topic(topic))
-    begin_ms, end_ms = (None if one is None else epoch_ms(one) for one in (start, end))
-    selection = LetterFilter(**wanted, start_ms=begin_ms, end_ms=end_ms)
-    return _Letters(_open_source(stack, data, bootstrap, kafka_settings), topic, selection)
+    return _Letters(_open_source(stack, data, bootstrap, kafka_settings), topic, query)
 
 
 def _open_source(
@@ -179,14 +147,14 @@ def _report_damage(text: str) -> None:
 
 @command.command("list", short_help="Count the letters by reason and topic.")
 @_source_options
-@_filter_options
+@question_options(LetterQuery)
 @json_option
 def list_command(as_json: bool, **options: Any) -> None:
     """Count the dead letters by reason and by the topic they were meant for, and how many of them
     were redriven already."""
     counts: LetterCounts = Counter()
     with quiet_pipe(), ExitStack() as stack:
-        letters = _letters(stack, **options)
+        letters = _letters(stack, question_of(LetterQuery, options), **options)
         opened = letters.opened(stack)
         redriven = letters.redriven(opened)
         for batch in letters.read(opened):
@@ -217,10 +185,10 @@ def show_command(letter: str, as_json: bool, **options: Any) -> None:
     of one that a node before a Kafka keeps own/POSITION) or the id of its message. All letters with
     that id are printed."""
     place = place_of(letter)
-    options |= {} if place else {"ids": (letter,)}
+    options |= {} if place else {"id": (letter,)}
     listed, found = Listing(as_json), 0
     with quiet_pipe(), ExitStack() as stack:
-        letters = _letters(stack, **options)
+        letters = _letters(stack, question_of(LetterQuery, options), **options)
         opened = letters.opened(stack)
         redriven = letters.redriven(opened)
         if place is not None:
@@ -260,66 +228,36 @@ def _print_whole(fields: Fields) -> None:
 
 @command.command("redrive", short_help="Send letters where they were meant to go, each once.")
 @_source_options
-@_filter_options
-@click.option(
-    "--to-topic",
-    metavar="TOPIC",
-    help="Send them to this topic, and not to those they were meant for.",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Let N letters be due in each second. [default: all at once]",
-)
+@question_options(LetterQuery)
+@question_options(RedriveOrder, "to_topic", "rate")
 @click.option("--dry-run", is_flag=True, help="Count, and send nothing.")
 @click.option("--yes", is_flag=True, help="Send them without asking.")
-@click.option(
-    "--create-topics", is_flag=True, help="Create the topic of the notes in Kafka if it is missing."
-)
-@click.option(
-    "--despite-deleted-notes",
-    is_flag=True,
-    help="Send although notes are deleted: letters that they name are sent again.",
-)
+@question_options(RedriveOrder, "create_topics", "despite_deleted_notes")
 @node_options
 @json_option
 def redrive_command(
-    to_topic: str | None,
-    rate: float | None,
-    dry_run: bool,
-    yes: bool,
-    create_topics: bool,
-    despite_deleted_notes: bool,
-    address: str,
-    timeout: timedelta,
-    as_json: bool,
-    **options: Any,
+    dry_run: bool, yes: bool, address: str, timeout: timedelta, as_json: bool, **options: Any
 ) -> int:
     """Send dead letters again, through a node, to the topics they were meant for. Each letter is
     sent once, however often this is run and by whatever filters: what was sent stands in the topic
     TOPIC-redriven."""
-    order = RedriveOrder(
-        to_topic=to_topic,
-        rate=rate,
-        create_topics=create_topics,
-        despite_deleted_notes=despite_deleted_notes,
-        address=address,
-        timeout_s=timeout.total_seconds(),
-    )
-    order.check(options["topic"])
-    asked = Asked(order, dry_run, yes, as_json)
+    order = question_of(RedriveOrder, options)
     with ExitStack() as stack:
-        letters = _letters(stack, **options)
+        letters = _letters(stack, order, **options)
+        order.check_target(letters.topic)
         opened = letters.opened(stack)
-        return redrive(
-            asked,
+        course = RedriveCourse(
+            order,
             letters.source,
             letters.topic,
             opened,
             letters.redriven(opened, whole=True),
-            letters.read(opened),
+            address=address,
+            timeout_s=timeout.total_seconds(),
+            dry_run=dry_run,
         )
+        stack.enter_context(course).count(letters.read(opened))
+        return redrive(course, dry_run, yes, as_json)
 
 
 @command.command("purge", short_help="Delete all letters that lie there now.")
@@ -330,7 +268,7 @@ def purge_command(yes: bool, **options: Any) -> int:
     exactly-once delivery has stored there; to delete the topic itself would stop delivery. Of a
     data directory the embedded topic is deleted; no node may run on it."""
     with ExitStack() as stack:
-        letters = _letters(stack, **options)
+        letters = _letters(stack, question_of(LetterQuery, options), **options)
         opened = letters.opened(stack)
         count = sum(batch.num_rows for batch in letters.read(opened))
         echo(f"{counted(count, 'letter')} to be deleted from {letters.topic}", err=True)
@@ -353,12 +291,12 @@ def purge_command(yes: bool, **options: Any) -> int:
 @command.command("export", short_help="Write letters to a file, or print them as JSON.")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @_source_options
-@_filter_options
+@question_options(LetterQuery)
 def export_command(file: Path | None, **options: Any) -> None:
     """Write dead letters to FILE as an Arrow IPC stream. Without FILE, print them as JSON, one
     object a line. The topic stays as it is."""
     with quiet_pipe(), ExitStack() as stack:
-        letters = _letters(stack, **options)
+        letters = _letters(stack, question_of(LetterQuery, options), **options)
         opened = letters.opened(stack)
         if file is not None:
             write = stack.enter_context(arrow_file(file, LETTER, keep=False))

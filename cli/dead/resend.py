@@ -6,15 +6,9 @@ Nothing is sent before the user has seen how much it is and confirmed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
 
-import pyarrow as pa
-
-from ...deadletters.course import NOTES_DELETED, RedriveCourse, RedriveOrder
+from ...deadletters.course import NOTES_DELETED, RedriveCourse
 from ...deadletters.letters import place_text
-from ...deadletters.notes import Redriven
-from ...deadletters.source import LetterSource, Topic
 from ...wheel.errors import SlotwheelError
 from ...wheel.texts import counted
 from ..invocation import Exit
@@ -26,39 +20,19 @@ from ..terminal import echo
 _TOPICS_SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the user asked for, by the options' names."""
-
-    order: RedriveOrder
-    dry_run: bool
-    yes: bool
-    as_json: bool
-
-
-def redrive(
-    asked: Asked,
-    source: LetterSource,
-    topic: str,
-    opened: Topic,
-    redriven: Redriven,
-    letters: Iterable[pa.RecordBatch],
-) -> int:
-    """Redrive ``letters`` of ``topic``. Returns the exit code. Errors: those of the node, of Kafka
-    and of the disk."""
-    dry_run = asked.dry_run
-    with RedriveCourse(asked.order, source, topic, opened, redriven, dry_run=dry_run) as course:
-        course.count(letters)
-        _show(course)
-        if asked.dry_run or not course.counts.letters:
-            _finish(asked, course)
-            return Exit.DONE
-        course.check()
-        if not asked.yes and not confirmed():
-            echo("Nothing was sent.", err=True)
-            return Exit.FAILED
-        with interruptible():
-            return _send(asked, course)
+def redrive(course: RedriveCourse, dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Send again what was counted. ``yes``: without asking. Returns the exit code. Errors: those of
+    the node, of Kafka and of the disk."""
+    _show(course)
+    if dry_run or not course.counts.letters:
+        _finish(course, as_json)
+        return Exit.DONE
+    course.check()
+    if not yes and not confirmed():
+        echo("Nothing was sent.", err=True)
+        return Exit.FAILED
+    with interruptible():
+        return _send(course, as_json)
 
 
 def _show(course: RedriveCourse) -> None:
@@ -73,7 +47,7 @@ def _show(course: RedriveCourse) -> None:
         note(f"  the others to {len(counts.topics) - _TOPICS_SHOWN:,} more topics")
     if counts.letters:
         when = "at once" if order.rate is None else f"{order.rate:g} in a second"
-        note(f"  through {order.address}, due {when}")
+        note(f"  through {course.address}, due {when}")
     if counts.before:
         note(f"  left out: {counts.before:,} that were redriven before")
     if counts.not_sendable:
@@ -87,10 +61,10 @@ def _show(course: RedriveCourse) -> None:
         note(f"  {course.redriven.others:,} records among the notes are none of ours")
 
 
-def _send(asked: Asked, course: RedriveCourse) -> int:
+def _send(course: RedriveCourse, as_json: bool) -> int:
     def report(place: tuple[int, int], error: SlotwheelError) -> None:
         shown = place_text(*place)
-        if asked.as_json:
+        if as_json:
             echo(json.dumps({"letter": shown, "error": error.to_wire()}), err=True)
         else:
             echo(f"error: letter {shown}: {error}", err=True)
@@ -99,14 +73,14 @@ def _send(asked: Asked, course: RedriveCourse) -> int:
         with progress_bar("sending", course.counts.letters, "count", "elapsed") as step:
             course.send(report, step)
     finally:
-        _finish(asked, course)
+        _finish(course, as_json)
     assert course.sending is not None
     return Exit.FAILED if course.sending.resending.refused else Exit.DONE
 
 
-def _finish(asked: Asked, course: RedriveCourse) -> None:
+def _finish(course: RedriveCourse, as_json: bool) -> None:
     """Report what was done."""
-    if asked.as_json:
+    if as_json:
         print_json(course.summary())
         return
     if course.sending is None:

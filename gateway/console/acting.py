@@ -22,6 +22,7 @@ from ...wheel.texts import typed_text
 from ..endpoint import AnyEndpoint, Endpoint, Handler, RouteCall
 from ..errors import HttpError
 from ..requests import Reply
+from .forms import QuestionForm
 from .guard import check_token
 from .parts import PartsQuery, again
 from .rendering import BASE, redirect
@@ -56,7 +57,9 @@ class CountedBody(ActionBody, forbid_unknown_fields=True):
 def page_endpoint(
     path: str, handler: Handler[Any, Any], query: type[PartsQuery], times: tuple[str, ...] = ()
 ) -> AnyEndpoint:
-    """``times``: the fields of ``query`` that are times."""
+    """``times``: the fields of ``query`` that are times; those of a question's form are known."""
+    if issubclass(query, QuestionForm):
+        times = query.times()
 
     async def of_fixed_times(call: RouteCall[Any, Any]) -> Reply:
         call = _as_meant(call)

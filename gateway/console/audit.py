@@ -11,11 +11,12 @@ from ...audit.comparing import Comparison
 from ...audit.differing import Differing
 from ...audit.watch.watching import AuditReport
 from ...client.message import clock_ms
+from ...trace.chains.lookup import AnomalyQuery, LatencyQuery
 from ..endpoint import RouteCall
 from ..requests import Reply
 from ..services import Services
 from ..v1.audit import newest_report
-from ..v1.tracing import AnomalyQuery, LatencyQuery, found_anomalies, found_latency
+from ..v1.tracing import found_anomalies, found_latency
 from .parts import PagePart, PartsQuery, off, page
 
 ROWS = 50

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ...client.message import clock_ms
+from ...deadletters.course import RedriveOrder
+from ...deadletters.letters import LetterQuery
 from ..endpoint import RouteCall
 from ..errors import HttpError
 from ..requests import Reply
@@ -14,7 +15,6 @@ from ..v1.dead import (
     DeadLetter,
     LetterList,
     LettersQuery,
-    RedriveBody,
     RedriveSummary,
     counted_redrive,
     letter_in,
@@ -22,40 +22,13 @@ from ..v1.dead import (
     start_redrive,
 )
 from .acting import CountedBody
+from .forms import QuestionForm, form_of
 from .parts import PagePart, PartsQuery, page
 from .rendering import address, redirect
-from .shown import when
 
 ROWS = 100
-_FILTERS = ("topic", "reason", "for_topic", "key", "id", "group", "buried_from", "buried_to")
-
-
-class LettersForm(PartsQuery, forbid_unknown_fields=True):
-    """Which letters; empty sets no condition. ``topic``: where they lie."""
-
-    topic: str = ""
-    reason: str = ""
-    for_topic: str = ""
-    key: str = ""
-    id: str = ""
-    group: str = ""
-    buried_from: str = ""
-    buried_to: str = ""
-
-    @property
-    def filters(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in _FILTERS}
-
-    def conditions(self) -> dict[str, Any]:
-        """As fields of ``LetterConditions``. Errors: ``HttpError``."""
-        now_ms = clock_ms()
-        several = ("reason", "for_topic", "key", "id", "group")
-        return {
-            "topic": self.topic or None,
-            **{name: (value,) for name in several if (value := getattr(self, name))},
-            "from_ms": when(self.buried_from, now_ms, "Buried from"),
-            "to_ms": when(self.buried_to, now_ms, "Buried before"),
-        }
+LettersForm = form_of("LettersForm", LetterQuery, "buried")
+RedriveForm = form_of("RedriveForm", RedriveOrder, "buried")
 
 
 class PlaceForm(PartsQuery, forbid_unknown_fields=True):
@@ -66,54 +39,13 @@ class PlaceForm(PartsQuery, forbid_unknown_fields=True):
     position: Annotated[int, Meta(ge=0)] = 0
 
 
-class RedriveForm(LettersForm, forbid_unknown_fields=True):
-    """Which letters are sent again, and how."""
-
-    to_topic: str = ""
-    rate: str = ""
-    create_topics: bool = False
-    despite_deleted_notes: bool = False
-
-    @property
-    def order(self) -> dict[str, Any]:
-        return {
-            "to_topic": self.to_topic,
-            "rate": self.rate,
-            "create_topics": self.create_topics,
-            "despite_deleted_notes": self.despite_deleted_notes,
-        }
-
-    def body(self) -> RedriveBody:
-        """Errors: ``HttpError``."""
-        return RedriveBody(
-            **self.conditions(),
-            to_topic=self.to_topic or None,
-            rate=_rate(self.rate),
-            create_topics=self.create_topics,
-            despite_deleted_notes=self.despite_deleted_notes,
-        )
-
-
-def _rate(text: str) -> float | None:
-    if not text.strip():
-        return None
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if 0 < rate <= 1e9:
-        return rate
-    raise HttpError(
-        422, "not a rate", place="Messages a second", got=text, limit="a number above 0, up to 1e9"
-    )
-
-
-async def dead(call: RouteCall[LettersForm, None]) -> Reply:
+async def dead(call: RouteCall[QuestionForm, None]) -> Reply:
     """Dead letters by reason, and the first of them."""
     form, services = call.query, call.services
+    filters = form.given(LetterQuery)
     values: dict[str, Any] = {"form": form, "problem": None}
     try:
-        query = LettersQuery(**form.conditions(), limit=ROWS)
+        query = form.question(LettersQuery, limit=ROWS)
     except HttpError as error:
         values["problem"] = error
         return await page(call, "dead", "dead.html", {}, error.status, **values)
@@ -121,8 +53,8 @@ async def dead(call: RouteCall[LettersForm, None]) -> Reply:
     async def letters() -> LetterList:
         return await services.letters.run(listed_letters, services, query)
 
-    key = ("letters", *form.filters.values())
-    parts = {"letters": PagePart("dead/letters.html", key, letters, more={"form": form})}
+    key, more = ("letters", *filters.values()), {"form": form, "filters": filters}
+    parts = {"letters": PagePart("dead/letters.html", key, letters, more=more)}
     return await page(call, "dead", "dead.html", parts, **values)
 
 
@@ -139,28 +71,31 @@ async def letter(call: RouteCall[PlaceForm, None]) -> Reply:
     return await page(call, "dead", "dead_letter.html", parts, form=form)
 
 
-async def confirm(call: RouteCall[RedriveForm, Any], problem: HttpError | None = None) -> Reply:
+async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None = None) -> Reply:
     """How many letters a redrive would send, and where to, and the form that does it."""
     form, services = call.query, call.services
-    body = form.body()
+    order, filters = form.question(RedriveOrder), form.given(LetterQuery)
 
     async def count() -> RedriveSummary:
-        return await counted_redrive(services, body)
+        return await counted_redrive(services, order)
 
-    action = address("/dead/redrive", **form.filters, **form.order)
-    more = {"form": form, "action": action}
+    whole = form.given(RedriveOrder)
+    action = address("/dead/redrive", **whole)
+    more = {"form": form, "filters": filters, "whole": whole, "action": action}
     key = ("redrive", action)
     parts = {"form": PagePart("dead/confirm.html", key, count, more=more)}
     status = 200 if problem is None else problem.status
-    return await page(call, "dead", "dead_redrive.html", parts, status, form=form, problem=problem)
+    return await page(
+        call, "dead", "dead_redrive.html", parts, status, filters=filters, problem=problem
+    )
 
 
-async def redrive(call: RouteCall[RedriveForm, CountedBody]) -> Reply:
+async def redrive(call: RouteCall[QuestionForm, CountedBody]) -> Reply:
     """Begin the job that sends them."""
-    body = call.query.body()
+    order = call.query.question(RedriveOrder)
     try:
         call.body.check()
-        job = await start_redrive(call.services, body, call.body.shown)
+        job = await start_redrive(call.services, order, call.body.shown)
     except HttpError as error:
         return await confirm(call, error)
     return redirect(address("/job", id=job.id))

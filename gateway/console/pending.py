@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...client.message import clock_ms
 from ...search.query import Query, page_text, parse_page
 from ...wheel.errors import InvalidConfiguration
 from ..endpoint import RouteCall
@@ -15,49 +14,14 @@ from ..requests import Reply
 from ..services import Services
 from ..v1.cancellations import start_cancellation
 from ..v1.found import FoundMessage, found_messages
-from ..v1.searching import PendingQuery, problem_texts, searcher_of
+from ..v1.searching import problem_texts, searcher_of
 from .acting import CountedBody, more_by_now
-from .parts import PagePart, PartsQuery, page, search_off
+from .forms import QuestionForm, form_of
+from .parts import PagePart, page, search_off
 from .rendering import address, redirect
-from .shown import when
 
 ROWS = 50
-_FILTERS = ("topic", "key", "header", "due_from", "due_to")
-
-
-class PendingForm(PartsQuery, forbid_unknown_fields=True):
-    """What is looked for; empty sets no condition."""
-
-    topic: str = ""
-    key: str = ""
-    header: str = ""
-    due_from: str = ""
-    due_to: str = ""
-    id: str = ""
-    page: str = ""
-
-    @property
-    def filters(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in _FILTERS}
-
-    def query(self) -> Query:
-        """Errors: ``HttpError``."""
-        now_ms = clock_ms()
-        given = PendingQuery(
-            topic=_one(self.topic),
-            key=_one(self.key),
-            header=_one(self.header),
-            from_ms=when(self.due_from, now_ms, "Due from"),
-            to_ms=when(self.due_to, now_ms, "Due before"),
-        )
-        try:
-            return given.query()
-        except InvalidConfiguration as error:
-            raise from_slotwheel(error) from None
-
-
-def _one(text: str) -> tuple[str, ...]:
-    return (text,) if text else ()
+PendingForm = form_of("PendingForm", Query, "due", "page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +42,18 @@ class Matches:
     problems: list[str]
 
 
-async def pending(call: RouteCall[PendingForm, None]) -> Reply:
+async def pending(call: RouteCall[QuestionForm, None]) -> Reply:
     """Search, and a page of what was found."""
     form, services = call.query, call.services
-    if form.id.strip():
-        return redirect(address("/message", id=form.id.strip()))
+    if message_id := form.typed("id").strip():
+        return redirect(address("/message", id=message_id))
+    filters = form.given(Query)
     values: dict[str, Any] = {"form": form, "problem": None}
     if services.searcher is None:
         return await page(call, "pending", "pending.html", {"rows": search_off()}, **values)
     try:
-        query = form.query()
-        after = parse_page(form.page) if form.page else None
+        query = form.question(Query)
+        after = parse_page(text) if (text := form.typed("page")) else None
     except (HttpError, InvalidConfiguration) as error:
         problem = error if isinstance(error, HttpError) else from_slotwheel(error)
         return await page(
@@ -99,10 +64,10 @@ async def pending(call: RouteCall[PendingForm, None]) -> Reply:
         found = await searcher_of(services).page(query, after, ROWS)
         messages = await services.run(found_messages, found.ids, found.rows)
         behind = "" if found.next is None else page_text(found.next)
-        following = behind and address("/pending", **form.filters, page=behind)
+        following = behind and address("/pending", **filters, page=behind)
         return FoundPage(messages, following, found.looked_through, problem_texts(found.problems))
 
-    more = {"form": form}
+    more = {"form": form, "filters": filters}
     parts = {
         "count": count_part(services, query, "pending/count.html", more),
         "rows": PagePart("pending/rows.html", ("page", query, after), rows, more=more),
@@ -118,11 +83,11 @@ def count_part(services: Services, query: Query, template: str, more: dict[str, 
     return PagePart(template, ("count", query), count, more=more)
 
 
-async def confirm(call: RouteCall[PendingForm, Any], problem: HttpError | None = None) -> Reply:
+async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None = None) -> Reply:
     """How many messages a cancel would be about, and the form that does it."""
     form, services = call.query, call.services
     searcher_of(services)
-    query = form.query()
+    query, filters = form.question(Query), form.given(Query)
     if query.is_empty:
         raise HttpError(
             422,
@@ -130,18 +95,18 @@ async def confirm(call: RouteCall[PendingForm, Any], problem: HttpError | None =
             got="no condition",
             limit="at least one; the due time 0 or later is one that all fulfil",
         )
-    more = {"form": form, "action": address("/pending/cancel", **form.filters)}
+    more = {"filters": filters, "action": address("/pending/cancel", **filters)}
     parts = {"form": count_part(services, query, "pending/confirm.html", more)}
     status = 200 if problem is None else problem.status
     return await page(
-        call, "pending", "pending_cancel.html", parts, status, form=form, problem=problem
+        call, "pending", "pending_cancel.html", parts, status, filters=filters, problem=problem
     )
 
 
-async def cancel(call: RouteCall[PendingForm, CountedBody]) -> Reply:
+async def cancel(call: RouteCall[QuestionForm, CountedBody]) -> Reply:
     """Begin the job that cancels all that fulfils the conditions."""
     services, body = call.services, call.body
-    query = call.query.query()
+    query = call.query.question(Query)
     try:
         body.check()
         found = await searcher_of(services).count(query)

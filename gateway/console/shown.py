@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from ...policy.levels import instant_ms
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.texts import span_text, visible_text
-from ..errors import HttpError
+from ..errors import from_slotwheel
 
 NOTHING = "\N{EN DASH}"
 _FAR_MS = 253_402_300_800_000
@@ -103,7 +103,7 @@ def when(text: str, now_ms: int, place: str) -> int | None:
     try:
         return instant_ms(text, now_ms)
     except InvalidConfiguration as error:
-        raise HttpError(422, error.message, place=place, got=text, limit=error.limit) from None
+        raise from_slotwheel(error, place) from None
 
 
 def content(of: Any, name: str, length: int = 0, *, lines: bool = False) -> Markup:

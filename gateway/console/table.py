@@ -12,8 +12,6 @@ from .acting import CountedBody, action_endpoint, page_endpoint
 from .rendering import BASE, HEADERS, STATIC, redirect
 
 FIRST_SEGMENT = BASE.removeprefix("/")
-_DUE = "due_from", "due_to"
-_BURIED = "buried_from", "buried_to"
 _KEEP = b"public, max-age=31536000, immutable"
 
 
@@ -41,17 +39,17 @@ PAGES: list[AnyEndpoint] = [
     Endpoint("GET", "/", to_console, NoQuery, None, {}),
     Endpoint("GET", f"{BASE}/static/{{name}}", static_file, FileQuery, None, {}),
     page_endpoint("", overview.overview, overview.OverviewQuery),
-    page_endpoint("/pending", pending.pending, pending.PendingForm, _DUE),
-    page_endpoint("/pending/cancel", pending.confirm, pending.PendingForm, _DUE),
+    page_endpoint("/pending", pending.pending, pending.PendingForm),
+    page_endpoint("/pending/cancel", pending.confirm, pending.PendingForm),
     action_endpoint("/pending/cancel", pending.cancel, pending.PendingForm, CountedBody),
     page_endpoint("/message", message.message, message.MessageForm),
     page_endpoint("/message/cancel", message.confirm_cancel, message.MessageForm),
     action_endpoint("/message/cancel", message.cancel, message.MessageForm),
     page_endpoint("/message/reschedule", message.confirm_move, message.MoveForm, ("due",)),
     action_endpoint("/message/reschedule", message.move, message.MoveForm),
-    page_endpoint("/dead", dead.dead, dead.LettersForm, _BURIED),
+    page_endpoint("/dead", dead.dead, dead.LettersForm),
     page_endpoint("/dead/letter", dead.letter, dead.PlaceForm),
-    page_endpoint("/dead/redrive", dead.confirm, dead.RedriveForm, _BURIED),
+    page_endpoint("/dead/redrive", dead.confirm, dead.RedriveForm),
     action_endpoint("/dead/redrive", dead.redrive, dead.RedriveForm, CountedBody),
     page_endpoint("/audit", audit.audit, audit.AuditForm),
     page_endpoint("/jobs", jobs.jobs, jobs.JobsQuery),

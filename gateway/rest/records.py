@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 
 from ...consumer.message import Received
-from ..errors import HttpError
+from ..endpoint import QueryDecoder
 from ..requests import Reply
 from .cluster import Cluster
 from .consumer_types import ConsumedRecord
@@ -34,6 +35,18 @@ _STEP_S = 0.5
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 
 
+class RecordsQuery(msgspec.Struct):
+    """How long is waited for records, in ms, at most how many bytes are given, and whether their
+    headers are."""
+
+    timeout: Annotated[int, Meta(ge=0, le=TIMEOUT_MAX_MS)] | None = None
+    max_bytes: Annotated[int, Meta(ge=0, lt=1 << 62)] = BYTES_MAX
+    headers: bool = False
+
+
+_QUERY = QueryDecoder(RecordsQuery)
+
+
 class Records:
     """Answers requests for records."""
 
@@ -46,7 +59,7 @@ class Records:
         instance = self._instances.find(**request.path_params)
         settings, holdings = instance.settings, instance.holdings
         kind = records_answer_type(request.scope, settings.embedded)
-        query = _Query(request, settings.timeout_ms)
+        query = _QUERY.decode(request.scope["query_string"])
         async with self._instances.using(**request.path_params):
             taken = await self._taken(request, instance, query)
             try:
@@ -61,11 +74,12 @@ class Records:
             return Reply(200, msgspec.json.encode(rendered), kind)
 
     async def _taken(
-        self, request: Request, instance: ConsumerInstance, query: _Query
+        self, request: Request, instance: ConsumerInstance, query: RecordsQuery
     ) -> list[Received]:
         loop, run = asyncio.get_running_loop(), self._instances.run
         holdings = instance.holdings
-        deadline = loop.time() + query.timeout_ms / 1000
+        wait_ms = instance.settings.timeout_ms if query.timeout is None else query.timeout
+        deadline = loop.time() + wait_ms / 1000
         await run(instance.commit_by_itself)
         taken: list[Received] = []
         nbytes = 0
@@ -74,7 +88,7 @@ class Records:
                 left_s = max(0.0, deadline - loop.time())
                 enough = taken and nbytes >= instance.settings.min_bytes
                 await run(instance.fetch, 0.0 if enough else min(left_s, _STEP_S))
-                room = query.max_bytes - nbytes, RECORDS_MAX - len(taken)
+                room = min(BYTES_MAX, query.max_bytes) - nbytes, RECORDS_MAX - len(taken)
                 further = holdings.take(*room, first=not taken)
                 nbytes += sum(map(size_of, further))
                 taken += further
@@ -86,42 +100,6 @@ class Records:
         except BaseException:
             holdings.put_back(taken)
             raise
-
-
-class _Query:
-    """The parameters of a request: ``timeout`` in ms, ``max_bytes``, and ``headers``: records have
-    them in the answer. Errors: 422."""
-
-    def __init__(self, request: Request, timeout_ms: int) -> None:
-        given = request.query_params
-        names = [name for name, _ in given.multi_items()]
-        for name in names:
-            if name not in ("timeout", "max_bytes", "headers") or names.count(name) > 1:
-                raise HttpError(
-                    422,
-                    "unknown or repeated parameter",
-                    place="query",
-                    got=name,
-                    limit="timeout, max_bytes, headers",
-                )
-        self.timeout_ms = _number(given.get("timeout"), "timeout", timeout_ms, TIMEOUT_MAX_MS)
-        self.max_bytes = min(BYTES_MAX, _number(given.get("max_bytes"), "max_bytes", BYTES_MAX))
-        headers = given.get("headers", "false")
-        if headers not in ("true", "false"):
-            raise _bad_parameter("headers", headers, "true or false")
-        self.headers = headers == "true"
-
-
-def _number(text: str | None, name: str, default: int, most: int = 1 << 62) -> int:
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= most):
-        raise _bad_parameter(name, text, f"0 to {most}")
-    return int(text)
-
-
-def _bad_parameter(name: str, got: str, limit: str) -> HttpError:
-    return HttpError(422, "unusable parameter", place=f"query {name}", got=got, limit=limit)
 
 
 def _rendered(

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from ...policy.written import Instant
 from ...search.followup import Cancellation
 from ...search.pending import PendingCount
-from ...search.query import Query, check_query
+from ...search.query import Query
 from ...search.worker import WaitingFinder
 from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
@@ -16,7 +17,7 @@ from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
 from ..services import Services
 from .searching import PendingCounts, pending_counts, problem_texts, searcher_of
-from .types import MessageHeaders, Milliseconds, header_bytes
+from .types import MessageHeaders, header_bytes
 
 
 class Where(msgspec.Struct, forbid_unknown_fields=True):
@@ -29,9 +30,9 @@ class Where(msgspec.Struct, forbid_unknown_fields=True):
     """Keys that are no text."""
     headers: MessageHeaders = {}
     """All of them must be there."""
-    from_ms: Milliseconds | None = None
+    from_ms: Instant | None = None
     """Due at this time or later."""
-    to_ms: Milliseconds | None = None
+    to_ms: Instant | None = None
     """Due before this time."""
 
     def query(self) -> Query:
@@ -58,7 +59,7 @@ class Where(msgspec.Struct, forbid_unknown_fields=True):
                 got="no condition",
                 limit="at least one; all messages fulfil from_ms 946684800000, the year 2000",
             )
-        check_query(query)
+        query.check()
         return query
 
 

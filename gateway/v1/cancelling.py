@@ -9,11 +9,12 @@ import msgspec
 from msgspec import Meta
 
 from ...client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, answers, is_id
+from ...policy.written import Instant
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import Reply, as_json
 from ..services import Services
-from .types import Milliseconds, SpanMilliseconds
+from .types import SpanMilliseconds
 
 IDS_MAX = 10_000
 
@@ -42,7 +43,7 @@ class IdAnswers(msgspec.Struct):
 class RescheduleBody(msgspec.Struct, forbid_unknown_fields=True):
     """When the message is due instead: one of the two."""
 
-    due_ms: Milliseconds | None = None
+    due_ms: Instant | None = None
     """Milliseconds since 1970, UTC."""
     delay_ms: SpanMilliseconds | None = None
     """Milliseconds from now by the clock of the node."""

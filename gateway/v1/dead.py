@@ -14,14 +14,13 @@ import pyarrow as pa
 from msgspec import Meta
 
 from ...deadletters.course import RedriveCourse, RedriveOrder
-from ...deadletters.letters import LetterFilter, any_letters, letters_of
+from ...deadletters.letters import LetterPlace, LetterQuery, any_letters, letters_of
 from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
 from ...deadletters.notes import Redriven
 from ...deadletters.redrive import redriven_before
 from ...deadletters.source import LetterSource, Topic
 from ...policy.deadletters import notes_topic
 from ...reading.directory import reading
-from ...search.query import check_times
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
 from ..endpoint import AnyEndpoint, RouteCall, endpoint
@@ -31,7 +30,7 @@ from ..requests import Reply, as_json
 from ..services import Services
 from .cancellations import DryRunQuery
 from .found import header_values
-from .types import HeaderValue, Milliseconds
+from .types import HeaderValue
 
 LETTERS_MAX = 1_000
 FOREIGN_MAX = 10_000
@@ -84,62 +83,15 @@ class LetterList(msgspec.Struct):
     the topic in Kafka did not take them."""
 
 
-class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """In which topic the letters lie."""
-
-    topic: str | None = None
-    """The topic of the dead letters; null: the node's."""
-
-
-class LetterConditions(TopicQuery, forbid_unknown_fields=True):
-    """Which letters: all kinds of conditions must hold; of one kind, one of those given."""
-
-    reason: tuple[str, ...] = ()
-    """Why it was buried, as the letter says it."""
-    for_topic: tuple[str, ...] = ()
-    """The topic that they were meant for."""
-    key: tuple[str, ...] = ()
-    id: tuple[str, ...] = ()
-    """Id of the message."""
-    group: tuple[str, ...] = ()
-    """The consumer group that buried it."""
-    from_ms: Milliseconds | None = None
-    """Buried at this time or later."""
-    to_ms: Milliseconds | None = None
-    """Buried before this time."""
-
-    def wanted(self) -> LetterFilter:
-        """Errors: ``InvalidConfiguration``: as of ``check_times``."""
-        check_times(self.from_ms, self.to_ms)
-        return LetterFilter(
-            reasons=self.reason,
-            topics=self.for_topic,
-            keys=self.key,
-            ids=self.id,
-            groups=self.group,
-            start_ms=self.from_ms,
-            end_ms=self.to_ms,
-        )
-
-
-class LettersQuery(LetterConditions, forbid_unknown_fields=True):
+class LettersQuery(LetterQuery, frozen=True):
     """Which letters are counted, and how many of them are shown."""
 
     limit: Annotated[int, Meta(ge=0, le=LETTERS_MAX)] = 100
     """Letters that are shown whole, at most."""
 
 
-class RedriveBody(LetterConditions, forbid_unknown_fields=True):
+class RedriveBody(RedriveOrder, frozen=True):
     """Which letters are sent again, and how. Without a condition: all of them."""
-
-    to_topic: str | None = None
-    """Where they go, if not where they were meant to."""
-    rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    """So many are due in a second; null: all at once."""
-    create_topics: bool = False
-    """Create the topic of notes in Kafka, if there is none."""
-    despite_deleted_notes: bool = False
-    """Send although notes are deleted: letters that they name are sent again."""
 
 
 class RedriveSummary(msgspec.Struct):
@@ -169,7 +121,7 @@ class OpenLetters:
     opened: Topic
     damage: list[str]
 
-    def read(self, wanted: LetterFilter, seconds: float | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, wanted: LetterQuery, seconds: float | None = None) -> Iterator[pa.RecordBatch]:
         """``seconds``: it ends after so long, and ``damage`` says where. Errors: ``HttpError`` 422:
         no dead letters lie there; those of the topic."""
         began, count, known = time.monotonic(), 0, False
@@ -239,15 +191,14 @@ async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
 
 
 def listed_letters(services: Services, query: LettersQuery) -> LetterList:
-    """Waits. Errors: as of ``open_letters``, ``LetterConditions.wanted``."""
-    wanted = query.wanted()
+    """Waits. Errors: as of ``open_letters``."""
     counts: LetterCounts = Counter()
     shown: list[DeadLetter] = []
     damage: list[str] = []
     try:
         with open_letters(services, query.topic) as letters:
             redriven = letters.redriven()
-            for batch in letters.read(wanted, services.settings.letters_s):
+            for batch in letters.read(query, services.settings.letters_s):
                 again = redriven.has(batch)
                 counts.update(count_letters(batch, again))
                 left = query.limit - len(shown)
@@ -276,7 +227,7 @@ def _kept_by_node(services: Services, query: LettersQuery, damage: list[str]) ->
         return 0
     try:
         with open_letters(services, query.topic, embedded=True) as letters:
-            batches = letters.read(query.wanted(), services.settings.letters_s)
+            batches = letters.read(query, services.settings.letters_s)
             found = [batch.num_rows for batch in batches]
             damage += letters.damage
             return sum(found)
@@ -293,7 +244,7 @@ def _shown(batch: pa.RecordBatch, redriven: list[bool]) -> list[DeadLetter]:
     ]
 
 
-async def get_letter(call: RouteCall[TopicQuery, None]) -> Reply:
+async def get_letter(call: RouteCall[LetterPlace, None]) -> Reply:
     """Show a dead letter, by its partition and position in the topic of the dead letters."""
     place = call.path["partition"], call.path["position"]
     services, topic = call.services, call.query.topic
@@ -305,7 +256,7 @@ def letter_in(services: Services, topic: str | None, place: tuple[int, int]) -> 
     if all(one < 1 << 63 for one in place):
         with open_letters(services, topic) as letters:
             letters.opened.narrow(*place)
-            for batch in letters.read(LetterFilter()):
+            for batch in letters.read(LetterQuery()):
                 found = letter_at(batch, *place)
                 if found.num_rows:
                     (shown,) = _shown(found, letters.redriven().has(found).tolist())
@@ -328,23 +279,23 @@ async def begin_redrive(call: RouteCall[DryRunQuery, RedriveBody]) -> Reply:
     return as_json((await start_redrive(call.services, call.body)).report(), 202)
 
 
-async def counted_redrive(services: Services, given: RedriveBody) -> RedriveSummary:
+async def counted_redrive(services: Services, order: RedriveOrder) -> RedriveSummary:
     """What a redrive would be about. Errors: as of ``open_letters``; ``InvalidConfiguration``."""
 
     def count() -> RedriveSummary:
         with ExitStack() as stack:
-            summary = _counted(stack, services, given, dry_run=True).summary()
+            summary = _counted(stack, services, order, dry_run=True).summary()
             return msgspec.convert(summary, RedriveSummary)
 
     return await services.redrives.run(count)
 
 
 async def start_redrive(
-    services: Services, given: RedriveBody, letters_max: int | None = None
+    services: Services, order: RedriveOrder, letters_max: int | None = None
 ) -> GatewayJob:
     """A job that redrives. ``letters_max``: it is not begun if it is about more letters. Errors: as
     of ``RunningRedrive``; ``HttpError`` 409; ``Overloaded``."""
-    redrive: RunningRedrive = await services.redrives.run(RunningRedrive, services, given)
+    redrive: RunningRedrive = await services.redrives.run(RunningRedrive, services, order)
     letters = redrive.course.counts.letters
     try:
         if letters_max is not None and letters > letters_max:
@@ -358,23 +309,21 @@ async def start_redrive(
 
 
 def _counted(
-    stack: ExitStack, services: Services, given: RedriveBody, *, dry_run: bool
+    stack: ExitStack, services: Services, order: RedriveOrder, *, dry_run: bool
 ) -> RedriveCourse:
-    order = RedriveOrder(
-        to_topic=given.to_topic,
-        rate=given.rate,
-        create_topics=given.create_topics,
-        despite_deleted_notes=given.despite_deleted_notes,
+    order.check_target(order.topic or services.settings.dead_letter_topic)
+    letters = stack.enter_context(open_letters(services, order.topic))
+    course = RedriveCourse(
+        order,
+        letters.source,
+        letters.topic,
+        letters.opened,
+        letters.redriven(whole=True),
         address=",".join(services.settings.nodes),
         timeout_s=services.settings.answer_s,
+        dry_run=dry_run,
     )
-    order.check(given.topic or services.settings.dead_letter_topic)
-    letters = stack.enter_context(open_letters(services, given.topic))
-    known = letters.redriven(whole=True)
-    course = stack.enter_context(
-        RedriveCourse(order, letters.source, letters.topic, letters.opened, known, dry_run=dry_run)
-    )
-    course.count(letters.read(given.wanted()))
+    stack.enter_context(course).count(letters.read(order))
     return course
 
 
@@ -382,10 +331,10 @@ class RunningRedrive:
     """A redrive as a job's work: counted when it is made, sent by ``run``. Errors: whatever is sure
     to keep it from being sent."""
 
-    def __init__(self, services: Services, given: RedriveBody) -> None:
+    def __init__(self, services: Services, order: RedriveOrder) -> None:
         self._refused: list[dict[str, Any]] = []
         with ExitStack() as stack:
-            self.course = _counted(stack, services, given, dry_run=False)
+            self.course = _counted(stack, services, order, dry_run=False)
             self.course.check()
             self.close = stack.pop_all().close
 

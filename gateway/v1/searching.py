@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from ...reading.problems import Problem
-from ...search.pending import LIMIT, PendingCount, PendingPage
-from ...search.query import Query, check_query, page_text, parse_page
+from ...search.pending import PendingCount, PendingPage
+from ...search.query import CountQuery, PageQuery, page_text
 from ...wheel.config import TICK_MS
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
@@ -17,9 +16,6 @@ from ..requests import JSON, NDJSON, Reply, as_json, wanted_type
 from ..searcher import Searcher
 from ..services import Services
 from .found import FoundMessage, found_messages
-from .types import Milliseconds
-
-LIMIT_MAX = 10_000
 
 
 class ReadUpTo(msgspec.Struct):
@@ -98,45 +94,6 @@ class KnownMessage(msgspec.Struct):
     """As long as it is pending or not cleaned up yet."""
 
 
-class PendingQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which messages: all kinds of conditions must hold; of topics and keys, one of those given."""
-
-    topic: tuple[str, ...] = ()
-    """Messages to this topic; may be repeated."""
-    key: tuple[str, ...] = ()
-    """Messages with this key; may be repeated."""
-    header: tuple[str, ...] = ()
-    """``NAME:VALUE``: messages with this header; may be repeated, and all must be there."""
-    from_ms: Milliseconds | None = None
-    """Due at this time or later."""
-    to_ms: Milliseconds | None = None
-    """Due before this time."""
-
-    def query(self) -> Query:
-        """Errors: ``HttpError``, ``InvalidConfiguration``."""
-        headers = tuple(_header(one) for one in self.header)
-        keys = tuple(one.encode() for one in self.key)
-        query = Query((), self.topic, keys, headers, self.from_ms, self.to_ms)
-        check_query(query)
-        return query
-
-
-class PageQuery(PendingQuery, forbid_unknown_fields=True):
-    """Which messages, and how many."""
-
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
-    """Messages of an answer, at most. It has fewer where they are large."""
-    page: str = ""
-    """``next`` of the answer before."""
-
-
-class CountQuery(PendingQuery, forbid_unknown_fields=True):
-    """Which messages, and whether they are counted apart."""
-
-    by: Literal["slot", "topic"] | None = None
-    """Count for each second in which messages are due, or for each topic."""
-
-
 def searcher_of(services: Services) -> Searcher:
     """Errors: ``HttpError``: there is no data directory to search."""
     if services.searcher is None:
@@ -155,9 +112,7 @@ async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
     and the last line is the end of the page."""
     kind = wanted_type(call.scope, (JSON, NDJSON))
     searcher, query = searcher_of(call.services), call.query
-    found = await searcher.page(
-        query.query(), parse_page(query.page) if query.page else None, query.limit
-    )
+    found = await searcher.page(query, query.page, query.limit)
     return Reply(200, await call.services.run(_written, found, kind), kind)
 
 
@@ -174,7 +129,7 @@ def _written(found: PendingPage, kind: str) -> bytes:
 async def count_messages(call: RouteCall[CountQuery, None]) -> Reply:
     """Count pending messages. Without topic, key and header nothing has to be read for it."""
     by, searcher = call.query.by, searcher_of(call.services)
-    found = await searcher.count(call.query.query(), by_second=by == "slot", by_topic=by == "topic")
+    found = await searcher.count(call.query, by_second=by == "slot", by_topic=by == "topic")
     return as_json(pending_counts(found, by))
 
 
@@ -230,13 +185,6 @@ def problem_texts(problems: Any) -> list[str]:
         return f"{one.file}: {one.text}" if one.file else one.text
 
     return [text(one) for one in problems]
-
-
-def _header(text: str) -> tuple[str, bytes]:
-    name, colon, value = text.partition(":")
-    if not (name and colon):
-        raise HttpError(422, "not a header", place="query header", got=text, limit="NAME:VALUE")
-    return name, value.encode()
 
 
 ENDPOINTS: list[AnyEndpoint] = [

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from ...client.message import clock_ms
-from ...search.query import check_times
-from ...trace.chains.anomalies import AnomalyLimits
 from ...trace.chains.chain import Chain
 from ...trace.chains.fields import anomaly_fields, chain_fields, event_fields, latency_fields
-from ...trace.chains.lookup import LIMIT, AnomaliesFound, LatencyFound, TraceLookup
-from ...trace.events import EventKind
-from ...trace.store import TraceKey, TracePage, TraceQuery
-from ...wheel.ids import MessageId
+from ...trace.chains.lookup import (
+    AnomaliesFound,
+    AnomalyQuery,
+    EventsQuery,
+    LatencyFound,
+    LatencyQuery,
+    TraceLookup,
+)
+from ...trace.store import TracePage
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import Reply, as_json
 from ..services import Services
-from .searching import LIMIT_MAX
-from .types import Milliseconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_HOUR_MS = 3_600_000
 
 
 class TraceEvent(msgspec.Struct, omit_defaults=True):
@@ -169,75 +168,6 @@ class FoundAnomalies(msgspec.Struct):
     problems: list[str]
 
 
-class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which events: all that is given must hold."""
-
-    id: str = ""
-    """Of the message with this id, and of what came of it."""
-    key: str | None = None
-    tag: str | None = None
-    topic: str | None = None
-    client: str | None = None
-    group: str | None = None
-    kind: (
-        Literal["produced", "received", "processed", "retried", "dead", "committed", "dropped"]
-        | None
-    ) = None
-    failed: bool | None = None
-    """Whether they have an error."""
-    from_ms: Milliseconds | None = None
-    to_ms: Milliseconds | None = None
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
-    page: str = ""
-    """``next`` of the answer before."""
-
-    def query(self) -> TraceQuery:
-        """Errors: ``UnknownId``; ``InvalidConfiguration``: as of ``check_times``."""
-        check_times(self.from_ms, self.to_ms)
-        return TraceQuery(
-            id=MessageId.parse(self.id) if self.id else None,
-            key=None if self.key is None else self.key.encode(),
-            tag=self.tag,
-            topic=self.topic,
-            client=self.client,
-            group=self.group,
-            kind=None if self.kind is None else EventKind(self.kind),
-            failed=self.failed,
-            from_ms=self.from_ms,
-            to_ms=self.to_ms,
-        )
-
-
-class TimeQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Of what happened in that time; by default in the last hour."""
-
-    topic: str | None = None
-    from_ms: Milliseconds | None = None
-    to_ms: Milliseconds | None = None
-
-    @property
-    def between(self) -> tuple[int, int]:
-        """Errors: ``InvalidConfiguration``: as of ``check_times``."""
-        check_times(self.from_ms, self.to_ms)
-        to_ms = clock_ms() if self.to_ms is None else self.to_ms
-        return to_ms - _HOUR_MS if self.from_ms is None else self.from_ms, to_ms
-
-
-class LatencyQuery(TimeQuery, forbid_unknown_fields=True):
-    """``interval_ms``: messages due in so much time are counted together."""
-
-    interval_ms: Annotated[int, Meta(ge=1, lt=1 << 42)] = 60_000
-
-
-class AnomalyQuery(TimeQuery, forbid_unknown_fields=True):
-    """From when on something is an anomaly."""
-
-    late_ms: Milliseconds = AnomalyLimits().late_ms
-    backlog_ms: Milliseconds = AnomalyLimits().backlog_ms
-    stuck_ms: Milliseconds = AnomalyLimits().stuck_ms
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
-
-
 async def ask_lookup(
     services: Services,
     method: Callable[Concatenate[TraceLookup, P], T],
@@ -272,9 +202,7 @@ async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def list_events(call: RouteCall[EventsQuery, None]) -> Reply:
     """List events of clients and consumers in the order of their times, a page at a time."""
-    query = call.query
-    after = TraceKey.parse(query.page) if query.page else None
-    found = await ask_lookup(call.services, TraceLookup.page, query.query(), after, query.limit)
+    found = await ask_lookup(call.services, TraceLookup.page, call.query)
     return await call.services.run(_events_reply, found)
 
 
@@ -287,8 +215,7 @@ def _events_reply(found: TracePage) -> Reply:
 
 async def found_latency(services: Services, query: LatencyQuery) -> StepLatencies:
     """Errors: as of ``ask_lookup``."""
-    between = *query.between, query.topic
-    found = await ask_lookup(services, TraceLookup.latency, query.interval_ms, *between)
+    found = await ask_lookup(services, TraceLookup.latency, query, clock_ms())
     return await services.run(_latencies_shown, found)
 
 
@@ -305,18 +232,7 @@ async def get_latency(call: RouteCall[LatencyQuery, None]) -> Reply:
 
 async def found_anomalies(services: Services, query: AnomalyQuery) -> FoundAnomalies:
     """Errors: as of ``ask_lookup``."""
-    limits = AnomalyLimits(query.late_ms, query.backlog_ms, query.stuck_ms)
-    from_ms, to_ms = query.between
-    found = await ask_lookup(
-        services,
-        TraceLookup.anomalies,
-        from_ms,
-        to_ms,
-        clock_ms(),
-        topic=query.topic,
-        limits=limits,
-        limit=query.limit,
-    )
+    found = await ask_lookup(services, TraceLookup.anomalies, query, clock_ms())
     return await services.run(_anomalies_shown, found)
 
 

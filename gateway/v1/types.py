@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Meta
 
 from ...client import Message
+from ...policy.written import Instant
 from ...wheel.errors import InvalidMessage
 from ...wheel.rows import Content, Header
 
-Milliseconds = Annotated[int, Meta(ge=0, lt=1 << 62)]
 SpanMilliseconds = Annotated[int, Meta(ge=0, lt=1 << 56)]
 """As many as a ``timedelta`` can hold."""
 
@@ -41,11 +41,11 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     headers: MessageHeaders = {}
     """By name, or pairs in order, where a name may occur twice."""
     partition: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
-    due_ms: Milliseconds | None = None
+    due_ms: Instant | None = None
     """Milliseconds since 1970, UTC."""
     delay_ms: SpanMilliseconds | None = None
     level: str | None = None
-    expires_ms: Milliseconds | None = None
+    expires_ms: Instant | None = None
     ttl_ms: SpanMilliseconds | None = None
     route: str | None = None
 

@@ -103,7 +103,6 @@ def test_wrong_uses_are_refused(shop: tuple[NodeProcess, list[str]], tmp_path: P
     node, ids = shop
     for arguments in (
         ("search", node.data, "--by", "slot"),
-        ("search", node.data, "--page", "soon"),
         ("search", node.data, "--follow-up", "cancel", "--count"),
         ("search", node.data, "--follow-up", "cancel", "--yes"),
         ("cancel", "--where", "topic=orders"),

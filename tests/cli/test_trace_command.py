@@ -38,15 +38,6 @@ def test_an_option_that_chooses_nothing_is_refused(
     assert f"{option} chooses nothing with {question}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("question", [[], ["--show", "latency"], ["--show", "anomalies"]])
-def test_times_that_nothing_lies_between_are_refused(
-    question: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    times = ["--from", "2026-11-24T15:00:00Z", "--to", "2026-11-24T14:00:00Z"]
-    assert run(["trace", "--store", str(tmp_path), *question, *times]) == 1
-    assert "no time lies between" in capsys.readouterr().err
-
-
 def test_events_are_a_table_and_each_message_of_them_has_a_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +69,7 @@ def test_times_may_be_so_long_ago(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run(["trace", "--store", str(tmp_path), "--from", "-10m", "--to", "-30s"]) == 0
     assert re.findall(r"\be\d\b", capsys.readouterr().out) == ["e1"]
     assert run(["trace", "--store", str(tmp_path), "--from", "soon"]) == 2
-    assert "not a time: 'soon'" in capsys.readouterr().err
+    assert "not a time; got 'soon'" in capsys.readouterr().err
 
 
 def test_a_terminal_gets_no_control_characters_of_others(

@@ -66,7 +66,6 @@ def test_letters_are_counted_and_shown(dead: GatewayProcess) -> None:
         ("/v1/dead/0/-1", 404),
         ("/v1/dead/x/y", 404),
         ("/v1/dead?topic=nobodys", 404),
-        ("/v1/dead?topic=../x", 422),
         ("/v1/dead?limit=1001", 422),
         ("/v1/dead?reasons=buried", 422),
     ],
@@ -148,7 +147,6 @@ def test_a_redrive_sends_each_letter_once(dead: GatewayProcess, lab: EmbeddedLab
 @pytest.mark.parametrize(
     "body",
     [
-        {"rate": 0},
         {"rate": 1e-6, "reason": [RETRIES_USED_UP]},
         {"to_topic": "../x"},
         {"to_topic": "slotwheel-dead-letters"},

@@ -117,11 +117,10 @@ def test_what_is_known_of_a_message(gateway: GatewayProcess, node: NodeProcess) 
 @pytest.mark.parametrize(
     "query",
     [
-        *("limit=0", "limit=10001", "limit=x", "limit=1&limit=2", "page=1", "page=,", "page=a,b"),
-        *(f"page=1,{1 << 63}", "header=own", "header=:x", "from_ms=-1", "from_ms=1.5"),
+        *("limit=x", "limit=1&limit=2", "page=1", "page=,"),
+        *(f"page=1,{1 << 63}", "header=:x", "from_ms=-1", "from_ms=1.5"),
         *(
             "from_ms=5&to_ms=5",
-            "from_ms=1800000000",
             "by=slot",
             "offset=3",
             "from_ms=null",

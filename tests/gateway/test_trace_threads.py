@@ -15,7 +15,7 @@ from slotwheel.gateway.questions import Questions
 from slotwheel.gateway.v1 import tracing
 from slotwheel.trace.chains.anomalies import ANOMALY
 from slotwheel.trace.chains.chain import Chain, ChainState
-from slotwheel.trace.chains.lookup import AnomaliesFound
+from slotwheel.trace.chains.lookup import AnomaliesFound, AnomalyQuery, EventsQuery
 from slotwheel.trace.events import STORED
 from slotwheel.trace.store import TracePage
 
@@ -27,11 +27,11 @@ _CHAIN = Chain("g.1.2.00000003", ChainState.UNKNOWN, {}, (), (), {}, ())
     [
         ("get_chain", "chain_fields", NoQuery(), _CHAIN),
         (
-            *("list_events", "event_fields", tracing.EventsQuery()),
+            *("list_events", "event_fields", EventsQuery()),
             TracePage(STORED.empty_table(), None),
         ),
         (
-            *("list_anomalies", "anomaly_fields", tracing.AnomalyQuery()),
+            *("list_anomalies", "anomaly_fields", AnomalyQuery()),
             AnomaliesFound(ANOMALY.empty_table(), {}, ()),
         ),
     ],

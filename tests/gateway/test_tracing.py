@@ -164,26 +164,11 @@ def test_latency_and_anomalies_are_those_of_the_events(gateway: GatewayProcess) 
     [
         ("/v1/trace/<script>", 422, "<script>"),
         ("/v1/trace/..%2f..%2fetc", 404, "/v1/"),
-        ("/v1/trace?page=nothing", 422, "AT,NUMBER,SENDER"),
         ("/v1/trace?id=nothing", 422, "nothing"),
-        ("/v1/trace?kind=lost", 422, "kind"),
         ("/v1/trace?limit=0", 422, "limit"),
         ("/v1/trace?state=dead", 422, "no such parameter"),
         ("/v1/trace?from_ms=x", 422, "not a whole number"),
-        ("/v1/trace/latency?interval_ms=0", 422, "interval_ms"),
         ("/v1/trace/anomalies?late_ms=-1", 422, "late_ms"),
-        ("/v1/trace?from_ms=1800000000002&to_ms=1800000000001", 422, "no time lies between"),
-        (
-            "/v1/trace/latency?from_ms=1800000000002&to_ms=1800000000001",
-            422,
-            "no time lies between",
-        ),
-        (
-            "/v1/trace/anomalies?from_ms=1800000000002&to_ms=1800000000002",
-            422,
-            "no time lies between",
-        ),
-        ("/v1/dead?from_ms=1800000000002&to_ms=1800000000001", 422, "no time lies between"),
     ],
 )
 def test_what_cannot_be_asked_is_named(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slotwheel.search.query import Query, check_times, page_text, parse_page, parse_where
+from slotwheel.policy.levels import check_times
+from slotwheel.search.query import Query, page_text, parse_page, parse_where
 from slotwheel.wheel.errors import InvalidConfiguration
 
 NOW = 1_800_000_000_000

@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "gateway/console": frozenset(
         {
             *(ENGINE_VALUES, GATEWAY_VALUES, "gateway/v1", "client", "policy", "search"),
-            *("trace/chains", "account", "audit", "audit/watch"),
+            *("account", "deadletters", "trace/chains", "audit", "audit/watch"),
         }
     ),
     "gateway": frozenset(
@@ -155,7 +155,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             *("trace", "trace/store"),
         }
     ),
-    "trace/store": frozenset({ENGINE_VALUES, "reading", "trace"}),
+    "trace/store": frozenset({ENGINE_VALUES, "policy", "reading", "trace"}),
     "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka", "reading", "reading/growing"}),
     "account": frozenset({ENGINE_VALUES}),
     "audit": frozenset({ENGINE_VALUES, "account", "policy", "client", "consumer", "trace"}),
@@ -243,10 +243,8 @@ ONLY_MODULES = {
         {"header_names", "kafka_python", "kafka_python_client", "plan", "reach", "settings"}
     ),
     ("intake", "delivery/kafka"): frozenset({"header_names", "reach", "settings", "topicids"}),
-    ("trace/chains", "policy"): _LETTERS,
     ("trace/store", "reading"): frozenset({"problems"}),
     ("trace", "delivery/kafka"): frozenset({"header_names"}),
-    ("audit/watch", "policy"): _LETTERS,
     ("audit/watch", "replay/facts"): frozenset({"headers"}),
     ("audit/watch", "trace"): frozenset({"events"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
@@ -255,7 +253,6 @@ ONLY_MODULES = {
     ("deadletters", "replay/facts"): frozenset({"headers"}),
     ("deadletters", "delivery/kafka"): frozenset({"settings"}),
     ("search", "delivery/embedded"): _TOPIC_FILES,
-    ("search", "policy"): _LETTERS | {"levels"},
     ("replay/facts", "policy"): _LETTERS | {"failure"},
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/datasource", "trace"): frozenset({"events"}),

@@ -14,16 +14,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Meta
 
 from ...policy.deadletters import DEAD_LETTER_TOPIC, notes_topic
+from ...policy.levels import check_order
+from ...policy.parameters import Question
+from ...policy.written import SPAN, Instant, TimeSpan, WayIn, Written
 from ...reading.departures import DepartureReader
 from ...reading.problems import Problem
 from ...search.fate import MessageFate, MessageState, find
 from ...search.pending import PendingReader
-from ...search.query import check_order
+from ...search.query import LIMIT, LIMIT_MAX
 from ...wheel.errors import InvalidConfiguration
 from ..events import EVENT, OWN_TOPICS, STORED, EventKind
 from ..store import TraceKey, TracePage, TraceQuery, TraceReader
@@ -33,10 +38,55 @@ from .departures import Departures
 from .finding import find_chain
 from .latency import EVENT_COLUMNS, Latency, latencies
 
+_HOUR_MS = 3_600_000
 EVENTS_MAX = 5_000_000
-LIMIT = 100
 STORE_DIRECTORY = "trace"
 """In the data directory, if nobody says otherwise."""
+
+
+def _read_place(text: str, _: WayIn) -> TraceKey | None:
+    return TraceKey.parse(text) if text else None
+
+
+class EventsQuery(TraceQuery, frozen=True):
+    """Which events, and how many."""
+
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
+    """Events of a page, or anomalies, at most."""
+    page: Annotated[TraceKey, Written(_read_place, "PLACE")] | None = None
+    """Go on behind an earlier page. `next` of that page."""
+
+
+class TimeQuery(Question, frozen=True):
+    """What happened in a time is asked for; by default in the last hour."""
+
+    topic: str | None = None
+    from_ms: Instant | None = None
+    to_ms: Instant | None = None
+
+    def between(self, now_ms: int) -> tuple[int, int]:
+        """The begin, and the end, which is left out. Errors: ``InvalidConfiguration``: as of
+        ``check_order``."""
+        to_ms = now_ms if self.to_ms is None else self.to_ms
+        from_ms = to_ms - _HOUR_MS if self.from_ms is None else self.from_ms
+        check_order(from_ms, to_ms)
+        return from_ms, to_ms
+
+
+class LatencyQuery(TimeQuery, frozen=True):
+    """How long each step took, for messages that are counted together."""
+
+    interval_ms: Annotated[int, Meta(ge=1, lt=1 << 42), SPAN] = 60_000
+    """For latency: messages due in so much time are counted together."""
+
+
+class AnomalyQuery(TimeQuery, frozen=True):
+    """From when on something is an anomaly."""
+
+    late_ms: TimeSpan = LIMITS.late_ms
+    backlog_ms: TimeSpan = LIMITS.backlog_ms
+    stuck_ms: TimeSpan = LIMITS.stuck_ms
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,50 +153,38 @@ class TraceLookup:
             return [MessageFate(one, MessageState.UNKNOWN, why) for one in ids]
         return find(self._pending, ids, self._dead_letter_topic)
 
-    def page(
-        self, query: TraceQuery, after: TraceKey | None = None, limit: int = LIMIT
-    ) -> TracePage:
-        """Errors: ``InvalidConfiguration``: there is no store; as of ``check_order``."""
-        check_order(query.from_ms, query.to_ms)
-        return self._reader().page(query, after, limit)
+    def page(self, query: EventsQuery) -> TracePage:
+        """Errors: ``InvalidConfiguration``: there is no store."""
+        return self._reader().page(query, query.page, query.limit)
 
-    def latency(
-        self, interval_ms: int, from_ms: int, to_ms: int, topic: str | None = None
-    ) -> LatencyFound:
-        """Latency by events and departures of that time; without a ``topic``, of all topics but
+    def latency(self, query: LatencyQuery, now_ms: int) -> LatencyFound:
+        """Latency by events and departures of that time; without a topic, of all topics but
         slotwheel's own.
         Errors: ``InvalidConfiguration``: there is no store; it would look through too much; as of
-        ``check_order``."""
-        check_order(from_ms, to_ms)
+        ``TimeQuery.between``."""
+        between = query.between(now_ms)
         problems: list[Problem] = []
-        events = list(self._events(EVENT_COLUMNS, from_ms, to_ms, topic, problems))
-        left = self._departures(from_ms, to_ms, topic, problems)
-        found = latencies(events, left, interval_ms)
-        if topic is None:
+        events = list(self._events(EVENT_COLUMNS, *between, query.topic, problems))
+        left = self._departures(*between, query.topic, problems)
+        found = latencies(events, left, query.interval_ms)
+        if query.topic is None:
             found = [one for one in found if one.topic not in self._own_topics]
         return LatencyFound(found, tuple(problems))
 
-    def anomalies(
-        self,
-        from_ms: int,
-        to_ms: int,
-        now_ms: int,
-        *,
-        topic: str | None = None,
-        limits: AnomalyLimits = LIMITS,
-        limit: int = LIMIT,
-    ) -> AnomaliesFound:
-        """Likewise; ``limit``: so many of them at most. With a ``topic`` the gaps of all senders,
-        too: what is missing may be of that topic."""
-        check_order(from_ms, to_ms)
+    def anomalies(self, query: AnomalyQuery, now_ms: int) -> AnomaliesFound:
+        """Likewise; at most as many as its limit. With a topic the gaps of all senders, too: what
+        is missing may be of that topic."""
+        between = query.between(now_ms)
         problems: list[Problem] = []
-        rows = self._events(EVENT.names, from_ms, to_ms, topic, problems)
+        rows = self._events(EVENT.names, *between, query.topic, problems)
         schema = pa.schema([STORED.field(name) for name in EVENT.names])
         events = pa.Table.from_batches(rows, schema)
-        left = self._departures(from_ms, to_ms, topic, problems)
+        left = self._departures(*between, query.topic, problems)
+        limits = AnomalyLimits(query.late_ms, query.backlog_ms, query.stuck_ms)
         found = anomalies(events, left, now_ms, limits)
         counts = Counter(found.column("kind").to_pylist())
-        return AnomaliesFound(found.slice(0, limit), dict(sorted(counts.items())), tuple(problems))
+        first = found.slice(0, query.limit)
+        return AnomaliesFound(first, dict(sorted(counts.items())), tuple(problems))
 
     def _reader(self) -> TraceReader:
         if self._store is None or not self._has_store():

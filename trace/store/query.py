@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...policy.parameters import Question
+from ...policy.written import Instant, Text, TextBytes, WayIn, Written
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.ids import MessageId
 from ...wheel.schema import TIME, Mask, times
@@ -43,26 +44,33 @@ class TraceKey(NamedTuple):
         return cls(int(found[1]), found[3], int(found[2]))
 
 
-@dataclass(frozen=True, slots=True)
-class TraceQuery:
-    """Events that fulfil all that is given.
+def _read_id(text: str, _: WayIn) -> MessageId | None:
+    return MessageId.parse(text) if text else None
 
-    - ``id``: events of this message: its id, or their origin, whole.
-    - ``key``, ``tag``, ``topic``, ``client``: equal. ``group``: the consumer group.
-    - ``failed``: whether they have an error.
-    - ``from_ms`` up to, but without, ``to_ms``: of ``at``, ms since the epoch.
-    """
 
-    id: MessageId | None = None
-    key: bytes | None = None
-    tag: str | None = None
+class TraceQuery(Question, frozen=True):
+    """Which events: all that is given must hold."""
+
+    id: Annotated[MessageId, Written(_read_id)] | None = None
+    """Events of the message with this id, and of what came of it."""
+    key: TextBytes | None = None
+    """Events of messages with this key."""
+    tag: Text | None = None
+    """Events of messages with this tag."""
     topic: str | None = None
-    client: str | None = None
+    """Events of this topic."""
+    client: Annotated[str, Written(value_name="NAME")] | None = None
+    """Events of this client."""
     group: str | None = None
+    """Events of this group of consumers."""
     kind: EventKind | None = None
+    """Events of this kind."""
     failed: bool | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
+    """Events with an error. `false`: those without one."""
+    from_ms: Instant | None = None
+    """Events from this time on."""
+    to_ms: Instant | None = None
+    """Events before this time."""
 
     @property
     def columns(self) -> tuple[str, ...]:

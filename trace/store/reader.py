@@ -16,13 +16,14 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from ...reading.problems import INTEGRITY, Problem
 from ...wheel.errors import Damaged, SlotwheelError

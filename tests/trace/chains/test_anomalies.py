@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slotwheel.trace.chains.anomalies import AnomalyLimits, anomalies
 from slotwheel.trace.chains.departures import LEFT, Departures
 from slotwheel.trace.chains.fields import anomaly_fields
-from slotwheel.trace.chains.lookup import TraceLookup
+from slotwheel.trace.chains.lookup import AnomalyQuery, LatencyQuery, TraceLookup
 from slotwheel.trace.events import EVENT, STORED, EventKind, EventSender, with_sender
 from slotwheel.trace.store.making import SegmentAbout, write_segment
 from slotwheel.trace.store.names import SegmentName
@@ -145,9 +145,9 @@ def test_gaps_are_shown_whatever_the_topic_as_what_is_missing_may_be_of_it(tmp_p
     ]
     write_segment(tmp_path, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(events))
     with TraceLookup(tmp_path, None) as lookup:
-        found = lookup.anomalies(0, 10, 20, topic="orders")
+        found = lookup.anomalies(AnomalyQuery("orders", 0, 10), 20)
         assert found.counts == {"gap": 1, "retry": 1}
-        assert not lookup.latency(1, 0, 10, topic="orders").latencies
+        assert not lookup.latency(LatencyQuery("orders", 0, 10, 1), 20).latencies
 
 
 def test_latency_of_all_topics_is_that_of_messages_and_not_of_what_is_said_of_them(
@@ -160,10 +160,12 @@ def test_latency_of_all_topics_is_that_of_messages_and_not_of_what_is_said_of_th
     ]
     write_segment(tmp_path, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(rows))
     with TraceLookup(tmp_path, None, "letters") as lookup:
-        found = lookup.latency(1, 0, 10).latencies
+        found = lookup.latency(LatencyQuery(None, 0, 10, 1), 20).latencies
         assert [one.topic for one in found] == ["letters", "orders"]
         for topic in own:
-            assert [one.topic for one in lookup.latency(1, 0, 10, topic).latencies] == [topic]
+            assert [
+                one.topic for one in lookup.latency(LatencyQuery(topic, 0, 10, 1), 20).latencies
+            ] == [topic]
 
 
 def test_what_the_wheel_alone_knows_has_whole_ids() -> None:
