@@ -31,13 +31,6 @@ import psutil
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.delivery.embedded.topicfile import (
-    IndexHeader,
-    IndexRecord,
-    index_path,
-    schema_of,
-    segment_path,
-)
 from slotwheel.reading import layout
 from slotwheel.reading.files import JOURNAL, File, Layout, PeerFiles
 from slotwheel.replay.facts.making import GroupTerms
@@ -53,6 +46,13 @@ from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.slots.blocks import encode_blocks
 from slotwheel.wheel.slots.slotfile import schema_message
 from slotwheel.wheel.state import Checkpoint, LmdbState, StateUpdate
+from slotwheel.wheel.topics.topicfile import (
+    IndexHeader,
+    IndexRecord,
+    index_path,
+    schema_of,
+    segment_path,
+)
 
 from .harness import Report, data_directory, options, warm_memory
 

@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotwheel.client import Client
+from slotwheel.reading.search.followup import Cancellation
+from slotwheel.reading.search.query import Query
+from slotwheel.reading.search.worker import SearchProcess, WaitingFinder
 from slotwheel.reading.topicreader import TopicReader
-from slotwheel.search.followup import Cancellation
-from slotwheel.search.query import Query
-from slotwheel.search.worker import SearchProcess, WaitingFinder
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.rows import header_lists
 from slotwheel.wheel.schema import Int64s, times

@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 from ..client import Client
-from ..search.followup import Cancellation
-from ..search.pending import PendingReader
-from ..search.query import Query
+from ..reading.search.followup import Cancellation
+from ..reading.search.pending import PendingReader
+from ..reading.search.query import Query
 from ..wheel.texts import counted
 from .invocation import Exit
 from .progress import progress_bar

@@ -54,8 +54,8 @@ def command(
     if where:
         if ids or data is None:
             raise click.UsageError("--where needs --data, and takes no ids besides.")
-        from ..search.pending import PendingReader
-        from ..search.query import parse_where
+        from ..reading.search.pending import PendingReader
+        from ..reading.search.query import parse_where
         from .bulkcancel import BulkCancel
 
         query = parse_where(where, clock_ms())

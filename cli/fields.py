@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..delivery.embedded.topicfile import IndexRecord
 from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ..reading.messagefields import Fields, message_fields
 from ..reading.topicreader import ids
@@ -23,6 +22,7 @@ from ..wheel.mark import Marks
 from ..wheel.schema import times
 from ..wheel.slots.slotfile import path_of
 from ..wheel.state import SlotInfo
+from ..wheel.topics.topicfile import IndexRecord
 
 _OURS = [ID_HEADER, DUE_HEADER, CREATED_HEADER]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 from crc32c import crc32c
 
-from ..delivery.embedded.topicfile import TOPICS_DIRECTORY
 from ..reading.directory import ReadOnlyFiles, reading
 from ..reading.messagefields import Fields
 from ..reading.slots import slot_blocks
@@ -31,6 +30,7 @@ from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
 from ..wheel.slots.slotfile import path_of, second_of
 from ..wheel.state import SlotInfo
+from ..wheel.topics.topicfile import TOPICS_DIRECTORY
 from .fields import (
     block_fields,
     entry_fields,

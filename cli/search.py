@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from ..reading.messagefields import Fields, message_fields
-from ..search.fate import MessageFate, MessageState, find
-from ..search.pending import PendingCount, PendingPage, PendingReader
-from ..search.query import CountQuery, PageQuery, Query, page_text
+from ..reading.search.fate import MessageFate, MessageState, find
+from ..reading.search.pending import PendingCount, PendingPage, PendingReader
+from ..reading.search.query import CountQuery, PageQuery, Query, page_text
 from ..wheel.schema import times
 from ..wheel.texts import counted, time_text
 from .bulkcancel import BulkCancel

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from ..broker.settings import named
+from ..broker.sources import PARTITIONS_MAX, parse_partitions
 from ..client.addresses import SCHEMES, check_addresses, split
-from ..delivery.kafka.settings import named
-from ..intake.sources import PARTITIONS_MAX, parse_partitions
 from ..policy.levels import span_of
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra, SlotwheelError

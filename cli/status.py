@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from ..broker.sources import MISSED
 from ..client import Client
 from ..client.groupstatus import REPLICATION, group_status
-from ..intake.sources import MISSED
 from ..replication.status import missing_votes
 from ..wheel.texts import time_text
 from .printing import print_table

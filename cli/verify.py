@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from ..delivery.embedded.topicfile import TOPICS_DIRECTORY
 from ..reading.directory import ReadOnlyFiles, reading, running_process
 from ..reading.listing import sizes
 from ..reading.state import load_state
@@ -27,6 +26,7 @@ from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.findings import CheckedFile, Finding
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.state import STATE_DIRECTORY, StoredState
+from ..wheel.topics.topicfile import TOPICS_DIRECTORY
 from .agree import compare_directories, print_agreement
 from .invocation import Exit
 from .printing import print_table

@@ -12,10 +12,10 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..delivery.kafka.collection import without_collection
-from ..delivery.kafka.header_names import headers_of
-from ..delivery.kafka.limits import within
-from ..delivery.kafka.settings import ClientKind, for_confluent, refused
+from ..broker.collection import without_collection
+from ..broker.header_names import headers_of
+from ..broker.limits import within
+from ..broker.settings import ClientKind, for_confluent, refused
 from ..wheel.errors import InvalidConfiguration
 from .making import make_by_confluent, no_brokers
 from .message import Received, SourcePartition

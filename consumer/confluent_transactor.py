@@ -9,8 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ..delivery.kafka.limits import within
-from ..delivery.kafka.settings import ClientKind, for_confluent, refused
+from ..broker.limits import within
+from ..broker.settings import ClientKind, for_confluent, refused
 from .confluent_source import confluent
 from .inflight import CommitBatch
 from .source import ConsumerFailed, SourceAway

@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from ..broker.header_names import UNREADABLE
 from ..client.message import Headers, Message, encoded, flatten
-from ..delivery.kafka.header_names import UNREADABLE
 from ..policy.deadletters import BAD_RECORD, BURIED, DEAD_LETTER_TOPIC, EXPIRED, REFUSED
 from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning
 from ..wheel.rows import Content

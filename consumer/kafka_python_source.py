@@ -23,9 +23,9 @@ from kafka import errors as kafka_errors
 from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
 
-from ..delivery.kafka.header_names import missing_codec, read_leniently
-from ..delivery.kafka.limits import within
-from ..delivery.kafka.settings import ClientKind, for_kafka_python
+from ..broker.header_names import missing_codec, read_leniently
+from ..broker.limits import within
+from ..broker.settings import ClientKind, for_kafka_python
 from .making import make_by_kafka_python, no_brokers
 from .message import Received, SourcePartition
 from .source import (

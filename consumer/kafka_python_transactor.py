@@ -15,9 +15,9 @@ from kafka import errors as kafka_errors
 from kafka.partitioner.default import murmur2
 from kafka.structs import TopicPartition
 
+from ..broker.limits import within
 from ..delivery.kafka.kafka_python_client import classify
 from ..delivery.kafka.kafka_python_transactions import FENCED, TransactionalLane
-from ..delivery.kafka.limits import within
 from ..delivery.kafka.plan import KafkaSettings
 from ..delivery.sink import Answer
 from .inflight import CommitBatch

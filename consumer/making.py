@@ -10,8 +10,8 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
-from ..delivery.kafka.reach import is_kept_out, why_not
-from ..delivery.kafka.settings import ClientKind, for_confluent, for_kafka_python
+from ..broker.reach import is_kept_out, why_not
+from ..broker.settings import ClientKind, for_confluent, for_kafka_python
 from ..wheel.errors import InvalidConfiguration, NodeUnreachable
 
 _log = logging.getLogger("slotwheel.librdkafka")

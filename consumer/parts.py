@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..broker.header_names import UNREADABLE
+from ..broker.settings import CONFLUENT, KAFKA_PYTHON, check
 from ..client import Client
-from ..delivery.kafka.header_names import UNREADABLE
-from ..delivery.kafka.settings import CONFLUENT, KAFKA_PYTHON, check
 from ..policy.failure import retry_topic
 from ..policy.policyset import PolicySet
 from ..policy.retry import RetryPolicy, find_policy

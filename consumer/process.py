@@ -12,7 +12,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from ..aside.process import Aside, AsideEnded
-from ..delivery.kafka.limits import within
+from ..broker.limits import within
 from ..wheel.errors import InvalidConfiguration, NotRunning
 from .failing import Cause
 from .message import Received

@@ -19,10 +19,10 @@ from typing import TypeVar
 from ..client import Client
 from ..client.groupstatus import REPLICATION, group_status
 from ..reading.problems import INTEGRITY, Problem
-from ..search.fate import MessageFate, MessageState
-from ..search.pending import PendingCount, PendingPage
-from ..search.query import Query
-from ..search.worker import SearchProcess
+from ..reading.search.fate import MessageFate, MessageState
+from ..reading.search.pending import PendingCount, PendingPage
+from ..reading.search.query import Query
+from ..reading.search.worker import SearchProcess
 from ..wheel.errors import SlotwheelError
 from ..wheel.mark import RowKey
 from .errors import HttpError

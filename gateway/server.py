@@ -26,7 +26,7 @@ from ..client import Client
 from ..client.addresses import Addresses
 from ..client.asynclink import AsyncLink
 from ..client.link import WireTransport
-from ..search.worker import SearchProcess
+from ..reading.search.worker import SearchProcess
 from ..trace.chains.lookup import TraceLookup
 from ..trace.events import AUDIT_TOPIC
 from ..trace.targets import WheelTarget

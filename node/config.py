@@ -11,8 +11,8 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..broker.sources import CHOICES
 from ..delivery.semantics import AT_LEAST_ONCE, EXACTLY_ONCE, SEMANTICS
-from ..intake.sources import CHOICES
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..policy.policyset import PolicySet
 from ..replication.rules.group import Group

@@ -12,10 +12,10 @@ import contextlib
 import resource
 
 from ..delivery.embedded.sink import OPEN_FILES_MAX
-from ..intake.wire import CONNECTIONS_MAX
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wire.server import NEWCOMERS_MAX
+from .intake.wire import CONNECTIONS_MAX
 
 OTHERS = 100
 """Descriptors besides slot files and topics: segments, state, directories, listeners, Kafka."""

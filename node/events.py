@@ -12,10 +12,10 @@ import time
 import numpy as np
 
 from ..delivery.ports import DeliveryEvents
-from ..intake.ports import IntakeEvents
 from ..wheel.errors import remedy_for
 from ..wheel.schema import Int64s
 from .duty import Duty
+from .intake.ports import IntakeEvents
 from .logs import event
 from .metrics import Metrics
 

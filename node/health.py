@@ -26,12 +26,12 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from ..intake.ports import Page
 from ..policy.hostnames import HostNames
 from ..policy.places import who_leaves
 from ..wheel.errors import AddressInUse
 from .config import check_address
 from .descriptors import METRICS_MAX
+from .intake.ports import Page
 
 log = logging.getLogger("slotwheel.node")
 

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable
 
 from ..delivery.hand import Hand
-from ..intake.ports import Clock
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import SlotwheelError
 from ..wheel.wheel import Wheel
 from . import work
 from .config import NodeConfig
 from .events import NodeEvents
+from .intake.ports import Clock
 from .policies import GroupPolicies
 from .sinks import WaysOut, delay_topics
 from .threads import Threads

@@ -15,9 +15,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ..intake.delay_source import SourceState
 from ..wheel.answers import Status
 from .histogram import ArrayHistogram
+from .intake.delay_source import SourceState
 
 LATENESS_S = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),

@@ -28,10 +28,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..intake.agreeing import acknowledge_unread
-from ..intake.delay_topic import DelayTopicIntake
-from ..intake.sources import SourceTable
-from ..intake.wire import WireIntake, check_free
+from ..broker.sources import SourceTable
 from ..replication.rules.group import Group
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import AddressInUse
@@ -43,6 +40,9 @@ from .damage import Damage, remedy_of
 from .events import NodeEvents
 from .gateway import GatewayProcess
 from .health import HealthServer, pages_of
+from .intake.agreeing import acknowledge_unread
+from .intake.delay_topic import DelayTopicIntake
+from .intake.wire import WireIntake, check_free
 from .logs import event
 from .master import MasterThreads
 from .metrics import Metrics, Scrape

@@ -8,27 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from ..broker.settings import CONFLUENT as CONFLUENT_KAFKA
+from ..broker.settings import KAFKA_PYTHON, check
 from ..delivery.deadletters import DeadLetters
 from ..delivery.departures import DepartureKeeper, KeptDepartures
 from ..delivery.embedded.exactly_once import EmbeddedExactlyOnce
 from ..delivery.embedded.sink import EmbeddedSink
 from ..delivery.kafka.exactly_once import KafkaExactlyOnce
 from ..delivery.kafka.plan import KafkaSettings
-from ..delivery.kafka.settings import CONFLUENT as CONFLUENT_KAFKA
-from ..delivery.kafka.settings import KAFKA_PYTHON, check
 from ..delivery.kafka.sink import KafkaSink
 from ..delivery.kafka.topicbook import AnyTopic, TopicBook
 from ..delivery.ports import DeliveryEvents
 from ..delivery.semantics import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, AtLeastOnce, AtMostOnce
 from ..delivery.sink import Sink
-from ..intake.delay_topic import DelayTopicIntake
-from ..intake.door import Door
-from ..intake.ports import Clock, IntakeEvents, PoliciesPort
-from ..intake.source_reader import SourceReader
 from ..wheel.files import Files
 from ..wheel.ids import IdMint
 from ..wheel.wheel import Wheel
 from .config import CONFLUENT, REFUSE, NodeConfig
+from .intake.delay_topic import DelayTopicIntake
+from .intake.door import Door
+from .intake.ports import Clock, IntakeEvents, PoliciesPort
+from .intake.source_reader import SourceReader
 
 
 class WaysOut:
@@ -152,10 +152,10 @@ def _reader_of(config: NodeConfig) -> Callable[[], SourceReader]:
     assert config.bootstrap is not None
     group = f"slotwheel-{config.wheel.group}"
     if config.sink == CONFLUENT:
-        from ..intake.confluent_reader import ConfluentReader
+        from .intake.confluent_reader import ConfluentReader
 
         return partial(ConfluentReader, config.bootstrap, group, config.kafka_settings)
-    from ..intake.kafka_reader import KafkaPythonReader
+    from .intake.kafka_reader import KafkaPythonReader
 
     return partial(KafkaPythonReader, config.bootstrap, group, config.kafka_settings)
 

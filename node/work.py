@@ -20,7 +20,6 @@ from typing import TypeVar
 
 from ..delivery.departures import DepartureKeeper
 from ..delivery.sink import Sink
-from ..intake.ports import Clock
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import Damaged, SyncFailed
 from ..wheel.wheel import Wheel
@@ -28,6 +27,7 @@ from . import memory
 from .clock import LOOK_EVERY_S, NodeClock
 from .duty import Duty
 from .events import LOG_MISSED_EVERY_S, NodeEvents
+from .intake.ports import Clock
 from .logs import event
 from .metrics import Metrics
 

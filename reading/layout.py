@@ -22,13 +22,6 @@ from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from ..delivery.embedded.topicfile import (
-    DAMAGED_SUFFIX,
-    INDEX_SUFFIX,
-    SEGMENT_SUFFIX,
-    TOPICS_DIRECTORY,
-    first_position_of,
-)
 from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, InvalidConfiguration, SlotwheelError
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
@@ -37,6 +30,13 @@ from ..wheel.journal.segment import index_of
 from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.slotfile import SUFFIX, path_of, second_of
 from ..wheel.state import STATE_DIRECTORY, StoredState
+from ..wheel.topics.topicfile import (
+    DAMAGED_SUFFIX,
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    TOPICS_DIRECTORY,
+    first_position_of,
+)
 from .directory import existing, existing_file, is_data_directory, refuse_a_part, short_names
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, PeerFiles
 from .listing import journal_segments, sizes, topic_folders, why_unlisted

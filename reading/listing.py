@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from ..delivery.embedded.topicfile import (
-    TOPICS_DIRECTORY,
-    first_position_of,
-)
 from ..wheel.checks import is_topic
 from ..wheel.files import ARCHIVE_DIRECTORY, OsHandle, open_regular
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import index_of, is_segment_name, segment_path
+from ..wheel.topics.topicfile import TOPICS_DIRECTORY, first_position_of
 
 _OF_STATE = ("data.mdb", "lock.mdb")
 

@@ -8,13 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..delivery.embedded.topicfile import (
-    DAMAGED_SUFFIX,
-    INDEX_SUFFIX,
-    SEGMENT_SUFFIX,
-    TOPICS_DIRECTORY,
-    first_position_of,
-)
 from ..wheel.checks import is_topic
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
@@ -22,6 +15,13 @@ from ..wheel.journal.segment import is_segment_name, is_spare_name
 from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.slotfile import second_of
 from ..wheel.state import STATE_DIRECTORY
+from ..wheel.topics.topicfile import (
+    DAMAGED_SUFFIX,
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    TOPICS_DIRECTORY,
+    first_position_of,
+)
 from .listing import sizes, why_unlisted
 
 _OF_STATE = ("data.mdb", "lock.mdb")

@@ -4,7 +4,7 @@ A reader trusts the index alone: a block exists when its record is whole, and a 
 only after its block is durable. So a reader never sees a row that a power cut could take back,
 needs no lock, and knows by the index's length whether there is anything new.
 
-Of a segment that was set aside as damaged (``delivery/embedded/topicdamage.py``) the sound blocks
+Of a segment that was set aside as damaged (``wheel/topics/topicdamage.py``) the sound blocks
 are read; the skipped positions are reported.
 """
 
@@ -17,8 +17,12 @@ from contextlib import closing
 import numpy as np
 import pyarrow as pa
 
-from ..delivery.embedded.topicdamage import SoundBlocks, set_aside_segments
-from ..delivery.embedded.topicfile import (
+from ..wheel.errors import Damaged, InvalidMessage
+from ..wheel.files import Files
+from ..wheel.ids import id_texts
+from ..wheel.schema import times
+from ..wheel.topics.topicdamage import SoundBlocks, set_aside_segments
+from ..wheel.topics.topicfile import (
     HEADER_BYTES,
     RECORD_BYTES,
     TOPICS_DIRECTORY,
@@ -28,11 +32,7 @@ from ..delivery.embedded.topicfile import (
     parse_index,
     segment_path,
 )
-from ..delivery.embedded.topiclog import segments
-from ..wheel.errors import Damaged, InvalidMessage
-from ..wheel.files import Files
-from ..wheel.ids import id_texts
-from ..wheel.schema import times
+from ..wheel.topics.topiclog import segments
 from .topics import decode_block
 
 

@@ -16,7 +16,10 @@ from pathlib import Path
 import pyarrow as pa
 from crc32c import crc32c
 
-from ..delivery.embedded.topicfile import (
+from ..wheel.arrowclaims import plain_rows, plain_stream
+from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
+from ..wheel.files import mapped
+from ..wheel.topics.topicfile import (
     HEADER_BYTES,
     INDEX_SUFFIX,
     SEGMENT_SUFFIX,
@@ -25,9 +28,6 @@ from ..delivery.embedded.topicfile import (
     check_schema,
     parse_index,
 )
-from ..wheel.arrowclaims import plain_rows, plain_stream
-from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
-from ..wheel.files import mapped
 from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
 from .files import RECEIPTS, File
 from .listing import opened

@@ -17,12 +17,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from ..policy.headercolumns import HeaderColumn, split_dead_letter, split_identity
 from ..reading.events import RowsSeen
 from ..reading.files import DUMP, JOURNAL, TOPIC, File
 from ..reading.problems import Problem
 from ..reading.read import read
 from ..wheel.schema import Int64s, times
-from .facts.headers import HeaderColumn, split_dead_letter, split_identity
 from .facts.making import GroupTerms
 from .facts.records import parse_ids
 from .facts.scan import RECORD_COLUMNS, Batches, files_of, tasks, tasks_frame

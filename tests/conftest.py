@@ -60,7 +60,7 @@ TOGETHER = (
         "test_exactly_once_chaos",
         "test_consuming_page",
         "test_cancel_truth",
-        "intake/test_delay_topic",
+        "node/intake/test_delay_topic",
         "delivery/test_transactions",
         "test_broker",
         "test_kafka_faults",

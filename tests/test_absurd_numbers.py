@@ -19,7 +19,7 @@ from slotwheel.client.message import flatten
 from slotwheel.consumer.clock import RemoteClock
 from slotwheel.consumer.failing import Cause, Failing
 from slotwheel.consumer.message import Received
-from slotwheel.intake.records import ConsumerRecords, rows_of
+from slotwheel.node.intake.records import ConsumerRecords, rows_of
 from slotwheel.policy.retry import RetryPolicy
 from slotwheel.wheel.checks import check_input, is_reserved, is_time, started
 from slotwheel.wheel.config import WheelConfig

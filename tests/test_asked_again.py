@@ -21,8 +21,8 @@ from random import Random
 import pytest
 
 from slotwheel import Client, Message
-from slotwheel.search.fate import find
-from slotwheel.search.pending import PendingReader
+from slotwheel.reading.search.fate import find
+from slotwheel.reading.search.pending import PendingReader
 from support.broker import Broker
 from support.load import NEARLY_ALL
 from support.nodeprocess import NodeProcess

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from slotwheel.reading.departures import DepartureReader
-from slotwheel.search.fate import MessageFate, MessageState, find
-from slotwheel.search.pending import PendingReader
+from slotwheel.reading.search.fate import MessageFate, MessageState, find
+from slotwheel.reading.search.pending import PendingReader
 from slotwheel.wheel.ids import MessageId
 from support.broker import Cluster, TopicFactory
 from support.load import NEARLY_ALL

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from slotwheel.deadletters.again import as_messages
-from slotwheel.deadletters.letters import letters_of
 from slotwheel.policy.deadletters import DELIVERY, REFUSED, letter_headers
 from slotwheel.policy.failure import Origin, attempt_of, buried, failed
 from slotwheel.policy.retry import RetryPolicy
+from slotwheel.reading.letters.again import as_messages
+from slotwheel.reading.letters.letters import letters_of
 from slotwheel.wheel.rows import Header, from_columns
 from slotwheel.wheel.schema import TIME
 

@@ -68,7 +68,7 @@ _PROGRAMS = {
     ),
     "every command": (
         "from slotwheel.cli import main\nfor one in main.COMMANDS: main.cli.get_command(None, one)",
-        "slotwheel.deadletters.source",
+        "slotwheel.reading.letters.source",
         _COMMON,
     ),
     "a gateway of a node without Kafka": (

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from slotwheel import Client, Message
+from slotwheel.broker.reach import why_not
 from slotwheel.consumer import Consumer
-from slotwheel.delivery.kafka.reach import why_not
 from slotwheel.replay.facts.kafka_topics import KafkaTopics
 from slotwheel.wheel.errors import SlotwheelError
 from support.nodeprocess import NodeProcess, run_cli

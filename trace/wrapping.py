@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ParamSpec, Self
 
-from ..delivery.kafka.header_names import headers_of
+from ..broker.header_names import headers_of
 from ..wheel.texts import error_text
 from .events import EventKind
 from .making import TracedRecord

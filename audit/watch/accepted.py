@@ -1,9 +1,10 @@
 """Reads what a wheel has accepted and cancelled from its files, beside a node that writes them.
 
 Theory: every row that is due later than a moment ahead is in its slot, where slot files and journal
-can be read together (``search/view.py``). So a slot is read once, shortly before its time, with all
-that is in it; and what comes for it after that is read from the journal, as it comes. Each row is
-counted once: in a slot if its offset is below that of the slot's read point, else from the journal.
+can be read together (``reading/search/view.py``). So a slot is read once, shortly before its time,
+with all that is in it; and what comes for it after that is read from the journal, as it comes. Each
+row is counted once: in a slot if its offset is below that of the slot's read point, else from the
+journal.
 
 Rules
 - The journal is read before the read point is taken: what a slot does not have then is still to
@@ -28,8 +29,8 @@ from ...reading.growing.journal import entry_at, look_at_journal
 from ...reading.growing.parts import JournalPart, read_part
 from ...reading.growing.positions import JournalAt
 from ...reading.problems import Problem
-from ...search.pending import PendingReader
-from ...search.view import View, key_columns
+from ...reading.search.pending import PendingReader
+from ...reading.search.view import View, key_columns
 from ...wheel.config import TICK_MS
 from ...wheel.rows import take_rows
 from ...wheel.schema import Int64s, times

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from ...account.limits import ready_ms
 from ...account.vocabulary import Tier
 from ...policy.deadletters import EXPIRED
+from ...policy.headercolumns import HeaderColumn
 from ...policy.headers import CREATED_HEADER, ID_HEADER
 from ...policy.lettercolumns import sink_letters
 from ...reading.kafka.dump import DUMP
 from ...reading.tailing import TailRows
-from ...replay.facts.headers import HeaderColumn
 from ...wheel.checks import TOPIC_PATTERN
 from ...wheel.ids import id_parts
 from ...wheel.schema import Int64s, Mask, times

@@ -34,8 +34,8 @@ from ...policy.parameters import Question
 from ...policy.written import SPAN, TimeSpan, Written
 from ...reading.kafka.opening import open_tails
 from ...reading.problems import Problem
+from ...reading.search.view import View
 from ...reading.tailing import TailStart
-from ...search.view import View
 from ...trace.events import AUDIT_TOPIC, OWN_TOPICS
 from ...wheel.checks import check_topic
 from ...wheel.config import TICK_MS, WheelConfig

@@ -16,14 +16,14 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from ...deadletters.course import RedriveCourse, RedriveOrder
-from ...deadletters.letters import LETTER, LetterPlace, LetterQuery, letters_of, place_of
-from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
-from ...deadletters.notes import Redriven
-from ...deadletters.redrive import redriven_before
-from ...deadletters.source import LetterSource, Topic, purge
 from ...policy.deadletters import DEAD_LETTER_TOPIC, notes_topic
 from ...reading.directory import reading
+from ...reading.letters.course import RedriveCourse, RedriveOrder
+from ...reading.letters.letters import LETTER, LetterPlace, LetterQuery, letters_of, place_of
+from ...reading.letters.looking import LetterCounts, count_letters, letter_at, letter_fields
+from ...reading.letters.notes import Redriven
+from ...reading.letters.redrive import redriven_before
+from ...reading.letters.source import LetterSource, Topic, purge
 from ...reading.messagefields import Fields
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage

@@ -11,13 +11,13 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from ...delivery.embedded.topicdamage import records
-from ...delivery.embedded.topicfile import SEGMENT_SUFFIX, directory_of
-from ...delivery.embedded.topiclog import segments
+from ...reading.search.watch import DirectoryWatch
 from ...reading.topicreader import check_exists
-from ...search.watch import DirectoryWatch
 from ...wheel.files import DirectoryLock, OsFiles
 from ...wheel.mark import BY_TOPICS
+from ...wheel.topics.topicdamage import records
+from ...wheel.topics.topicfile import SEGMENT_SUFFIX, directory_of
+from ...wheel.topics.topiclog import segments
 
 _CLOCK_MS = 5_000
 """As of ``delivery/embedded/exactly_once.py``, which reads so far back."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 
-from ...deadletters.course import NOTES_DELETED, RedriveCourse
-from ...deadletters.letters import place_text
+from ...reading.letters.course import NOTES_DELETED, RedriveCourse
+from ...reading.letters.letters import place_text
 from ...wheel.errors import SlotwheelError
 from ...wheel.texts import counted
 from ..invocation import Exit

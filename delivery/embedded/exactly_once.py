@@ -30,14 +30,20 @@ from ...wheel.errors import Damaged, SlotwheelError
 from ...wheel.files import Files
 from ...wheel.mark import BY_TOPICS
 from ...wheel.schema import Int64s, times
+from ...wheel.topics.topicdamage import SoundBlocks, records, set_aside_segments
+from ...wheel.topics.topicfile import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    TOPICS_DIRECTORY,
+    index_path,
+    segment_path,
+)
+from ...wheel.topics.topiclog import segments
 from ..deadletters import DeadLetters
 from ..handover import BatchOutcome
 from ..ports import DuePort
 from ..semantics import AtLeastOnce, NotReady
 from .sink import EmbeddedSink
-from .topicdamage import SoundBlocks, records, set_aside_segments
-from .topicfile import HEADER_BYTES, RECORD_BYTES, TOPICS_DIRECTORY, index_path, segment_path
-from .topiclog import segments
 
 _CLOCK_S = 5
 _REMEDY = "start the node once with --accept-repeats to deliver all the same"

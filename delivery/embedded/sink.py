@@ -29,11 +29,11 @@ from ...wheel.ids import IdMint
 from ...wheel.rows import from_numpy
 from ...wheel.schema import TIME, Int64s
 from ...wheel.slots.handles import HandleCache
+from ...wheel.topics.topicdamage import damaged_segments
+from ...wheel.topics.topicfile import TOPIC_SCHEMA, TOPICS_DIRECTORY
+from ...wheel.topics.topiclog import PendingAppend, TopicEnd, TopicWriter, segments
 from ..sink import Answer, Answers, Sink, split_by_topic
 from .newtopics import NewTopics
-from .topicdamage import damaged_segments
-from .topicfile import TOPIC_SCHEMA, TOPICS_DIRECTORY
-from .topiclog import PendingAppend, TopicEnd, TopicWriter, segments
 
 SEGMENT_BYTES = 64 * MIB
 OPEN_FILES_MAX = 128

@@ -31,8 +31,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from ...broker.limits import started
 from ..sink import Answer
-from .limits import started
 from .plan import KafkaSettings, SendFailure, SendPlan
 from .topicbook import Unreachable
 from .transactions import (

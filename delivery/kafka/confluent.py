@@ -22,6 +22,8 @@ from cachetools import TTLCache
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from ...broker.reach import why_not
+from ...broker.settings import ClientKind, named
 from ...wheel.errors import SlotwheelError
 from ...wheel.ids import IdMint
 from ..sink import Answer
@@ -39,8 +41,6 @@ from .confluent_client import (
 from .confluent_transactions import ConfluentTransactions
 from .kafka_python_client import admin_config, configs_of
 from .plan import KafkaSettings, SendFailure, SendPlan
-from .reach import why_not
-from .settings import ClientKind, named
 from .sink import KafkaSink
 from .topicbook import TOPICS_REMEMBERED, Found, NotYet, TopicInfo, Unreachable
 from .transactions import Transactions

@@ -17,10 +17,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ...broker.settings import ClientKind, for_confluent
 from ...wheel.errors import MissingExtra
 from ..sink import Answer
 from .plan import KafkaSettings, SendFailure, SendPlan
-from .settings import ClientKind, for_confluent
 
 ck: Any = None  # None when the extra is not installed, which is reported when a sink is made
 ck_admin: Any = None

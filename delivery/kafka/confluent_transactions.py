@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 from kafka.errors import KafkaError
 
+from ...broker.reach import why_not
+from ...broker.settings import ClientKind
 from ...wheel.errors import InvalidConfiguration
 from ..sink import Answer
 from .alternating import (
@@ -42,8 +44,6 @@ from .confluent_client import (
 )
 from .kafka_python_client import members_of
 from .plan import KafkaSettings, SendFailure, SendPlan
-from .reach import why_not
-from .settings import ClientKind
 from .topicbook import Unreachable
 from .transactions import Fenced, Refused, StoredMark
 

@@ -16,13 +16,13 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
+from ...broker.reach import why_not
+from ...broker.settings import named
 from ...wheel.ids import IdMint
 from .kafka_python_client import admin_config, configs_of, send_by
 from .kafka_python_transactions import KafkaPythonTransactions
 from .lane import ProducerLane
 from .plan import KafkaSettings, SendFailure, SendPlan
-from .reach import why_not
-from .settings import named
 from .sink import KafkaSink
 from .topicbook import Found, NotYet, TopicInfo, Unreachable
 from .transactions import Transactions

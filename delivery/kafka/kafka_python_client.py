@@ -17,12 +17,12 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from ...broker.murmur2 import partitions_of
+from ...broker.settings import ClientKind, for_kafka_python
 from ...wheel.schema import Int64s
 from ..sink import Answer
 from .lane import ProducerLane
-from .murmur2 import partitions_of
 from .plan import NO_PARTITION, KafkaSettings, SendFailure, SendPlan
-from .settings import ClientKind, for_kafka_python
 from .topicbook import TOPIC_CONFIGS
 
 _LATE_S = 0.5

@@ -18,6 +18,8 @@ from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from ...broker.reach import why_not
+from ...broker.settings import ClientKind
 from ...wheel.rows import Header
 from ..sink import Answer
 from .alternating import (
@@ -31,8 +33,6 @@ from .alternating import (
 from .kafka_python_client import client_config, members_of, send_by
 from .lane import ProducerLane
 from .plan import KafkaSettings, SendFailure, SendPlan
-from .reach import why_not
-from .settings import ClientKind
 from .topicbook import Unreachable
 from .transactions import Fenced, Refused, StoredMark
 

@@ -17,9 +17,9 @@ from kafka import KafkaProducer
 from kafka.errors import IllegalStateError, InvalidRecordError, KafkaError
 from kafka.structs import TopicPartition
 
+from ...broker.settings import ClientKind, for_kafka_python
 from ...wheel.rows import Header
 from .plan import KafkaSettings, SendPlan
-from .settings import ClientKind, for_kafka_python
 
 BATCH_BYTES = 128 * 1024
 _CLOSE_S = 1.0

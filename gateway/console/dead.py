@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ...deadletters.course import RedriveOrder
-from ...deadletters.letters import LetterQuery
+from ...reading.letters.course import RedriveOrder
+from ...reading.letters.letters import LetterQuery
 from ..endpoint import RouteCall
 from ..errors import HttpError
 from ..requests import Reply

@@ -9,8 +9,8 @@ from ...account.vocabulary import FAULTS
 from ...audit.watch.watching import STALE_MS
 from ...client.groupstatus import REPLICATION, group_status
 from ...client.message import clock_ms
-from ...search.pending import PendingCount
-from ...search.query import Query
+from ...reading.search.pending import PendingCount
+from ...reading.search.query import Query
 from ...wheel.config import TICK_MS
 from ..endpoint import RouteCall
 from ..requests import Reply

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...search.query import Query, page_text, parse_page
+from ...reading.search.query import Query, page_text, parse_page
 from ...wheel.errors import InvalidConfiguration
 from ..endpoint import RouteCall
 from ..errors import HttpError, from_slotwheel

@@ -19,12 +19,12 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 
+from ...broker.reach import why_not
 from ...consumer.kafka_python_source import KafkaPythonSource
 from ...consumer.message import SourcePartition
 from ...consumer.source import Assignment, PositionedSource
 from ...delivery.kafka.kafka_python_client import admin_config
 from ...delivery.kafka.plan import KafkaSettings
-from ...delivery.kafka.reach import why_not
 from ...wheel.checks import is_topic
 from ..errors import HttpError
 from .cluster import Cluster

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from ...policy.written import Instant
-from ...search.followup import Cancellation
-from ...search.pending import PendingCount
-from ...search.query import Query
-from ...search.worker import WaitingFinder
+from ...reading.search.followup import Cancellation
+from ...reading.search.pending import PendingCount
+from ...reading.search.query import Query
+from ...reading.search.worker import WaitingFinder
 from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport

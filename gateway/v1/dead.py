@@ -13,14 +13,14 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from ...deadletters.course import RedriveCourse, RedriveOrder
-from ...deadletters.letters import LetterPlace, LetterQuery, any_letters, letters_of
-from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
-from ...deadletters.notes import Redriven
-from ...deadletters.redrive import redriven_before
-from ...deadletters.source import LetterSource, Topic
 from ...policy.deadletters import notes_topic
 from ...reading.directory import reading
+from ...reading.letters.course import RedriveCourse, RedriveOrder
+from ...reading.letters.letters import LetterPlace, LetterQuery, any_letters, letters_of
+from ...reading.letters.looking import LetterCounts, count_letters, letter_at, letter_fields
+from ...reading.letters.notes import Redriven
+from ...reading.letters.redrive import redriven_before
+from ...reading.letters.source import LetterSource, Topic
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
 from ..endpoint import AnyEndpoint, RouteCall, endpoint

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from ...reading.problems import Problem
-from ...search.pending import PendingCount, PendingPage
-from ...search.query import CountQuery, PageQuery, page_text
+from ...reading.search.pending import PendingCount, PendingPage
+from ...reading.search.query import CountQuery, PageQuery, page_text
 from ...wheel.config import TICK_MS
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError

@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from ...delivery.embedded.topicfile import (
+from ...wheel.errors import SlotwheelError
+from ...wheel.files import mapped
+from ...wheel.topics.topicfile import (
     HEADER_BYTES,
     INDEX_SUFFIX,
     SEGMENT_SUFFIX,
@@ -24,8 +26,6 @@ from ...delivery.embedded.topicfile import (
     IndexHeader,
     IndexRecord,
 )
-from ...wheel.errors import SlotwheelError
-from ...wheel.files import mapped
 from ..events import Ended, Event, RowsSeen, damage
 from ..files import JOURNAL, TOPIC, File
 from ..journal import Span, read_journal

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...delivery.embedded.topicfile import HEADER_BYTES
 from ...wheel.errors import UnsupportedVersion
 from ...wheel.journal.segment import SEGMENT_BYTES
+from ...wheel.topics.topicfile import HEADER_BYTES
 
 VERSION = 1
 

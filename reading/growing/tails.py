@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...delivery.embedded.topicfile import TOPICS_DIRECTORY
 from ...wheel.schema import times
+from ...wheel.topics.topicfile import TOPICS_DIRECTORY
 from ..events import RowsSeen
 from ..listing import topic_segments
 from ..problems import Problem

@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ...delivery.embedded.topicfile import (
+from ...wheel.files import Handle
+from ...wheel.topics.topicfile import (
     HEADER_BYTES,
     INDEX_SUFFIX,
     RECORD_BYTES,
     TOPICS_DIRECTORY,
     IndexRecord,
 )
-from ...wheel.files import Handle
 from ..listing import opened, topic_segments
 from .journal import UNLIMITED
 from .positions import TopicAt

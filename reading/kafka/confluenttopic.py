@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...delivery.kafka.collection import without_collection
+from ...broker.collection import without_collection
+from ...broker.header_names import headers_of
+from ...broker.settings import ClientKind, for_confluent, refused
 from ...delivery.kafka.confluent_client import ck, ck_admin, client_log
-from ...delivery.kafka.header_names import headers_of
-from ...delivery.kafka.settings import ClientKind, for_confluent, refused
 from ...wheel.errors import InvalidConfiguration, NodeUnreachable
 from ...wheel.rows import header_column
 from ...wheel.schema import TIME

@@ -23,7 +23,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic as KafkaTopicSpec
 from kafka.errors import BrokerResponseError, KafkaError
 
-from ...delivery.kafka.settings import ClientKind, for_kafka_python
+from ...broker.settings import ClientKind, for_kafka_python
 from ...wheel.errors import NodeUnreachable
 from ...wheel.rows import header_column
 from ...wheel.schema import TIME

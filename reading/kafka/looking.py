@@ -9,10 +9,10 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.errors import AuthorizationError, KafkaError
 
-from ...delivery.kafka.header_names import missing_codec, read_leniently
-from ...delivery.kafka.reach import is_kept_out, why_not
-from ...delivery.kafka.settings import ClientKind, for_kafka_python
-from ...delivery.kafka.topicids import id_text
+from ...broker.header_names import missing_codec, read_leniently
+from ...broker.reach import is_kept_out, why_not
+from ...broker.settings import ClientKind, for_kafka_python
+from ...broker.topicids import id_text
 from ...wheel.errors import InvalidConfiguration, NodeUnreachable
 
 CALL_MS = 10_000

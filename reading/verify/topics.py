@@ -17,8 +17,12 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from ...delivery.embedded.topicdamage import damaged_path, is_torn, set_aside_segments
-from ...delivery.embedded.topicfile import (
+from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.files import Files
+from ...wheel.findings import CheckedFile, noted
+from ...wheel.schema import times
+from ...wheel.topics.topicdamage import damaged_path, is_torn, set_aside_segments
+from ...wheel.topics.topicfile import (
     DAMAGED_SUFFIX,
     HEADER_BYTES,
     RECORD_BYTES,
@@ -32,11 +36,7 @@ from ...delivery.embedded.topicfile import (
     parse_index,
     segment_path,
 )
-from ...delivery.embedded.topiclog import segments
-from ...wheel.errors import Damaged, UnsupportedVersion
-from ...wheel.files import Files
-from ...wheel.findings import CheckedFile, noted
-from ...wheel.schema import times
+from ...wheel.topics.topiclog import segments
 from ..topics import decode_block
 
 

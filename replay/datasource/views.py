@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from ...policy.headercolumns import HeaderColumn, split_identity, texts
 from ...reading.events import ROWS_MAX, Event, RowsSeen
 from ...reading.files import TOPIC, File, due_within
 from ...reading.problems import Problem, problem_batch
@@ -18,7 +19,6 @@ from ...wheel.ids import id_texts
 from ...wheel.rows import from_numpy
 from ...wheel.schema import TIME, times
 from ..facts.fact import FORGED, NO_DIGEST, Facts, Seen
-from ..facts.headers import HeaderColumn, split_identity, texts
 from ..facts.making import GroupTerms
 from ..facts.onefile import OneFile
 from ..facts.records import parse_ids

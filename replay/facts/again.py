@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from ...policy.deadletters import notes_topic
 from ...policy.failure import retry_topic
+from ...policy.headercolumns import HeaderColumn
 from ...policy.headers import ATTEMPT, GROUP, ORIGIN_ID
 from ...reading.files import File
 from ...wheel.checks import REDELIVERED_ID_HEADER
@@ -22,7 +23,6 @@ from ...wheel.digest import topic_crcs
 from ...wheel.ids import id_parts
 from ...wheel.schema import Int64s, times
 from .fact import FACT, NO_DIGEST, Facts, Seen
-from .headers import HeaderColumn
 from .making import GroupTerms
 
 

@@ -35,16 +35,9 @@ import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from ...delivery.kafka.reach import why_not
-from ...delivery.kafka.settings import (
-    JAVA,
-    KAFKA_PYTHON,
-    ClientKind,
-    check,
-    for_java,
-    for_kafka_python,
-)
-from ...delivery.kafka.topicids import id_text
+from ...broker.reach import why_not
+from ...broker.settings import JAVA, KAFKA_PYTHON, ClientKind, check, for_java, for_kafka_python
+from ...broker.topicids import id_text
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...wheel.errors import InvalidConfiguration, SlotwheelError
 from .summary import TOPICS_MAX

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...policy.headercolumns import DeadLetterHeaders, HeaderColumn, split_dead_letter
 from ...reading.files import File
 from ...wheel.digest import content_digests, topic_crcs
 from ...wheel.expiry import NEVER_MS, expires_ms
@@ -38,7 +39,6 @@ from .fact import (
     Facts,
     Seen,
 )
-from .headers import DeadLetterHeaders, HeaderColumn, split_dead_letter
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...delivery.kafka import murmur2
+from ...broker import murmur2
+from ...policy.headercolumns import HeaderColumn, decimals, split_dead_letter, split_identity, texts
 from ...reading.files import File
 from ...wheel.digest import content_digests, topic_crcs
 from ...wheel.expiry import expires_ms
 from ...wheel.schema import Int64s, Mask, UInt32s
 from .fact import ELSEWHERE, FORGED, Seen
-from .headers import HeaderColumn, decimals, split_dead_letter, split_identity, texts
 from .making import FactBatch, GroupTerms, bury, empty, judge_expiry, names_of, partitions_of
 
 _UNREADABLE_MAX = 100

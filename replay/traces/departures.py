@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ...search.fate import MessageState
+from ...reading.search.fate import MessageState
 
 DEPARTURES = (
     "group string, due timestamp, offset bigint, created timestamp, at timestamp, state string,"

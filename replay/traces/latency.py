@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from ...search.fate import MessageState
+from ...reading.search.fate import MessageState
 from ...trace.chains.latency import LatencyStep
 from ...trace.events import EventKind
 from .departures import beside, ready_ms

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.deadletters.again import headers_again
-from slotwheel.deadletters.letters import LETTER, LetterQuery, letters_of, place_of, sendable
 from slotwheel.policy.deadletters import (
     BAD_RECORD,
     BURIED,
@@ -25,6 +23,8 @@ from slotwheel.policy.deadletters import (
     RETRIES_USED_UP,
     letter_headers,
 )
+from slotwheel.reading.letters.again import headers_again
+from slotwheel.reading.letters.letters import LETTER, LetterQuery, letters_of, place_of, sendable
 from slotwheel.wheel.rows import Header, header_column
 from support.broker import Cluster, TopicFactory
 from support.deadlab import EmbeddedLab, KafkaLab, Letter, dump_of, letter

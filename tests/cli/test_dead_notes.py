@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.deadletters.notes import Redriven, note_row, places_of
+from slotwheel.reading.letters.notes import Redriven, note_row, places_of
 from slotwheel.wheel.errors import UnsupportedVersion
 from slotwheel.wheel.schema import TIME
 

@@ -22,12 +22,12 @@ from slotwheel import Client, Message
 from slotwheel.client.columns import Errors, Limits
 from slotwheel.client.resending import Resending
 from slotwheel.client.succession import SEQUENCES, Successor
-from slotwheel.deadletters.again import as_messages
-from slotwheel.deadletters.letters import letters_of
-from slotwheel.deadletters.notes import Redriven, note_row
-from slotwheel.deadletters.redrive import Sending, Turn, begin, producer_of
-from slotwheel.deadletters.source import LetterSource
 from slotwheel.policy.deadletters import BURIED, RETRIES_USED_UP, notes_topic
+from slotwheel.reading.letters.again import as_messages
+from slotwheel.reading.letters.letters import letters_of
+from slotwheel.reading.letters.notes import Redriven, note_row
+from slotwheel.reading.letters.redrive import Sending, Turn, begin, producer_of
+from slotwheel.reading.letters.source import LetterSource
 from slotwheel.wheel.errors import InvalidBatch, InvalidConfiguration, SlotwheelError
 from slotwheel.wheel.files import OsFiles
 from support.broker import Cluster, TopicFactory

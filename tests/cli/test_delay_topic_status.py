@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from slotwheel.intake.agreeing import agree
-from slotwheel.intake.sources import MADE_ANEW, MISSED, Note, SourceTable, Unread
+from slotwheel.broker.sources import MADE_ANEW, MISSED, Note, SourceTable, Unread
 from slotwheel.node.config import NodeConfig
+from slotwheel.node.intake.agreeing import agree
 from slotwheel.node.node import Node
 from support.nodeprocess import run_cli
 

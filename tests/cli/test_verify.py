@@ -20,7 +20,6 @@ import pytest
 from click.testing import CliRunner
 
 from slotwheel.cli.verify import command
-from slotwheel.delivery.embedded.topicfile import HEADER_BYTES, RECORD_BYTES
 from slotwheel.reading.directory import running_process
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.files import DirectoryLock, OsFiles
@@ -30,6 +29,7 @@ from slotwheel.wheel.schema import ROW
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import LmdbState, SlotInfo, StateUpdate
+from slotwheel.wheel.topics.topicfile import HEADER_BYTES, RECORD_BYTES
 from support.damage import flipped
 from support.datadirs import START_MS, SinkNode, filled, messages, state_of, verify
 

@@ -185,7 +185,7 @@ def test_cut_connections_store_no_request_twice() -> None:
 def test_a_node_that_knows_no_requests_is_an_error(
     address: str, wheel: FakeWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotwheel.intake.actions.REQUESTS_IN_FLIGHT_MAX", 0)
+    monkeypatch.setattr("slotwheel.node.intake.actions.REQUESTS_IN_FLIGHT_MAX", 0)
     with Client(address, timeout_s=20) as client:
         receipts = shipped(client, flats(1), request=RequestKey.of("k", b"", 1))
         assert isinstance(receipts[0].error(0), UnsupportedVersion)

@@ -18,7 +18,7 @@ from slotwheel.delivery.embedded import sink as sink_module
 from slotwheel.delivery.embedded.newtopics import FEW, WAIT_S
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answer, Sink
-from slotwheel.intake.door import Door
+from slotwheel.node.intake.door import Door
 from slotwheel.reading.topicreader import TopicReader, ids, walk
 from slotwheel.wheel.files import OsFiles, OsHandle
 from support.crashfs import CrashFiles

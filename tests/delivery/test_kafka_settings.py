@@ -18,8 +18,8 @@ from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.producer import ProduceRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest
 
-from slotwheel.delivery.kafka import settings
-from slotwheel.delivery.kafka.settings import (
+from slotwheel.broker import settings
+from slotwheel.broker.settings import (
     CONFLUENT,
     JAVA,
     KAFKA_PYTHON,

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from slotwheel.delivery.kafka import reach
+from slotwheel.broker import reach
 from support.stopwatch import Stopwatch
 
 TLS = {"security.protocol": "SSL"}

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 
-from slotwheel.delivery.kafka import collection
-from slotwheel.delivery.kafka.murmur2 import murmur2, partitions_of
+from slotwheel.broker import collection
+from slotwheel.broker.murmur2 import murmur2, partitions_of
 from slotwheel.delivery.kafka.records import to_records
 from slotwheel.delivery.kafka.topicbook import (
     ASK_AGAIN_S,

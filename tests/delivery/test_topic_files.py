@@ -8,18 +8,13 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from slotwheel.delivery.embedded import topicfile
 from slotwheel.delivery.embedded.sink import EmbeddedSink
-from slotwheel.delivery.embedded.topicfile import (
-    HEADER_BYTES,
-    RECORD_BYTES,
-    IndexHeader,
-    IndexRecord,
-)
 from slotwheel.delivery.sink import Answer
 from slotwheel.reading.topicreader import TopicReader, check_exists, ids, topics, walk
 from slotwheel.wheel.errors import Damaged, InvalidMessage, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.topics import topicfile
+from slotwheel.wheel.topics.topicfile import HEADER_BYTES, RECORD_BYTES, IndexHeader, IndexRecord
 from support.damage import flipped
 from support.deliveries import MINT, NOW_MS, Sent, id_of, odd, rows_of
 from support.nodeprocess import topic_rows

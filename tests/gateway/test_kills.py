@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slotwheel.search.pending import PendingReader
-from slotwheel.search.query import Query
+from slotwheel.reading.search.pending import PendingReader
+from slotwheel.reading.search.query import Query
 from slotwheel.wheel.ids import MessageId
 from support.callers import TOPIC, Callers
 from support.peers import PEERS

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from slotwheel.deadletters.spool import Spool
 from slotwheel.gateway.errors import from_slotwheel
-from slotwheel.search.query import Query
-from slotwheel.search.worker import SearchProcess
+from slotwheel.reading.letters.spool import Spool
+from slotwheel.reading.search.query import Query
+from slotwheel.reading.search.worker import SearchProcess
 from slotwheel.wheel.errors import NotRunning
 from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess

@@ -14,9 +14,9 @@ from slotwheel.aside.process import AsideEnded
 from slotwheel.gateway import searcher
 from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.searcher import Searcher
-from slotwheel.search.pending import PendingCount
-from slotwheel.search.query import Query
-from slotwheel.search.view import AnswerPoint
+from slotwheel.reading.search.pending import PendingCount
+from slotwheel.reading.search.query import Query
+from slotwheel.reading.search.view import AnswerPoint
 from slotwheel.wheel.errors import NodeUnreachable, NotRunning, Overloaded
 
 POOL = ThreadPoolExecutor(1)

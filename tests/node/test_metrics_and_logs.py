@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.delivery.ports import DeliveryEvents
-from slotwheel.intake.ports import IntakeEvents
 from slotwheel.node import health
 from slotwheel.node.config import NodeConfig
 from slotwheel.node.events import NodeEvents
 from slotwheel.node.health import HealthServer
 from slotwheel.node.histogram import ArrayHistogram
+from slotwheel.node.intake.ports import IntakeEvents
 from slotwheel.node.logs import event, set_up
 from slotwheel.node.metrics import Metrics
 from slotwheel.wheel.errors import InvalidConfiguration, InvalidMessage

@@ -33,12 +33,12 @@ from kafka.errors import TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
 from slotwheel import Client
-from slotwheel.intake.confluent_reader import ConfluentReader
-from slotwheel.intake.delay_topic import DelayTopicIntake
-from slotwheel.intake.kafka_reader import KafkaPythonReader
-from slotwheel.intake.ports import IntakeEvents
-from slotwheel.intake.source_reader import SourceReader
 from slotwheel.node.config import NodeConfig
+from slotwheel.node.intake.confluent_reader import ConfluentReader
+from slotwheel.node.intake.delay_topic import DelayTopicIntake
+from slotwheel.node.intake.kafka_reader import KafkaPythonReader
+from slotwheel.node.intake.ports import IntakeEvents
+from slotwheel.node.intake.source_reader import SourceReader
 from slotwheel.node.node import Node
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import from_columns

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from slotwheel.audit.watch.watching import AuditSettings
-from slotwheel.deadletters.course import RedriveOrder
-from slotwheel.deadletters.letters import LetterQuery
 from slotwheel.policy.levels import span_of, written_span
 from slotwheel.policy.parameters import Question, parameters_of
 from slotwheel.policy.written import SPAN, Instant, TextBytes, TimeSpan, WayIn
-from slotwheel.search.query import CountQuery, PageQuery
+from slotwheel.reading.letters.course import RedriveOrder
+from slotwheel.reading.letters.letters import LetterQuery
+from slotwheel.reading.search.query import CountQuery, PageQuery
 from slotwheel.trace.chains.lookup import EventsQuery, LatencyQuery
 from slotwheel.wheel.errors import InvalidConfiguration
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from slotwheel.deadletters.source import LetterSource, Topic
 from slotwheel.reading.directory import reading
 from slotwheel.reading.kafka.confluenttopic import ConfluentTopic
 from slotwheel.reading.kafka.kafkatopic import KafkaTopic
+from slotwheel.reading.letters.source import LetterSource, Topic
 from support.broker import Cluster, TopicFactory
 from support.deadlab import EmbeddedLab, letter
 

@@ -13,7 +13,6 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from slotwheel.delivery.embedded.sink import EmbeddedSink
-from slotwheel.delivery.embedded.topicfile import segment_path
 from slotwheel.delivery.sink import Answer
 from slotwheel.reading.growing import tails as growing_tails
 from slotwheel.reading.kafka import tails
@@ -25,6 +24,7 @@ from slotwheel.reading.topicreader import walk
 from slotwheel.wheel.errors import InvalidConfiguration, NodeUnreachable
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import times
+from slotwheel.wheel.topics.topicfile import segment_path
 from support.broker import Broker, TopicFactory
 from support.damage import flipped
 from support.deliveries import MINT, NOW_MS, Sent, rows_of

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from slotwheel.delivery.embedded.topicfile import SEGMENT_SUFFIX
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.report.verdict import Outcome
@@ -18,6 +17,7 @@ from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.segment import SegmentHeader, segment_path
 from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
+from slotwheel.wheel.topics.topicfile import SEGMENT_SUFFIX
 from support import replayrun
 from support.damage import flip
 from support.plainproof import prove_here

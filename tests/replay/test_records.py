@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.broker.murmur2 import partitions_of
 from slotwheel.delivery.deadletters import DeadLetters
-from slotwheel.delivery.kafka.murmur2 import partitions_of
 from slotwheel.reading.files import NO_PEER, File
 from slotwheel.replay.facts.fact import ELSEWHERE, EXPIRED, FORGED, IN_FLIGHT_MS, Seen
 from slotwheel.replay.facts.making import GroupTerms, journal_facts

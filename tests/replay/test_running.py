@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from slotwheel.delivery.embedded.topicfile import HEADER_BYTES, RECORD_BYTES
 from slotwheel.reading.files import SLOT
 from slotwheel.reading.layout import find
 from slotwheel.replay.facts.fact import Seen
 from slotwheel.replay.judging.context import Options, make_context
 from slotwheel.replay.proof import prove
+from slotwheel.wheel.topics.topicfile import HEADER_BYTES, RECORD_BYTES
 from support import replayrun
 from support.told import scan
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from slotwheel.delivery.kafka.murmur2 import partitions_of
+from slotwheel.broker.murmur2 import partitions_of
 from slotwheel.reading import layout
 from slotwheel.reading.files import SLOT, File, Layout
 from slotwheel.reading.problems import PROBLEM_ARROW

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotwheel.intake.ports import IntakeEvents
+from slotwheel.node.intake.ports import IntakeEvents
 
 
 class ToldEvents(IntakeEvents):

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.delivery.embedded.topicfile import schema_of
 from slotwheel.delivery.kafka.records import to_records
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.replay.facts.fact import FACT, Facts, Seen
@@ -17,6 +16,7 @@ from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.rows import from_numpy, header_column
 from slotwheel.wheel.schema import HEADERS, ROW, TIME
+from slotwheel.wheel.topics.topicfile import schema_of
 
 GROUP = "lab"
 KEY = bytes(range(16))

@@ -46,8 +46,8 @@ _USED_BY = {
     "node": (
         "slotwheel.delivery.kafka.confluent",
         "slotwheel.delivery.kafka.kafka_python",
-        "slotwheel.intake.confluent_reader",
-        "slotwheel.intake.kafka_reader",
+        "slotwheel.node.intake.confluent_reader",
+        "slotwheel.node.intake.kafka_reader",
         "slotwheel.node.healing",
         "slotwheel.node.peer",
     ),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from slotwheel.intake.records import ConsumerRecords
-from slotwheel.intake.source_reader import (
+from slotwheel.broker.sources import Place, StoredOffset
+from slotwheel.node.intake.records import ConsumerRecords
+from slotwheel.node.intake.source_reader import (
     EARLIEST_AT,
     DescribedTopic,
     Polled,
     SourceUnreadable,
 )
-from slotwheel.intake.sources import Place, StoredOffset
 
 
 class ListReader:

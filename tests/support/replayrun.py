@@ -26,13 +26,6 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
-from slotwheel.delivery.embedded.topicfile import (
-    IndexHeader,
-    IndexRecord,
-    index_path,
-    schema_of,
-    segment_path,
-)
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED
 from slotwheel.replay.facts.fact import IN_FLIGHT_MS
 from slotwheel.replay.facts.making import GroupTerms
@@ -47,6 +40,13 @@ from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, StateUpdate
+from slotwheel.wheel.topics.topicfile import (
+    IndexHeader,
+    IndexRecord,
+    index_path,
+    schema_of,
+    segment_path,
+)
 from support.factrows import KEY, Keeps, topic_rows
 from support.journals import open_journal
 

@@ -14,255 +14,318 @@ from pathlib import Path, PurePosixPath
 
 # The public names of the package itself count as a room.
 ROOT_ROOM = "slotwheel"
-# Loose modules of a room with rooms inside, on which those build; its other loose modules are the
-# whole, and build on them.
+# Loose modules of a room with rooms inside, on which those build, in groups. The room's other loose
+# modules are the whole, and build on them. A group is a room in `MAY_IMPORT`.
+ENGINE_VALUES = "wheel: values"
+ENGINE_STATE = "wheel: state"
+GATEWAY_VALUES = "gateway: values"
+TRACE_VALUES = "trace: values"
 VALUES = {
-    "wheel": frozenset(
+    ENGINE_VALUES: frozenset(
         {
-            *(
-                "answers",
-                "arrowbytes",
-                "arrowclaims",
-                "backoff",
-                "cancelrecord",
-                "compute",
-                "config",
-                "departurefile",
-                "digest",
-                "errors",
-                "files",
-                "findings",
-                "ids",
-                "jumps",
-                "late",
-                "mark",
-            ),
-            *("checks", "delay", "expiry", "plain", "protocol"),
-            *("request", "rows", "schema", "state", "texts", "withoutpandas"),
+            *("answers", "arrowbytes", "arrowclaims", "backoff", "cancelrecord", "checks"),
+            *("compute", "config", "delay", "departurefile", "digest", "errors", "expiry"),
+            *("files",),
+            *("findings", "ids", "jumps", "late", "mark", "plain", "protocol", "request"),
+            *("rows", "schema", "texts", "withoutpandas"),
         }
     ),
-    "gateway": frozenset(
+    ENGINE_STATE: frozenset({"state"}),
+    TRACE_VALUES: frozenset({"events"}),
+    GATEWAY_VALUES: frozenset(
         {
             *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
             *("fresh", "questions", "requests", "searcher", "services", "settings"),
         },
     ),
 }
-ENGINE_VALUES = "wheel: values"
-GATEWAY_VALUES = "gateway: values"
 
 # A room is a folder, for itself: who may import "wheel" may not, for that, import "wheel/due".
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
-    "wire": frozenset({ENGINE_VALUES}),
-    "aside": frozenset({ENGINE_VALUES}),
-    "client": frozenset({ENGINE_VALUES, "wire", "policy"}),
-    GATEWAY_VALUES: frozenset(
-        {
-            *(ENGINE_VALUES, "client", "policy", "reading", "search", "trace", "trace/chains"),
-            *("account", "aside", "audit", "audit/watch"),
-        }
-    ),
-    "gateway/v1": frozenset(
-        {
-            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search"),
-            *("deadletters", "trace", "trace/chains", "trace/store"),
-            *("account", "audit", "audit/watch"),
-        }
-    ),
-    "gateway/rest": frozenset(
-        {ENGINE_VALUES, GATEWAY_VALUES, "client", "consumer", "reading", "delivery/kafka"}
-    ),
-    "gateway/console": frozenset(
-        {
-            *(ENGINE_VALUES, GATEWAY_VALUES, "gateway/v1", "client", "policy", "search"),
-            *("account", "deadletters", "trace/chains", "audit", "audit/watch"),
-        }
-    ),
-    "gateway": frozenset(
-        {
-            *(
-                ENGINE_VALUES,
-                GATEWAY_VALUES,
-                "aside",
-                "client",
-                "policy",
-                "reading",
-                "reading/kafka",
-                "search",
-            ),
-            *("trace", "trace/chains", "trace/store", "audit", "audit/watch"),
-            *("gateway/v1", "gateway/rest", "gateway/console"),
-        }
-    ),
-    "intake": frozenset({ENGINE_VALUES, "wire", "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
+    "account": frozenset({ENGINE_VALUES}),
+    "aside": frozenset({ENGINE_VALUES}),
+    "broker": frozenset({ENGINE_VALUES}),
     "policy": frozenset({ENGINE_VALUES}),
+    TRACE_VALUES: frozenset({ENGINE_VALUES}),
     "wheel/tail": frozenset({ENGINE_VALUES}),
-    "wheel/journal": frozenset({ENGINE_VALUES, "wheel/tail"}),
-    "wheel/slots": frozenset({ENGINE_VALUES, "wheel/tail", "wheel/journal"}),
-    "wheel/due": frozenset({ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots"}),
-    "wheel": frozenset({ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "wheel/due"}),
-    "wheel/peers": frozenset({ENGINE_VALUES, "wheel/journal", "wheel/slots", "wheel/due", "wheel"}),
-    "delivery": frozenset({ENGINE_VALUES, "policy", "wheel/due"}),
-    "delivery/embedded": frozenset(
-        {ENGINE_VALUES, "policy", "wheel/slots", "wheel/due", "delivery"}
-    ),
-    "delivery/kafka": frozenset({ENGINE_VALUES, "policy", "wheel/due", "delivery"}),
-    "replication/rules": frozenset({ENGINE_VALUES, "wheel/journal"}),
+    ENGINE_STATE: frozenset({ENGINE_VALUES}),
+    "wire": frozenset({ENGINE_VALUES}),
+    "client": frozenset({"policy", ENGINE_VALUES, "wire"}),
+    "node/intake": frozenset({"broker", "policy", ENGINE_VALUES, "wire"}),
+    "wheel/journal": frozenset({"wheel/tail", ENGINE_STATE, ENGINE_VALUES}),
+    "replication/rules": frozenset({"wheel/journal", ENGINE_STATE, ENGINE_VALUES}),
+    "wheel/slots": frozenset({"wheel/journal", "wheel/tail", ENGINE_STATE, ENGINE_VALUES}),
     "replication/transport": frozenset(
-        {ENGINE_VALUES, "wire", "wheel/journal", "replication/rules"}
+        {"replication/rules", "wheel/journal", ENGINE_STATE, ENGINE_VALUES, "wire"}
     ),
-    "replication/snapshots": frozenset(
-        {
-            *(ENGINE_VALUES, "wire", "wheel/slots", "wheel/peers"),
-            *("replication/rules", "replication/transport"),
-        }
+    "wheel/due": frozenset(
+        {"wheel/journal", "wheel/slots", "wheel/tail", ENGINE_STATE, ENGINE_VALUES}
     ),
-    "replication": frozenset(
-        {
-            *(ENGINE_VALUES, "wheel/journal", "wheel/peers"),
-            *("replication/rules", "replication/transport", "replication/snapshots"),
-        }
+    "wheel/topics": frozenset({"wheel/slots", ENGINE_VALUES}),
+    "delivery": frozenset({"policy", "wheel/due", ENGINE_VALUES}),
+    "reading": frozenset(
+        {"wheel/journal", "wheel/slots", "wheel/topics", ENGINE_STATE, ENGINE_VALUES}
     ),
-    "node": frozenset(
-        {
-            *(
-                "aside",
-                ROOT_ROOM,
-                ENGINE_VALUES,
-                "wheel/slots",
-                "wheel",
-                "wheel/peers",
-                "wire",
-                "intake",
-            ),
-            *("delivery", "delivery/embedded", "delivery/kafka", "policy"),
-            *("replication/rules", "replication"),
-        }
+    "wheel": frozenset(
+        {"wheel/due", "wheel/journal", "wheel/slots", "wheel/tail", ENGINE_STATE, ENGINE_VALUES}
     ),
-    "reading": frozenset({ENGINE_VALUES, "wheel/journal", "wheel/slots", "delivery/embedded"}),
+    "delivery/embedded": frozenset(
+        {"delivery", "policy", "wheel/due", "wheel/slots", "wheel/topics", ENGINE_VALUES}
+    ),
+    "delivery/kafka": frozenset({"broker", "delivery", "policy", "wheel/due", ENGINE_VALUES}),
+    "reading/growing": frozenset({"reading", "wheel/journal", "wheel/topics", ENGINE_VALUES}),
+    "replay/facts": frozenset({"broker", "policy", "reading", TRACE_VALUES, ENGINE_VALUES}),
+    "replay/report": frozenset({"reading", ENGINE_VALUES}),
+    "wheel/peers": frozenset(
+        {"wheel", "wheel/due", "wheel/journal", "wheel/slots", ENGINE_STATE, ENGINE_VALUES}
+    ),
     "consumer": frozenset(
         {
-            *(ENGINE_VALUES, "aside", "policy", "client", "reading"),
-            *("delivery", "delivery/kafka"),
+            "aside",
+            "broker",
+            "client",
+            "delivery",
+            "delivery/kafka",
+            "policy",
+            "reading",
+            ENGINE_VALUES,
         }
     ),
-    "trace": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "delivery/kafka"}),
-    "trace/chains": frozenset(
-        {
-            *(ENGINE_VALUES, "account", "aside", "policy", "client", "reading", "search"),
-            *("trace", "trace/store"),
-        }
+    "reading/kafka": frozenset(
+        {"broker", "delivery/kafka", "reading", "reading/growing", ENGINE_VALUES}
     ),
-    "trace/store": frozenset({ENGINE_VALUES, "policy", "reading", "trace"}),
-    "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka", "reading", "reading/growing"}),
-    "account": frozenset({ENGINE_VALUES}),
-    "audit": frozenset({ENGINE_VALUES, "account", "policy", "client", "consumer", "trace"}),
-    "audit/watch": frozenset(
+    "reading/search": frozenset(
         {
-            *(ENGINE_VALUES, "policy", "reading", "reading/growing", "reading/kafka", "search"),
-            *("account", "aside", "replay/facts", "trace", "audit"),
-        }
-    ),
-    "deadletters": frozenset(
-        {
-            *(ENGINE_VALUES, "policy", "client", "delivery/kafka"),
-            *("reading", "reading/kafka", "replay/facts"),
+            "aside",
+            "policy",
+            "reading",
+            "reading/growing",
+            "wheel/slots",
+            ENGINE_STATE,
+            ENGINE_VALUES,
         }
     ),
     "reading/verify": frozenset(
         {
-            *(ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "wheel/due", "wheel"),
-            *("wheel/peers", "delivery/embedded", "reading"),
+            "reading",
+            "wheel",
+            "wheel/due",
+            "wheel/journal",
+            "wheel/peers",
+            "wheel/slots",
+            "wheel/tail",
+            "wheel/topics",
+            ENGINE_STATE,
+            ENGINE_VALUES,
+        }
+    ),
+    "replay/judging": frozenset(
+        {"account", "reading", "replay/facts", "wheel/journal", ENGINE_VALUES}
+    ),
+    "replication/snapshots": frozenset(
+        {
+            "replication/rules",
+            "replication/transport",
+            "wheel/peers",
+            "wheel/slots",
+            ENGINE_STATE,
+            ENGINE_VALUES,
+            "wire",
         }
     ),
     "reading/agreement": frozenset(
         {
-            *(ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "reading"),
+            "reading",
             "reading/verify",
+            "wheel/journal",
+            "wheel/slots",
+            "wheel/tail",
+            ENGINE_STATE,
+            ENGINE_VALUES,
         }
     ),
-    "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
-    "search": frozenset(
+    "reading/letters": frozenset(
+        {"broker", "client", "policy", "reading", "reading/kafka", ENGINE_VALUES}
+    ),
+    "replication": frozenset(
         {
-            *(ENGINE_VALUES, "aside", "wheel/slots", "policy", "delivery/embedded"),
-            *("reading", "reading/growing"),
+            "replication/rules",
+            "replication/snapshots",
+            "replication/transport",
+            "wheel/journal",
+            "wheel/peers",
+            ENGINE_VALUES,
         }
     ),
-    "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading", "trace"}),
-    "replay/judging": frozenset(
-        {ENGINE_VALUES, "wheel/journal", "account", "reading", "replay/facts"}
+    ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
+    "trace": frozenset({"broker", "client", "consumer", "policy", TRACE_VALUES, ENGINE_VALUES}),
+    "audit": frozenset(
+        {"account", "client", "consumer", "policy", "trace", TRACE_VALUES, ENGINE_VALUES}
     ),
-    "replay/report": frozenset({ENGINE_VALUES, "reading"}),
+    "node": frozenset(
+        {
+            "aside",
+            "broker",
+            "delivery",
+            "delivery/embedded",
+            "delivery/kafka",
+            "node/intake",
+            "policy",
+            "replication",
+            "replication/rules",
+            "wheel",
+            "wheel/peers",
+            "wheel/slots",
+            ENGINE_STATE,
+            ENGINE_VALUES,
+            "wire",
+        }
+    ),
+    "trace/store": frozenset({"policy", "reading", "trace", TRACE_VALUES, ENGINE_VALUES}),
+    "audit/watch": frozenset(
+        {
+            "account",
+            "aside",
+            "audit",
+            "policy",
+            "reading",
+            "reading/growing",
+            "reading/kafka",
+            "reading/search",
+            TRACE_VALUES,
+            ENGINE_VALUES,
+        }
+    ),
     "replay/datasource": frozenset(
-        {ENGINE_VALUES, "policy", "reading", "replay/facts", "trace", "trace/store"}
+        {"policy", "reading", "replay/facts", "trace/store", TRACE_VALUES, ENGINE_VALUES}
+    ),
+    "trace/chains": frozenset(
+        {
+            "account",
+            "policy",
+            "reading",
+            "reading/search",
+            "trace/store",
+            TRACE_VALUES,
+            ENGINE_VALUES,
+        }
+    ),
+    GATEWAY_VALUES: frozenset(
+        {
+            "account",
+            "aside",
+            "audit/watch",
+            "client",
+            "policy",
+            "reading",
+            "reading/search",
+            "trace/chains",
+            TRACE_VALUES,
+            ENGINE_VALUES,
+        }
     ),
     "replay": frozenset(
         {
-            *(ENGINE_VALUES, "wheel/journal", "reading", "reading/growing", "replay/facts"),
-            *("account", "replay/judging", "replay/report", "replay/datasource", "trace/store"),
+            "account",
+            "policy",
+            "reading",
+            "reading/growing",
+            "replay/datasource",
+            "replay/facts",
+            "replay/judging",
+            "replay/report",
+            "trace/store",
+            "wheel/journal",
+            ENGINE_VALUES,
         }
     ),
-    "replay/traces": frozenset({ENGINE_VALUES, "search", "trace", "trace/chains"}),
+    "replay/traces": frozenset({"reading/search", "trace/chains", TRACE_VALUES, ENGINE_VALUES}),
+    "gateway/rest": frozenset(
+        {"broker", "client", "consumer", "delivery/kafka", GATEWAY_VALUES, "reading", ENGINE_VALUES}
+    ),
+    "gateway/v1": frozenset(
+        {
+            "account",
+            "audit/watch",
+            "client",
+            GATEWAY_VALUES,
+            "policy",
+            "reading",
+            "reading/letters",
+            "reading/search",
+            "trace/chains",
+            "trace/store",
+            ENGINE_VALUES,
+        }
+    ),
     "replay/following": frozenset(
         {
-            *(ENGINE_VALUES, "account", "policy", "reading", "replay/facts"),
-            *("replay/judging", "replay/datasource", "replay"),
+            "account",
+            "policy",
+            "reading",
+            "replay",
+            "replay/datasource",
+            "replay/facts",
+            "replay/judging",
+            ENGINE_VALUES,
+        }
+    ),
+    "gateway/console": frozenset(
+        {
+            "account",
+            "audit",
+            "audit/watch",
+            "client",
+            "gateway/v1",
+            GATEWAY_VALUES,
+            "policy",
+            "reading/letters",
+            "reading/search",
+            "trace/chains",
+            ENGINE_VALUES,
+        }
+    ),
+    "gateway": frozenset(
+        {
+            "aside",
+            "audit",
+            "audit/watch",
+            "client",
+            "gateway/console",
+            "gateway/rest",
+            "gateway/v1",
+            GATEWAY_VALUES,
+            "policy",
+            "reading",
+            "reading/kafka",
+            "reading/search",
+            "trace",
+            "trace/chains",
+            "trace/store",
+            TRACE_VALUES,
+            ENGINE_VALUES,
         }
     ),
 }
 MAY_IMPORT["cli"] = frozenset(MAY_IMPORT)
-ROOMS = frozenset(name.partition("/")[0] for name in MAY_IMPORT) - {ROOT_ROOM, ENGINE_VALUES}
+ROOMS = frozenset(name.partition("/")[0] for name in MAY_IMPORT if ":" not in name) - {ROOT_ROOM}
 
 # Of some rooms another may use only what holds formats, ids, errors and limits, and no state. A
 # module of that kind is added here when it comes.
-_TOPIC_FILES = frozenset({"topicfile", "topicdamage", "topiclog"})
-_LETTERS = frozenset({"headers", "deadletters", "lettercolumns"})
 ONLY_MODULES = {
     (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors", "late"}),
-    ("client", ENGINE_VALUES): frozenset(
-        {
-            *("arrowbytes", "backoff", "checks", "compute", "config", "delay", "digest", "errors"),
-            *("expiry", "ids", "late", "plain", "protocol", "request", "rows", "schema"),
-        }
-    ),
-    ("consumer", ENGINE_VALUES): frozenset(
-        {"checks", "errors", "expiry", "files", "late", "protocol", "request", "rows", "schema"}
-    ),
-    ("consumer", "reading"): frozenset({"topicreader"}),
     ("consumer", "delivery"): frozenset({"sink"}),
     ("consumer", "delivery/kafka"): frozenset(
-        {
-            *("collection", "header_names", "limits", "plan", "reach", "settings"),
-            *("kafka_python_client", "kafka_python_transactions"),
-        }
+        {"kafka_python_client", "kafka_python_transactions", "plan"}
     ),
+    ("consumer", "reading"): frozenset({"topicreader"}),
+    ("gateway/rest", "delivery/kafka"): frozenset({"kafka_python_client", "plan"}),
     ("gateway/rest", "reading"): frozenset({"topicreader"}),
-    ("gateway/rest", "delivery/kafka"): frozenset(
-        {"header_names", "kafka_python", "kafka_python_client", "plan", "reach", "settings"}
-    ),
-    ("intake", "delivery/kafka"): frozenset({"header_names", "reach", "settings", "topicids"}),
-    ("trace/store", "reading"): frozenset({"problems"}),
-    ("trace", "delivery/kafka"): frozenset({"header_names"}),
-    ("audit/watch", "replay/facts"): frozenset({"headers"}),
-    ("audit/watch", "trace"): frozenset({"events"}),
-    ("reading", "delivery/embedded"): _TOPIC_FILES,
-    ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
-    ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
-    ("deadletters", "replay/facts"): frozenset({"headers"}),
-    ("deadletters", "delivery/kafka"): frozenset({"settings"}),
-    ("search", "delivery/embedded"): _TOPIC_FILES,
-    ("replay/facts", "policy"): _LETTERS | {"failure"},
-    ("replay/datasource", "policy"): _LETTERS,
-    ("replay/datasource", "trace"): frozenset({"events"}),
-    ("replay/datasource", "trace/store"): frozenset({"names", "segment"}),
     ("replay", "trace/store"): frozenset({"names"}),
-    ("replay/following", "policy"): _LETTERS,
-    ("replay/traces", "search"): frozenset({"fate"}),
-    ("replay/traces", "trace"): frozenset({"events"}),
-    ("replay/facts", "delivery/kafka"): frozenset({"murmur2", "reach", "settings", "topicids"}),
-    ("replay/facts", "trace"): frozenset({"events"}),
+    ("replay/datasource", "trace/store"): frozenset({"names", "segment"}),
+    ("replay/traces", "reading/search"): frozenset({"fate"}),
+    ("trace/store", "reading"): frozenset({"problems"}),
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
@@ -419,7 +482,8 @@ def room_of(parts: Sequence[str]) -> str:
         return top
     if f"{top}/{rest[0]}" in MAY_IMPORT:
         return f"{top}/{rest[0]}"
-    return f"{top}: values" if rest[0] in VALUES.get(top, ()) else top
+    groups = (name for name, of in VALUES.items() if name.startswith(f"{top}: ") and rest[0] in of)
+    return next(groups, top)
 
 
 def _room(path: PurePosixPath) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from slotwheel.intake.wire import WireIntake
+from slotwheel.node.intake.wire import WireIntake
 
 
 class ServedIntake(WireIntake):

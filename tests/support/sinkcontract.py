@@ -16,7 +16,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 
-from slotwheel.delivery.kafka.murmur2 import partitions_of
+from slotwheel.broker.murmur2 import partitions_of
 from slotwheel.delivery.kafka.plan import KafkaSettings
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.wheel.rows import Header

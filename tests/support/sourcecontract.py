@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 
+from slotwheel.broker.header_names import UNREADABLE
 from slotwheel.consumer import confluent_source, kafka_python_source
 from slotwheel.consumer.confluent_source import ConfluentSource
 from slotwheel.consumer.message import Received, SourcePartition
 from slotwheel.consumer.source import Source, SourceAway
-from slotwheel.delivery.kafka.header_names import UNREADABLE
 from slotwheel.delivery.kafka.kafka_python import KafkaPythonSink
 from slotwheel.delivery.kafka.plan import KafkaSettings
 from slotwheel.delivery.sink import Answer

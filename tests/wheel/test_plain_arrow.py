@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from slotwheel.delivery.embedded.topicfile import IndexRecord, schema_of
 from slotwheel.reading.files import DUMP, File
 from slotwheel.reading.problems import Problem
 from slotwheel.reading.slots import slot_blocks
@@ -22,6 +21,7 @@ from slotwheel.wheel.journal.payloads import decode_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW
 from slotwheel.wheel.slots.blocks import seal
 from slotwheel.wheel.slots.slotfile import decode_blocks, schema_message
+from slotwheel.wheel.topics.topicfile import IndexRecord, schema_of
 
 TOPIC = schema_of("t", "g")
 

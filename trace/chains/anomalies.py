@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from ...account.limits import LATE_MS
 from ...policy.deadletters import EXPIRED
-from ...search.fate import MessageState
+from ...reading.search.fate import MessageState
 from ...wheel.schema import Int64s
 from ...wheel.texts import span_text
 from ..events import ID, EventKind

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ...account.limits import ready_ms
 from ...policy.deadletters import EXPIRED
-from ...search.fate import MessageFate, MessageState
+from ...reading.search.fate import MessageFate, MessageState
 from ...wheel.ids import MessageId
 from ...wheel.texts import span_text
 from ..events import EventKind

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...account.limits import ready_ms
-from ...search.fate import MessageState
+from ...reading.search.fate import MessageState
 from ...wheel.ids import IdMint
 from ...wheel.schema import TIME, Int64s, Mask
 from ..events import ID

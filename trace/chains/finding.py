@@ -17,7 +17,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ...search.fate import MessageFate
+from ...reading.search.fate import MessageFate
 from ...wheel.errors import UnknownId
 from ...wheel.ids import MessageId
 from ...wheel.texts import counted

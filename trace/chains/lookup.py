@@ -26,9 +26,9 @@ from ...policy.parameters import Question
 from ...policy.written import SPAN, Instant, TimeSpan, WayIn, Written
 from ...reading.departures import DepartureReader
 from ...reading.problems import Problem
-from ...search.fate import MessageFate, MessageState, find
-from ...search.pending import PendingReader
-from ...search.query import LIMIT, LIMIT_MAX
+from ...reading.search.fate import MessageFate, MessageState, find
+from ...reading.search.pending import PendingReader
+from ...reading.search.query import LIMIT, LIMIT_MAX
 from ...wheel.errors import InvalidConfiguration
 from ..events import EVENT, OWN_TOPICS, STORED, EventKind
 from ..store import TraceKey, TracePage, TraceQuery, TraceReader

@@ -35,8 +35,8 @@ from slotwheel.gateway.fresh import FreshAnswers
 from slotwheel.gateway.services import Services
 from slotwheel.gateway.settings import GatewaySettings
 from slotwheel.reading.problems import INTEGRITY, Problem
-from slotwheel.search.pending import PendingCount
-from slotwheel.search.view import AnswerPoint
+from slotwheel.reading.search.pending import PendingCount
+from slotwheel.reading.search.view import AnswerPoint
 from slotwheel.trace.chains.chain import Chain, ChainState, ChainStep, StepKind, Witness
 from slotwheel.wheel.texts import span_text
 from support.gatewayprocess import GatewayProcess

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.policy.deadletters import EXPIRED
-from slotwheel.search.fate import MessageFate, MessageState
+from slotwheel.reading.search.fate import MessageFate, MessageState
 from slotwheel.trace.chains import finding
 from slotwheel.trace.chains.anomalies import AnomalyKind
 from slotwheel.trace.chains.chain import Chain, ChainState, StepKind

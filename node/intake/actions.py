@@ -1,0 +1,245 @@
+"""The actions of a node besides appending: cancel, reschedule, status, policies, and those of an
+operator.
+
+Each action is one small JSON object each way (``wheel/protocol.py``), and is carried out in a
+thread that may wait: a cancel for its commit, a hand-over for another peer. With peers only the
+master cancels and reschedules; a standby refuses with the master's address, so that the client can
+safely ask there. A reschedule that was in progress when the master was deposed is answered as of
+unknown outcome: the client must not repeat it elsewhere, or the message would be moved twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...policy.failure import retry_topic
+from ...policy.rule import parse_rule
+from ...wheel.checks import check_topic
+from ...wheel.delay import DELAY_LIMIT_MS
+from ...wheel.errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning
+from ...wheel.ids import MessageId
+from ...wheel.protocol import (
+    ACKNOWLEDGE,
+    ACTIONS,
+    CANCEL,
+    CLOCK,
+    CLOCK_ACCEPT,
+    CLOCK_SET_BACK,
+    CLOCK_SHOW,
+    FORGET,
+    HELLO,
+    IN_FLIGHT_MAX,
+    PAGE,
+    POLICIES,
+    REGISTER,
+    REQUESTS_IN_FLIGHT_MAX,
+    RESCHEDULE,
+    STATUS,
+    STEP_DOWN,
+    STEP_DOWN_MAX_S,
+)
+from .ports import Clock, ClockPort, GroupPort, Page, PoliciesPort, StepDown, WheelPort
+
+CANCELS_MAX = 10_000
+CANCEL_TIMEOUT_S = 10.0
+
+
+class Actions:
+    """The actions of one node. Thread-safe. A node with peers gives ``group`` and ``step_down``.
+    ``facts`` returns what the node adds to its ``status``. ``policies`` are the group's, and
+    ``operated_clock`` is the clock of the action ``clock``; None: there is none. ``acknowledge``
+    forgets the notes on unread records of delay topics. ``pages``: metrics and health, by path."""
+
+    def __init__(
+        self,
+        wheel: WheelPort,
+        clock: Clock,
+        *,
+        group: GroupPort | None,
+        step_down: StepDown | None,
+        facts: Callable[[], dict[str, Any]],
+        policies: PoliciesPort | None,
+        operated_clock: ClockPort | None,
+        acknowledge: Callable[[], None],
+        pages: Mapping[str, Page],
+    ) -> None:
+        self._wheel = wheel
+        self._clock = clock
+        self._group = group
+        self._hand_over = step_down
+        self._facts = facts
+        self._policies = policies
+        self._operated_clock = operated_clock
+        self._acknowledge = acknowledge
+        self._pages = pages
+        self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            HELLO: lambda _fields: self.hello(),  # on a connection whose welcome may be old
+            CANCEL: self._cancel,
+            RESCHEDULE: self._reschedule,
+            STATUS: self._status,
+            STEP_DOWN: self._step_down,
+            PAGE: self._page,
+            POLICIES: self._show_policies,
+            CLOCK: self._operate_clock,
+            ACKNOWLEDGE: self._acknowledge_unread,
+        }
+        self._changes: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
+            REGISTER: self._register,
+            FORGET: self._forget,
+        }
+
+    def carry_out(self, name: str, fields: dict[str, Any], host: str) -> dict[str, Any]:
+        """Do the action ``name`` for a client at ``host``. Returns the fields of the answer.
+
+        Errors: ``SlotwheelError``."""
+        if (change := self._changes.get(name)) is not None:
+            return change(host, fields)
+        if (answer := self._answers.get(name)) is not None:
+            return answer(fields)
+        raise InvalidBatch("unknown action", got=repr(name)[:80], limit=", ".join(ACTIONS))
+
+    def hello(self) -> dict[str, Any]:
+        """The fields with which a node greets a client that connects."""
+        config = self._wheel.config
+        return {
+            "group": config.group,
+            "now_ms": self._clock(),
+            "limits": {
+                "horizon_ms": config.horizon_ms,
+                "message_bytes": config.message_bytes_max,
+                "batch_rows": config.batch_rows_max,
+                "batch_bytes": config.batch_bytes_max,
+                "in_flight": IN_FLIGHT_MAX,
+                "requests": REQUESTS_IN_FLIGHT_MAX,
+            },
+            **self._place(),
+        }
+
+    def _place(self) -> dict[str, Any]:
+        """This peer's role, and the master, if it is known; empty without peers."""
+        if self._group is None:
+            return {}
+        seen = self._group()
+        place = {name: seen.get(name) for name in ("role", "epoch", "master", "master_address")}
+        return {**place, "serving": self._wheel.serving}
+
+    def _cancel(self, fields: dict[str, Any]) -> dict[str, Any]:
+        texts = fields.get("ids")
+        if not isinstance(texts, list) or not 1 <= len(texts) <= CANCELS_MAX:
+            raise InvalidMessage(
+                "'ids' is not a list of ids", limit=f"1 to {CANCELS_MAX}", got=type(texts).__name__
+            )
+        self.check_master()
+        ids = [str(text) for text in texts]
+        answers = self._wheel.cancel(ids, self._clock(), CANCEL_TIMEOUT_S)
+        return {"answers": [str(answer.value) for answer in answers]}
+
+    def _reschedule(self, fields: dict[str, Any]) -> dict[str, Any]:
+        message_id = MessageId.parse(str(fields.get("id")))
+        now_ms = self._clock()
+        due_ms = _new_due_ms(fields, now_ms)
+        self.check_master()
+        try:
+            answer, moved = self._wheel.reschedule(message_id, due_ms, now_ms, CANCEL_TIMEOUT_S)
+        except NotMaster as error:  # a second request to another node could move it twice
+            raise NotRunning(
+                "the master was deposed; whether the message was moved is not known",
+                remedy="Cancel the old id at the new master: it says what became of it",
+                uncertain=True,
+            ) from error
+        return {"answer": str(answer.value), "id": None if moved is None else str(moved)}
+
+    def _status(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        status = dataclasses.asdict(self._wheel.status())
+        answer: dict[str, Any] = {"status": {**status, **self._facts()}}
+        if self._group is not None:
+            answer["replication"] = self._group()
+        return answer
+
+    def _step_down(self, fields: dict[str, Any]) -> dict[str, Any]:
+        timeout_s = fields.get("timeout_s")
+        if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= STEP_DOWN_MAX_S:
+            raise InvalidMessage(
+                "no usable 'timeout_s'",
+                got=repr(timeout_s)[:80],
+                limit=f"seconds, at most {STEP_DOWN_MAX_S}",
+            )
+        if self._hand_over is None:
+            raise InvalidMessage("the node has no peers", remedy="There is nobody to step down for")
+        self.check_master()
+        return {"done": self._hand_over(float(timeout_s)), **self._place()}
+
+    def _page(self, fields: dict[str, Any]) -> dict[str, Any]:
+        page = self._pages.get(str(fields.get("path")))
+        if page is None:
+            raise InvalidMessage(
+                "no such page", got=repr(fields.get("path"))[:80], limit=", ".join(self._pages)
+            )
+        status, kind, body = page()
+        return {"status": status, "type": kind, "body": body.decode()}
+
+    def _show_policies(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        self.check_master()
+        return {"policies": self._port().current.to_dict()}
+
+    def _register(self, host: str, fields: dict[str, Any]) -> dict[str, Any]:
+        rule = None if fields.get("rule") is None else parse_rule(fields["rule"])
+        self.check_master()
+        settings = self._port().register(_group_of(fields), rule, host)
+        return {"policies": settings.to_dict()}
+
+    def _forget(self, host: str, fields: dict[str, Any]) -> dict[str, Any]:
+        self.check_master()
+        return {"policies": self._port().forget(_group_of(fields), host).to_dict()}
+
+    def _operate_clock(self, fields: dict[str, Any]) -> dict[str, Any]:
+        port, do = self._operated_clock, fields.get("do", CLOCK_SHOW)
+        if port is None:
+            raise NotRunning("this server has no clock of its own", remedy="Ask a slotwheel node")
+        if do == CLOCK_ACCEPT:
+            port.accept()
+        elif do == CLOCK_SET_BACK:
+            self.check_master()
+            port.set_back()
+        elif do != CLOCK_SHOW:
+            every = ", ".join((CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK))
+            raise InvalidMessage("no usable 'do'", got=repr(do)[:80], limit=every)
+        return {"clock": port.show()}
+
+    def _acknowledge_unread(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        self.check_master()
+        self._acknowledge()
+        return {}
+
+    def _port(self) -> PoliciesPort:
+        if self._policies is None:
+            raise NotRunning("this server has no policies", remedy="Ask a slotwheel node")
+        return self._policies
+
+    def check_master(self) -> None:
+        """Errors: ``NotMaster``, with the master's address if it is known."""
+        if self._group is not None and not self._wheel.serving:
+            raise self.not_master()
+
+    def not_master(self) -> NotMaster:
+        master = "" if self._group is None else self._group().get("master_address")
+        return NotMaster(master=str(master or ""))
+
+
+def _new_due_ms(fields: dict[str, Any], now_ms: int) -> int:
+    """The due time to which a message is moved: ``due_ms``, or ``delay_ms`` from now. Errors:
+    ``InvalidMessage``."""
+    name = "due_ms" if fields.get("delay_ms") is None else "delay_ms"
+    ms = fields.get(name)
+    if type(ms) is not int or not -DELAY_LIMIT_MS <= ms < 1 << 62:
+        raise InvalidMessage(f"no usable '{name}'", got=repr(ms)[:80], limit="ms")
+    return ms if name == "due_ms" else now_ms + ms
+
+
+def _group_of(fields: dict[str, Any]) -> str:
+    """A request's consumer group, whose name has to make a topic's. Errors: ``InvalidMessage``."""
+    group = str(fields.get("group") or "")
+    check_topic(retry_topic(group) if group else "")
+    return group

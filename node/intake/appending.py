@@ -1,0 +1,217 @@
+"""Appends the records of all sources to the wheel side by side, those of each source in order.
+
+Rules
+- An append of a source is awaited before its next one. Otherwise one that fails later would leave a
+  gap: the position would be behind records that are in no entry.
+- Records that the wheel cannot accept now are tried again, unchanged, until it can.
+- A message to a topic that Kafka does not have becomes a dead letter now, as the other ways in
+  refuse it now (``Door``), and not hours later, when it is due.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...wheel.errors import NotMaster, NotRunning, Overloaded
+from .agreeing import is_done
+from .delay_source import DelaySource
+from .door import Door
+from .ports import Clock, IntakeEvents, PoliciesPort, WheelPort
+from .records import ConsumerRecords, rows_of
+
+OFF_INTERVAL_S = 60.0
+"""The least time, s, between two events about timestamps that are far from the node's clock."""
+SLOW_COMMIT_S = 60.0
+"""An append that is not committed after this time, s, is an alarm, once."""
+_ROOM_WAIT_S = 0.5
+_ASKED_WAIT_S = 0.05
+
+GiveUp = Callable[[DelaySource, Exception], None]
+
+
+class ClockInDoubt(Exception):
+    """The node's clock is in doubt: records that are appended now would leave too early, or seem to
+    be due beyond the horizon."""
+
+
+class _Queued(NamedTuple):
+    source: DelaySource
+    part: ConsumerRecords
+    future: Future[Any]
+    rows: int
+    nbytes: int
+    dead: int
+    off: tuple[int, ...]
+    started: float
+
+
+class _Parts:
+    """The unappended records of a source, as a stack of parts, the next one last. ``asked``: the
+    time at which Kafka was asked for the topics of that part; None: it was not."""
+
+    def __init__(self, records: ConsumerRecords) -> None:
+        self.left = [records]
+        self.asked: float | None = None
+
+
+class SourceAppender:
+    """Appends records of delay topics, in the thread of the intake."""
+
+    def __init__(
+        self,
+        wheel: WheelPort,
+        clock: Clock,
+        events: IntakeEvents,
+        *,
+        dead_topic: str = DEAD_LETTER_TOPIC,
+        policies: PoliciesPort | None = None,
+        door: Door | None = None,
+    ) -> None:
+        self._wheel = wheel
+        self._clock = clock
+        self._events = events
+        self._dead_topic = dead_topic
+        self._policies = policies
+        self._door = door
+        self._next_off = 0.0
+
+    def time(self) -> int:
+        """The clock's time, ms since the epoch. Errors: ``ClockInDoubt``."""
+        now_ms = self._clock()
+        try:
+            self._wheel.check_clock(now_ms)
+        except Overloaded as error:
+            raise ClockInDoubt(error.message) from None
+        return now_ms
+
+    def append(
+        self,
+        records: Mapping[DelaySource, ConsumerRecords],
+        stop: threading.Event,
+        give_up: GiveUp,
+    ) -> bool:
+        """Append all records; those of a source are cut until each batch is within the limits.
+        Returns False when ``stop`` came first. ``give_up`` is called with each source whose records
+        cannot be appended, and the error.
+
+        Errors: ``NotMaster``, ``NotRunning``, ``ClockInDoubt``."""
+        pending = {source: _Parts(batch) for source, batch in records.items()}
+        while pending and not stop.is_set():
+            queued: list[_Queued] = []
+            for source, parts in list(pending.items()):
+                try:
+                    append = self._queue_next(source, parts)
+                except (NotMaster, NotRunning, ClockInDoubt):
+                    raise
+                except Overloaded as error:
+                    self._events.refused(error.code, len(parts.left[-1].offsets))
+                    # After a stop between two tries the next start reads these records again.
+                    if self._wheel.wait_for_room(_ROOM_WAIT_S):
+                        stop.wait(0.02)
+                    break
+                except Exception as error:
+                    give_up(source, error)
+                    del pending[source]
+                else:
+                    if append is not None:
+                        queued.append(append)
+                    elif not parts.left:
+                        del pending[source]
+            for append in queued:
+                self._wait_for(append, pending, stop, give_up)
+            if pending and all(parts.asked is not None for parts in pending.values()):
+                stop.wait(_ASKED_WAIT_S)
+        return not pending
+
+    def _queue_next(self, source: DelaySource, parts: _Parts) -> _Queued | None:
+        """Append the source's next part. Returns None if it was in the log already, was too large
+        and is cut in two, or waits until Kafka has answered for its topics."""
+        part = self._trimmed(source, parts.left[-1])
+        if not part.offsets:
+            parts.left.pop()
+            return None
+        config = self._wheel.config
+        count = len(part.offsets)
+        started = time.perf_counter()
+        now_ms = self.time()
+        settings = None if self._policies is None else self._policies.current
+        made = partial(rows_of, part, str(source.place), config, now_ms, self._dead_topic, settings)
+        rows, dead, off = made()
+        if self._door is not None:
+            parts.asked = parts.asked or started
+            absent = self._door.absent(rows, started - parts.asked, settled=True)
+            if absent is None:
+                return None
+            parts.asked = None
+            if absent:
+                rows, dead, off = made(absent)
+        too_much = rows.num_rows > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
+        if too_much and count > 1:
+            parts.left[-1:] = [part.part(count // 2), part.part(0, count // 2)]
+            return None
+        future = self._wheel.append_source(
+            rows, now_ms, source=source.number, first=part.offsets[0], last=part.offsets[-1]
+        )
+        parts.left.pop()
+        return _Queued(source, part, future, count, rows.nbytes, dead, off, started)
+
+    def _wait_for(
+        self,
+        queued: _Queued,
+        pending: dict[DelaySource, _Parts],
+        stop: threading.Event,
+        give_up: GiveUp,
+    ) -> None:
+        try:
+            if not self._committed(queued.future, stop):
+                return  # records that were not stored are read again after the start
+        except (NotMaster, NotRunning):
+            raise
+        except Overloaded as error:
+            self._events.refused(error.code, queued.rows)
+            pending[queued.source].left.append(queued.part)
+            return
+        except Exception as error:
+            give_up(queued.source, error)
+            del pending[queued.source]
+            return
+        queued.source.backoff.worked()
+        self._events.appended(queued.rows, queued.nbytes, time.perf_counter() - queued.started)
+        if queued.dead:
+            self._events.event(
+                "delay-topic-dead-letters", source=str(queued.source.place), count=queued.dead
+            )
+        if queued.off and time.monotonic() >= self._next_off:
+            self._next_off = time.monotonic() + OFF_INTERVAL_S
+            self._events.event(
+                "delay-topic-timestamps-far",
+                source=str(queued.source.place),
+                count=len(queued.off),
+                behind_ms=max(0, -min(queued.off)),
+                ahead_ms=max(0, *queued.off),
+            )
+        if not pending[queued.source].left:
+            del pending[queued.source]
+
+    def _committed(self, future: Future[Any], stop: threading.Event) -> bool:
+        """Wait until an append is committed; False on ``stop``. Errors: those of the future."""
+        slow_at = time.monotonic() + SLOW_COMMIT_S
+        while not stop.is_set():
+            if is_done(future):
+                return True
+            if time.monotonic() >= slow_at:
+                slow_at = float("inf")
+                self._events.alarm("delay-topic-commit-slow")
+        return False
+
+    def _trimmed(self, source: DelaySource, records: ConsumerRecords) -> ConsumerRecords:
+        position, start = source.position(self._wheel), 0
+        while start < len(records.offsets) and records.offsets[start] <= position:
+            start += 1
+        return records.part(start) if start else records

@@ -1,0 +1,60 @@
+"""Search in a process of its own, so that it takes no processor time of an event loop or a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from ...aside.asked import AskedAside
+from ...aside.process import NICE
+from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...wheel.mark import RowKey
+from .fate import MessageFate, find
+from .pending import ROWS_MAX, PendingCount, PendingPage, PendingReader
+from .query import LIMIT, Query
+
+
+class SearchProcess(AskedAside[PendingReader]):
+    """A process that answers questions about one data directory."""
+
+    def __init__(
+        self, root: Path | str, *, nice: int = NICE, dead_letter_topic: str = DEAD_LETTER_TOPIC
+    ) -> None:
+        super().__init__("the process that searches", PendingReader, str(root), nice=nice)
+        self._dead_letter_topic = dead_letter_topic
+
+    def count(
+        self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
+    ) -> Future[PendingCount]:
+        return self.ask(PendingReader.count, query, by_second=by_second, by_topic=by_topic)
+
+    def page(
+        self,
+        query: Query | None = None,
+        after: RowKey | None = None,
+        *,
+        limit: int = LIMIT,
+        rows_max: int = ROWS_MAX,
+        content: bool = True,
+    ) -> Future[PendingPage]:
+        return self.ask(
+            PendingReader.page, query, after, limit=limit, rows_max=rows_max, content=content
+        )
+
+    def find(self, ids: Sequence[str]) -> Future[list[MessageFate]]:
+        return self.ask(find, list(ids), self._dead_letter_topic)
+
+
+class WaitingFinder:
+    """A ``Finder`` that waits for the answers of a search process."""
+
+    def __init__(self, search: SearchProcess) -> None:
+        self._search = search
+
+    def count(self, *given: Any, **named: Any) -> PendingCount:
+        return self._search.count(*given, **named).result()
+
+    def page(self, *given: Any, **named: Any) -> PendingPage:
+        return self._search.page(*given, **named).result()
