@@ -14,7 +14,7 @@ from slotwheel.wheel.errors import (
     UnknownId,
     UnsupportedVersion,
 )
-from slotwheel.wheel.late import late
+from slotwheel.wheel.lazy import late
 
 if TYPE_CHECKING:
     from slotwheel.client import Client, Message, Receipt, Receipts

@@ -39,8 +39,8 @@ def serve_beside(share: Mapping[str, Any]) -> None:
 
 
 def serve(values: Mapping[str, Any]) -> None:
-    """Serve until the process is ended. ``values``: fields of ``GatewaySettings``. Errors:
-    ``InvalidConfiguration``, ``MissingExtra``."""
+    """Serve until SIGTERM or Ctrl-C, then exit: it never returns. ``values``: fields of
+    ``GatewaySettings``. Errors: as of those, of ``need_gateway`` and of ``run``."""
     settings = GatewaySettings(**values)
     set_up(settings.log_format, settings.log_level, sys.stderr)
     keep_private(None, settings.data_mode)

@@ -62,7 +62,7 @@ class Listing:
         self.line(fields, indent)
 
     def line(self, fields: Fields, indent: str = "") -> None:
-        """Print a line that does not count."""
+        """Print a line beside the limit."""
         text = json.dumps(fields) if self._as_json else indent + text_line(fields)
         sys.stdout.write(text + "\n")
 

@@ -7,7 +7,7 @@ delivers; of the engine only formats, ids and errors are used.
 
 from typing import TYPE_CHECKING
 
-from ..wheel.late import late
+from ..wheel.lazy import late
 
 if TYPE_CHECKING:
     from .client import Client

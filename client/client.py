@@ -530,7 +530,7 @@ class Client:
         """Cancel messages. Returns ``"cancelled"``, ``"already delivered"`` or ``"unknown"`` for
         each.
 
-        Errors: ``UnknownId`` for a text that is not an id of this node's group,
+        Errors: ``UnknownId`` for a text that is no id (another group's is *unknown*),
         ``InvalidMessage`` for the receipt of a message to several topics (give its ``ids``),
         ``NodeUnreachable``.
         """

@@ -6,7 +6,7 @@ positions, retries and dead letters.
 
 from typing import TYPE_CHECKING
 
-from ..wheel.late import late
+from ..wheel.lazy import late
 
 if TYPE_CHECKING:
     from .consumer import Consumer

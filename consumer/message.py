@@ -87,7 +87,7 @@ class Received:
 
     @property
     def origin(self) -> Origin:
-        """The record of the first attempt: this one, unless it is a retry."""
+        """The place of the first attempt's record by the headers; -1: unknown."""
         topic = value_of(self.headers, ORIGIN_TOPIC)
         if topic is None:
             return self.place

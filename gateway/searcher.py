@@ -25,8 +25,8 @@ from ..reading.search.query import Query
 from ..reading.search.worker import SearchProcess
 from ..wheel.errors import SlotwheelError
 from ..wheel.mark import RowKey
+from .asking import WAITING_MAX, Questions
 from .errors import HttpError
-from .questions import WAITING_MAX, Questions
 
 ROWS_MAX = 20_000_000
 _STATUS_S = 2.0

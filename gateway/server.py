@@ -32,12 +32,12 @@ from ..trace.events import AUDIT_TOPIC
 from ..trace.targets import WheelTarget
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
+from .asking import Questions
 from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .httpserver import END_S, HttpServer
 from .jobs import Jobs
 from .metrics import GatewayMetrics
-from .questions import Questions
 from .routes import make_app
 from .searcher import Searcher
 from .services import OneByOne, Services, SingleFlight

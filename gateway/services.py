@@ -16,11 +16,11 @@ from ..client import Client
 from ..policy.policyset import PolicySet
 from ..trace.chains.lookup import TraceLookup
 from ..wheel.errors import Overloaded, SlotwheelError
+from .asking import Questions
 from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .jobs import Jobs
 from .metrics import GatewayMetrics
-from .questions import Questions
 from .searcher import Searcher
 from .settings import GatewaySettings
 

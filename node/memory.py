@@ -7,8 +7,8 @@ for a few seconds and then returns them by itself. All other memory is the C lib
 give each busy thread a heap of its own, each with pages that a few small objects keep: two heaps
 take 10 to 40 MB less at rest, and are as fast.
 
-Rules: this only changes how long free pages stay with the process. A node at rest has none:
-jemalloc returns pages only while it is called, so ``release`` does it then.
+Rules: Python also looks for cycles of objects seldom. A node at rest keeps no free pages: jemalloc
+returns them only while it is called, so ``release`` does it then.
 """
 
 from __future__ import annotations

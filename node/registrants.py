@@ -62,7 +62,7 @@ class Registrants:
             self._groups[group] = host, nbytes, now
 
     def forgets(self, host: str, group: str) -> None:
-        """Note that ``host`` wants ``group`` out of the table. Errors: ``Overloaded``."""
+        """Spend a change of ``host``; ``group`` counts until it is gone. Errors: ``Overloaded``."""
         with self._lock:
             self._spend(host)
             if group in self._groups:  # it counts while it is in the table

@@ -64,8 +64,8 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class DepartureQuery:
-    """A condition for departures; None or empty: any. ``start_ms``, ``end_ms``: when they left, the
-    end exclusive. ``key``: its hash is compared, so another key may be found, hardly ever."""
+    """A condition for departures; empty or None: any, but an empty ``key`` is a key. ``start_ms``,
+    ``end_ms``: when they left, end exclusive. ``key``: its hash is compared."""
 
     topics: Collection[str] = ()
     key: bytes | None = None

@@ -186,9 +186,9 @@ def first_config(segments: Sequence[Path]) -> dict[str, Any]:
 def not_its_own(
     stored: StoredState, segments: Sequence[tuple[Path, bool]]
 ) -> tuple[str, str] | None:
-    """Why a state store is not that of these segments, as a problem's kind and text; None: it is.
-    It may be of another directory, or an old copy: a node drops or archives a segment only when the
-    checkpoint is behind its last entry."""
+    """The problem (kind, text) if a state store is foreign to these segments (True: archived) or an
+    old copy; else None. It is old if its checkpoint has not passed a segment that is gone or
+    archived: a node keeps those until it has."""
     if not segments:
         return None
     mine = stored.store_id.hex()

@@ -75,7 +75,7 @@ def sightings(
 
 
 def record_sightings(records: DataFrame, offsets: Collection[int], terms: GroupTerms) -> DataFrame:
-    """Sightings of some messages among records of Spark's Kafka source. Columns: ``SIGHTINGS``."""
+    """Digests of messages with these wheel offsets in Kafka records. Columns: ``SIGHTINGS``."""
     kafka = File(-1, DUMP, "", "Kafka", 0)
 
     def look(batches: Batches) -> Batches:

@@ -25,7 +25,7 @@ from ..wheel.withoutpandas import hide_pandas
 NEEDED = (
     "pyspark.worker",
     "slotwheel.replay.facts.scan",
-    "slotwheel.replay.judging.judge",
+    "slotwheel.replay.judging.ranges",
     "slotwheel.replay.source",
 )
 

@@ -45,7 +45,7 @@ from .facts.scan import scan, scan_records, summaries, tasks, tasks_frame
 from .facts.summary import FileSummary
 from .judging import validators
 from .judging.context import Context, Options, make_context
-from .judging.judge import judge
+from .judging.ranges import judge
 from .judging.sums import TALLIED
 from .report.tables import write_tables
 from .report.verdict import GroupCounts, Lateness, Verdict

@@ -42,7 +42,7 @@ from .judging.boundaries import (
     boundaries_of,
 )
 from .judging.context import Context
-from .judging.judge import facts_by_range, ranges
+from .judging.ranges import facts_by_range, ranges
 from .storeaccount import BEFORE, BEHIND, BoundaryAccount, store_account
 
 TRACES = "traces"

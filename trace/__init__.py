@@ -5,7 +5,7 @@ Start at ``Tracer`` (tracer.py).
 
 from typing import TYPE_CHECKING
 
-from ..wheel.late import late
+from ..wheel.lazy import late
 from .events import TRACE_TOPIC, EventKind, EventSender
 
 if TYPE_CHECKING:

@@ -85,7 +85,7 @@ class EventColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=EVENT)
 
     def column(self, name: str) -> pa.Array:
-        """One of them, as an array."""
+        """A column; nulls if absent."""
         found, kind = self.columns.get(name), _PARTS[name]
         if isinstance(found, pa.Array):
             return found

@@ -165,7 +165,7 @@ class UnsupportedVersion(SlotwheelError):
 
 
 class UnknownId(SlotwheelError):
-    """A message id is malformed, or was never given out by this wheel group."""
+    """A text is no message id. One that nobody gave out is only *unknown*."""
 
     code = "unknown-id"
 

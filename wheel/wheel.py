@@ -108,7 +108,7 @@ class Wheel:
         self._load(recovered)
 
     def _load(self, recovered: RecoveredState) -> None:
-        """Take over the state that was recovered from the data directory."""
+        """Set up from recovered state, at open or anew; mend slot files."""
         checkpoint = recovered.stored.checkpoint
         self.recovery = recovered.report
         self.store_id = recovered.stored.store_id

@@ -281,7 +281,7 @@ class Server:
             os.eventfd_write(self._wakes, 1)
 
     def close(self, timeout_s: float) -> None:
-        """End all connections, after the last answers that can be sent at once."""
+        """Ask the thread to end all connections; wait ``timeout_s`` at most."""
         self._closed = True
         if self._thread_id:
             self.wake()

@@ -84,7 +84,7 @@ def count_part(services: Services, query: Query, template: str, more: dict[str, 
 
 
 async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None = None) -> Reply:
-    """How many messages a cancel would be about, and the form that does it."""
+    """Ask before a cancel: how many it hits. An empty condition would hit all, and is refused."""
     form, services = call.query, call.services
     searcher_of(services)
     query, filters = form.question(Query), form.given(Query)

@@ -150,7 +150,7 @@ class _JournalLook:
         return replace(at, segment=first, position=SEGMENT_BYTES, index=first, last=0, crc=0)
 
     def _anew(self, at: JournalAt, note: str) -> JournalAt:
-        """The begin of the oldest live segment: how far a journal was cut back cannot be known."""
+        """Start again at the oldest live segment, as nobody knows how far it was cut. Note it."""
         oldest = first_entry(self._root, archive=False) or JournalAt(at.segment, index=at.segment)
         restarts = at.restarts + 1
         return replace(oldest, restarts=restarts, note=f"{note} (restart {restarts})")

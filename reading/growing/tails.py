@@ -1,7 +1,8 @@
 """The tails of embedded topics, as ``reading/tailing.py`` has them.
 
 A topic is read up to where its index reaches, block by block with its checksum; so a damaged block
-is named and those behind it are read.
+is named and those behind it are read. A topic that was deleted is another one when it comes again:
+read on at the old position, its first records would be passed over.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from ...wheel.schema import times
 from ...wheel.topics.topicfile import TOPICS_DIRECTORY
 from ..events import RowsSeen
 from ..listing import topic_segments
-from ..problems import Problem
+from ..problems import INTEGRITY, Problem
 from ..tailing import TailRows, TailStart
 from .parts import TopicPart, read_part
 from .positions import TopicAt
-from .topics import block_at, delivered_from, look_at_topic
+from .topics import block_at, delivered_from, look_at_topic, was_deleted
 
 _BYTES_MAX = 32 << 20
 """So much of a topic is read at once, until another one has its turn."""
@@ -52,6 +53,12 @@ class EmbeddedTails:
     def _read(self) -> Iterator[TailRows | Problem]:
         self.at_end = True
         for topic in list(self._starts):
+            known = self._next.get(topic)
+            if known is not None and was_deleted(self._root, topic, known):
+                del self._next[topic]
+                self._starts[topic] = TailStart()
+                text = "the topic was deleted; records that were not read yet are gone"
+                yield Problem(INTEGRITY, "gap", text, file=topic)
             start = self._begin(topic)
             if start is None:
                 continue

@@ -3,7 +3,8 @@
 Rules
 - Only the index is read: a block exists when its record is complete. An incomplete record is
   ignored, unless a complete one follows; then the reader of the part reports it.
-- Nothing deletes embedded topics. One that is shorter than before, or gone, is reported once.
+- A node deletes no embedded topic, but ``slotwheel dead purge`` does. One that is shorter than
+  before, or gone, is reported once.
 """
 
 from __future__ import annotations
@@ -49,6 +50,15 @@ def look_at_topic(
         if later[0] != at.position:
             note = f"positions {at.position} to {later[0] - 1} are missing"
         at = TopicAt(later[0], position=later[0], note=note)
+
+
+def was_deleted(root: Path, topic: str, at: TopicAt) -> bool:
+    """Whether the topic in which ``at`` is was deleted: its index is gone, or ends before that."""
+    path = root / TOPICS_DIRECTORY / topic / f"{at.segment:020d}{INDEX_SUFFIX}"
+    try:
+        return path.stat().st_size < at.at
+    except FileNotFoundError:
+        return True
 
 
 def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:

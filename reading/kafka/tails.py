@@ -72,7 +72,7 @@ class KafkaTails:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Errors: ``NodeUnreachable``; reading then goes on behind what was handed on."""
+        """On an error, seek back to what was not yielded, and raise what ``unreachable`` makes."""
         try:
             yield
         except (KafkaError, OSError) as error:

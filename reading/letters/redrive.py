@@ -153,7 +153,7 @@ def superseded() -> SlotwheelError:
 
 
 def producer_of(topic: str) -> int:
-    """The producer of all redrives of a topic, below 2^63 and not 0."""
+    """A topic's producer for all redrives; not 0, and bit 63 is for the node's own."""
     digest = hashlib.sha256(f"slotwheel redrive {topic}".encode()).digest()
     return int.from_bytes(digest[:8]) >> 1 | 1
 
@@ -252,7 +252,7 @@ class Sending:
         raise AssertionError("no such letter was sent")
 
     def _ship(self, part: _Part) -> tuple[Receipts, int]:
-        """Send a part with its note. Returns the receipts, and how many are letters'."""
+        """Send a part, its note last. Returns receipts and the index of the note's."""
         bad = self.turn.client.limits.bad_rows(part.rows, clock_ms())
         kept, good = without(part.rows, list(bad))
         note = self.turn.note(part.places[kept])

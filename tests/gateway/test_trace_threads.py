@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from slotwheel.gateway.asking import Questions
 from slotwheel.gateway.endpoint import NoQuery, RouteCall
-from slotwheel.gateway.questions import Questions
 from slotwheel.gateway.v1 import tracing
 from slotwheel.trace.chains.anomalies import ANOMALY
 from slotwheel.trace.chains.chain import Chain, ChainState

@@ -139,6 +139,24 @@ def test_another_embedded_topic_of_that_name_is_read_from_its_begin(tmp_path: Pa
         assert values(tail.read(5)) == [b"7", b"8"]
 
 
+@pytest.mark.parametrize("read_meanwhile", [True, False])
+def test_a_topic_that_is_purged_beside_its_tail_is_read_from_its_begin(
+    tmp_path: Path, read_meanwhile: bool
+) -> None:
+    fill(tmp_path, 0, 3)
+    fill(tmp_path, 3, 3)
+    with closing(embedded(tmp_path, {0: 0})) as tail:
+        assert len(tail.read(0)) == 6
+        shutil.rmtree(tmp_path / "topics/t")
+        if read_meanwhile:
+            assert tail.read(0) == []
+        fill(tmp_path, 7, 2)
+        assert values(tail.read(0)) == [b"7", b"8"]
+        assert tail.read(0) == []
+        assert [text for text in tail.problems if "deleted" in text] == tail.problems
+        assert len(tail.problems) == 1
+
+
 def test_a_topic_needs_a_place() -> None:
     with pytest.raises(InvalidConfiguration, match="nowhere to read"):
         open_tails(None, None, {})

@@ -15,7 +15,7 @@ from slotwheel.replay.facts.fact import Facts
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.judging.boundaries import CLASSES, WHEEL, boundaries_of
 from slotwheel.replay.judging.context import Context, Options, make_context
-from slotwheel.replay.judging.judge import judge_range
+from slotwheel.replay.judging.ranges import judge_range
 from slotwheel.replay.report.verdict import Verdict
 from slotwheel.replay.sparkaccount import facts_of_segments, read_traces
 from slotwheel.replay.storeaccount import BoundaryAccount, lost_kind, store_account

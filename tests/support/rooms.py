@@ -26,7 +26,7 @@ VALUES = {
             *("answers", "arrowbytes", "arrowclaims", "backoff", "cancelrecord", "checks"),
             *("compute", "config", "delay", "departurefile", "digest", "errors", "expiry"),
             *("files",),
-            *("findings", "ids", "jumps", "late", "mark", "plain", "protocol", "request"),
+            *("findings", "ids", "jumps", "lazy", "mark", "plain", "protocol", "request"),
             *("rows", "schema", "texts", "withoutpandas"),
         }
     ),
@@ -35,7 +35,7 @@ VALUES = {
     GATEWAY_VALUES: frozenset(
         {
             *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
-            *("fresh", "questions", "requests", "searcher", "services", "settings"),
+            *("asking", "fresh", "requests", "searcher", "services", "settings"),
         },
     ),
 }
@@ -314,7 +314,7 @@ ROOMS = frozenset(name.partition("/")[0] for name in MAY_IMPORT if ":" not in na
 # Of some rooms another may use only what holds formats, ids, errors and limits, and no state. A
 # module of that kind is added here when it comes.
 ONLY_MODULES = {
-    (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors", "late"}),
+    (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors", "lazy"}),
     ("consumer", "delivery"): frozenset({"sink"}),
     ("consumer", "delivery/kafka"): frozenset(
         {"kafka_python_client", "kafka_python_transactions", "plan"}

@@ -159,9 +159,10 @@ class PeerWheel(Wheel):
     # -- a standby -------------------------------------------------------------------------------
 
     def receive(self, entries: Sequence[Entry]) -> None:
-        """Queue entries of a master for the syncer. They follow on from the last one placed.
+        """Queue entries of a master for the syncer.
 
-        Errors: ``Damaged`` when a payload does not fit its entry's kind; ``NotRunning``.
+        Errors: ``LookupError``: those before them are gone (a full disk); ``Damaged``: a payload
+        does not fit its kind; ``NotRunning``.
         """
         parsed = [arrived(entry) for entry in entries]
         with self._lock:

@@ -105,7 +105,7 @@ class OpenSlots:
             self._open.pop(second, None)
 
     def _read(self, second: int, info: SlotInfo, before: _OpenSlot | None) -> _OpenSlot:
-        """``before`` and the blocks behind it; the whole file if it does not go on from there."""
+        """``before`` and the blocks after it; the whole file if those are ``Damaged``."""
         if before is not None:
             with contextlib.suppress(Damaged):
                 return self._joined(before, info, self._files.read(second, info, before.info))

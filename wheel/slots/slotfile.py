@@ -183,11 +183,11 @@ class SlotFiles:
 
 
 def write_block(handle: Handle, info: SlotInfo, block: Block) -> SlotInfo:
-    """Write a block behind ``info.length``, the first one behind the schema; returns the record for
-    the catalog.
+    """Write a block at ``info.length``, in a new file after the schema; returns the catalog's
+    record; does not sync.
 
-    A large block is written in shares, each handed to the disk before the next but one is written:
-    whoever syncs another file meanwhile waits for all that the disk was given.
+    A large block goes in shares, of which the disk has at most two at once: another file's sync
+    waits for all that the disk was given.
     """
     before = b"" if info.length else schema_message()
     rows, behind = seal(block.data, info.length or len(schema_message()))

@@ -16,7 +16,7 @@ from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Facts, See
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.judging.context import Context, Options, PeerView
 from slotwheel.replay.judging.found import Judged
-from slotwheel.replay.judging.judge import Results, judge_range
+from slotwheel.replay.judging.ranges import Results, judge_range
 from slotwheel.replay.judging.sums import KEYS, lateness, rounded, total
 from slotwheel.replay.proof import BUCKETS_MAX, _interval
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
@@ -364,7 +364,7 @@ def test_histograms_add_up() -> None:
 def test_what_is_held_is_bounded_and_the_total_is_that_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("slotwheel.replay.judging.judge._HELD_ROWS_MAX", 1)
+    monkeypatch.setattr("slotwheel.replay.judging.ranges._HELD_ROWS_MAX", 1)
     three = [judged(context(), fact(Seen.ACCEPTED, at), arrived(at)) for at in (5, 6, 7)]
     results = Results(Options())
     emitted = [list(results.add(*one)) for one in three]
