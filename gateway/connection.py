@@ -25,6 +25,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ from .exchange import BODY_HELD_MAX, HttpExchange
 from .framing import unreadable, unusable_head
 from .requests import error_reply
 from .settings import GatewaySettings
+
+log = logging.getLogger("slotwheel.gateway")
 
 ALL = "all"
 _PIPELINED_MAX = 100
@@ -353,7 +356,14 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         """Write the whole answer to the request that is running, and go on with the next one."""
         if not self.transport.is_closing():  # else whoever asked is gone
-            self._write(status, headers if keep_alive else [*headers, _CLOSE], body)
+            try:
+                self._write(status, headers if keep_alive else [*headers, _CLOSE], body)
+            except ValueError as error:
+                # Without an answer here, the client would take the next one for it.
+                log.error("an answer cannot be sent", exc_info=error)
+                keep_alive = False
+                failed = error_reply(HttpError(500, "the gateway failed on this request"))
+                self._write(failed.status, [*failed.all_headers, _CLOSE], failed.body)
         if not keep_alive:
             self._close_in_order()
         self._active_at = self.loop.time()
@@ -367,11 +377,13 @@ class HttpConnection(asyncio.Protocol):
             self._end(self._last_words)
 
     def _write(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        """Errors: ``ValueError`` for a header that would end its line; nothing is written then."""
         for name, value in headers:
             if _UNSAFE.search(name) or _UNSAFE.search(value):
                 raise ValueError(f"not to be sent as a header: {name!r}: {value!r}")
         lines = [b"%s: %s\r\n" % header for header in ((b"date", self._server.date), *headers)]
-        self.transport.write(b"".join([_STATUS_LINES[status], *lines, b"\r\n", body]))
+        first = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+        self.transport.write(b"".join([first, *lines, b"\r\n", body]))
 
     def _close_in_order(self) -> None:
         """Close when the other side has, or has had its time for it."""
@@ -391,6 +403,12 @@ class HttpConnection(asyncio.Protocol):
             self.transport.close()
         else:
             newest.keep_alive = False
+
+    def drop_waiting(self) -> None:
+        """Begin no request any more, and close behind the one that is being answered."""
+        self._pipeline.clear()
+        if self._running is not None:
+            self._running.keep_alive = False
 
     def _pause_reading(self) -> None:
         if not self._reading_paused:

@@ -5,9 +5,9 @@ message's id. So what it leaves behind is one object that the link to the node c
 of a task that awaits it: that costs half.
 
 Rules
-- Whatever is unusual about a request takes the way through ASGI (``protocol.py``): a head that says
-  more than where, what and how long, requests that come behind each other, several messages, and a
-  message with a level or a route.
+- Whatever is unusual about a request takes the way through ASGI (``connection.py``): a head that
+  says more than where, what and how long, requests that come behind each other, several messages,
+  and a message with a level or a route.
 - A request is judged, and its answer made, by the code that the way through ASGI has: nobody can
   tell from an answer which way it came.
 - Nothing is answered while the parser reads, as no task would be: an answer may end the connection

@@ -80,6 +80,7 @@ class HttpExchange:
             log.error("a request failed", exc_info=error)
         finally:
             if not (self.response_complete or self._lost):
+                log.error("a request ended without an answer: %s", self.scope["path"])
                 failed = error_reply(HttpError(500, "the gateway failed on this request"))
                 self.keep_alive = False
                 self._answer(failed.status, failed.all_headers, failed.body)
@@ -101,11 +102,11 @@ class HttpExchange:
 
     async def receive(self) -> dict[str, Any]:
         """What has come of the body since the last call, as a message of ASGI."""
-        transport = self._connection.transport
-        if self._expects and not transport.is_closing():
-            transport.write(_CONTINUE)
-            self._expects = False
         if not (self._lost or self.response_complete):
+            transport = self._connection.transport
+            if self._expects and not transport.is_closing():
+                transport.write(_CONTINUE)
+                self._expects = False
             self._connection.resume_reading()
             await self._came.wait()
             self._came.clear()

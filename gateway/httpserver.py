@@ -7,6 +7,7 @@ import contextlib
 import socket
 import time
 from collections import Counter
+from collections.abc import Collection
 from email.utils import formatdate
 from typing import Protocol
 
@@ -66,15 +67,18 @@ class HttpServer:
         accepting.close()
         for connection in list(self.connections):
             connection.shutdown()
-        await self._until_done(loop.time() + END_S)
+        await self._until_empty(END_S, self.connections, self.tasks)
+        for connection in list(self.connections):
+            connection.drop_waiting()
         for request in list(self.tasks):
             request.cancel()
-        await self._until_done(loop.time() + _CANCELLED_S)
+        await self._until_empty(_CANCELLED_S, self.tasks)
 
-    async def _until_done(self, until: float) -> None:
-        """Wait until every connection is closed and every request answered, or that time comes."""
+    async def _until_empty(self, wait_s: float, *sets: Collection[object]) -> None:
+        """Wait until all ``sets`` are empty, ``wait_s`` at most; not at all if it ends at once."""
         loop = asyncio.get_running_loop()
-        while (self.connections or self.tasks) and not self._at_once and loop.time() < until:
+        until = loop.time() + wait_s
+        while any(sets) and not self._at_once and loop.time() < until:
             await asyncio.sleep(_POLL_S)
 
     def _look(self, now: float) -> None:

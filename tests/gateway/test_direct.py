@@ -327,7 +327,7 @@ def test_a_node_that_is_away_and_a_gateway_that_ends_are_told_of(calls: list[str
         begun.append(sent)
         while not gateway.server.ending.is_set():
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)  # it looks for that ten times a second
+        await asyncio.sleep(0.2)
         writer.write(sent[-20:])
         found = await reader.read()
         writer.close()

@@ -1,0 +1,133 @@
+"""Connections whose application fails: each request has its own answer, or its connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from slotwheel.gateway.httpserver import HttpServer
+from slotwheel.gateway.server import listen
+from slotwheel.gateway.settings import GatewaySettings
+
+
+class NoDirect:
+    """No request is answered past ASGI."""
+
+    def takes(self, _headers: object) -> bool:
+        return False
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """What a path says: a status, and how it goes wrong."""
+    _, status, how = scope["path"].split("/")
+    headers = [(b"content-length", b"2")]
+    if how == "slow":
+        await asyncio.sleep(30)
+    if how == "fails":
+        raise RuntimeError("planted")
+    if how == "nothing":
+        return
+    if how == "header":
+        headers.append((b"x", b"a\r\ny: b"))
+    if how == "body":
+        while (await receive()).get("more_body"):
+            pass
+    await send({"type": "http.response.start", "status": int(status), "headers": headers})
+    await send({"type": "http.response.body", "body": b"ok"})
+    if how == "again":
+        await receive()
+
+
+@asynccontextmanager
+async def served(**limits: Any) -> AsyncIterator[tuple[HttpServer, int]]:
+    listening = listen("127.0.0.1:0")
+    settings = GatewaySettings(nodes=("127.0.0.1:1",), **limits)
+    server = HttpServer(cast("Any", app), cast("Any", NoDirect()), settings)
+    task = asyncio.create_task(server.serve(listening))
+    while not server.listens:
+        await asyncio.sleep(0)
+    yield server, listening.getsockname()[1]
+    server.end()
+    await task
+    assert not server.tasks
+
+
+def get(path: str, more: str = "") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: a\r\n{more}\r\n".encode()
+
+
+async def answers(port: int, *pieces: bytes) -> list[int]:
+    """Statuses of the answers until the connection is closed, each piece sent by itself."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await asyncio.sleep(0.02)
+    found = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+)", found)]
+
+
+LAST = get("/200/last", "Connection: close\r\n")
+WRONG = {"header": [500], "fails": [500], "nothing": [500]}
+
+
+@pytest.mark.parametrize("how", WRONG)
+@pytest.mark.parametrize("together", [True, False])
+def test_a_request_without_an_answer_ends_its_connection(how: str, together: bool) -> None:
+    """Or the client would take the answer to the next request for this one's."""
+
+    async def test() -> None:
+        async with served() as (server, port):
+            sent = get(f"/200/{how}") + LAST
+            pieces = (sent,) if together else (get(f"/200/{how}"), LAST)
+            assert await answers(port, *pieces) == WRONG[how]
+            while server.connections:
+                await asyncio.sleep(0.01)
+            assert not server.hosts
+
+    uvloop.run(test())
+
+
+@pytest.mark.parametrize("status", [299, 499, 599])
+def test_a_status_without_a_name_is_sent(status: int) -> None:
+    async def test() -> None:
+        async with served() as (_, port):
+            assert await answers(port, get(f"/{status}/fine") + LAST) == [status, 200]
+
+    uvloop.run(test())
+
+
+def test_an_invitation_for_a_body_is_sent_only_while_it_is_wanted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expecting = "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n"
+
+    async def test() -> None:
+        async with served() as (_, port):
+            body = b"2\r\nok\r\n0\r\n\r\n"
+            assert await answers(port, get("/200/body", expecting), body + LAST) == [100, 200, 200]
+            # Refused before the application sees it; answered before it asks.
+            assert await answers(port, get("/200/body", expecting) + b"zz\r\n") == [400]
+            assert await answers(port, get("/200/again", expecting)) == [200]
+
+    uvloop.run(test())
+    assert not caplog.records
+
+
+def test_a_server_that_ends_begins_no_request_that_waits() -> None:
+    async def test() -> None:
+        async with served() as (server, port):
+            asked = asyncio.create_task(answers(port, *[get("/200/slow")] * 4))
+            while not server.tasks:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
+            server.end()
+            assert await asked == [500]
+
+    uvloop.run(test())
