@@ -26,7 +26,7 @@ MAY = {
     ("proof.py", "_lateness"): "percentiles: at most 2,000 time buckets and 200 topics",
     ("proof.py", "_counts"): "sums: at most 2,000 time buckets and 200 topics",
     ("proof.py", "_listed"): "problems, up to the limit",
-    ("account.py", "account"): "one value a part of the events; sums: boundaries and groups",
+    ("sparkaccount.py", "account"): "one value a part of the events; sums: boundaries and groups",
     ("contents.py", "name_fields"): "digests of the fields of at most 100 messages, by sighting",
     ("follow.py", "_append"): "what one micro-batch found, up to its limits",
 }

@@ -17,6 +17,7 @@ from slotwheel.replication.rules.group import Group
 from slotwheel.replication.rules.timing import Timing
 from slotwheel.wheel.answers import AppendReceipt
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.entry import Entry
@@ -130,7 +131,12 @@ class Replica:
         master = self.wheel.dispatcher
         assert master is not None
         values: list[bytes] = []
-        while (chunk := next_chunk(master, until_ms, lambda: time.sleep(0.005))) is not None:
+
+        def asked() -> Chunk | None:
+            return next_chunk(master, until_ms, lambda: time.sleep(0.005))
+
+        # Twice: the thread that syncs may commit the mark behind the first answer of *none*.
+        while (chunk := asked() or asked()) is not None:
             values += chunk.rows.column("value").to_pylist()
             master.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
         return values

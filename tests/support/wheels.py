@@ -62,9 +62,8 @@ def next_chunk(wheel: Wheel | Dispatcher, now_ms: int, wait: Callable[[], object
     it, or gives others the time to."""
     master = master_of(wheel) if isinstance(wheel, Wheel) else wheel
     for _ in range(2_000):
-        reach_ms = master.due.reach  # before: another thread may commit the mark behind the call
         chunk = master.next_chunk(now_ms)
-        if chunk is not None or reach_ms >= master._reach_ms:
+        if chunk is not None or master.due.reach >= master._reach_ms:
             return chunk
         wait()
     raise AssertionError("a mark is never committed")
