@@ -122,6 +122,8 @@ def _start(
 ) -> SparkSession:
     log4j = folder / "log4j2.properties"
     log4j.write_text(_LOGGING, "utf-8")
+    # What a JVM that is killed leaves behind goes with the folder.
+    options = f'-Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={folder}"'
     settings: dict[str, Any] = {
         "spark.app.name": APP_NAME,
         "spark.master": master,
@@ -129,7 +131,7 @@ def _start(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        "spark.driver.extraJavaOptions": options,
         **(more or {}),
     }
     local = master.startswith("local")

@@ -183,7 +183,9 @@ class Broker(Cluster):
         self._process: subprocess.Popen[bytes] | None = None
         self._classpath = f"{libs}/*"
         options = ("-XX:MaxGCPauseMillis=20",) if steady else java.options("kafka")
-        self._options = ("-Xms768m", "-Xmx768m", *options)
+        # A broker that is killed leaves the libraries that it has unpacked.
+        unpacked = f"-Djava.io.tmpdir={self.directory}"
+        self._options = ("-Xms768m", "-Xmx768m", unpacked, *options)
         port, controller_port = free_port(), free_port()
         super().__init__(f"{host}:{port}")
         self.host = host

@@ -41,13 +41,14 @@ def spark_session(directory: Path, **more: str) -> Iterator[Any]:
 
     logging = directory / "log4j2.properties"
     logging.write_text(LOGGING)
+    options = f'-Dlog4j2.configurationFile={logging.as_uri()} "-Djava.io.tmpdir={directory}"'
     builder = SparkSession.builder.master("local[2]").appName("slotwheel tests")
     settings = {
         **CONFIGURATION,
         **DAEMON,
         "spark.local.dir": str(directory / "spark"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.driver.extraJavaOptions": options,
         **{name.replace("_", "."): value for name, value in more.items()},
     }
     for name, value in settings.items():

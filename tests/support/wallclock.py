@@ -6,6 +6,7 @@ say by how much its wall clock is off. Timeouts and waits, which use other clock
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import struct
@@ -23,6 +24,7 @@ def _library() -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "the tests that step a clock need a C compiler: install gcc"
     library = Path(tempfile.mkdtemp(prefix="slotwheel-clock-")) / "wallclock.so"
+    atexit.register(shutil.rmtree, library.parent, ignore_errors=True)
     command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"]
     subprocess.run(command, check=True, capture_output=True)
     return library
