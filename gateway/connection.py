@@ -38,7 +38,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, par
 from .app import GatewayApp
 from .direct import METHOD, PATH, DirectAnswer, DirectMessages
 from .errors import HttpError
-from .exchange import BODY_HELD_MAX, HttpExchange
+from .exchange import BODY_HELD_MAX, HttpExchange, failure
 from .framing import unreadable, unusable_head
 from .requests import error_reply
 from .settings import GatewaySettings
@@ -362,7 +362,7 @@ class HttpConnection(asyncio.Protocol):
                 # Without an answer here, the client would take the next one for it.
                 log.error("an answer cannot be sent", exc_info=error)
                 keep_alive = False
-                failed = error_reply(HttpError(500, "the gateway failed on this request"))
+                failed = failure()
                 self._write(failed.status, [*failed.all_headers, _CLOSE], failed.body)
         if not keep_alive:
             self._close_in_order()

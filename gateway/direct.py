@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..wheel.errors import SlotwheelError
 from .app import GatewayApp
 from .errors import HttpError
+from .exchange import AnsweringConnection
 from .requests import JSON, RawHeaders, Reply, content_type_of
 from .v1.messages import SendMessages, stored_one, without_row
 
@@ -34,21 +34,13 @@ BYTES_MAX = 16 << 10
 _UNUSUAL = frozenset(b"content-encoding expect idempotency-key transfer-encoding".split())
 
 
-class DirectConnection(Protocol):
-    """What an answer needs of its connection. ``tasks``: of the server, which ends them."""
+class DirectConnection(AnsweringConnection, Protocol):
+    """The part of a connection that an answer past ASGI uses. ``tasks``: of the server, which ends
+    them."""
 
     loop: asyncio.AbstractEventLoop
     client: tuple[str, int] | None
     tasks: set[Any]
-
-    def answer(
-        self,
-        status: int,
-        headers: Sequence[tuple[bytes, bytes]],
-        body: bytes,
-        *,
-        keep_alive: bool,
-    ) -> None: ...
 
 
 class DirectMessages:

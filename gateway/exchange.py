@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .errors import HttpError
-from .requests import error_reply
+from .requests import Reply, error_reply
 
 log = logging.getLogger("slotwheel.gateway")
 
@@ -26,14 +26,8 @@ BODY_HELD_MAX = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class ExchangeConnection(Protocol):
-    """The part of a connection that the answer to a request uses. ``writable``: the other side
-    takes what is written."""
-
-    transport: asyncio.Transport
-    writable: asyncio.Event
-
-    def resume_reading(self) -> None: ...
+class AnsweringConnection(Protocol):
+    """A connection that writes the answer to the request that is running."""
 
     def answer(
         self,
@@ -43,6 +37,21 @@ class ExchangeConnection(Protocol):
         *,
         keep_alive: bool,
     ) -> None: ...
+
+
+class ExchangeConnection(AnsweringConnection, Protocol):
+    """The part of a connection that an exchange uses. ``writable``: the other side takes what is
+    written."""
+
+    transport: asyncio.Transport
+    writable: asyncio.Event
+
+    def resume_reading(self) -> None: ...
+
+
+def failure() -> Reply:
+    """The answer in the place of one that was not given, or cannot be sent."""
+    return error_reply(HttpError(500, "the gateway failed on this request"))
 
 
 class HttpExchange:
@@ -81,7 +90,7 @@ class HttpExchange:
         finally:
             if not (self.response_complete or self._lost):
                 log.error("a request ended without an answer: %s", self.scope["path"])
-                failed = error_reply(HttpError(500, "the gateway failed on this request"))
+                failed = failure()
                 self.keep_alive = False
                 self._answer(failed.status, failed.all_headers, failed.body)
 
