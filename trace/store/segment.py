@@ -15,7 +15,6 @@ from crc32c import crc32c
 
 from ...wheel.errors import Damaged
 from ...wheel.files import mapped
-from ...wheel.rows import from_numpy
 from ...wheel.schema import Int64s, Mask
 from ..events import STORED
 from .hashing import MASK_WORDS, may_have
@@ -111,10 +110,6 @@ class StoreSegment:
             reader = self._readers[columns] = pa.ipc.open_file(self._data, options=options)
         batch = reader.get_batch(block)
         return batch if batch.schema.names == list(columns) else batch.select(list(columns))
-
-    def read_rows(self, block: int, rows: Int64s) -> pa.RecordBatch:
-        """Some rows of a block. Errors: ``Damaged``."""
-        return self.read(block).take(from_numpy(rows, pa.int64()))
 
     def _check(self, part: int) -> None:
         """A block, or behind the last one the footer."""
