@@ -19,7 +19,7 @@ from ..reading.slots import slot_blocks
 from ..reading.state import load_state
 from ..reading.topicreader import TopicReader, check_exists, topics
 from ..reading.topicreader import walk as walk_topic
-from ..reading.verify.slots import read_slot
+from ..reading.verify.slots import committed_bytes
 from ..wheel.checks import check_topic
 from ..wheel.errors import Damaged, InvalidConfiguration
 from ..wheel.files import SLOT_DIRECTORY
@@ -92,7 +92,7 @@ def _list_rows(
         )
     path = path_of(second)
     listed.line(slot_fields(second, info))
-    data = read_slot(files, second, info)
+    data = committed_bytes(files, second, info)
     for position, batch in slot_blocks(data, path):
         listed.line({"block": position, "rows": batch.num_rows})
         for fields in row_fields(batch):

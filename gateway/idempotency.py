@@ -1,4 +1,7 @@
-"""``Idempotency-Key``: a header that makes repeats of a request harmless (``wheel/request.py``)."""
+"""``Idempotency-Key``: a header that makes repeats of a request harmless (``wheel/request.py``).
+
+The node keeps the first answer until ``--requests`` later ones (``wheel/journal/requests.py``).
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,8 @@ class NodeConfig:
     """Node id to ``host:port`` of all peers, this node among them; empty: it stands alone."""
     election_ms: int = setting(
         "election",
-        "With peers: how long without a word from the master before another is elected.",
+        "With peers: how long without a word from the master before another is elected."
+        " Three quarters of it is the lease within which a master may deliver.",
         default=800,
     )
     sink: str = setting(
@@ -289,13 +290,7 @@ class NodeConfig:
         """
         if not self.peers:
             return None
-        promise_s = self.election_ms / 1000
-        timing = Timing(
-            heartbeat_s=promise_s / 10,
-            lease_s=promise_s * 3 / 4,
-            promise_s=promise_s,
-            election_spread_s=promise_s / 2,
-        )
+        timing = Timing.of_promise(self.election_ms / 1000)
         return Group(self.node_id, self.peers, timing, self.delivery)
 
 

@@ -2,7 +2,8 @@
 
 ``/healthz`` fails when the process should be restarted: a thread has ended, or does not turn.
 ``/readyz`` fails, too, when the node does not do its whole job now: it has not recovered, its sink
-cannot be reached, its clock is behind, or a duty fails again and again (``duty.py``).
+cannot be reached, its clock is behind, or a duty fails again and again. ``Node.unready`` puts the
+reasons together.
 Both answer 200 or 503 with a JSON object that gives the reasons. The server has no authentication
 and listens on loopback by default. A request for a host name that is not the node's gets 421:
 otherwise a web page, whose name was made to resolve to the node, could read the metrics. A

@@ -44,7 +44,7 @@ from .intake.agreeing import acknowledge_unread
 from .intake.delay_topic import DelayTopicIntake
 from .intake.wire import WireIntake, check_free
 from .logs import event
-from .master import MasterThreads
+from .masterthreads import MasterThreads
 from .metrics import Metrics, Scrape
 from .opening import open_wheel
 from .policies import GroupPolicies

@@ -26,7 +26,7 @@ from ..wheel.dispatcher import Dispatcher
 from ..wheel.peers.peer import PeerWheel
 from .events import NodeEvents
 from .logs import event
-from .master import MasterThreads
+from .masterthreads import MasterThreads
 
 log = logging.getLogger("slotwheel.node")
 

@@ -26,7 +26,7 @@ from ...wheel.rows import take_rows
 from ...wheel.schema import ROW, Int64s, times
 from ...wheel.slots.slotfile import path_of
 from ..slots import slot_blocks
-from ..verify.slots import read_slot
+from ..verify.slots import committed_bytes
 from .journals import (
     PROBLEMS_MAX,
     Agreement,
@@ -135,7 +135,7 @@ class _Side:
         parts = []
         info = self.log.peer.stored.slots.get(second)
         if info is not None:
-            data = read_slot(self.log.peer.files, second, info)
+            data = committed_bytes(self.log.peer.files, second, info)
             if data.size < info.length:
                 raise Damaged(
                     path_of(second), data.size, expected=f"{info.length} bytes", found="the end"

@@ -36,7 +36,7 @@ from ...wheel.schema import Mask, times
 from ..departures import Departure
 from ..growing.tails import EmbeddedTails
 from ..listing import topic_folders
-from ..slotblocks import archived_blocks
+from ..recordedblocks import archived_blocks
 from ..tailing import TailRows, TailStart
 from .pending import PendingReader
 from .view import View, cancelled, key_columns

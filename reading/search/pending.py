@@ -38,7 +38,7 @@ from ...wheel.slots.slotfile import path_of
 from ..departures import DepartureReader
 from ..files import due_within
 from ..problems import INTEGRITY, Problem
-from ..slotblocks import committed_blocks, read_ahead
+from ..recordedblocks import committed_blocks, read_ahead
 from .query import LIMIT, ContentMatcher, Query
 from .view import AnswerPoint, View, key_columns
 from .watch import DirectoryWatch

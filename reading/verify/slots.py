@@ -184,7 +184,7 @@ def _committed(files: Files, item: CheckedFile, length: int) -> pa.Buffer:
             item.note(
                 length,
                 "the end of the file",
-                f"{size - length} bytes of junk, never written; cut when a node opens it",
+                f"{size - length} bytes behind what was committed; cut when a node opens it",
             )
         elif size < length:
             item.fault(size, f"{length} bytes", f"{size} bytes")
@@ -196,7 +196,7 @@ def _committed(files: Files, item: CheckedFile, length: int) -> pa.Buffer:
         return files.map(item.path, min(size, length))
 
 
-def read_slot(files: Files, second: int, info: SlotInfo) -> pa.Buffer:
+def committed_bytes(files: Files, second: int, info: SlotInfo) -> pa.Buffer:
     """The committed bytes of a slot file, unchecked; fewer if it is short.
 
     Errors: ``Damaged``: it is missing, or the disk cannot read it.

@@ -35,7 +35,7 @@ class Group:
 
     me: str
     peers: Mapping[str, str]
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = field(default_factory=lambda: Timing.of_promise(0.8))
     delivery: str = ""
 
     def __post_init__(self) -> None:

@@ -4,8 +4,8 @@ Theory: a master may act alone only while no other can have been elected. It kno
 messages that a majority has answered; each of those peers has promised to grant no vote for
 ``promise_s`` after it *received* its message, which was later. So the master's lease, counted from
 the *sending*, ends before the first promise does, as long as clocks do not drift by more than the
-gap between the two. *Example.* With the defaults below, a message is sent at 0 and received at
-0.05: the lease ends at 0.6, the promise at 0.85.
+gap between the two. *Example.* Of a promise of 0.8 s (``--election 800``), a message is sent at 0
+and received at 0.05: the lease ends at 0.6, the promise at 0.85.
 
 Rules
 - Seconds of a monotonic clock that runs on while the machine sleeps. Clocks of different peers are
@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from ...wheel.errors import InvalidConfiguration
 
@@ -35,11 +36,21 @@ class Timing:
     Errors on construction: ``InvalidConfiguration``.
     """
 
-    heartbeat_s: float = 0.08
-    lease_s: float = 0.6
-    promise_s: float = 0.8
-    election_spread_s: float = 0.4
+    heartbeat_s: float
+    lease_s: float
+    promise_s: float
+    election_spread_s: float
     hand_over_s: float = 0.15
+
+    @classmethod
+    def of_promise(cls, promise_s: float) -> Self:
+        """The times of a node, which all follow from its ``--election``."""
+        return cls(
+            heartbeat_s=promise_s / 10,
+            lease_s=promise_s * 3 / 4,
+            promise_s=promise_s,
+            election_spread_s=promise_s / 2,
+        )
 
     def __post_init__(self) -> None:
         if 0 < 2 * self.heartbeat_s <= self.lease_s < self.promise_s and (

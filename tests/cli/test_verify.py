@@ -215,7 +215,7 @@ def test_what_a_crash_leaves_is_a_note(root: Path) -> None:
     report = verify(root)
     assert report["invalid"] == 0, report["faults"]
     notes = {one["path"]: one["found"] for one in report["notes"]}
-    assert "never written" in notes[SLOT]
+    assert "behind what was committed" in notes[SLOT]
     assert "unknown file" in notes[f"slots/{unknown.name}"]
     assert "unknown file" in notes["slots/README"]
     assert "torn end of 26 bytes" in notes[last]

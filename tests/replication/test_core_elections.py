@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slotwheel.replication.rules.messages import Ack, HardState, Heartbeat, RequestVote
@@ -10,7 +12,7 @@ from slotwheel.replication.rules.timing import Timing
 from slotwheel.wheel.errors import InvalidConfiguration
 from support.transcript import STORES, Group
 
-T = Timing()
+T = Timing.of_promise(0.8)
 
 
 def test_founding() -> None:
@@ -294,9 +296,9 @@ def test_a_late_take_over_is_ignored() -> None:
 
 def test_timing_is_checked() -> None:
     with pytest.raises(InvalidConfiguration):
-        Timing(lease_s=0.8, promise_s=0.8)
+        replace(T, lease_s=0.8)
     with pytest.raises(InvalidConfiguration):
-        Timing(heartbeat_s=0.5)
+        replace(T, heartbeat_s=0.5)
 
 
 def test_a_peer_alone_elects_itself() -> None:

@@ -11,7 +11,7 @@ from slotwheel.replication.rules.states import Role
 from slotwheel.replication.rules.timing import Timing
 from support.transcript import STORES, Group
 
-T = Timing()
+T = Timing.of_promise(0.8)
 
 
 def test_entries_go_out_and_are_committed() -> None:

@@ -429,7 +429,7 @@ def greeting(peers: dict[str, str], **changed: Any) -> Greeting:
         ({"peers": "moved"}, "different lists of peers"),
         ({"peers": "strange"}, "is not among the peers"),
         ({"dial": "c"}, "connected to the wrong node"),
-        ({"timing": Timing(promise_s=0.9)}, "wait differently long"),
+        ({"timing": Timing.of_promise(0.9)}, "wait differently long"),
         ({"delivery": "exactly-once"}, "deliver differently"),
     ],
 )

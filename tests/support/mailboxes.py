@@ -54,7 +54,7 @@ class Mailbox:
         self.has_room.set()
         self.loaded: list[tuple[int, int, int]] = []
         self._load = load or (lambda first, last, nbytes: entries_from(first, last))
-        group = Group(name, peers, timing or Timing(), delivery)
+        group = Group(name, peers, timing or Timing.of_promise(0.8), delivery)
         self.transport = Transport(
             group,
             group_name,

@@ -22,6 +22,7 @@ from slotwheel.replication.rules.timing import Timing
 from slotwheel.wheel.journal.epochs import Epochs
 from slotwheel.wheel.state import StoreIds
 
+TIMING = Timing.of_promise(0.8)
 STORES = {name: name.encode() * 16 for name in "abcde"}
 
 
@@ -81,7 +82,7 @@ class Group:
             epochs = [1] if founded else []
             self.start(name, (logs or {}).get(name, epochs))
         if founded:
-            self.pass_time(Timing().promise_s)  # promises from before the start are over
+            self.pass_time(TIMING.promise_s)  # promises from before the start are over
 
     def start(
         self,
@@ -102,7 +103,7 @@ class Group:
         self.cores[name] = Core(
             name,
             self.names,
-            Timing(),
+            TIMING,
             store=store or STORES[name],
             hard=hard or HardState(max(epochs, default=0), "", voter),
             epochs=log,
@@ -175,7 +176,7 @@ class Group:
 
     def beat(self, name: str, *, lose: Iterable[str] = ()) -> None:
         """One heartbeat's time goes by, and all that follows is said."""
-        self.pass_time(Timing().heartbeat_s)
+        self.pass_time(TIMING.heartbeat_s)
         self.tick(name)
         self.settle(lose=lose)
 

@@ -215,6 +215,7 @@ class Journal:
         keep: Callable[[str, int], bool] | None = None,
     ) -> int:
         """Drop closed segments all of whose entries are below ``index``; returns how many.
+        Who spills decides the index: ``Wheel.spill``, or ``PeerWheel``, which holds back more.
 
         They are deleted, but for a few whose files will be used again. ``keep_bytes``: the journal
         does not shrink below this. ``keep(path, bytes)`` may move a segment elsewhere, and returns
