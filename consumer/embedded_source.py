@@ -36,7 +36,8 @@ class EmbeddedSource(PositionedSource):
     group has no position are read from their end on, not from their beginning.
 
     Errors on construction: ``InvalidConfiguration`` without the directory, ``DirectoryInUse`` when
-    another process reads as this group, ``Damaged`` for an unreadable file of positions."""
+    another process reads as this group, ``Damaged`` for a file of positions with other content,
+    ``OSError`` when it cannot be read."""
 
     def __init__(
         self,

@@ -22,7 +22,8 @@ class ConsumerObserver(ClientObserver, Protocol):
         that become dead letters first. A message that it puts back is reported again."""
 
     def held(self, group: str, messages: Sequence[Received]) -> None:
-        """The application gave no answer for ``HELD_S``, or until the end. Reported once."""
+        """The application has had ``messages`` for ``HELD_S``, or until the end, without an answer.
+        Each is reported once."""
 
     def processed(self, group: str, messages: Sequence[Received], error: str | None) -> None:
         """The application has answered for ``messages``, which it had from ``received_s`` on. Only

@@ -110,7 +110,7 @@ def find_policy(policies: Mapping[str, RetryPolicy], text: str) -> RetryPolicy:
 
 
 def check_name(what: str, name: str) -> None:
-    """Check the name of a ``what``, a policy or a route. Errors: ``InvalidConfiguration``."""
+    """Check a name; ``what`` says in the error whose it is. Errors: ``InvalidConfiguration``."""
     if not NAME.fullmatch(name):
         raise InvalidConfiguration(
             f"unusable name of a {what}",

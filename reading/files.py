@@ -1,4 +1,4 @@
-"""The files to read: values that the driver makes and the tasks use. No input or output here.
+"""The files to read: values that Spark's driver makes and its tasks use. No input or output here.
 
 A ``Layout`` has all that belongs to one wheel group: its peers (data directories), and files, each
 of which belongs to a peer or, for dumps and receipts, to none (peer ``NO_PEER``).
@@ -57,7 +57,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class PeerFiles:
-    """One data directory, as it was when the layout was made."""
+    """The facts that a data directory gave of itself when the layout was made. ``Layout.files`` has
+    its files."""
 
     name: str
     """The last parts of the directory's path, as few as are unique."""

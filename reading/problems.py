@@ -1,4 +1,5 @@
-"""The findings of validators: one row each, of one schema. And points that could not be decided."""
+"""A ``Problem`` is a fault that a validator found, one row of one schema. An ``OpenPoint`` is what
+nobody could decide: no fault, and not passed over in silence."""
 
 from __future__ import annotations
 

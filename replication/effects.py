@@ -76,7 +76,8 @@ class Effects:
         """Counts hand-overs for which no other peer could take over."""
 
     def carry_out(self, core: Core, ready: Ready, entries: Sequence[Entry], nbytes: int) -> None:
-        """Do what ``ready`` has, in the order of its fields, with the ``entries`` just received."""
+        """Do what ``ready`` has, in the order of its fields, with the ``entries`` just received, of
+        ``nbytes`` in the backlog."""
         wheel = self._wheel
         if ready.hard is not None:
             self._promise(ready.hard)

@@ -2,7 +2,8 @@
 
 Theory: ``check_input`` is the guard: a batch with one bad row is refused whole. Whoever gathers
 rows of many callers (the client, the delay topic) asks for ``bad_rows`` instead, so that each fails
-alone and the rest goes on. Both look at the same faults, column by column. A due time in the past
+alone and the rest goes on. Both look at the same faults of values, column by column; nulls are
+refused by ``check_input`` and by whoever asks for ``bad_rows``. A due time in the past
 is no fault: such a row leaves at once.
 """
 

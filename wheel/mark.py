@@ -15,9 +15,9 @@ due order, up to the clock). Either move may be cut after any row, so a chunk ca
 mark becomes (1000, 7, 10). A row due at 2000 with offset 11 is no late one: ``L`` passes it and
 becomes 11, and the row is covered when ``(c, r)`` has come to (2000, 11).
 
-A mark that was ahead of a clock that was set right is set back to it. What it covered has left all
-the same: the mark as it was stays beside it (``former``), and covers on, until the mark has passed
-it.
+A mark that ran ahead with a wrong clock can be set back to the right one. What it covered has left
+all the same: the mark as it was stays beside it (``former``), and covers on, until the mark has
+passed it.
 
 ``Marks`` is what a journal entry carries: the main mark, a copy for each held-back topic, the
 running counters that make "how much is pending" a subtraction, and its *reach*: the due time up to

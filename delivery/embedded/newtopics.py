@@ -42,7 +42,7 @@ class NewTopics:
 
     @property
     def coming(self) -> int:
-        """The number of topics that are being made, or wait for it."""
+        """The number of topics in batches that are not wholly made yet."""
         return len(self._coming)
 
     def found(self, topics: Iterable[str]) -> None:

@@ -360,8 +360,9 @@ class AlternatingTransactions(Transactions):
 
 
 def _in_transaction(failures: dict[int, SendFailure]) -> dict[int, SendFailure]:
-    """The answers of rows that share a transaction. Where some are refused, the other failed rows
-    are bystanders: they failed only with those, and can be sent again at once."""
+    """The answers of rows that share a transaction, which fails as a whole: each failure but a
+    refusal becomes UNKNOWN. Where a row was refused the others failed only with it, as bystanders,
+    and can be sent again at once."""
     refused = any(failure.answer is Answer.REFUSED for failure in failures.values())
     return {
         row: failure

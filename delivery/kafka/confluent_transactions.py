@@ -91,8 +91,11 @@ class ConfluentTransactions(AlternatingTransactions):
         return producer
 
     def _read_mark(self, deadline: float) -> StoredMark | None:
-        config = {"group.id": self.group, "isolation.level": "read_committed"}
-        config |= client_config(self.settings, ClientKind.CONSUMER)
+        config = client_config(self.settings, ClientKind.CONSUMER) | {
+            "group.id": self.group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        }
         consumer = ck.Consumer(config, logger=client_log)
         try:
             committed = insist(lambda left_s: self._committed(consumer, left_s), deadline)

@@ -123,8 +123,8 @@ class KafkaExactlyOnce(AtLeastOnce):
             )
 
     def _decide(self, stored: StoredMark | None, wheel: DuePort) -> tuple[Marks, bool]:
-        """Returns the marks to go on from: Kafka's if they are as new as the journal's, else these;
-        and True when it is certain that no other row has left.
+        """Returns the newer of Kafka's marks and the journal's; and False if a person's permission
+        to repeat stood in for an answer: cancels of earlier rows then stay *unknown*.
 
         Errors: ``NotReady``, ``ForeignMark``."""
         if stored is not None and stored.members:

@@ -206,12 +206,13 @@ class TopicBook:
     def absent(
         self, topics: Collection[str], waited_s: float, *, settled: bool = False
     ) -> list[str] | None:
-        """Those of ``topics`` that do not exist, for a caller that has waited for ``waited_s``;
-        None while Kafka has not answered for all of them. Never blocks.
+        """Those of ``topics`` that Kafka called missing, for a caller that has waited for
+        ``waited_s``; None: some are not known yet, so ask again. Never blocks.
 
-        Only requests that began since the caller came count, so a topic that was created before it
-        came is never absent. Nor is one that a restarting broker may have forgotten for a moment:
-        the sink decides when the message is due. While Kafka does not answer, no topic is absent.
+        Only requests that began ``_CREATED_S`` or more after the caller came count, so a topic that
+        was created before it came is never absent. Nor is one that a restarting broker may have
+        forgotten for a moment: the sink decides when the message is due. After ``DOOR_WAIT_S``
+        without an answer the rest count as present, or nobody could send while Kafka is away.
         ``settled``: for a topic that has been missing for ``SETTLED_S`` an answer younger than
         ``ASK_AGAIN_S`` is enough, so that a caller with many batches waits once for all of them.
         """

@@ -134,7 +134,8 @@ class _JournalLook:
         return self._behind(here())
 
     def _behind(self, at: JournalAt) -> JournalAt:
-        """The position when all entries of the segment were passed."""
+        """The position from which to read on when all entries of a segment were passed: the next
+        segment's begin. Without one this look ends here."""
         following = self._next(at.segment)
         if following is None:
             self.ended = self.at_end = True

@@ -44,22 +44,24 @@ class ConfluentTopic:
         self._settings = settings
         self._give_up_s = time.monotonic() + CALL_S
         ours = {
-            "group.id": "slotwheel-read",  # librdkafka wants one; nothing is committed
             "client.id": "slotwheel-read",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
             "isolation.level": "read_committed",
-            "allow.auto.create.topics": False,
             "enable.partition.eof": True,
             # It stops fetching when enough is queued, and looks again only after this, ms.
             "fetch.queue.backoff.ms": 20,
             "queued.max.messages.kbytes": 32 << 10,
             "fetch.max.bytes": 16 << 20,
         }
+        harmless = {  # whatever the user sets, nothing in Kafka is changed
+            "group.id": "slotwheel-read",  # librdkafka wants one; nothing is committed
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "allow.auto.create.topics": False,
+        }
         try:
-            config = self._config(ClientKind.CONSUMER)
-            self._consumer = ck.Consumer(ours | config, logger=client_log)
+            config = ours | self._config(ClientKind.CONSUMER) | harmless
+            self._consumer = ck.Consumer(config, logger=client_log)
         except ck.KafkaException as error:
             raise refused(error.args[0]) or self._unreachable(error.args[0].str()) from None
         try:

@@ -1,4 +1,5 @@
-"""Consumers of kafka-python that only look: no group, nothing committed, no topic made."""
+"""Consumers of kafka-python that change nothing in Kafka, whatever the user sets: they join no
+group, commit nothing and make no topic."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ CALL_MS = 10_000
 def open_looking(
     bootstrap: str, client_id: str, settings: Mapping[str, str], **ours: Any
 ) -> KafkaConsumer:
-    """``ours``: further settings of the client; ``settings``: those of the user, which come first.
+    """``ours``: further settings of the client. ``settings``: those of the user, which count before
+    ours, but for those by which the client would change something.
 
     Errors: ``NodeUnreachable``; ``InvalidConfiguration`` for a setting.
     """
@@ -31,16 +33,15 @@ def open_looking(
     common: dict[str, Any] = {
         "bootstrap_servers": bootstrap,
         "client_id": client_id,
-        "group_id": None,
-        "enable_auto_commit": False,
         "isolation_level": "read_committed",
-        "allow_auto_create_topics": False,
         "fetch_max_wait_ms": 100,
         "bootstrap_timeout_ms": CALL_MS,
         "reconnect_backoff_max_ms": 1000,
     }
+    harmless = {"group_id": None, "enable_auto_commit": False, "allow_auto_create_topics": False}
+    theirs = for_kafka_python(settings, ClientKind.CONSUMER)
     try:
-        return KafkaConsumer(**common | ours | for_kafka_python(settings, ClientKind.CONSUMER))
+        return KafkaConsumer(**common | ours | theirs | harmless)
     except (AssertionError, TypeError, ValueError) as error:
         raise InvalidConfiguration(
             f"a setting of the Kafka client is not usable: {error}", remedy="Change --kafka"

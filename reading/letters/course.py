@@ -160,7 +160,8 @@ class RedriveCourse:
         refused letter, ``step`` with the number of letters that are done since its last call.
         ``stopped`` returns True to send no more.
 
-        Errors: those of the node, of Kafka and of the disk; ``sending`` has the counts then."""
+        Errors: those of the node, of Kafka and of the disk, and ``InvalidConfiguration`` when the
+        notes were deleted. ``sending`` has the counts then; it is None if nothing was begun."""
         with closing(Client(self.address, timeout_s=self._timeout_s)) as client:
             self._check_node(client)
         if self._no_notes:

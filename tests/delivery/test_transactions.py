@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,8 +52,8 @@ class Rig:
         self.kind, self.broker, self.dead, self._stack = kind, broker, dead, stack
         self.group = f"slotwheel-{uuid.uuid4().hex[:8]}"
 
-    def make(self, **settings: float) -> Transactions:
-        used = KafkaSettings(self.broker.bootstrap, **settings)  # type: ignore[arg-type]
+    def make(self, **settings: Any) -> Transactions:
+        used = KafkaSettings(self.broker.bootstrap, **settings)
         made = self.kind.make_transactions(used, self.group, self.dead)
         self._stack.callback(made.close)
         return made
@@ -103,6 +104,10 @@ def test_rows_and_mark_count_together_or_not_at_all(rig: Rig, topic: TopicFactor
     transactions.begin()
     assert transactions.send(plan(values(3, target, 1000))) == {}
     transactions.abort()
+    assert transactions.start() == StoredMark(63, text)
+    # The mark is read from this group, whatever the user's consumers belong to.
+    theirs = {"group.id": "theirs", "isolation.level": "read_uncommitted"}
+    assert rig.make(extra=theirs).start() == StoredMark(63, text)
     assert transactions.start() == StoredMark(63, text)
     transactions.begin()
     transactions.commit(64, "m" * METADATA_BYTES_MAX)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from slotwheel.reading.directory import reading
+from slotwheel.reading.kafka import looking
 from slotwheel.reading.kafka.confluenttopic import ConfluentTopic
 from slotwheel.reading.kafka.kafkatopic import KafkaTopic
 from slotwheel.reading.letters.source import LetterSource, Topic
@@ -49,6 +51,35 @@ def test_of_kafka(
         with closing(client(broker.bootstrap, name, {})) as opened:
             opened.narrow(*place)
             assert places(opened) == found, place
+
+
+class Opened(Exception):
+    """Has the configuration with which a consumer would be opened."""
+
+
+def refuse(*given: dict[str, Any], **config: Any) -> None:
+    opened = config | {name: value for part in given for name, value in part.items()}
+    raise Opened({name.replace(".", "_"): value for name, value in opened.items()})
+
+
+@pytest.mark.parametrize("client", [ConfluentTopic, KafkaTopic])
+def test_whoever_reads_changes_nothing_whatever_the_user_sets(
+    monkeypatch: pytest.MonkeyPatch, client: type[ConfluentTopic] | type[KafkaTopic]
+) -> None:
+    monkeypatch.setattr(looking, "KafkaConsumer", refuse)
+    monkeypatch.setattr("confluent_kafka.Consumer", lambda config, **_: refuse(config))
+    theirs = {
+        "group.id": "theirs",
+        "enable.auto.commit": "true",
+        "allow.auto.create.topics": "true",
+        "client.id": "theirs",
+    }
+    with pytest.raises(Opened) as error:
+        client("127.0.0.1:1", "t", theirs)
+    config = error.value.args[0]
+    assert config["client_id"] == "theirs"
+    assert config["group_id"] != "theirs"
+    assert config["enable_auto_commit"] is config["allow_auto_create_topics"] is False
 
 
 def test_of_embedded_topics(tmp_path: Path) -> None:

@@ -284,8 +284,8 @@ class DueQueue:
         return coming
 
     def _renew(self, now_ms: int) -> None:
-        """Join what came since a slot was opened, in one run, shortly before its time: several runs
-        would have to be merged for each chunk."""
+        """Merge a small slot that is prepared, and what came since, into one run, ``_RENEW_MS``
+        before its time: else each chunk would merge several."""
         second = (now_ms + _RENEW_MS) // TICK_MS
         if second == self._renewed or second * TICK_MS <= now_ms:
             return

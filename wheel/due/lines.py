@@ -277,7 +277,8 @@ class Lines:
         return left
 
     def _covered_by_all(self, due: Int64s, offset: Int64s) -> Mask:
-        """True for rows that the lines of all held-back topics cover, shape (rows,)."""
+        """True for rows that the marks of all held-back topics cover, shape (rows,). Their former
+        marks are left aside: False only means that the row's own topic has to be asked."""
         marks = [line.mark for line in self.held.values()]
         if not marks:
             return np.ones(len(due), np.bool_)
@@ -338,7 +339,8 @@ class Lines:
         return chunk
 
     def put_none_in_flight(self, line: Line) -> Chunk:
-        """Put a chunk without rows in flight: the mark passed many rows, none to be handed out."""
+        """Put a chunk without rows in flight after many rows that do not leave, so that the hand
+        gets a turn. The mark has passed them."""
         none = np.empty(0, np.int64)
         empty = no_rows()
         chunk = Chunk(empty, line.topic, line.mark, line.mark, none, empty, none)

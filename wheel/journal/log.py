@@ -113,8 +113,8 @@ class Log:
         self.epoch = epoch
 
     def skip_to(self, offset: int) -> None:
-        """Give out no offset below ``offset``, while all of the log is committed. Otherwise a row
-        that was delivered, and that the disk has lost since, would share its id with a new one."""
+        """Give out offsets from ``offset`` on. All of the log has to be committed. Otherwise a new
+        row would get the id of one that was delivered and that the disk has lost since."""
         self.next_offset = self.committed_offset = max(self.next_offset, offset)
 
     def queue(

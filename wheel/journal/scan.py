@@ -174,8 +174,8 @@ class SegmentReader:
 def walk(files: Files, path: str) -> Iterator[LocatedEntry]:
     """Every entry of one segment in order, for inspection.
 
-    Errors: ``Damaged`` at the first byte that is not right, which in a segment that is being
-    written or was torn by a crash is its end; ``UnsupportedVersion``; ``OSError``, among them
+    Errors: ``Damaged`` at the first entry that is not right: a torn end or real damage, which one
+    segment cannot tell (``recovery.py`` can); ``UnsupportedVersion``; ``OSError``, among them
     ``FileNotFoundError`` when a running node has dropped it, before or meanwhile.
     """
     with closing(files.open(path)) as handle:

@@ -69,7 +69,8 @@ class Piece:
         level: int = 0,
         plain: Sequence[PlainRow] = (),
     ) -> None:
-        """``rows``: PAYLOAD schema; None: ``payload`` has them, and ``plain``, unless empty."""
+        """``rows``: PAYLOAD schema; None: they are read from ``payload``. ``plain``: the same rows
+        again, if they are few."""
         self.base_offset = base_offset
         self.count = len(due)
         self.next_offset = base_offset + self.count

@@ -714,8 +714,10 @@ def test_what_waits_for_room_is_bounded_for_all_clients_together(wheel: FakeWhee
         sending = [threading.Thread(target=one.send_bytes, args=[frame]) for one in clients]
         for one in sending:
             one.start()
-        eventually(lambda: len(server.server._queue) == len(many) - 5)
-        assert 4_500_000 <= server.server._nbytes <= 6_500_000
+        # Five frames fit; fewer, when more of the others' first parts came before those were whole.
+        serving = server.server
+        eventually(lambda: len(serving._queue) >= len(many) - 5 and serving._nbytes >= 4_300_000)
+        assert serving._nbytes <= 6_500_000
         with Exchange(server) as other:
             other.send_bytes(action_frame("status", encode_json({})))
             assert other.frame().kind == Kind.RESULT
