@@ -1,9 +1,8 @@
 """The judge of a boundary: it compares what came to it with what came out of it.
 
 Theory: whatever passes a boundary was seen ``before`` times in front of it and ``after`` times
-behind it. With ids a row is one message, and what was seen of it decides about it alone. Without
-ids a row is the sum of a bucket's messages, and a difference says how many are wrong, but not
-which.
+behind it. With ids a row is one message. Without ids a row is the sum of a bucket's messages, and a
+difference says how many are wrong, but not which.
 
     before  after  spare     a message, by its id        a sum of messages
     1       0      0         lost, or open               lost, or open
@@ -20,7 +19,9 @@ Rules
   front of it to explain that more came out. For example, when a producer was killed before it said
   what it had sent, more may be accepted than is known to be sent; but what is known to be sent and
   was not accepted is lost all the same.
-- Spare ones behind the boundary are no fault. In a sum they may hide a loss, so it is unknown.
+- ``spare`` more behind the boundary are no fault: a message that is twice in its topic may be
+  answered for twice. In a sum they may hide a loss: 11 after 10, with 2 spare, are one answer that
+  was repeated, or two and a lost message.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from .limits import AccountLimits
 from .vocabulary import AuditVerdict
 
 ANY_NUMBER = int(np.iinfo(np.int64).max)
-"""``spare`` of a row where any number more is no fault, and none hides a loss that is looked
-for."""
+"""``spare`` where other programs put messages, too: no surplus is a fault or makes a sum
+unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +57,22 @@ class Crossings:
     unseen_after: Mask
     """Some of what came out of it may not have been seen."""
     late_ms: Int64s
-    """How long passing took; of a sum, of the message that took longest."""
+    """The time that passing took; in a sum, that of the slowest message."""
     other: Mask | None = None
     """Sums: the hashes of both sides differ. None: each row is a message, known by its id."""
 
 
 def judge(rows: Crossings, limits: AccountLimits) -> Mapping[AuditVerdict, Mask]:
-    """Which rows each verdict is given to; masks of shape (n,). A sum has one verdict. A message
-    that is late has another one besides, as it may have come twice, too."""
-    more = rows.after - rows.before
-    short, over = more < 0, more > rows.spare
-    none = np.zeros(len(more), np.bool_)
+    """The rows of each verdict, as masks of shape (n,). A sum has one verdict. A late message has
+    a second one, as it may also have come twice."""
+    surplus = rows.after - rows.before
+    short, over = surplus < 0, surplus > rows.spare
+    none = np.zeros(len(surplus), np.bool_)
     other, doubtful = none, none
     open_ = short & ~rows.settled
     if rows.other is not None:
-        other = (more == 0) & rows.other
-        doubtful = (more > 0) & ~over & (rows.spare < ANY_NUMBER)
+        other = (surplus == 0) & rows.other
+        doubtful = (surplus > 0) & ~over & (rows.spare < ANY_NUMBER)
         open_ = ~rows.settled
     explained = (short & rows.unseen_after) | ((over | other) & rows.unseen_before)
     unknown = (explained | doubtful) & ~open_

@@ -10,10 +10,9 @@ Rules
 - A message can leave the wheel when it is due, or when it was accepted if that was later. A message
   that came an hour after its due time and left at once is not late: nobody could have been faster.
 - It is *late* at a boundary if passing it took more than ``late_ms``; ``vocabulary.Boundary`` says
-  from when on that counts, and ``judging.judge`` compares. Who gives no limit means ``LATE_MS``.
-  The proof has a problem *late*, too, but only if it was given a limit to be held to
-  (``replay/judging/punctuality.py``), and a trace has an anomaly of that name
-  (``trace/chains/anomalies.py``).
+  from when on that counts, and ``judging.judge`` compares. The proof has a problem *late*, too, but
+  only if it was given a limit to be held to (``replay/judging/punctuality.py``), and a trace has an
+  anomaly of that name (``trace/chains/anomalies.py``).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ NEVER_MS = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True, slots=True)
 class AccountLimits:
-    """``interval_ms``: of a bucket; ``grace_ms``: how long what may still come is waited for;
+    """``interval_ms``: width of a bucket; ``grace_ms``: how long what may still come is waited for;
     ``late_ms``: what takes longer at a boundary is late."""
 
     interval_ms: int = INTERVAL_MS
@@ -46,9 +45,8 @@ class AccountLimits:
     @overload
     def settled(self, since_ms: Int64s, now_ms: int) -> Mask: ...
     def settled(self, since_ms: int | Int64s, now_ms: int) -> bool | Mask:
-        """True if a message or bucket that could come from ``since_ms`` on is not waited for any
-        more, when everything was seen that there was at ``now_ms``. A column of times, shape (n,),
-        is answered time by time."""
+        """Returns True when the grace of what could come from ``since_ms`` on is over; all that
+        there was at ``now_ms`` was seen. A column, shape (n,), is answered time by time."""
         return since_ms <= now_ms - self.grace_ms
 
 
@@ -66,7 +64,8 @@ def ready_ms(due_ms: int, created_ms: int) -> int: ...
 @overload
 def ready_ms(due_ms: Int64s, created_ms: Int64s) -> Int64s: ...
 def ready_ms(due_ms: int | Int64s, created_ms: int | Int64s) -> int | Int64s:
-    """When a message could leave the wheel: when it was due, or accepted if that was later."""
+    """The time, ms, from which each message could leave the wheel: it was due, or was accepted if
+    that was later; of the same shape."""
     if isinstance(due_ms, int):
         assert isinstance(created_ms, int)
         return max(due_ms, created_ms)

@@ -34,23 +34,23 @@ class Tier(StrEnum):
     CANCELLED = "cancelled"
     """A cancel names it: it is not to be delivered any more."""
     EXPIRED = "expired"
-    """It was worth nothing any more when it could have left, and is a dead letter."""
+    """It was not delivered within its time to live, and is a dead letter."""
     DEAD = "dead"
     """It is a dead letter, as its topic did not take it."""
 
 
 class Boundary(StrEnum):
-    """Where messages pass from one tier to the next. Each says from when on a message takes time
-    there: what takes longer than ``AccountLimits.late_ms`` is late at this boundary."""
+    """The way of messages from one tier to the next. Each says which time a message takes there; it
+    is late if that is more than ``AccountLimits.late_ms``."""
 
     CLIENT_WHEEL = "client to wheel"
-    """From PRODUCED to ACCEPTED. It takes from the call of the client to the acceptance."""
+    """From PRODUCED to ACCEPTED; a message takes from the call of the client to the acceptance."""
     WHEEL_TOPIC = "wheel to topic"
-    """From ACCEPTED, without CANCELLED, to DELIVERED, EXPIRED and DEAD. It takes from when the
-    message is ready (``limits.ready_ms``) to when it is in its topic."""
+    """From ACCEPTED, without CANCELLED, to DELIVERED, EXPIRED and DEAD; a message takes from when
+    it is ready (``limits.ready_ms``) to when it is in its topic."""
     TOPIC_CONSUMER = "topic to consumer"
-    """From DELIVERED to CONSUMED and LEFT_OUT, for each group of consumers. It takes from when the
-    message is in its topic to when the application has it, or has answered for it."""
+    """From DELIVERED to CONSUMED and LEFT_OUT, for each group of consumers; a message takes from
+    when it is in its topic to when the application has it, or has answered for it."""
 
 
 class AuditVerdict(StrEnum):
@@ -76,7 +76,7 @@ class AuditVerdict(StrEnum):
 
 FAULTS = frozenset({AuditVerdict.LOST, AuditVerdict.REPEATED, AuditVerdict.DIFFERS})
 RANK = {verdict: rank for rank, verdict in enumerate(AuditVerdict)}
-"""The place of each verdict, from the worst one, 0, on."""
+"""0: the worst verdict."""
 
 
 def worst(verdicts: Iterable[AuditVerdict]) -> AuditVerdict:

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 
 class _Collector:
-    """The process's collector. Several threads may want it off; the last one turns it on again."""
+    """The process's collector. Blocks of several threads may overlap: the last turns it on."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._off_for = 0
+        self._blocks = 0
         self._enabled = False
-        """True if it was on before the first thread turned it off."""
+        """True if it was on before the first block."""
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -23,16 +23,16 @@ class _Collector:
         among them, and looking for one would take as long as reading. It is off for the whole
         process, so the block must take no more than milliseconds."""
         with self._lock:
-            if not self._off_for:
+            if not self._blocks:
                 self._enabled = gc.isenabled()
                 gc.disable()
-            self._off_for += 1
+            self._blocks += 1
         try:
             yield
         finally:
             with self._lock:
-                self._off_for -= 1
-                if self._enabled and not self._off_for:
+                self._blocks -= 1
+                if self._enabled and not self._blocks:
                     gc.enable()
 
 

@@ -26,7 +26,7 @@ UNREADABLE: list[Header] = [(NotText("unreadable"), None)]
 
 
 class _LenientBytes(bytes):
-    """Bytes whose slices decode to text, whatever is in them: ``NotText`` if it is not UTF-8."""
+    """Bytes whose slices decode to text, whatever is in them: ``NotText`` unless it is UTF-8."""
 
     def __getitem__(self, key: SupportsIndex | slice) -> Any:
         part = super().__getitem__(key)
@@ -61,8 +61,8 @@ def read_leniently() -> None:
 def _raise_each_time() -> None:
     from kafka.consumer.fetcher import Fetcher
 
-    kind = Fetcher.PartitionRecords
-    strict = kind.take
+    records_class = Fetcher.PartitionRecords
+    strict = records_class.take
 
     def take(records: Any, count: int | None = None) -> Any:
         try:
@@ -72,7 +72,7 @@ def _raise_each_time() -> None:
             records.drain()
             raise
 
-    kind.take = take
+    records_class.take = take
     parse = Fetcher._parse_fetched_data
 
     def parse_fetched_data(fetcher: Any, fetched: Any) -> Any:
@@ -102,14 +102,14 @@ def missing_codec(error: BaseException | str) -> tuple[str, str] | None:
     return None
 
 
-# A call from C: at a name that is not UTF-8 the method returns and leaves an exception set, which
-# the interpreter's fast path for methods misses, and raises somewhere else.
-_ask_headers = methodcaller("headers")
+# Called from C: at a name that is not UTF-8 the method returns and leaves an exception set, which
+# the interpreter's fast path for methods misses, and raises in an unrelated place.
+_call_headers = methodcaller("headers")
 
 
 def headers_of(record: Any) -> list[Header]:
     """The headers of a record of confluent-kafka; ``UNREADABLE`` when a name is not UTF-8."""
     try:
-        return _ask_headers(record) or []
+        return _call_headers(record) or []
     except (UnicodeDecodeError, SystemError):
         return UNREADABLE

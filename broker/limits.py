@@ -10,29 +10,29 @@ from concurrent.futures import Future
 
 def started(call: Callable[[], object]) -> Future[None]:
     """Begin ``call`` on a thread. The future is done when it ends, with its error if it raised."""
-    done: Future[None] = Future()
+    future: Future[None] = Future()
 
     def run() -> None:
         try:
             call()
         except BaseException as error:
-            done.set_exception(error)
+            future.set_exception(error)
         else:
-            done.set_result(None)
+            future.set_result(None)
 
     threading.Thread(target=run, name="slotwheel-limited-call", daemon=True).start()
-    return done
+    return future
 
 
 def within(limit_s: float, call: Callable[[], object]) -> bool:
     """Call, and wait for at most ``limit_s``. Returns False when the call was left behind.
 
     Errors: those of the call."""
-    done = started(call)
+    future = started(call)
     try:
-        done.result(limit_s)
+        future.result(limit_s)
     except TimeoutError:
-        if not done.done():
+        if not future.done():
             return False
         raise
     return True

@@ -40,40 +40,40 @@ _lock = threading.Lock()
 """Guards ``_reasons``."""
 
 
-class _Stopped(Exception):
-    """A step fails; the text says which, and what to do."""
+class _StepFailed(Exception):
+    """The text says which step failed, and what to do."""
 
 
-class _NobodyThere(_Stopped):
-    """Nobody answers at this address; a broker may come there later."""
+class _NoListener(_StepFailed):
+    """Nobody answers at this address; waiting may help."""
 
 
 def why_not(bootstrap: str, settings: Mapping[str, Any], error: Exception | str) -> str:
     """The reason that keeps a client out, with a remedy. It is the text of the client's ``error``
-    if the brokers let us in, or do not say why they refuse us. May take ``_ALL_S``."""
-    return _asked_lately(bootstrap, settings)[0] or str(error) or type(error).__name__
+    if a broker lets us in, or if none says why it refuses us. May take ``_ALL_S``."""
+    return _recent_reason(bootstrap, settings)[0] or str(error) or type(error).__name__
 
 
 def is_kept_out(bootstrap: str, settings: Mapping[str, Any]) -> bool:
     """True when a broker refuses the client: waiting would not help. May take ``_ALL_S``."""
-    return _asked_lately(bootstrap, settings)[1]
+    return _recent_reason(bootstrap, settings)[1]
 
 
-def _asked_lately(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
+def _recent_reason(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
     key = bootstrap, repr(sorted((name, str(value)) for name, value in settings.items()))
     with _lock:
         reason = _reasons.get(key)
     if reason is None:
         answers: list[tuple[str, bool]] = []
-        within(_ALL_S, lambda: answers.append(_ask(bootstrap, settings)))
+        within(_ALL_S, lambda: answers.append(_try_brokers(bootstrap, settings)))
         reason = answers[0] if answers else ("", False)
         with _lock:
             _reasons[key] = reason
     return reason
 
 
-def _ask(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
-    """The reason that keeps us out, empty without one, and True if a broker refuses us."""
+def _try_brokers(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
+    """The reason that keeps us out, or an empty text, and True if a broker refuses us."""
     try:
         config = for_kafka_python(settings, ClientKind.ADMIN)
     except SlotwheelError as error:
@@ -83,10 +83,10 @@ def _ask(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
         host, _, port = address.strip().rpartition(":")
         try:
             _enter(host.strip("[]"), int(port), config)
-        except _Stopped as stopped:
-            refused = not isinstance(stopped, _NobodyThere)
+        except _StepFailed as failure:
+            refused = not isinstance(failure, _NoListener)
             if not first or (refused and not kept_out):
-                first, kept_out = f"{address.strip()}: {stopped}", refused
+                first, kept_out = f"{address.strip()}: {failure}", refused
         except (OSError, ValueError, struct.error):
             continue
         else:
@@ -95,23 +95,23 @@ def _ask(bootstrap: str, settings: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _enter(host: str, port: int, config: Mapping[str, Any]) -> None:
-    """Do all steps to one broker. Errors: ``_Stopped`` where a step fails for a known reason;
+    """Do all steps to one broker. Errors: ``_StepFailed`` where a step fails for a known reason;
     others, such as a timeout, where the reason is not known."""
     protocol = config.get("security_protocol", "PLAINTEXT")
     try:
         plain = socket.create_connection((host, port), _STEP_S)
     except socket.gaierror as error:
-        raise _NobodyThere(f"no such host ({error.strerror})") from None
+        raise _NoListener(f"no such host ({error.strerror})") from None
     except ConnectionRefusedError:
-        raise _NobodyThere("nothing listens there (connection refused)") from None
+        raise _NoListener("nothing listens there (connection refused)") from None
     with closing(plain):
         plain.settimeout(_STEP_S)
-        talking = _sealed(plain, host, config) if protocol.endswith("SSL") else plain
-        with closing(talking):
-            _log_in(talking, host, port, protocol, config)
+        connection = _tls_socket(plain, host, config) if protocol.endswith("SSL") else plain
+        with closing(connection):
+            _log_in(connection, host, port, protocol, config)
 
 
-def _sealed(plain: socket.socket, host: str, config: Mapping[str, Any]) -> socket.socket:
+def _tls_socket(plain: socket.socket, host: str, config: Mapping[str, Any]) -> socket.socket:
     context = ssl.create_default_context(cafile=config.get("ssl_cafile"))
     context.check_hostname = config.get("ssl_check_hostname", True)
     if config.get("ssl_certfile"):
@@ -121,81 +121,82 @@ def _sealed(plain: socket.socket, host: str, config: Mapping[str, Any]) -> socke
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        raise _Stopped(
+        raise _StepFailed(
             f"its certificate is not trusted: {error.verify_message}. Check ssl.ca.location"
         ) from None
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
         # A broker without TLS closes; so does a proxy whose broker is away, which says nothing.
         if _speaks_plain(ip, port):
-            raise _Stopped("it does not speak TLS there. Check security.protocol") from None
-        raise _NobodyThere("it closed the connection before TLS had begun") from None
+            raise _StepFailed("it does not speak TLS there. Check security.protocol") from None
+        raise _NoListener("it closed the connection before TLS had begun") from None
     except ssl.SSLError as error:
-        raise _Stopped(
+        raise _StepFailed(
             f"no TLS with it ({error.reason or error}). Check security.protocol, and whether the"
             " broker wants a certificate (ssl.certificate.location)"
         ) from None
 
 
 def _log_in(
-    talking: socket.socket, host: str, port: int, protocol: str, config: Mapping[str, Any]
+    connection: socket.socket, host: str, port: int, protocol: str, config: Mapping[str, Any]
 ) -> None:
     mechanism = config.get("sasl_mechanism") or "PLAIN"
     try:
-        answer = _asked(talking, _HANDSHAKE, 1, _string(mechanism))
+        answer = _exchange(connection, _HANDSHAKE, 1, _string(mechanism))
     except (OSError, struct.error):
         if not protocol.endswith("SSL") and _speaks_tls(host, port):
             remedy = "SASL_SSL" if protocol.startswith("SASL_") else "SSL, or SASL_SSL"
-            raise _Stopped(f"it speaks TLS there. Set security.protocol={remedy}") from None
+            raise _StepFailed(f"it speaks TLS there. Set security.protocol={remedy}") from None
         raise
     (code,) = struct.unpack_from("!h", answer)
     wants_login = code != _NO_SASL
     if not protocol.startswith("SASL_"):
         if wants_login:
             remedy = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"
-            raise _Stopped(
+            raise _StepFailed(
                 f"it wants a login ({', '.join(_mechanisms(answer))}). Set"
                 f" security.protocol={remedy}, sasl.mechanism, sasl.username and sasl.password"
             )
         return
     if not wants_login:
-        raise _Stopped("it takes no login there (SASL). Check security.protocol")
+        raise _StepFailed("it takes no login there (SASL). Check security.protocol")
     if code == _OTHER_MECHANISM:
-        known = ", ".join(_mechanisms(answer))
-        raise _Stopped(f"it does not take sasl.mechanism={mechanism}, but {known}")
-    _prove(talking, host, mechanism, config)
+        mechanisms = ", ".join(_mechanisms(answer))
+        raise _StepFailed(f"it does not take sasl.mechanism={mechanism}, but {mechanisms}")
+    _authenticate(connection, host, mechanism, config)
 
 
-def _prove(talking: socket.socket, host: str, mechanism: str, config: Mapping[str, Any]) -> None:
+def _authenticate(
+    connection: socket.socket, host: str, mechanism: str, config: Mapping[str, Any]
+) -> None:
     from kafka.net.sasl import get_sasl_mechanism
 
-    proof = get_sasl_mechanism(mechanism)(host=host, **config)
-    while not proof.is_done():
-        token = proof.auth_bytes()
-        answer = _asked(talking, _AUTHENTICATE, 0, struct.pack("!i", len(token)) + token)
+    login = get_sasl_mechanism(mechanism)(host=host, **config)
+    while not login.is_done():
+        token = login.auth_bytes()
+        answer = _exchange(connection, _AUTHENTICATE, 0, struct.pack("!i", len(token)) + token)
         code, length = struct.unpack_from("!hh", answer)
         if code:
             reason = answer[4 : 4 + max(0, length)].decode("utf-8", "replace")
             user = config.get("sasl_plain_username")
-            raise _Stopped(
+            raise _StepFailed(
                 f"it refuses the login of {user!r}: {reason or code}. Check sasl.username,"
                 " sasl.password and sasl.mechanism"
             )
         at = 4 + max(0, length)
         (size,) = struct.unpack_from("!i", answer, at)
-        proof.receive(answer[at + 4 : at + 4 + max(0, size)])
+        login.receive(answer[at + 4 : at + 4 + max(0, size)])
 
 
 def _speaks_plain(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), _STEP_S) as plain:
-            _asked(plain, _HANDSHAKE, 1, _string("PLAIN"))
+            _exchange(plain, _HANDSHAKE, 1, _string("PLAIN"))
             return True
     except (OSError, struct.error):
         return False
 
 
 def _speaks_tls(host: str, port: int) -> bool:
-    """Returns True when a listener speaks TLS, with whatever certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -212,21 +213,21 @@ def _speaks_tls(host: str, port: int) -> bool:
         return False
 
 
-def _asked(talking: socket.socket, kind: int, version: int, body: bytes) -> bytes:
+def _exchange(connection: socket.socket, kind: int, version: int, body: bytes) -> bytes:
     request = struct.pack("!hhi", kind, version, 1) + _string("slotwheel") + body
-    talking.sendall(struct.pack("!i", len(request)) + request)
-    (size,) = struct.unpack("!i", _received(talking, 4))
+    connection.sendall(struct.pack("!i", len(request)) + request)
+    (size,) = struct.unpack("!i", _read_exactly(connection, 4))
     if not 4 <= size <= _ANSWER_BYTES_MAX:
         raise ConnectionError("no answer of Kafka's")
-    return _received(talking, size)[4:]
+    return _read_exactly(connection, size)[4:]
 
 
-def _received(talking: socket.socket, count: int) -> bytes:
+def _read_exactly(connection: socket.socket, count: int) -> bytes:
     received, end = b"", time.monotonic() + _STEP_S
     while len(received) < count:
         if time.monotonic() > end:
             raise TimeoutError("too slow")
-        part = talking.recv(count - len(received))
+        part = connection.recv(count - len(received))
         if not part:
             raise ConnectionError("closed")
         received += part

@@ -34,7 +34,7 @@ from ..wheel.errors import InvalidConfiguration
 
 
 class ClientKind(Enum):
-    """The three kinds of clients of Kafka; a setting may be for some of them only."""
+    """A setting may be for some kinds of clients only."""
 
     PRODUCER = "a producer"
     CONSUMER = "a consumer"
@@ -45,8 +45,6 @@ KAFKA_PYTHON, CONFLUENT, JAVA = "kafka-python", "confluent-kafka", "Spark's Kafk
 
 
 class Secret(str):
-    """A text that is not shown by its ``repr``."""
-
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -54,7 +52,7 @@ class Secret(str):
 
 
 def without_content(record: logging.LogRecord) -> bool:
-    """A filter of a logger that replaces bytes and requests in a record by their outline."""
+    """A logger's filter: replaces bytes in a record by their number, and requests by their name."""
     if isinstance(record.args, tuple):
         record.args = tuple(map(_outline, record.args))
     return True
@@ -181,7 +179,7 @@ _TABLE: dict[str, tuple[str, _Convert]] = {
     "max.poll.interval.ms": ("max_poll_interval_ms", _whole),
     "session.timeout.ms": ("session_timeout_ms", _whole),
 }
-"""By librdkafka's name: kafka-python's name, and the converter from text to its value."""
+"""For librdkafka's name, that of kafka-python, and the converter from text to its value."""
 
 _SAME = {
     "metadata.broker.list": "bootstrap.servers",
@@ -247,25 +245,24 @@ _INSTEAD = {
     "ssl.certificate.pem": "ssl.certificate.location, and the certificate to a file",
     "ssl.key.pem": "ssl.key.location, and the key to a file",
 }
-"""Remedies for names that other clients have."""
+"""Names that only other clients have, and what to write instead."""
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _LOGIN = ("sasl.username", "sasl.password")
 
 
 def named(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings under the names of the table; a name that is not in it stays. Numbers and
-    booleans become texts, as librdkafka takes them, and secrets become ``Secret``."""
-    return {name: _hidden(name, value) for name, value in _named(settings).items()}
+    booleans become texts, as librdkafka takes them, and secrets become ``Secret``. Errors:
+    ``InvalidConfiguration``."""
+    return {name: _as_text(name, value) for name, value in _renamed(settings).items()}
 
 
 def check(settings: Mapping[str, Any], *clients: str) -> None:
-    """Refuse settings with which one of ``clients`` could reach no broker, without asking one.
-
-    Errors: ``InvalidConfiguration``.
-    """
-    # Names come first: "without credentials" would mislead whoever misspelt sasl.password.
+    """Refuse, before anything connects, settings with which one of ``clients`` (``CONFLUENT``, …)
+    could reach no broker. Errors: ``InvalidConfiguration``."""
+    # Names come first: "without credentials" would mislead a user who misspelt sasl.password.
     for client in clients:
         if client == KAFKA_PYTHON:
             for kind in ClientKind:
@@ -285,24 +282,25 @@ def check(settings: Mapping[str, Any], *clients: str) -> None:
 
 def for_kafka_python(settings: Mapping[str, Any], kind: ClientKind) -> dict[str, Any]:
     """Keyword arguments for one of kafka-python's clients. Errors: ``InvalidConfiguration``."""
-    known = _defaults()
-    every = {name: value for of_kind in known.values() for name, value in of_kind.items()}
+    defaults = _defaults()
+    merged = {name: value for of_kind in defaults.values() for name, value in of_kind.items()}
     config: dict[str, Any] = {}
     for name, value in named(settings).items():
         argument, convert = _TABLE.get(name, (name, None))
-        if argument not in every:
-            raise _no_such(name, KAFKA_PYTHON, [*_TABLE, *every], "take confluent-kafka")
+        if argument not in merged:
+            raise _unknown_name(name, KAFKA_PYTHON, [*_TABLE, *merged], "take confluent-kafka")
         foreign = kind is not ClientKind.PRODUCER and name.startswith(_OF_PRODUCERS)
-        if argument in known[kind] and not foreign:
-            config[argument] = _converted(name, value, convert or _like(argument, every[argument]))
+        if argument in defaults[kind] and not foreign:
+            config[argument] = _converted(
+                name, value, convert or _converter_of(argument, merged[argument])
+            )
     return config
 
 
 def for_confluent(settings: Mapping[str, Any], kind: ClientKind) -> dict[str, Any]:
     """The configuration of one of confluent-kafka's clients. A name that is not in the table is
-    passed on: librdkafka itself refuses it if it has no such setting (``refused``).
-
-    Errors: ``InvalidConfiguration``."""
+    passed on: librdkafka itself refuses it if it has no such setting (``refused``). Errors: as of
+    ``named``."""
     config: dict[str, Any] = {}
     for name, value in named(settings).items():
         of_producers, of_consumers = name.startswith(_OF_PRODUCERS), name.startswith(_OF_CONSUMERS)
@@ -316,10 +314,8 @@ def for_confluent(settings: Mapping[str, Any], kind: ClientKind) -> dict[str, An
 
 def for_java(settings: Mapping[str, Any]) -> dict[str, str]:
     """The configuration of a consumer of Java's client. Certificates are PEM files, as for
-    librdkafka; the client's certificate and its key are read here.
-
-    Errors: ``InvalidConfiguration``.
-    """
+    librdkafka; the client's certificate and its key are read here. Errors:
+    ``InvalidConfiguration``."""
     given = {name: str(value) for name, value in named(settings).items()}
     config: dict[str, str] = {}
     for name, value in given.items():
@@ -338,7 +334,7 @@ def for_java(settings: Mapping[str, Any]) -> dict[str, str]:
         elif name not in (*_LOGIN, "bootstrap.servers"):
             if name.startswith((*_OF_PRODUCERS, *_OF_CONSUMERS)):
                 continue  # Spark sets up its consumers itself
-            raise _no_such(name, JAVA, [*_JAVA, *_LOGIN], "leave it out of this command")
+            raise _unknown_name(name, JAVA, [*_JAVA, *_LOGIN], "leave it out of this command")
     if (module := _JAVA_LOGIN.get(given.get("sasl.mechanism", ""))) and all(
         name in given for name in _LOGIN
     ):
@@ -356,7 +352,7 @@ def refused(error: Any) -> InvalidConfiguration | None:
     text = text.removeprefix("Failed to create consumer: ")
     _, quote, name = text.partition('No such configuration property: "')
     if quote:
-        return _no_such(name.rstrip('"'), CONFLUENT, list(_TABLE), "correct it")
+        return _unknown_name(name.rstrip('"'), CONFLUENT, list(_TABLE), "correct it")
     return _unusable(text)
 
 
@@ -366,20 +362,20 @@ def is_secret(name: str) -> bool:
     return any(part in name for part in ("password", "secret", "jaas", ".pem", "oauthbearer.conf"))
 
 
-def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     renamed: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "ssl_check_hostname":
             checked = _converted(name, value, _yes)
             renamed[_SAME[name]] = "https" if checked else "none"
         elif value is not None:
-            known = _SAME.get(name, name)
-            upper = known in ("security.protocol", "sasl.mechanism")
-            renamed[known] = str(value).upper() if upper else value
+            table_name = _SAME.get(name, name)
+            upper = table_name in ("security.protocol", "sasl.mechanism")
+            renamed[table_name] = str(value).upper() if upper else value
     return renamed
 
 
-def _hidden(name: str, value: Any) -> Any:
+def _as_text(name: str, value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -402,7 +398,7 @@ def _converted(name: str, value: Any, convert: _Convert) -> Any:
     raise _unusable(name, "…" if is_secret(name) else repr(value), limits.get(convert))
 
 
-def _like(name: str, default: Any) -> _Convert:
+def _converter_of(name: str, default: Any) -> _Convert:
     """The converter for a setting that only kafka-python has, by the type of its default."""
     if name == "api_version":
         return _version
@@ -422,15 +418,15 @@ def _defaults() -> dict[ClientKind, dict[str, Any]]:
 
 
 def _try_librdkafka(settings: Mapping[str, Any]) -> None:
-    """Make clients of librdkafka, which checks its settings only then. Without brokers they connect
-    to nobody. Errors: ``InvalidConfiguration``."""
+    """Make clients of librdkafka, which checks its settings only then; without addresses they do
+    not connect. Errors: ``InvalidConfiguration``."""
     from confluent_kafka import Consumer, KafkaException, Producer
 
-    nobody = {"bootstrap.servers": "", "log_level": 0}
+    offline = {"bootstrap.servers": "", "log_level": 0}
     try:
-        Producer(for_confluent(settings, ClientKind.PRODUCER) | nobody)
+        Producer(for_confluent(settings, ClientKind.PRODUCER) | offline)
         of_consumer = {"group.id": "slotwheel"} | for_confluent(settings, ClientKind.CONSUMER)
-        Consumer(of_consumer | nobody).close()
+        Consumer(of_consumer | offline).close()
     except KafkaException as error:
         raise refused(error.args[0]) or error from None
     except (TypeError, ValueError) as error:
@@ -486,7 +482,7 @@ def _check_login(settings: Mapping[str, Any]) -> None:
             remedy="Set sasl.mechanism as the brokers have it",
         )
     missing = [name for name in _LOGIN if not settings.get(name)]
-    if mechanism in _BY_PASSWORD and missing:
+    if mechanism in _PASSWORD_MECHANISMS and missing:
         raise InvalidConfiguration(
             f"{mechanism} without credentials",
             limit=" and ".join(missing),
@@ -505,8 +501,8 @@ def _unusable(
     )
 
 
-def _no_such(name: str, client: str, known: list[str], otherwise: str) -> InvalidConfiguration:
-    near = get_close_matches(name, known, 1, 0.7)
+def _unknown_name(name: str, client: str, names: list[str], otherwise: str) -> InvalidConfiguration:
+    near = get_close_matches(name, names, 1, 0.7)
     write = _INSTEAD.get(name.replace("_", "."), near[0] if near else "")
     remedy = f"Write {write}" if write and write != name else f"Leave it out, or {otherwise}"
     return InvalidConfiguration(f"{client} has no such setting", got=name, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Sources of messages: their identity, the begin of their reading, and gaps in it.
+"""Sources of messages: their identity, where reading begins, and gaps in it.
 
 Theory: a *source* is one partition of one topic of one Kafka. Offsets mean something only within
 it: a topic that was deleted and made anew begins at 0 again, under the same name, with another
@@ -38,7 +38,7 @@ OFFSETS_KEPT_MS = 7 * 24 * 3_600_000
 MISSED = "delay-topic-records-missed"
 MADE_ANEW = "delay-topic-made-anew"
 _NUMBERED = 1 << 61
-"""A bit of each source's number; clear in those of earlier versions: numbers of partitions."""
+"""A bit of each source's number; earlier versions used partitions' numbers, which lack it."""
 _NOTES_MAX = 100
 _UNREAD_MAX = 2000
 _RETIRED_MAX = 16
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 class NotKnown(Exception):
-    """The begin of reading cannot be known; the text says why, and an option that helps, if any."""
+    """Where reading begins is not known; the text says why, and which option helps, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Note:
     unread: tuple[Unread, ...]
 
     @property
-    def about(self) -> tuple[str, str, str]:
+    def subject(self) -> tuple[str, str, str]:
         return self.what, self.topic, self.topic_id
 
     def to_dict(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class SourceTable:
         notes of all other topics."""
         alike, others = list[Note](), list[Note]()
         for earlier in self.notes:
-            (alike if earlier.about == note.about else others).append(earlier)
+            (alike if earlier.subject == note.subject else others).append(earlier)
         unread = (*(gap for earlier in alike for gap in earlier.unread), *note.unread)
         notes = (*others, replace(note, unread=unread[-_UNREAD_MAX:]))
         dropped = max(0, len(unread) - _UNREAD_MAX)
@@ -199,7 +199,6 @@ class SourceTable:
         return replace(self, notes=notes[-_NOTES_MAX:], dropped=self.dropped + dropped)
 
     def acknowledged(self) -> Self:
-        """The table without notes."""
         return replace(self, notes=(), dropped=0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,11 +255,12 @@ class SourceFacts:
     """The facts about a source that is not in the table yet, by which ``begin_of`` decides.
 
     ``earliest`` and ``end``: its range of offsets. ``stored``: the group's offset for the
-    partition. ``old_position``: that of an earlier version for the partition's number, of whatever
-    topic; -1: none. ``rival``: the furthest offset up to it that the group has stored for that
-    partition of another topic, -1: none. ``others_stored``: the group has one for another partition
-    of this topic. ``elsewhere``: a topic of that name was read from another cluster. ``young``: the
-    first offset whose record is younger than ``OFFSETS_KEPT_MS``; None: there is none.
+    partition. ``old_position``: the last offset that an earlier version read of a partition of that
+    number, of whatever topic; -1: none. ``rival``: the highest offset, at most one above
+    ``old_position``, that the group has stored for that partition of another topic; -1: none.
+    ``others_stored``: the group has one for another partition of this topic. ``elsewhere``: a topic
+    of that name was read from another cluster. ``young``: the first offset whose record is younger
+    than ``OFFSETS_KEPT_MS``; None: there is none.
     """
 
     earliest: int
@@ -287,13 +287,13 @@ def begin_of(facts: SourceFacts, choice: str | None) -> Begin:
     one of ``CHOICES``; None: only where it is certain. Errors: ``NotKnown``."""
     stored = facts.stored
     if facts.old_position >= 0 and facts.end > facts.old_position:
-        behind = facts.old_position + 1
+        next_offset = facts.old_position + 1
         reason = "the position of an earlier version"
         if facts.rival < 0:
-            if stored is not None and not stored.topic_id and stored.offset <= behind:
-                return Begin(behind, reason, claims=True)
+            if stored is not None and not stored.topic_id and stored.offset <= next_offset:
+                return Begin(next_offset, reason, claims=True)
             if stored is None and choice == STORED:
-                return Begin(behind, f"{reason}, by --delay-from", claims=True)
+                return Begin(next_offset, f"{reason}, by --delay-from", claims=True)
         if stored is None and choice is None:
             raise NotKnown(
                 f"an earlier version left the position {facts.old_position} for a partition of that"
@@ -362,8 +362,8 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def selected(chosen: Sequence[int] | None, count: int) -> tuple[list[int], list[int]]:
-    """Splits the ``chosen`` partitions of a topic into those that it has, as it has ``count``, and
-    those that it has not. ``chosen`` None: all."""
+    """Split the ``chosen`` partitions into those that a topic of ``count`` partitions has and those
+    that it has not. ``chosen`` None: all."""
     if chosen is None:
         return list(range(count)), []
     return [number for number in chosen if number < count], [

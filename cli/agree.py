@@ -1,4 +1,4 @@
-"""Whether two peers hold the same: what ``slotwheel verify --against`` does and prints."""
+"""The comparison of two peers' directories that ``slotwheel verify --against`` does and prints."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ def compare_directories(left: Path, right: Path, quiet: bool) -> Agreement:
     with (
         reading(left) as left_files,
         reading(right) as right_files,
-        bars("count", "seconds", quiet=quiet) as shown,
+        bars("count", "seconds", quiet=quiet) as bar,
     ):
-        task = shown.add_task("comparing", total=None)
+        task = bar.add_task("comparing", total=None)
         try:
             peers = (
                 PeerDirectory(str(left), left_files, load_state(left)),
                 PeerDirectory(str(right), right_files, load_state(right)),
             )
         except (Damaged, UnsupportedVersion) as error:
-            found = Agreement()
-            found.problem(f"a state store cannot be read: {error}")
+            agreement = Agreement()
+            agreement.problem(f"a state store cannot be read: {error}")
         else:
-            found = compare(
-                *peers, lambda done, total: shown.update(task, completed=done, total=total)
+            agreement = compare(
+                *peers, lambda done, total: bar.update(task, completed=done, total=total)
             )
-    for one in (left, right):
-        process = running_process(one)
+    for directory in (left, right):
+        process = running_process(directory)
         if process is not None:
-            found.notes.append(
-                f"a node (process {process}) runs on {one}: what it changed meanwhile may show up"
-                " as a difference; stop it and compare again"
+            agreement.notes.append(
+                f"a node (process {process}) runs on {directory}: what it changed meanwhile may"
+                " show up as a difference; stop it and compare again"
             )
-    return found
+    return agreement
 
 
-def print_agreement(found: Agreement) -> None:
+def print_agreement(agreement: Agreement) -> None:
     """Print notes, the first differences, and the verdict last."""
-    for note in found.notes[:_NOTES_SHOWN]:
+    for note in agreement.notes[:_NOTES_SHOWN]:
         echo(f"note: {note}")
-    for problem in found.problems:
+    for problem in agreement.problems:
         echo(f"differs: {problem}")
-    if found.agrees:
-        entries = "1 entry" if found.entries == 1 else f"{found.entries:,} entries"
-        echo(f"the peers agree: {entries}, {counted(found.rows, 'pending message')}")
+    if agreement.agrees:
+        entries = "1 entry" if agreement.entries == 1 else f"{agreement.entries:,} entries"
+        echo(f"the peers agree: {entries}, {counted(agreement.rows, 'pending message')}")
     else:
-        echo(f"the peers do not agree: {found.problems[0]}")
+        echo(f"the peers do not agree: {agreement.problems[0]}")

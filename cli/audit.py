@@ -1,6 +1,6 @@
 """``slotwheel audit``: compares the tiers of a wheel beside its node, until it is stopped.
 
-On a terminal a table that lives; otherwise a line for each verdict when it is found.
+On a terminal it shows a table; otherwise it prints each new verdict.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .resending import interruptible
 from .shared import awaited, data_argument, json_option, kafka_option, print_json, span
 from .terminal import echo
 
-_ROWS = 30
+_ROWS_MAX = 30
 _STYLES = {
     AuditVerdict.EQUAL: "green",
     AuditVerdict.OPEN: "dim",
@@ -63,7 +63,7 @@ def command(
     the node that runs on the data directory DIR, until Ctrl-C.
 
     It begins with messages that are due in a few seconds. The exit code is 1 if messages were lost
-    or repeated, or are not the same. If nothing was compared, that is said.
+    or repeated, or are not the same. The command says so when nothing was compared.
     """
     settings = question_of(AuditSettings, options, data=directory, kafka=kafka_settings)
     end_s = None if run_for is None else time.monotonic() + run_for.total_seconds()
@@ -78,8 +78,8 @@ def command(
                     report = watch.step()
                     output.show(report)
                     output.note_refused(report)
-                    over = once and report.at_ms > report.from_ms + _whole_ms(settings)
-                    if over or (end_s is not None and time.monotonic() >= end_s):
+                    is_over = once and report.at_ms > report.from_ms + _judged_after_ms(settings)
+                    if is_over or (end_s is not None and time.monotonic() >= end_s):
                         break
                     time.sleep(STEP_S)
             except KeyboardInterrupt:
@@ -90,31 +90,31 @@ def command(
 
 
 def _print_end(report: AuditReport, as_json: bool) -> bool:
-    """What it comes to; whether something differs."""
-    for one in report.differing:
-        echo(f"audit: {differing_text(one)}", err=True)
-    compared, still_open = report.compared, report.verdicts[AuditVerdict.OPEN]
+    """Print what differs, or why nothing was compared. Returns True when something differs."""
+    for difference in report.differing:
+        echo(f"audit: {differing_text(difference)}", err=True)
+    compared, undecided = report.compared, report.verdicts[AuditVerdict.OPEN]
     if not compared:
         since = f"audit: nothing was compared: of what is due from {time_text(report.from_ms)} on"
-        if still_open:
+        if undecided:
             why = "nothing is decided yet. Let it run for longer."
         else:
             why = "no message was seen. Are there any, is DIR their node's, does Kafka have its"
             why += " topics (--bootstrap)?"
         echo(f"{since} {why}", err=True)
     if as_json:
-        about = {"from_ms": report.from_ms, "at_ms": report.at_ms, "compared": compared}
-        print_json({"end": {**about, "open": still_open, "differing": len(report.differing)}})
+        fields = {"from_ms": report.from_ms, "at_ms": report.at_ms, "compared": compared}
+        print_json({"end": {**fields, "open": undecided, "differing": len(report.differing)}})
     return bool(report.differing)
 
 
-def _whole_ms(settings: AuditSettings) -> int:
-    """How long after it begins a bucket is judged for sure."""
+def _judged_after_ms(settings: AuditSettings) -> int:
+    """The time from a bucket's begin, ms, after which it is judged for sure."""
     return settings.interval_ms + 2 * settings.grace_ms + 3_000
 
 
 class _Output:
-    """A line for each verdict that is new."""
+    """Prints each new verdict and problem."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -133,7 +133,7 @@ class _Output:
                 yield _LiveTable(live)
 
     def note_refused(self, report: AuditReport) -> None:
-        """Who sends sums that are refused is in no comparison: each reason is named once."""
+        """Print each reason for refused sums once: their sender is in no comparison."""
         for reason in sorted(report.refused.keys() - self._refused):
             self._refused.add(reason)
             echo(f"audit: sums are refused: {reason}", err=True)
@@ -144,26 +144,26 @@ class _Output:
         if problem != self._problem:
             self._problem = problem
             echo(f"audit: {problem or 'all can be read again'}", err=True)
-        known = {}
+        verdicts = {}
         for cell in report.cells:
-            for one in cell.comparisons:
-                key = one.topic, one.bucket_ms, one.boundary.value, one.group
-                known[key] = one.verdict
-                if one.verdict not in (self._known.get(key), AuditVerdict.OPEN):
-                    self._print(one, report.at_ms, stale=stale)
-                elif one.verdict is AuditVerdict.OPEN and key in self._known:
-                    known[key] = self._known[key]
-        self._known = known
+            for row in cell.comparisons:
+                key = row.topic, row.bucket_ms, row.boundary.value, row.group
+                verdicts[key] = row.verdict
+                if row.verdict not in (self._known.get(key), AuditVerdict.OPEN):
+                    self._print(row, report.at_ms, stale=stale)
+                elif row.verdict is AuditVerdict.OPEN and key in self._known:
+                    verdicts[key] = self._known[key]
+        self._known = verdicts
 
-    def _print(self, one: Comparison, at_ms: int, *, stale: bool) -> None:
+    def _print(self, row: Comparison, at_ms: int, *, stale: bool) -> None:
         if self._as_json:
-            print_json({**asdict(one), "at_ms": at_ms, "stale": stale})
+            print_json({**asdict(row), "at_ms": at_ms, "stale": stale})
         else:
-            echo("  ".join(_cells_of(one)).rstrip())
+            echo("  ".join(_cells_of(row)).rstrip())
 
 
 class _LiveTable(_Output):
-    """The newest buckets, those that are not equal, and where messages were lost or repeated."""
+    """Shows ``_ROWS_MAX`` verdicts, first those that are neither equal nor open, and each fault."""
 
     def __init__(self, live: Live) -> None:
         super().__init__(as_json=False)
@@ -173,23 +173,23 @@ class _LiveTable(_Output):
         table = Table(box=None, pad_edge=False)
         for name in ("due from", "topic", "boundary", "verdict", "before", "behind", "late", ""):
             table.add_column(name, no_wrap=name != "")
-        rows = [one for cell in report.cells for one in cell.comparisons]
-        shown = [one for one in rows if one.verdict not in (AuditVerdict.EQUAL, AuditVerdict.OPEN)]
-        left = max(0, _ROWS - len(shown[-_ROWS:]))
-        newest = [one for one in rows if one not in shown][-left:] if left else []
-        for one in sorted([*shown[-_ROWS:], *newest], key=lambda one: one.bucket_ms):
-            style = _STYLES.get(one.verdict, "bold red")
-            table.add_row(*(Text(visible_text(cell)) for cell in _cells_of(one)), style=style)
+        rows = [row for cell in report.cells for row in cell.comparisons]
+        shown = [row for row in rows if row.verdict not in (AuditVerdict.EQUAL, AuditVerdict.OPEN)]
+        places = max(0, _ROWS_MAX - len(shown[-_ROWS_MAX:]))
+        newest = [row for row in rows if row not in shown][-places:] if places else []
+        for row in sorted([*shown[-_ROWS_MAX:], *newest], key=lambda row: row.bucket_ms):
+            style = _STYLES.get(row.verdict, "bold red")
+            table.add_row(*(Text(visible_text(cell)) for cell in _cells_of(row)), style=style)
         until = time_text(report.at_ms)
-        about = report.problem or f"as of {until}: audited from {time_text(report.from_ms)} on"
-        since = map(differing_text, report.differing[:_ROWS])
-        table.caption = Text(shown_text("\n".join([about, *since])))
+        headline = report.problem or f"as of {until}: audited from {time_text(report.from_ms)} on"
+        differences = map(differing_text, report.differing[:_ROWS_MAX])
+        table.caption = Text(shown_text("\n".join([headline, *differences])))
         self._live.update(table)
 
 
-def _cells_of(one: Comparison) -> tuple[str, ...]:
-    verdict = f"{one.verdict} {one.count}" if one.count else str(one.verdict)
-    boundary = f"{one.boundary} {one.group}".rstrip()
-    late = f"{one.late_ms} ms"
-    numbers = f"{one.before:,}", f"{one.after:,}"
-    return time_text(one.bucket_ms), one.topic, boundary, verdict, *numbers, late, one.why
+def _cells_of(row: Comparison) -> tuple[str, ...]:
+    verdict = f"{row.verdict} {row.count}" if row.count else str(row.verdict)
+    boundary = f"{row.boundary} {row.group}".rstrip()
+    late = f"{row.late_ms} ms"
+    numbers = f"{row.before:,}", f"{row.after:,}"
+    return time_text(row.bucket_ms), row.topic, boundary, verdict, *numbers, late, row.why

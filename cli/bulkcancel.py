@@ -1,7 +1,7 @@
 """The course of a bulk cancel: count, ask, cancel, report.
 
-Nothing is cancelled before the user has seen how many messages it is about and confirmed. Whatever
-stops the command, it says what the node has answered by then; it is run again to go on.
+Nothing is cancelled before the user has seen the number of messages and has confirmed it. Whatever
+stops the command, it reports the node's answers so far; it can be run again to go on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..client import Client
+from ..client.cancels import UNKNOWN
 from ..reading.search.followup import Cancellation
 from ..reading.search.pending import PendingReader
 from ..reading.search.query import Query
@@ -21,12 +22,10 @@ from .resending import confirmed, interruptible
 from .shared import print_json
 from .terminal import echo
 
-_UNKNOWN = "unknown"
-
 
 @dataclass(frozen=True, slots=True)
 class BulkCancel:
-    """What a bulk cancel is told by the command line."""
+    """A bulk cancel. ``yes``: it does not ask."""
 
     address: str
     timeout: timedelta
@@ -34,29 +33,30 @@ class BulkCancel:
     as_json: bool
 
     def run(self, reader: PendingReader, query: Query) -> int:
-        """Cancel what fulfils the query. The exit code is 1 unless the node could answer for every
-        match. Errors: ``click.UsageError`` when there is nobody to ask."""
-        client = Client(self.address, timeout_s=self.timeout.total_seconds())
-        with client:
+        """Cancel the messages that fulfil the query. The exit code is 1 unless the node could
+        answer for every match. Errors: ``click.UsageError`` when there is nobody to ask."""
+        with Client(self.address, timeout_s=self.timeout.total_seconds()) as client:
             cancellation = Cancellation(reader, client.cancel, query)
-            found = cancellation.count().total
+            matches = cancellation.count().total
             if not self.as_json:
-                echo(f"{counted(found, 'message')} to cancel", err=True)
-            if found and not self.yes and not confirmed("cancel"):
-                echo("Nothing was cancelled.", err=True)
+                echo(f"{counted(matches, 'message')} to cancel", err=True)
+            if matches and not confirmed("cancel", yes=self.yes):
                 return Exit.FAILED
-            client.status()  # a node that is not there is an error before anything is reported
+            client.status()  # without a node the command ends here, with an error and no report
             try:
-                with interruptible(), progress_bar("cancelling", found, "count", "elapsed") as step:
-                    cancellation.run(step)
+                with (
+                    interruptible(),
+                    progress_bar("cancelling", matches, "count", "elapsed") as advance,
+                ):
+                    cancellation.run(advance)
             finally:
-                self._report(cancellation, found)
-        failed = cancellation.answers[_UNKNOWN] or not cancellation.complete
+                self._report(cancellation, matches)
+        failed = cancellation.answers[UNKNOWN] or not cancellation.complete
         return Exit.FAILED if failed else Exit.DONE
 
-    def _report(self, cancellation: Cancellation, found: int) -> None:
+    def _report(self, cancellation: Cancellation, matches: int) -> None:
         if self.as_json:
-            print_json(_fields(cancellation, found))
+            print_json(_fields(cancellation, matches))
             return
         for answer, count in sorted(cancellation.answers.items()):
             echo(f"{count:,}\t{answer}")
@@ -70,12 +70,12 @@ class BulkCancel:
             echo("not complete: run it again to go on", err=True)
 
 
-def _fields(cancellation: Cancellation, found: int) -> dict[str, Any]:
+def _fields(cancellation: Cancellation, matches: int) -> dict[str, Any]:
     return {
-        "counted": found,
+        "counted": matches,
         "asked": cancellation.asked,
         "answers": dict(cancellation.answers),
         "unanswered": cancellation.unanswered,
         "complete": cancellation.complete,
-        "problems": [f"{one.file}: {one.text}" for one in cancellation.problems],
+        "problems": [f"{problem.file}: {problem.text}" for problem in cancellation.problems],
     }

@@ -31,7 +31,7 @@ _NO_IDS = "Give ids as arguments, or on stdin, one a line; or --where with --dat
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Look for these in this data directory of the node.",
+    help="The data directory of the node, in which --where looks for messages.",
 )
 @click.option("--yes", is_flag=True, help="Cancel what --where finds without asking.")
 @node_options
@@ -65,15 +65,15 @@ def command(
         raise click.UsageError("--yes is for --where.")
     if not ids and sys.stdin.isatty():
         raise click.UsageError(_NO_IDS)
-    wanted = iter(ids) if ids else (line.strip() for line in sys.stdin)
+    texts = iter(ids) if ids else (line.strip() for line in sys.stdin)
     counts: Counter[str] = Counter()
     with Client(address, timeout_s=timeout.total_seconds()) as client:
-        for one, answer in answers(client, filter(None, wanted)):
+        for message_id, answer in answers(client, filter(None, texts)):
             counts[answer] += 1
             if as_json:
-                print_json({"id": one, "answer": answer})
+                print_json({"id": message_id, "answer": answer})
             else:
-                echo(f"{one}\t{answer}")
-    if not counts:  # whoever pipes what was found may have found nothing
+                echo(f"{message_id}\t{answer}")
+    if not counts:  # such as a search without a match, piped into this command
         echo(f"no ids were given. {_NO_IDS}", err=True)
     return Exit.FAILED if counts[UNKNOWN] else Exit.DONE

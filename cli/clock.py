@@ -33,13 +33,13 @@ def command(accept: bool, set_back: bool, address: str, timeout: timedelta, as_j
     """
     if accept and set_back:
         raise click.UsageError("give --accept or --set-back, not both")
-    do = CLOCK_ACCEPT if accept else CLOCK_SET_BACK if set_back else CLOCK_SHOW
+    action = CLOCK_ACCEPT if accept else CLOCK_SET_BACK if set_back else CLOCK_SHOW
     with Client(address, timeout_s=timeout.total_seconds()) as client:
-        found = client.clock(do)
+        answer = client.clock(action)
     if as_json:
-        print_json(found)
+        print_json(answer)
         return
-    clock = found["clock"]
+    clock = answer["clock"]
     echo(f"clock  {time_text(clock['now_ms'])}")
     if clock["jumped_ms"]:
         ahead = timedelta(seconds=round(clock["jumped_ms"] / 1000))

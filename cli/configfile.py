@@ -29,7 +29,7 @@ from .invocation import long_name
 
 CONFIG = "config"
 TABLES = {"peers": "peer", "kafka": "kafka"}
-"""Option by table: an option that may be given many times reads better as a table."""
+"""The option that each table stands for: one that may be repeated reads better as a table."""
 
 
 def read_settings(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
@@ -52,25 +52,23 @@ def load(path: Path, command: click.Command) -> dict[str, Any]:
             f"{path} is not TOML: {error}", remedy="Write name = value, texts in quotes"
         ) from None
     options = _options(command)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for written, value in fields.items():
         name = written.replace("_", "-")
         option = options.get(TABLES.get(name, name))
         if option is None or option.name is None:
             raise _unknown(path, written, options)
-        if option.name in found:
+        if option.name in values:
             raise InvalidConfiguration(
                 f"{path} has the same setting twice", got=written, remedy="Write it once"
             )
-        found[option.name] = _value(path, written, value, option)
-    return found
+        values[option.name] = _value(path, written, value, option)
+    return values
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """Every option but ``--config``, by its long name."""
-    found = {long_name(one): one for one in command.params if isinstance(one, click.Option)}
-    del found[CONFIG]
-    return found
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    return {long_name(option): option for option in options if option.name != CONFIG}
 
 
 def _unknown(path: Path, name: str, options: Mapping[str, object]) -> InvalidConfiguration:
@@ -89,12 +87,12 @@ def _value(path: Path, name: str, value: Any, option: click.Option) -> Any:
         if isinstance(value, dict):
             return [f"{key}={text}" for key, text in _pairs(path, name, value)]
         if isinstance(value, list):
-            return [_text(path, name, one) for one in value]
+            return [_text(path, name, item) for item in value]
     return _text(path, name, value)
 
 
 def _pairs(path: Path, name: str, table: Mapping[str, Any], prefix: str = "") -> Iterator[Any]:
-    """Names and values of a table; to TOML ``security.protocol`` is a table in a table."""
+    """Names and values of a table; to TOML, ``security.protocol`` is a table in a table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _pairs(path, name, value, f"{prefix}{key}.")
@@ -103,7 +101,6 @@ def _pairs(path: Path, name: str, table: Mapping[str, Any], prefix: str = "") ->
 
 
 def _text(path: Path, name: str, value: Any) -> str:
-    """A value as text, as on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):

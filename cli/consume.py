@@ -1,8 +1,8 @@
 """``slotwheel consume``: read an embedded topic, also while a node writes to it, or one of Kafka.
 
 The reader needs no lock and no node: it reads committed messages, and with ``--follow`` reads on
-until it is stopped. An Arrow file gets its name when it is complete: half a dump would prove that
-messages were lost.
+until it is stopped. An Arrow file gets its name when it is complete: half a dump would look like a
+loss of messages.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def command(
     if bootstrap is None and is_typed("kafka_settings"):
         raise click.UsageError("--kafka needs --bootstrap.")
     check_topic(topic)
-    total = None  # positions: more than messages where Kafka has compacted the topic
+    total = None  # of positions: more than messages where Kafka has compacted the topic
     with quiet_pipe(), ExitStack() as stack:
         if data is not None:
             batches = _embedded(stack, data, topic, position, follow, as_json)
@@ -100,10 +100,10 @@ def command(
             write = stack.enter_context(arrow_file(arrow, schema, keep=follow))
         quiet = arrow is None or follow
         bar = progress_bar(f"reading {topic}", total, "count", quiet=quiet)
-        passed = stack.enter_context(bar)
+        advance = stack.enter_context(bar)
         for batch in cut(batches, limit):
             write(batch)
-            passed(batch.num_rows)
+            advance(batch.num_rows)
 
 
 def one_source(data: Path | None, bootstrap: str | None) -> tuple[Path | None, str | None]:
@@ -136,7 +136,7 @@ def _embedded(
 
 
 def cut(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The batches up to ``limit`` rows; does not wait for a batch that is not needed."""
+    """The batches up to ``limit`` rows; a batch behind them may never come, and is not awaited."""
     left = limit
     for batch in batches:
         if left is None:
@@ -167,7 +167,7 @@ def arrow_file(
     path: Path, schema: pa.Schema | None, *, keep: bool
 ) -> Iterator[Callable[[pa.RecordBatch], None]]:
     """Give a function that writes a batch. ``schema``: None for that of the first batch; without
-    any, no file is made. ``keep``: the file is kept when the command is interrupted, too."""
+    any, no file is made. ``keep``: an interrupted command keeps the file, too."""
     # A pipe or a device is written to, not replaced.
     is_file = path.is_file() or not path.exists()
     part = path.with_name(path.name + ".part") if is_file else path
@@ -201,7 +201,7 @@ def arrow_file(
 
 
 def _wait() -> bool:
-    """Wait a little; False when no process reads our output any more."""
+    """Wait a little. Returns False when no process reads the output any more."""
     try:
         output = select.poll()
         output.register(sys.stdout.fileno(), 0)

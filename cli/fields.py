@@ -1,4 +1,4 @@
-"""The fields that are printed of a message, a record of a file, a mark; for text and for JSON.
+"""The fields that are printed of a message, a record of a file or a mark, as text and as JSON.
 
 How content is written: ``reading/messagefields.py``. Times are milliseconds since the epoch
 (``due_ms``).
@@ -24,11 +24,12 @@ from ..wheel.slots.slotfile import path_of
 from ..wheel.state import SlotInfo
 from ..wheel.topics.topicfile import IndexRecord
 
-_OURS = [ID_HEADER, DUE_HEADER, CREATED_HEADER]
+_OWN_HEADERS = [ID_HEADER, DUE_HEADER, CREATED_HEADER]
 
 
 def row_fields(batch: pa.RecordBatch, base_offset: int | None = None) -> Iterator[Fields]:
-    """Each row of a slot file; of a journal entry (no offset column) with its ``base_offset``."""
+    """Each row of a slot file, or of a journal entry (no offset column), which begins with
+    ``base_offset``."""
     if base_offset is None:
         offsets: Sequence[int] = times(batch, "offset").tolist()
     else:
@@ -56,7 +57,7 @@ def delivered_fields(
     delivered_ms: int | None,
     message: Fields,
 ) -> Fields:
-    """A message in a topic. Null: not known, as in a record that is not slotwheel's."""
+    """A message in a topic. None: not known, as in a record that is not slotwheel's."""
     lateness_ms = None
     if due_ms is not None and created_ms is not None and delivered_ms is not None:
         begin_ms = max(due_ms, created_ms)
@@ -82,7 +83,7 @@ def topic_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
 
 
 def record_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
-    """The fields that are printed of each record; null for id and times of one that has none."""
+    """Each record of Kafka, schema ``DUMP``; without our headers, id and times are null."""
     names = ["partition" if name == "record_partition" else name for name in batch.schema.names]
     columns = zip(
         batch.column("position").to_pylist(),
@@ -91,22 +92,22 @@ def record_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
         strict=True,
     )
     for position, delivered_ms, message in columns:
-        id_, due_ms, created_ms = _split_ours(message["headers"])
+        id_, due_ms, created_ms = _take_own_headers(message["headers"])
         yield delivered_fields(position, id_, due_ms, created_ms, delivered_ms, message)
 
 
-def _split_ours(headers: list[Fields]) -> tuple[str | None, Any, Any]:
+def _take_own_headers(headers: list[Fields]) -> tuple[str | None, int | None, int | None]:
     """Remove id, due and created from a record's headers, and return them; nulls if it has none."""
     last = headers[-3:]
-    if [one["key"] for one in last] != _OURS:
+    if [header["key"] for header in last] != _OWN_HEADERS:
         return None, None, None
-    id_, due, created = (one.get("value") for one in last)
+    id_, due, created = (header.get("value") for header in last)
     try:
-        found = str(id_), int(str(due)), int(str(created))
+        values = str(id_), int(str(due)), int(str(created))
     except ValueError:
         return None, None, None
     del headers[-3:]
-    return found
+    return values
 
 
 def block_fields(path: str, block: IndexRecord) -> Fields:
@@ -150,7 +151,7 @@ def entry_fields(path: str, located: LocatedEntry) -> Fields:
         if entry.producer:
             fields |= {"producer": entry.producer, "sequence": entry.sequence}
         if entry.version == PARTS_VERSION:
-            fields |= {"parts": [one._asdict() for one in entry.parts]}
+            fields |= {"parts": [part._asdict() for part in entry.parts]}
         if len(due):
             fields |= {"due_from_ms": int(due.min()), "due_to_ms": int(due.max())}
     elif entry.kind is EntryKind.MARK:
@@ -179,5 +180,5 @@ def marks_fields(marks: Marks) -> Fields:
 
 
 def public(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without the key with which ids are made."""
+    """A configuration without the secret key by which ids are checked."""
     return {name: "(hidden)" if name == "key" else value for name, value in config.items()}

@@ -21,26 +21,26 @@ from .shared import keep_private, need_gateway
 
 @click.command("gateway")
 @options_of(GatewaySettings)
-def command(**given: Any) -> None:
+def command(**options: Any) -> None:
     """Serve HTTP for a node or a group: send and look for messages, Kafka's REST proxy, metrics.
 
     It runs until SIGTERM or Ctrl-C. 'slotwheel node --http' starts one beside its node.
     """
-    if given["audit"] and given["data"] is None:
+    if options["audit"] and options["data"] is None:
         raise click.UsageError("--audit needs --data.")
-    serve(values_of(GatewaySettings, given | {"nodes": tuple(split(given["nodes"]))}))
+    serve(values_of(GatewaySettings, options | {"nodes": tuple(split(options["nodes"]))}))
 
 
 def serve_beside(share: Mapping[str, Any]) -> None:
-    """Serve with what a node gives to the gateway that it starts, and nothing else: the node's
-    variables are those of its own options, and ``SLOTWHEEL_LISTEN`` is the node's address there.
-    Always ends with ``SystemExit``; errors are printed as those of a command."""
+    """Serve with the settings that a node hands to the gateway beside it, and no others: that
+    process has the node's variables, whose ``SLOTWHEEL_LISTEN`` is the node's own address. Always
+    ends with ``SystemExit``; errors are printed as those of a command."""
     sys.exit(exit_code(lambda: serve(share)))
 
 
 def serve(values: Mapping[str, Any]) -> None:
-    """Serve until SIGTERM or Ctrl-C, then exit: it never returns. ``values``: fields of
-    ``GatewaySettings``. Errors: as of those, of ``need_gateway`` and of ``run``."""
+    """Serve until SIGTERM or Ctrl-C, then end the process. ``values``: fields of
+    ``GatewaySettings``. Errors: as of these, of ``need_gateway`` and of ``run``."""
     settings = GatewaySettings(**values)
     set_up(settings.log_format, settings.log_level, sys.stderr)
     keep_private(None, settings.data_mode)
@@ -49,6 +49,6 @@ def serve(values: Mapping[str, Any]) -> None:
 
     raise_limit()
     run(settings)
-    # Threads that wait for a node which is away would keep the process for as long as they do.
+    # Otherwise threads that wait for a node which is away would keep the process alive.
     logging.shutdown()
     os._exit(0)

@@ -1,12 +1,12 @@
 """``slotwheel inspect``: the content of the files of a data directory, decoded.
 
 Everything that could be decoded is printed before the error that stopped it is reported, because
-the bytes before a fault often explain it. It reads only, also beside a running node.
+the bytes before a fault often explain it. It changes nothing, and may run beside a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from .fields import (
     topic_fields,
 )
 from .printing import Listing, listing
-from .shared import data_argument, json_option
+from .shared import combined, data_argument, json_option
 
 
 @click.group("inspect")
@@ -49,14 +49,16 @@ def command() -> None:
     """Print what stands in the files of a data directory, up to the first fault."""
 
 
-def _common(function: Callable[..., None]) -> Callable[..., None]:
-    limit = click.option(
+_common = combined(
+    data_argument,
+    click.option(
         "--limit",
         type=click.IntRange(min=0),
         default=100,
         help="Print at most N records; 0 for all.",
-    )
-    return data_argument(limit(json_option(function)))
+    ),
+    json_option,
+)
 
 
 @command.command("slots", short_help="List the slot files, or print the rows of one.")
@@ -64,8 +66,8 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
 @click.argument("path", required=False)
 def slots(directory: Path, path: str | None, limit: int, as_json: bool) -> None:
     """List the slot files of DIR, or print the rows of one: PATH, or its second."""
-    what = "rows" if path else "slot files"
-    with reading(directory) as files, listing(as_json, limit, what) as listed:
+    noun = "rows" if path else "slot files"
+    with reading(directory) as files, listing(as_json, limit, noun) as listed:
         infos = load_state(directory).slots
         if path is not None:
             _list_rows(files, infos, path, listed)
@@ -163,7 +165,7 @@ def state(directory: Path, limit: int, as_json: bool) -> None:
             }
         )
         for producer, sent in stored.producers.items():
-            sequences = [one.sequence for one in sent]
+            sequences = [batch.sequence for batch in sent]
             listed.record({"producer": producer, "sequences": sequences})
 
 
@@ -173,8 +175,8 @@ def state(directory: Path, limit: int, as_json: bool) -> None:
 @click.option("--rows", "with_rows", is_flag=True, help="Print the rows of each block, too.")
 def topic(directory: Path, topic: str | None, limit: int, as_json: bool, with_rows: bool) -> None:
     """List the embedded topics of DIR, or print the blocks of one, TOPIC."""
-    what = "blocks" if topic else "topics"
-    with reading(directory) as files, listing(as_json, limit, what) as listed:
+    noun = "blocks" if topic else "topics"
+    with reading(directory) as files, listing(as_json, limit, noun) as listed:
         if topic is None:
             for name in topics(files):
                 listed.record({"topic": name, **_topic_totals(files, name)})
@@ -192,7 +194,7 @@ def topic(directory: Path, topic: str | None, limit: int, as_json: bool, with_ro
 
 
 def _topic_totals(files: ReadOnlyFiles, topic: str) -> Fields:
-    """Totals of the sound blocks; a damaged topic does not prevent others from being listed."""
+    """Totals up to the first fault, which must not keep the other topics from the list."""
     rows = blocks = 0
     try:
         for _, block in walk_topic(files, topic):

@@ -1,6 +1,7 @@
-"""One run of the command line: its exit codes, and how it prints an error.
+"""One run of the command line: its exit codes, and whether its errors are JSON.
 
-What ``main`` needs before it knows which command is wanted; so nothing is imported here but click.
+``main`` needs this before it knows the command, so nothing is imported here but click: otherwise
+``--help`` would wait for it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Exit(IntEnum):
 
 @dataclass(slots=True)
 class Invocation:
-    """State for the error handler after a command has failed; click's ``ctx.obj``."""
+    """The error handler's knowledge of the command that failed; click's ``ctx.obj``."""
 
     json: bool = False
 
@@ -38,7 +39,7 @@ def note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     """Callback of every ``--json``: the error handler must know it, whatever fails later."""
     if value:
         ctx.ensure_object(Invocation).json = True
-        # What a client logs is no JSON; the error object comes besides.
+        # A client's log lines would stand among the JSON on stderr.
         logging.getLogger("slotwheel.client").addHandler(logging.NullHandler())
     return value
 

@@ -1,9 +1,9 @@
 """The command line: one group, one file a command, one error handler, which turns errors into exit
-codes (``shared.Exit``).
+codes (``invocation.Exit``).
 
 A command is the object ``command`` in the module that the table names. It is imported when it is
 used, so that ``slotwheel send`` does not load what only ``slotwheel node`` needs, and
-``slotwheel --help`` loads none of it.
+``slotwheel --help`` loads neither.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from .invocation import Exit, Invocation, long_name, note_json
 from .terminal import echo
 
 PREFIX = "SLOTWHEEL"
-_LOW = 10
-"""How much lower the priority of a search is: beside one busy process it gets a tenth of a core."""
+_NICENESS = 10
+"""Added for commands that read what a node writes: beside one busy process they get a tenth of a
+core, so that the node does not feel them."""
 REPORT = "Please report it with these lines; CONTRIBUTING.md says where"
 
 COMMANDS = {
@@ -50,7 +51,7 @@ COMMANDS = {
     "replay": ("replay", "Prove that each message was delivered once, in time."),
     "demo": ("demo.command", "Show nodes at work, killed in the middle."),
 }
-"""Of each command its module in this package and its line on the help page, in the page's order."""
+"""Each command's module in this package and its line on the help page, in the page's order."""
 
 METAVARS = {
     "directory": "DIR",
@@ -62,8 +63,8 @@ METAVARS = {
     "size": "BYTES",
     "span": "SPAN",
 }
-"""What stands for an option's value on a help page, by the name of the option's type; that of a
-function is its own."""
+"""The word for an option's value on a help page, by the name of the option's type; a function that
+is a type has its own name."""
 
 
 class Commands(click.Group):
@@ -116,16 +117,14 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Always ends with ``SystemExit``."""
-    os.umask(0o077)  # what a command writes has messages in it, and is nobody else's
-    found = sys.argv[1:] if arguments is None else arguments
-    if found[:1] != ["replay"]:  # PySpark looks for it
+    os.umask(0o077)  # files that a command writes have messages in them
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command = arguments[0] if arguments else ""
+    if command != "replay":  # PySpark looks for pandas
         hide_pandas()
-    if found[:1] in (
-        ["search"],
-        ["trace"],
-    ):  # it reads what a node writes, and must not be felt there
-        os.nice(_LOW)
-    sys.exit(run(found))
+    if command in ("search", "trace"):
+        os.nice(_NICENESS)
+    sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -165,7 +164,7 @@ def exit_code(
         _fail(session, error.to_wire(), str(error))
         return Exit.FAILED
     except OSError as error:
-        # The world's errors, not ours: permissions, a full disk, an address of another machine.
+        # Such as permissions, a full disk, an address of another machine: no defect of ours.
         _fail(session, {"code": "os-error", "message": str(error)})
         return Exit.FAILED
     except Exception as error:

@@ -37,36 +37,36 @@ OFF = "off"
     help="Read these options from a TOML file; what is given here wins.",
 )
 @options_of(NodeConfig, WheelConfig)
-def command(**given: Any) -> None:
+def command(**options: Any) -> None:
     """Run one node on a data directory, until SIGTERM or Ctrl-C.
 
     It prints "listening on HOST:PORT" on stderr when it takes messages. Exit code 3 means that the
     disk could not be synced: what was acknowledged is safe, and a restart recovers it.
     """
-    set_up(given["log_format"], given["log_level"], sys.stderr)
-    keep_private(given["data"], given["data_mode"])
-    settings = values_of(NodeConfig, given)
-    limits = values_of(WheelConfig, given)
-    settings["node_id"] = given["node_id"] or socket.gethostname()
+    set_up(options["log_format"], options["log_level"], sys.stderr)
+    keep_private(options["data"], options["data_mode"])
+    settings = values_of(NodeConfig, options)
+    limits = values_of(WheelConfig, options)
+    settings["node_id"] = options["node_id"] or socket.gethostname()
     if settings["peers"]:
-        among = Group.parse(settings["node_id"], settings["peers"])
-        for text in among.warnings:
-            event(log, logging.WARNING, text)
-        settings["peers"] = dict(among.peers)
+        group = Group.parse(settings["node_id"], settings["peers"])
+        for warning in group.warnings:
+            event(log, logging.WARNING, warning)
+        settings["peers"] = dict(group.peers)
         if _is_default("listen"):
-            settings["listen"] = among.address
+            settings["listen"] = group.address
     else:
         settings["peers"] = {}
-    beside = "http" in settings
-    if beside:
+    with_gateway = "http" in settings
+    if with_gateway:
         need_gateway()
-    if settings["metrics"] == OFF or (beside and _is_default("metrics")):
+    if settings["metrics"] == OFF or (with_gateway and _is_default("metrics")):
         settings["metrics"] = None
     memory = settings.get("memory")
     settings["memory"] = memory_limit() if memory is None else MemoryLimit(memory, "--memory")
     if settings["memory"] is not None:
-        chosen = {name: limits[name] for name in FIELDS if not _is_default(name)}
-        limits |= fitting(settings["memory"].nbytes, gateway=beside, given=chosen)
+        given = {name: limits[name] for name in FIELDS if not _is_default(name)}
+        limits |= fitting(settings["memory"].nbytes, gateway=with_gateway, given=given)
     if "policies" in settings:
         settings["policies"] = read_policies(settings["policies"])
     limits |= limits.pop("retain_ms", {})
@@ -74,7 +74,6 @@ def command(**given: Any) -> None:
 
 
 def _is_default(name: str) -> bool:
-    """Whether a setting stands neither on the command line nor in a variable nor in a file."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT
 
 

@@ -33,15 +33,16 @@ def command(path: Path | None, address: str, timeout: timedelta, as_json: bool) 
     echo(f"version  {settings.version}" if path is None else f"file     {path}")
     echo(f"levels   {' '.join(settings.levels)}")
     rows = [
-        (name, " ".join(one.levels), f"{one.jitter:g}", one.dead_letters or "")
-        for name, one in sorted(settings.policies.items())
+        (name, " ".join(policy.levels), f"{policy.jitter:g}", policy.dead_letters or "")
+        for name, policy in sorted(settings.policies.items())
     ]
     echo()
     print_table(rows, "llrl", ("policy", "attempt again after", "jitter", "dead letters"))
 
 
 def settings_of(path: Path | None, address: str, timeout: timedelta) -> PolicySet:
-    """Of a file, or of the node's group. Errors: ``InvalidConfiguration``, ``NodeUnreachable``."""
+    """The policies in a file or, without ``path``, those of the node's group. Errors:
+    ``InvalidConfiguration``, ``NodeUnreachable``, ``OSError``."""
     if path is not None:
         return read_policies(path)
     with Client(address, timeout_s=timeout.total_seconds()) as client:

@@ -26,9 +26,7 @@ def text_line(fields: Fields) -> str:
         if name.endswith("_ms") and isinstance(value, int) and name != "lateness_ms":
             parts.append(f"{name.removesuffix('_ms')} {time_text(value) if value >= 0 else value}")
         elif name == "headers":
-            pairs = [
-                f"{one['key']}={next(v for k, v in one.items() if k != 'key')}" for one in value
-            ]
+            pairs = [f"{header['key']}={header_text(header)}" for header in value]
             parts += [f"headers {_short(' '.join(pairs))}"] if pairs else []
         elif name.startswith(("key", "value")) and isinstance(value, str):
             parts.append(f"{name} {_short(value)}")
@@ -37,13 +35,18 @@ def text_line(fields: Fields) -> str:
     return "  ".join(parts)
 
 
+def header_text(header: Fields) -> str:
+    """A header's value, as text or in base64."""
+    return str(next(text for name, text in header.items() if name != "key"))
+
+
 def _short(text: str) -> str:
     cut = text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"
     return f"'{visible_text(cut)}'"
 
 
 class _Full(Exception):
-    """The limit is reached."""
+    """A record comes that is beyond the limit."""
 
 
 class Listing:
@@ -62,28 +65,28 @@ class Listing:
         self.line(fields, indent)
 
     def line(self, fields: Fields, indent: str = "") -> None:
-        """Print a line beside the limit."""
+        """Print a line that the limit does not count."""
         text = json.dumps(fields) if self._as_json else indent + text_line(fields)
         sys.stdout.write(text + "\n")
 
 
 @contextmanager
-def listing(as_json: bool, limit: int, what: str) -> Iterator[Listing]:
-    """Give a ``Listing``; report if there were more than ``limit`` records, named ``what``."""
+def listing(as_json: bool, limit: int, noun: str) -> Iterator[Listing]:
+    """Give a ``Listing``; report if there were more than ``limit`` records, named ``noun``."""
     with quiet_pipe():
         try:
             yield Listing(as_json, limit)
         except _Full:
-            echo(f"stopped after {limit} {what}; --limit 0 prints all", err=True)
+            echo(f"stopped after {limit} {noun}; --limit 0 prints all", err=True)
 
 
 def print_table(
     rows: Iterable[Sequence[str]], columns: str, headings: Sequence[str] | None = None
 ) -> None:
-    """Print cells with nothing in them that nobody sees. ``columns``: "l" or "r" for each, left or
-    right. Only on a terminal may a row be too long: there a cell is cut in a table with headings,
-    and wrapped in one without."""
-    from rich.console import Console  # which takes as long as all else that most commands print
+    """Print cells, in each ``visible_text``. ``columns``: "l" or "r" for each, left or right. Only
+    on a terminal may a row be too long: there a cell is cut in a table with headings, and wrapped
+    in one without."""
+    from rich.console import Console  # a slow import, which most commands do not need
     from rich.table import Table
 
     table = Table(box=None, show_header=headings is not None, pad_edge=False)
@@ -99,12 +102,12 @@ def print_table(
 
 @contextmanager
 def quiet_pipe() -> Iterator[None]:
-    """End the block without an error when no process reads our output any more."""
+    """End the block without an error when no process reads the output any more."""
     try:
         try:
             yield
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes once more at its end; that must not fail either.
+        # The interpreter flushes once more at its end, which would print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def bars(*columns: str, console: Console | None = None, quiet: bool = False) -> Progress:
     """Bars on stderr (or ``console``), removed at the end; none unless it is a terminal.
-    ``columns`` stand behind a bar: ``count``, ``elapsed``, ``size``, ``speed``, or a text."""
+    ``columns`` stand behind each bar: ``count``, ``elapsed``, ``size``, ``speed``, or a text."""
     from rich import progress as rich
     from rich.console import Console
 
@@ -27,21 +27,23 @@ def bars(*columns: str, console: Console | None = None, quiet: bool = False) -> 
         "size": rich.DownloadColumn,
         "speed": rich.TransferSpeedColumn,
     }
-    behind = [kinds[one]() if one in kinds else rich.TextColumn(one) for one in columns]
-    every = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), *behind)
+    further = [
+        kinds[column]() if column in kinds else rich.TextColumn(column) for column in columns
+    ]
+    all_columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), *further)
     console = console or Console(stderr=True)
     hidden = quiet or not console.is_terminal
-    return rich.Progress(*every, console=console, transient=True, disable=hidden)
+    return rich.Progress(*all_columns, console=console, transient=True, disable=hidden)
 
 
 @contextmanager
 def progress_bar(
-    what: str, total: int | None, *columns: str, quiet: bool = False
+    description: str, total: int | None, *columns: str, quiet: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """One bar, with ``columns`` as of ``bars``. Gives a function to call with how much was done."""
+    """One bar, with ``columns`` as of ``bars``. Gives a function to call with each amount done."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
-    with bars(*columns) as shown:
-        task = shown.add_task(what, total=total)
-        yield lambda done: shown.advance(task, done)
+    with bars(*columns) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda done: bar.advance(task, done)

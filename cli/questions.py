@@ -12,13 +12,13 @@ from ..policy.levels import written_span
 from ..policy.parameters import Parameter, Question, parameters_of
 from ..policy.written import INSTANT, SPAN, WayIn
 from ..wheel.errors import SlotwheelError
-from .shared import F
+from .shared import F, combined
 
 Q = TypeVar("Q", bound=Question)
 
 
 class _Typed(click.types.StringParamType):
-    """Reads a value as all ways in do, so that its error is the same in each of them."""
+    """Reads a value as URLs and forms do, so that a mistake gets the same error in each of them."""
 
     parameter: Parameter
 
@@ -32,39 +32,34 @@ class _Typed(click.types.StringParamType):
 
 
 class _TypedChoice(_Typed, click.Choice):  # type: ignore[type-arg]
-    """Shows all values."""
+    pass
 
 
 class _TypedInteger(_Typed, click.IntRange):
-    """Shows the bounds."""
+    pass
 
 
 class _TypedNumber(_Typed, click.FloatRange):
-    """Shows the bounds."""
+    pass
 
 
 def question_options(kind: type[Question], *fields: str, **defaults: Any) -> Callable[[F], F]:
-    """An option for each of ``fields``; without them for all that ``kind`` itself declares. The
-    command gets the values by the fields' names, for ``question_of``. ``defaults``: of options
-    whose default is another one than that of the field."""
+    """A decorator that adds an option for each of ``fields``, or for all that ``kind`` itself
+    declares. The command gets the values by the fields' names, for ``question_of``. ``defaults``:
+    defaults by field, where they differ from those of ``kind``."""
     parameters = {parameter.field: parameter for parameter in parameters_of(kind).values()}
-    options = [_option(parameters[name], defaults) for name in fields or kind.__annotations__]
-
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+    return combined(
+        *(_option(parameters[name], defaults) for name in fields or kind.__annotations__)
+    )
 
 
-def question_of(kind: type[Q], options: Mapping[str, Any], **more: Any) -> Q:
-    """The question that was asked by options; what was not given has the default of its field. A
-    flag can only be set. ``options``: also others, which are not looked at; ``more``: further
-    fields. Errors: as of ``Question.check``."""
+def question_of(kind: type[Q], options: Mapping[str, Any], **further: Any) -> Q:
+    """The question that a command's options ask; an option that was not given has the default of
+    its field. ``options`` may hold others; ``further``: fields without an option. Errors: as of
+    ``Question.check``."""
     fields = [parameter.field for parameter in parameters_of(kind).values()]
     given = {name: options[name] for name in fields if not _is_absent(options.get(name))}
-    question = kind(**given, **more)
+    question = kind(**given, **further)
     question.check()
     return question
 
@@ -81,14 +76,14 @@ def _option(parameter: Parameter, defaults: Mapping[str, Any]) -> Callable[[F], 
         text += f" [default: {rest.removeprefix('Null: ').removesuffix('.')}]"
     if parameter.written == SPAN:
         default = written_span(default)
-    more: dict[str, Any] = {} if default in (None, (), "") else {"default": default}
+    attributes: dict[str, Any] = {} if default in (None, (), "") else {"default": default}
     if parameter.kind is bool:
-        more = {"is_flag": True}
+        attributes = {"is_flag": True}
     else:
-        more |= {"type": _type_of(parameter), "multiple": parameter.several}
-        more["metavar"] = None if parameter.choices else parameter.value_name
+        attributes |= {"type": _type_of(parameter), "multiple": parameter.several}
+        attributes["metavar"] = None if parameter.choices else parameter.value_name
     flag = "--" + parameter.typed_name.replace("_", "-")
-    return click.option(flag, parameter.field, help=text, **more)
+    return click.option(flag, parameter.field, help=text, **attributes)
 
 
 def _type_of(parameter: Parameter) -> _Typed:

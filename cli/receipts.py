@@ -15,12 +15,12 @@ from .terminal import echo
 
 PARTS_WAITING_MAX = 16
 BAD_MESSAGES_MAX = 100
-"""After so many bad messages the input as a whole is wrong."""
+"""With so many bad messages the input as a whole is wrong."""
 
 
 @dataclass(slots=True)
 class ReceiptPrinter:
-    """Prints ids as receipts arrive, in its own thread. ``bad``: messages that were not stored."""
+    """Prints in its own thread. ``bad``: how many messages were refused."""
 
     as_json: bool
     routed: bool = False
@@ -76,8 +76,8 @@ class ReceiptPrinter:
 
     def _print_stored(self, ids: list[str], due_ms: list[int]) -> None:
         if self.as_json:
-            both = zip(ids, due_ms, strict=True)
-            ids = [json.dumps({"id": one, "due_ms": due}) for one, due in both]
+            pairs = zip(ids, due_ms, strict=True)
+            ids = [json.dumps({"id": message_id, "due_ms": due}) for message_id, due in pairs]
         sys.stdout.write("\n".join(ids) + "\n")
 
     def _report_bad(self, number: int, error: SlotwheelError) -> None:

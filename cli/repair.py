@@ -1,9 +1,10 @@
-"""``slotwheel repair``: what can be saved of damaged slot files, and, with --yes, the repair."""
+"""``slotwheel repair``: shows which rows of damaged slot files can be saved; --yes saves them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from .invocation import Exit
 from .shared import data_argument, json_option, print_json
 from .terminal import echo
 
+_Slot = tuple[Salvage, str]
+"""The saved rows, and the path of the damaged file that they replaced; empty: not yet."""
 _NEXT = {
     False: "look whether a backup or a peer has them before you give them up with --yes",
     True: "what is left is repaired, and a node that is started delivers it",
 }
-"""The remedy for lost rows, before and after a repair."""
+"""The remedy for lost rows, by ``--yes``."""
 
 
 @click.command("repair")
@@ -68,80 +71,74 @@ def command(directory: Path, yes: bool, as_json: bool) -> int:
                 " peer, also if another one has it.",
                 err=True,
             )
-        found = [] if yes else salvage(files, stored)
-    kept: list[str] = [""] * len(found)
+        slots = [] if yes else [(slot, "") for slot in salvage(files, stored)]
     if yes:
-        # Its files are for whom the directory is.
-        before = os.umask(0o777 & ~directory.stat().st_mode)
+        # New files may be read by whoever may read the directory.
+        umask = os.umask(0o777 & ~directory.stat().st_mode)
         try:
-            done = _repair(directory)
+            slots = _repair(directory)
         finally:
-            os.umask(before)
-        found, kept = [one for one, _ in done], [path for _, path in done]
+            os.umask(umask)
     if as_json:
-        print_json({"directory": str(directory), "repaired": yes, "slots": _fields(found, kept)})
+        print_json({"directory": str(directory), "repaired": yes, "slots": _fields(slots)})
     else:
-        _print(found, kept, yes=yes)
-    lost = any(one.lost for one in found)
+        _print(slots, yes=yes)
+    lost = any(slot.lost for slot, _ in slots)
     if lost and not as_json:  # in JSON, each slot has its "lost"
         tense = "are" if yes else "would be"
         echo(f"error: rows {tense} lost (exit code 1); {_NEXT[yes]}", err=True)
     return Exit.FAILED if lost else Exit.DONE
 
 
-def _repair(directory: Path) -> list[tuple[Salvage, str]]:
-    lock = DirectoryLock(directory)
-    try:
-        files, state = OsFiles(directory), LmdbState(directory)
-        try:
-            return repair(files, state)
-        finally:
-            state.close()
-            files.close()
-    finally:
-        lock.release()
+def _repair(directory: Path) -> list[_Slot]:
+    with ExitStack() as stack:
+        lock = DirectoryLock(directory)
+        stack.callback(lock.release)
+        files = stack.enter_context(closing(OsFiles(directory)))
+        return repair(files, stack.enter_context(closing(LmdbState(directory))))
 
 
-def _fields(found: Sequence[Salvage], kept: Sequence[str]) -> list[dict[str, Any]]:
+def _fields(slots: Sequence[_Slot]) -> list[dict[str, Any]]:
     return [
         {
-            "path": path_of(one.second),
-            "found": one.found,
-            "rows": one.info.rows,
-            "sound": one.sound.num_rows,
-            "from_journal": one.journal.num_rows,
-            "lost": one.lost,
-            "lost_cancels": one.lost_cancels,
-            "at_most": one.at_most,
-            "lost_ids": one.lost_ids,
+            "path": path_of(slot.second),
+            "found": slot.found,
+            "rows": slot.info.rows,
+            "sound": slot.sound.num_rows,
+            "from_journal": slot.journal.num_rows,
+            "lost": slot.lost,
+            "lost_cancels": slot.lost_cancels,
+            "at_most": slot.at_most,
+            "lost_ids": slot.lost_ids,
             "kept": path or None,
         }
-        for one, path in zip(found, kept, strict=True)
+        for slot, path in slots
     ]
 
 
-def _print(found: Sequence[Salvage], kept: Sequence[str], *, yes: bool) -> None:
-    for one, path in zip(found, kept, strict=True):
-        echo(one.found)
+def _print(slots: Sequence[_Slot], *, yes: bool) -> None:
+    for slot, path in slots:
+        echo(slot.found)
         echo(
-            f"  {counted(one.info.rows, 'row')} by the catalog, highest offset {one.info.highest}:"
-            f" {one.journal.num_rows} in the journal, {one.sound.num_rows} more in sound blocks,"
-            f" {'at most ' if one.at_most else ''}{one.lost} lost"
+            f"  {counted(slot.info.rows, 'row')} by the catalog, highest offset"
+            f" {slot.info.highest}: {slot.journal.num_rows} in the journal,"
+            f" {slot.sound.num_rows} more in sound blocks,"
+            f" {'at most ' if slot.at_most else ''}{slot.lost} lost"
         )
-        if one.lost_cancels:
-            echo(f"  cancels among them: {one.lost_cancels}; their messages are delivered")
-        for text in one.lost_ids:
+        if slot.lost_cancels:
+            echo(f"  cancels among them: {slot.lost_cancels}; their messages are delivered")
+        for text in slot.lost_ids:
             echo(f"  lost: {text}")
-        unknown = one.lost - one.lost_cancels - len(one.lost_ids)
+        unknown = slot.lost - slot.lost_cancels - len(slot.lost_ids)
         if unknown > 0:
             messages = "1 message whose id" if unknown == 1 else f"{unknown:,} messages whose ids"
             echo(f"  lost: {messages} cannot be read any more")
         if path:
             echo(f"  the damaged file is kept as {path}")
-    at_most = "at most " if any(one.at_most for one in found) else ""
-    lost = at_most + counted(sum(one.lost for one in found), "row")
-    files = counted(len(found), "slot file")
-    if not found:
+    at_most = "at most " if any(slot.at_most for slot, _ in slots) else ""
+    lost = at_most + counted(sum(slot.lost for slot, _ in slots), "row")
+    files = counted(len(slots), "slot file")
+    if not slots:
         echo("no slot file is damaged")
     elif yes:
         echo(f"repaired {files}, lost {lost}")

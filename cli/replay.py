@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 _EXITS = {"proven": Exit.DONE, "not proven": Exit.FAILED, "proven in part": Exit.PARTLY}
-"""Exit code by the outcome of a verdict."""
 _BROKERS = "bootstrap.servers"
 
 
@@ -222,10 +221,10 @@ def command(
     delivered = None
     if brokers is not None:
         delivered = KafkaTopics(brokers, topics, dead_letter_topic, kafka)
-    more = {}
+    spark_settings = {}
     if delivered is not None:
         delivered.check()
-        more = connector_settings(kafka_jars) if master else {}
+        spark_settings = connector_settings(kafka_jars) if master else {}
     start_ms = None if start is None else epoch_ms(start)
     end_ms = None if end is None else epoch_ms(end)
     if follow:
@@ -247,7 +246,9 @@ def command(
             tables=str(Path(tables).resolve()) if tables else "",
             kafka_settings=kafka,
         )
-        return run_audit(settings, run_for, state, master, driver_memory, more, as_json=as_json)
+        return run_audit(
+            settings, run_for, state, master, driver_memory, spark_settings, as_json=as_json
+        )
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
     layout = find(
         directories,
@@ -262,7 +263,9 @@ def command(
         Path(tables).mkdir(parents=True, exist_ok=True)
         tables = Path(tables).resolve().as_uri()
     store = str(traces.resolve()) if traces is not None else ""
-    verdict = _prove(layout, options, delivered, tables or "", store, master, driver_memory, more)
+    verdict = _prove(
+        layout, options, delivered, tables or "", store, master, driver_memory, spark_settings
+    )
     if report is not None:
         for path in write_report(verdict, report, layout.made_ms):
             echo(f"wrote {path}", err=True)
@@ -281,13 +284,13 @@ def _prove(
     traces: str,
     master: str,
     driver_memory: str,
-    more: dict[str, str],
+    spark_settings: dict[str, str],
 ) -> Verdict:
     from ..replay.proof import prove
     from ..replay.session import BRIEF, interruptible, session
 
     def work() -> Verdict:
-        with session(master, driver_memory=driver_memory, more=BRIEF | more) as spark:
+        with session(master, driver_memory=driver_memory, more=BRIEF | spark_settings) as spark:
             progress.watch(spark.sparkContext.statusTracker())
             try:
                 on_phase = progress.phase
@@ -306,7 +309,8 @@ def _prove(
 
 
 def _check_spark(*, started: bool) -> None:
-    """Check that PySpark and Java are installed. ``started``: ``spark-submit`` has found Java."""
+    """Errors: ``InvalidConfiguration``: PySpark is not installed, or Java, unless ``started``:
+    ``spark-submit`` has found it then."""
     try:
         import pyspark  # noqa: F401
     except ImportError:

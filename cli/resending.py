@@ -1,4 +1,4 @@
-"""What every command does that sends messages once more: it asks first, and ends in good order."""
+"""Asking before messages are sent, cancelled or deleted, and ending in good order meanwhile."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from contextlib import contextmanager
 
 import click
 
-_DONE = {"send": "sent", "cancel": "cancelled", "delete": "deleted"}
+from .terminal import echo
+
+_PARTICIPLES = {"send": "sent", "cancel": "cancelled", "delete": "deleted"}
 
 
-def confirmed(what: str = "send") -> bool:
-    """Ask the user whether to do it: ``what`` is done to messages. Errors: ``click.UsageError``
-    when stdin is no terminal."""
-    if not sys.stdin.isatty():
-        done = _DONE[what]
+def confirmed(verb: str, *, yes: bool) -> bool:
+    """Ask the user, unless ``yes``, and print that nothing was done if the answer is no. ``verb``:
+    of ``_PARTICIPLES``. Errors: ``click.UsageError`` when stdin is no terminal."""
+    done = _PARTICIPLES[verb]
+    if not yes and not sys.stdin.isatty():
         raise click.UsageError(
-            f"Nothing was {done}: there is nobody to ask. Give --yes to {what} them."
+            f"Nothing was {done}: there is nobody to ask. Give --yes to {verb} them."
         )
-    return click.confirm(f"{what.capitalize()} them?", err=True)
+    if yes or click.confirm(f"{verb.capitalize()} them?", err=True):
+        return True
+    echo(f"Nothing was {done}.", err=True)
+    return False
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM is like Ctrl-C in here: the command has to report how far it came."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM is like Ctrl-C in this block: the command still reports how far it came."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ..client import Client
 from ..policy.routes import find_route
 from .policies import settings_of
 from .printing import print_table
-from .shared import json_option, node_options, pair, print_json
+from .shared import combined, json_option, node_options, pair, print_json
 from .terminal import echo
 
 _ALWAYS = "(each message)"
@@ -23,14 +22,16 @@ def command() -> None:
     """Routes turn one message into messages for several topics, by rules over its headers."""
 
 
-def _source(function: Callable[..., None]) -> Callable[..., None]:
-    path = click.option(
+_source = combined(
+    click.option(
         "--file",
         "path",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Read a node's --policies file instead, without a node.",
-    )
-    return path(node_options(json_option(function)))
+    ),
+    node_options,
+    json_option,
+)
 
 
 @command.command("list")
@@ -80,24 +81,24 @@ def explain(
 
     The exit code is 1 when no branch matches: such a message is refused.
     """
-    found = find_route(settings_of(path, address, timeout).routes, route)
+    definition = find_route(settings_of(path, address, timeout).routes, route)
     pairs = [(name, value.encode()) for name, value in headers]
-    branches, topics = found.explained(pairs)
+    branches, topics = definition.explained(pairs)
     if as_json:
         print_json({"route": route, "branches": branches, "topics": topics})
     else:
         rows = [
             (
-                "yes" if one["matches"] else "no",
+                "yes" if match["matches"] else "no",
                 _ALWAYS if branch.where is None else str(branch.where),
                 " ".join(branch.to),
             )
-            for one, branch in zip(branches, found.branches, strict=True)
+            for match, branch in zip(branches, definition.branches, strict=True)
         ]
         print_table(rows, "lll", ("matches", "where", "to"))
         echo(f"\ngoes to  {' '.join(topics) or 'no topic: it is refused'}")
     if not topics:
-        found.topics(pairs)  # raises
+        definition.topics(pairs)  # raises the error of a message that is refused
 
 
 @command.command("forget")
@@ -110,9 +111,9 @@ def forget(group: str, address: str, timeout: timedelta, as_json: bool) -> None:
     Stop all of them first: messages that one member filters away are gone for the group.
     """
     with Client(address, timeout_s=timeout.total_seconds()) as client:
-        known = group in client.policies()["groups"]
+        registered = group in client.policies()["groups"]
         client.forget(group)
     if as_json:
-        print_json({"group": group, "forgotten": known})
+        print_json({"group": group, "forgotten": registered})
     else:
-        echo(f"{group}: " + ("forgotten" if known else "had no rule"))
+        echo(f"{group}: " + ("forgotten" if registered else "had no rule"))

@@ -1,7 +1,7 @@
 """``slotwheel search``: what is pending in a data directory, and what became of an id.
 
-It needs no node: it reads the files that a node writes. The console script gives its process a low
-priority, so that the node does not feel it.
+It needs no node: it reads the files that a node writes, in a process of low priority (``main``), so
+that the node does not feel it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from .shared import (
 from .terminal import echo
 
 _SLOT, _TOPIC = "slot", "topic"
-_CANCEL = "cancel"
 
 
 @click.command("search")
@@ -43,7 +42,7 @@ _CANCEL = "cancel"
 @question_options(CountQuery)
 @click.option(
     "--follow-up",
-    type=click.Choice((_CANCEL,)),
+    type=click.Choice(("cancel",)),
     help="What to do with all of them, through the node: cancel.",
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
@@ -63,9 +62,9 @@ def command(
     """Print the messages that are pending in the data directory DIR, in the order in which they are
     due. With --id alone: what became of these messages.
 
-    A node may be running on it, and feels nothing. The answer has all messages that were
-    acknowledged before the question; it ends with how much was looked through, and with the option
-    for the next page. The exit code is 1 if something could not be read.
+    A node may be running on it, and is not slowed down. The answer has all messages that were
+    acknowledged before the question; it ends with the number of rows that were read, and with the
+    option for the next page. The exit code is 1 if something could not be read.
     """
     query = question_of(PageQuery, options)
     if by is not None and not count:
@@ -78,48 +77,48 @@ def command(
         if follow_up is not None:
             return BulkCancel(address, timeout, yes, as_json).run(reader, query)
         if count:
-            found = reader.count(query, by_second=by == _SLOT, by_topic=by == _TOPIC)
-            return _print_count(found, by, as_json)
+            pending = reader.count(query, by_second=by == _SLOT, by_topic=by == _TOPIC)
+            return _print_count(pending, by, as_json)
         if query.ids and query.names_ids_alone:
             return _print_fates(find(reader, query.ids), as_json)
         page = reader.page(query, query.page, limit=query.limit)
         return _print_page(page, as_json)
 
 
-def _print_count(found: PendingCount, by: str | None, as_json: bool) -> int:
+def _print_count(pending: PendingCount, by: str | None, as_json: bool) -> int:
     if as_json:
-        fields: Fields = {"pending": found.total}
+        fields: Fields = {"pending": pending.total}
         if by == _SLOT:
-            fields["slots"] = {str(second): count for second, count in found.by_second.items()}
+            fields["slots"] = {str(second): count for second, count in pending.by_second.items()}
         if by == _TOPIC:
-            fields["topics"] = found.by_topic
-        print_json({**fields, **_read(found)})
-        return Exit.DONE if found.complete else Exit.FAILED
+            fields["topics"] = pending.by_topic
+        print_json({**fields, **_coverage(pending)})
+        return Exit.DONE if pending.complete else Exit.FAILED
     if by == _SLOT:
-        rows = [(time_text(at * 1000), f"{count:,}") for at, count in found.by_second.items()]
+        rows = [(time_text(at * 1000), f"{count:,}") for at, count in pending.by_second.items()]
         print_table(rows, "lr", ("due from", "messages"))
     if by == _TOPIC:
-        rows = [(topic, f"{count:,}") for topic, count in found.by_topic.items()]
+        rows = [(topic, f"{count:,}") for topic, count in pending.by_topic.items()]
         print_table(rows, "lr", ("topic", "messages"))
-    echo(f"{counted(found.total, 'message')} pending")
-    return _print_read(found)
+    echo(f"{counted(pending.total, 'message')} pending")
+    return _print_coverage(pending)
 
 
 def _print_page(page: PendingPage, as_json: bool) -> int:
     listed = Listing(as_json)
     columns = (page.ids, times(page.rows, "due").tolist(), times(page.rows, "created").tolist())
     topics = page.rows.column("topic").to_pylist()
-    for one, due, created, topic, message in zip(
+    for id_, due, created, topic, message in zip(
         *columns, topics, message_fields(page.rows), strict=True
     ):
-        listed.line({"id": one, "due_ms": due, "created_ms": created, "topic": topic, **message})
+        listed.line({"id": id_, "due_ms": due, "created_ms": created, "topic": topic, **message})
     following = None if page.next is None else page_text(page.next)
     if as_json:
-        print_json({"page": {"messages": len(page.ids), "next": following, **_read(page)}})
+        print_json({"page": {"messages": len(page.ids), "next": following, **_coverage(page)}})
         return Exit.DONE if page.complete else Exit.FAILED
-    more = "" if following is None else f"; the next page: --page {following}"
-    echo(f"{counted(len(page.ids), 'message')}{more}", err=True)
-    return _print_read(page)
+    hint = "" if following is None else f"; the next page: --page {following}"
+    echo(f"{counted(len(page.ids), 'message')}{hint}", err=True)
+    return _print_coverage(page)
 
 
 def _print_fates(fates: list[MessageFate], as_json: bool) -> int:
@@ -149,8 +148,7 @@ def _print_fates(fates: list[MessageFate], as_json: bool) -> int:
     return Exit.FAILED if unknown else Exit.DONE
 
 
-def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
-    """What was read for an answer, for programs."""
+def _coverage(answer: PendingCount | PendingPage) -> dict[str, Any]:
     return {
         "complete": answer.complete,
         "looked_through": answer.looked_through,
@@ -159,8 +157,8 @@ def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
     }
 
 
-def _print_read(answer: PendingCount | PendingPage) -> int:
-    """Print what was read for an answer, for people; the exit code."""
+def _print_coverage(answer: PendingCount | PendingPage) -> int:
+    """Print how far the answer goes: rows, log, delivery and problems. Returns the exit code."""
     point = answer.point
     mark = time_text(point.mark_ms) if point.mark_ms >= 0 else "none yet"
     echo(

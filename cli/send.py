@@ -2,7 +2,7 @@
 
 Theory: reading, sending and printing overlap. The main thread reads lines and passes them to the
 client; a second thread waits for the receipts, in order, and prints the ids. The queue between them
-and the client's buffer are bounded, so that a file of any size needs the same memory.
+and the client's buffer are bounded: otherwise a large file would fill the memory.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ def command(
     check_due(delay=delay, level=level, at=at)
     if route is not None and partition is not None:
         raise click.UsageError("Give --partition or --route, not both.")
-    if route is not None:  # what stands in the topic's place is the first value
+    if route is not None:  # the first argument is a value then, and no topic
         values, topic = (*(() if topic is None else (topic,)), *values), ""
     elif topic is None:
         raise click.UsageError("Give a TOPIC, or --route.")
     else:
         check_topic(topic)
-    if wrong := reserved_among([name for name, _ in headers]):
-        raise reserved_header(wrong)
+    if reserved := reserved_among([name for name, _ in headers]):
+        raise reserved_header(reserved)
     if values and source is not None:
         raise click.UsageError("Give values as arguments or by --file, not both.")
     if not values and source is None and sys.stdin.isatty():
@@ -114,10 +114,10 @@ def command(
     parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
     printer = ReceiptPrinter(as_json, routed=route is not None)
     total = None if stream is None else os.fstat(stream.fileno()).st_size or None  # 0: a pipe
-    quiet = stream is None or sys.stdout.isatty()  # there the ids are printed
+    quiet = stream is None or sys.stdout.isatty()  # a bar would stand among the ids
     with (
         Client(address, timeout_s=timeout.total_seconds(), receipts=receipts) as client,
-        progress_bar("sending", total, "size", "speed", "elapsed", quiet=quiet) as step,
+        progress_bar("sending", total, "size", "speed", "elapsed", quiet=quiet) as advance,
     ):
         for part in parts:
             messages = [
@@ -136,17 +136,15 @@ def command(
                 for value in part
             ]
             printer.put(client.send_many(messages))
-            step(sum(map(len, part)) + len(part))
+            advance(sum(map(len, part)) + len(part))
         printer.finish()
     return Exit.FAILED if printer.bad else Exit.DONE
 
 
 def read_parts(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines of ``stream`` without their ends, as many at a time as can be read at once: one
-    line of a slow pipe, thousands of a file.
-
-    Errors: ``InvalidMessage`` for a line longer than ``LINE_BYTES_MAX``.
-    """
+    """The lines of ``stream`` without their ends, as many at a time as one read gives, up to
+    ``PART_LINES_MAX``: thousands of a file; one of a slow pipe, which must not wait for the next.
+    Errors: ``InvalidMessage``: a line is longer than ``LINE_BYTES_MAX``."""
     read = stream.read1 if isinstance(stream, BufferedReader) else stream.read
     rest = bytearray()
     while data := read(READ_BYTES):

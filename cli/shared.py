@@ -1,4 +1,4 @@
-"""Shared by several commands: types of options, addresses.
+"""Options, their types and checks that several commands share.
 
 Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads these.
 """
@@ -6,7 +6,6 @@ Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads these.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import time
@@ -30,23 +29,24 @@ from .terminal import echo
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-_AGAIN_S = 0.5
+_RETRY_S = 0.5
 GIB = 1024 * MIB
 SIZE_MAX = 1 << 62
 _BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_SETTING = re.compile(r"\s*([^\s=#]+)(?: = |=)(.*)")
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
-_OF_THE_GATEWAY = ("httptools", "jinja2", "starlette", "uvloop")
+_GATEWAY_PACKAGES = ("httptools", "jinja2", "starlette", "uvloop")
 
 
 def span(value: str) -> timedelta:
     """Option type: ``500ms``, ``30s``, ``5m``, ``2h``, ``7d``, also ``1.5h``; ``3`` is seconds."""
-    found = span_of(value)
-    if found is None:
+    ms = span_of(value)
+    if ms is None:
         raise click.BadParameter(f"{value!r} is not a time span; write 500ms, 30s, 5m or 2h")
     try:
-        return timedelta(milliseconds=found)
+        return timedelta(milliseconds=ms)
     except OverflowError:
         days = timedelta.max.days
         raise click.BadParameter(f"{value!r} is too long; the limit is {days}d") from None
@@ -54,22 +54,22 @@ def span(value: str) -> timedelta:
 
 def positive_span(value: str) -> timedelta:
     """Option type: a time span longer than zero."""
-    found = span(value)
-    if not found:
+    length = span(value)
+    if not length:
         raise click.BadParameter(f"{value!r} is no time at all; write 500ms, 30s, 5m or 2h")
-    return found
+    return length
 
 
 def moment(value: str) -> datetime:
     """Option type: ISO 8601 with a time zone, ``2026-11-20T18:00:00Z``."""
     try:
-        found = datetime.fromisoformat(value.strip())
+        instant = datetime.fromisoformat(value.strip())
     except ValueError:
         message = f"{value!r} is not a time; write 2026-11-20T18:00:00Z"
         raise click.BadParameter(message) from None
-    if found.tzinfo is None:
+    if instant.tzinfo is None:
         raise click.BadParameter(f"{value!r} has no time zone; add Z for UTC, or +01:00")
-    return found
+    return instant
 
 
 def epoch_ms(value: datetime) -> int:
@@ -78,7 +78,6 @@ def epoch_ms(value: datetime) -> int:
 
 
 def span_ms(value: timedelta) -> int:
-    """A time span in whole milliseconds."""
     return value // timedelta(milliseconds=1)
 
 
@@ -86,25 +85,25 @@ def size(value: str | int) -> int:
     """Option type: bytes, ``1000000``, ``64K``, ``128M``, ``1G`` (powers of 1024)."""
     if isinstance(value, int):
         return value
-    found = _SIZE.fullmatch(value.strip())
-    unit = None if found is None else _BYTES.get(found[2].upper())
-    if found is None or unit is None or float(found[1]) * unit < 1:
+    match = _SIZE.fullmatch(value.strip())
+    unit = None if match is None else _BYTES.get(match[2].upper())
+    if match is None or unit is None or float(match[1]) * unit < 1:
         raise click.BadParameter(f"{value!r} is not a size; write 1000000, 64K, 128M or 1G")
-    nbytes = float(found[1]) * unit
+    nbytes = float(match[1]) * unit
     if nbytes > SIZE_MAX:
         raise click.BadParameter(f"{value!r} is too large; the limit is {SIZE_MAX // GIB}G")
     return int(nbytes)
 
 
 def retention(value: str) -> dict[str, int]:
-    """Option type: a time span (``24h``), a size (``10G``), or both, separated by a comma: what of
-    ``retain_ms`` and ``retain_bytes`` of ``WheelConfig`` is limited."""
+    """Option type: a time span, a size, or both: ``24h,10G`` limits ``retain_ms`` and
+    ``retain_bytes`` of ``WheelConfig``."""
     limits: dict[str, int] = {}
     for part in value.split(","):
-        found = _SIZE.fullmatch(part.strip())
+        match = _SIZE.fullmatch(part.strip())
         if span_of(part) is not None and part.strip()[-1].isalpha():
             name, limit = "retain_ms", span_ms(span(part))
-        elif found is not None and found[2] and found[2].upper() in _BYTES:  # not a bare number
+        elif match is not None and match[2] and match[2].upper() in _BYTES:  # no bare number
             name, limit = "retain_bytes", size(part)
         else:
             message = (
@@ -138,9 +137,6 @@ def partitions(value: str) -> tuple[int, ...]:
         ) from None
 
 
-_SETTING = re.compile(r"\s*([^\s=#]+)(?: = |=)(.*)")
-
-
 def kafka_settings(value: str) -> dict[str, str]:
     """Option type: ``name=value``, or a file of such lines."""
     path = Path(value)
@@ -152,57 +148,56 @@ def kafka_settings(value: str) -> dict[str, str]:
         raise click.BadParameter(
             f"{value!r} is neither name=value nor a file of such lines: {error}"
         ) from None
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         setting = _SETTING.fullmatch(line)
         if setting is not None:
-            found[setting[1]] = setting[2]
+            settings[setting[1]] = setting[2]
         elif line.strip() and not line.lstrip().startswith("#"):
             raise click.BadParameter(f"line {number} of {value!r} is not name=value")
-    return named(found)
-
-
-def kafka_option(function: F) -> F:
-    """``--kafka``: settings of every Kafka client that a command makes."""
-    return click.option(
-        "--kafka",
-        "kafka_settings",
-        type=kafka_settings,
-        callback=merged,
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A setting of every Kafka client, in librdkafka's names, such as"
-        " security.protocol=SSL; or a file of such lines, as others can see a command line and the"
-        " passwords in it. May be repeated.",
-    )(function)
+    return named(settings)
 
 
 def merged(
     _context: click.Context, option: click.Parameter, values: tuple[dict[str, str], ...]
 ) -> dict[str, str]:
+    """Callback of ``--kafka``: the settings of all its values, the last of each name."""
     # Others can see the environment of each process that this one starts, and the passwords in it.
     os.environ.pop(str(option.envvar), None)
-    return {name: value for one in values for name, value in one.items()}
+    return {name: value for setting in values for name, value in setting.items()}
 
 
-def awaited(call: Callable[[], T], until_s: float = math.inf) -> T:
-    """Call again until a node, or brokers, answer, and print once that they do not; not after
-    ``until_s`` of the monotonic clock. Errors: those of the call."""
-    said = False
+KAFKA: dict[str, Any] = {
+    "type": kafka_settings,
+    "callback": merged,
+    "multiple": True,
+    "metavar": "NAME=VALUE",
+    "help": "A setting of every Kafka client, in librdkafka's names, such as"
+    " security.protocol=SSL; or a file of such lines, as others can see a command line and the"
+    " passwords in it. May be repeated.",
+}
+"""``--kafka``: settings of every Kafka client that a command makes."""
+kafka_option = click.option("--kafka", "kafka_settings", **KAFKA)
+
+
+def awaited(call: Callable[[], T], until_s: float) -> T:
+    """Call again until a node, or brokers, answer, or the monotonic clock has passed ``until_s``;
+    print once that they do not. Errors: those of the call."""
+    reported = False
     while True:
         try:
             return call()
         except SlotwheelError as error:
             if not error.retryable or time.monotonic() > until_s:
                 raise
-            if not said:
+            if not reported:
                 echo(f"waiting: {error}", err=True)
-                said = True
-            time.sleep(_AGAIN_S)
+                reported = True
+            time.sleep(_RETRY_S)
 
 
 def host_name(value: str) -> str:
-    """Option type: a name that a host is called by; ``*.name``: all below it."""
+    """Option type: a host's name in lower case; ``*.example.com`` is every name below that one."""
     name = value.lower().rstrip(".")
     if not _HOST_NAME.fullmatch(name):
         raise click.BadParameter(
@@ -215,7 +210,7 @@ def host_name(value: str) -> str:
 def node_addresses(value: str) -> str:
     """Option type: ``host:port``, or several, separated by commas."""
     addresses = split(value)
-    if any(one.startswith(SCHEMES) for one in addresses):
+    if any(address.startswith(SCHEMES) for address in addresses):
         raise click.BadParameter(
             f"{value!r} is the address of a gateway, and this command talks to nodes; give"
             f" host:port as the node has it by --listen, {DEFAULT_ADDRESS} by default"
@@ -227,90 +222,85 @@ def node_addresses(value: str) -> str:
     return value
 
 
-def json_option(function: F) -> F:
-    """``--json``: machine-readable output; errors become JSON objects, too."""
-    return click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        help="Print JSON, one object a line; errors as JSON on stderr.",
-    )(function)
+def combined(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """One decorator that adds all these options; the help page has them in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
-def data_argument(function: F) -> F:
-    """A data directory that exists, for a command that reads it."""
-    return click.argument(
-        "directory", type=click.Path(path_type=Path), envvar="SLOTWHEEL_DATA", metavar="DIR"
-    )(function)
-
-
-def node_options(function: F) -> F:
-    """Options for the node's address, or those of its peers, and the timeout."""
-    timeout = click.option(
-        "--timeout",
-        type=positive_span,
-        default="30s",
-        help="How long to try when the node does not answer or is overloaded.",
-    )
-    node = click.option(
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON, one object a line; errors as JSON on stderr.",
+)
+data_argument = click.argument(
+    "directory", type=click.Path(path_type=Path), envvar="SLOTWHEEL_DATA", metavar="DIR"
+)
+node_options = combined(
+    click.option(
         "--node",
         "address",
         type=node_addresses,
         metavar="HOST:PORT,…",
         default=DEFAULT_ADDRESS,
         help="The node to talk to; of a group of peers all of them, the master is found.",
-    )
-    return node(timeout(function))
-
-
-def due_options(function: F) -> F:
-    """``--delay`` and ``--at``; ``check_due`` requires exactly one of them."""
-    at = click.option(
-        "--at",
-        type=moment,
-        help="Due at that time, ISO 8601 with a time zone: 2026-11-20T18:00:00Z.",
-    )
-    delay = click.option(
+    ),
+    click.option(
+        "--timeout",
+        type=positive_span,
+        default="30s",
+        help="How long to try when the node does not answer or is overloaded.",
+    ),
+)
+due_options = combined(
+    click.option(
         "--delay",
         type=span,
         help="Due after that time: 500ms, 30s, 5m, 2h; 3 is 3s.",
-    )
-    return delay(at(function))
-
-
-def data_mode_option(function: F) -> F:
-    """``--data-mode``: ``data_mode``, for ``keep_private``."""
-    return click.option(
-        "--data-mode",
-        type=click.Choice(["0700", "0750"]),
-        default="0700",
-        help="Who may read the data directory: its owner, or its group as well. Messages lie there,"
-        " and the key by which ids are known to be genuine.",
-    )(function)
+    ),
+    click.option(
+        "--at",
+        type=moment,
+        help="Due at that time, ISO 8601 with a time zone: 2026-11-20T18:00:00Z.",
+    ),
+)
+"""``check_due`` requires exactly one of them."""
+DATA_MODE: dict[str, Any] = {
+    "type": click.Choice(["0700", "0750"]),
+    "default": "0700",
+    "help": "Who may read the data directory: its owner, or its group as well. Messages lie there,"
+    " and the key by which ids are known to be genuine.",
+}
+"""``--data-mode``, for ``keep_private``."""
 
 
 def keep_private(data: Path | None, data_mode: str) -> None:
-    """Files of this process, and a data directory that is there, are for those alone whom
-    ``data_mode`` names: an older version made directories that everybody could read."""
+    """Let only those whom ``data_mode`` names read the files of this process, and its data
+    directory if it exists: an older version made directories that everybody could read."""
     mode = int(data_mode, 8)
     os.umask(0o777 & ~mode)
     if data is None or not data.is_dir() or data.stat().st_uid != os.geteuid():
         return
-    # Of a directory with other things in it nobody but its owner knows who should read it.
+    # Who should read a directory with other things in it, only its owner knows.
     if (data / "state").is_dir() or not any(data.iterdir()):
         data.chmod(mode | data.stat().st_mode & 0o7000)
 
 
 def check_due(**given: object) -> None:
-    """Of options that say when, by their names. Errors: ``click.UsageError`` unless exactly one of
-    them is given."""
+    """Errors: ``click.UsageError`` unless exactly one of these options, by name, is not None."""
     if sum(value is not None for value in given.values()) != 1:
         *first, last = (f"--{name}" for name in given)
         raise click.UsageError(f"Give exactly one of {', '.join(first)} and {last}.")
 
 
 def is_typed(name: str) -> bool:
-    """Whether a parameter was given on the command line, and not in the environment or a file."""
+    """Returns True when a parameter was given on the command line, and not otherwise."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
 
@@ -327,7 +317,7 @@ def print_json(fields: Mapping[str, Any]) -> None:
 
 def need_gateway() -> None:
     """Errors: ``MissingExtra`` when the gateway's packages are not installed."""
-    missing = [one for one in _OF_THE_GATEWAY if find_spec(one) is None]
+    missing = [package for package in _GATEWAY_PACKAGES if find_spec(package) is None]
     if missing:
         raise MissingExtra(
             f"the gateway needs packages that are not installed: {', '.join(missing)}",

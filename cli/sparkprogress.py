@@ -1,7 +1,7 @@
-"""Progress of a proof: what is done now, and how many of Spark's tasks are done.
+"""Progress of a proof: its phase, and how many of Spark's tasks are done.
 
 On a terminal only, on standard error. Spark is queried in a thread of its own: a call to Java may
-take a while, and the display should not wait for it. Tasks are those of the stages that began since
+take a while, and the display would stand still. Tasks are those of the stages that began since
 the phase changed; those of later stages are not known yet.
 """
 
@@ -26,14 +26,13 @@ class SparkProgress:
         self._lock = threading.Lock()
         self._stages: dict[int, tuple[int, int]] = {}
         """Tasks that are done, and all tasks, of each stage of this phase."""
-        self._before = -1
-        """The last stage of the phase before."""
+        self._last_earlier_stage = -1
+        """The last stage of earlier phases; -1: none."""
         self._ended = threading.Event()
 
     def phase(self, text: str) -> None:
-        """Begin a phase."""
         with self._lock:
-            self._before = max(self._stages, default=self._before)
+            self._last_earlier_stage = max(self._stages, default=self._last_earlier_stage)
             self._stages = {}
         self._shown.reset(self._line, description=text, total=None)
 
@@ -53,18 +52,18 @@ class SparkProgress:
     def _watch(self, tracker: Any) -> None:
         while not self._ended.wait(_EVERY_S):
             try:
-                self._look(tracker)
+                self._update(tracker)
             except Exception:
                 return  # Spark has ended; its caller reports that
 
-    def _look(self, tracker: Any) -> None:
+    def _update(self, tracker: Any) -> None:
         active = {number: tracker.getStageInfo(number) for number in tracker.getActiveStageIds()}
         with self._lock:
             for number, (_, total) in self._stages.items():
                 if number not in active:
                     self._stages[number] = total, total
             for number, stage in active.items():
-                if stage is not None and number > self._before:
+                if stage is not None and number > self._last_earlier_stage:
                     self._stages[number] = stage.numCompletedTasks, stage.numTasks
             done = sum(part[0] for part in self._stages.values())
             total = sum(part[1] for part in self._stages.values())

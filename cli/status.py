@@ -26,9 +26,9 @@ _COLUMNS = (
     ("admitted", "admitted"),
     ("heard ms ago", "heard_ms"),
 )
-"""Heading, and the field of a peer below it. Further fields are in --json only."""
+"""Each column's heading, and the field of a peer below it; --json has further fields."""
 _NUMBERS = {"match", "lag_entries", "heard_ms"}
-_OF_SOURCE = ("partition", "position", "lag")
+_SOURCE_FIELDS = ("partition", "position", "lag")
 
 
 @click.command("status")
@@ -46,16 +46,16 @@ def command(address: str, timeout: timedelta, acknowledge: bool, as_json: bool) 
     and how far it is behind. Of several addresses, the master answers if there is one.
     """
     with Client(address, timeout_s=timeout.total_seconds()) as client:
-        found = group_status(client)
+        status = group_status(client)
         if acknowledge:
             client.acknowledge_unread()
     if as_json:
-        print_json(found)
+        print_json(status)
         return
-    group = found.pop(REPLICATION, None)
-    delay_topics = found.pop("delay_topics", None)
-    width = max(len(name) for name in found)
-    for name, value in found.items():
+    group = status.pop(REPLICATION, None)
+    delay_topics = status.pop("delay_topics", None)
+    width = max(len(name) for name in status)
+    for name, value in status.items():
         echo(f"{name.replace('_', ' '):<{width}}  {_for_people(name, value)}")
     if delay_topics is not None:
         _print_delay_topics(delay_topics)
@@ -63,63 +63,64 @@ def command(address: str, timeout: timedelta, acknowledge: bool, as_json: bool) 
         _print_group(group)
 
 
-def _print_delay_topics(found: dict[str, Any]) -> None:
+def _print_delay_topics(topics: dict[str, Any]) -> None:
     rows = [
         [
-            one["topic"],
-            *("-" if one[name] is None else _for_people(name, one[name]) for name in _OF_SOURCE),
-            one["problem"] or "read",
+            source["topic"],
+            *(_cell(name, source[name]) for name in _SOURCE_FIELDS),
+            source["problem"] or "read",
         ]
-        for one in found["sources"]
+        for source in topics["sources"]
     ]
     if rows:
         echo()
         heads = ["delay topic", "partition", "position", "lag", "state"]
         print_table(rows, "lrrrl", heads)
-    if found["not_stored"]:
-        echo(f"positions are not stored in Kafka: {found['not_stored']}")
-    if found["not_read"]:
+    if topics["not_stored"]:
+        echo(f"positions are not stored in Kafka: {topics['not_stored']}")
+    if topics["not_read"]:
         echo()
         echo("Not read, until acknowledged with --acknowledge:")
-    for one in found["not_read"]:
-        echo(f"  {_unread_text(one)}")
-    if found["not_read_dropped"]:
-        echo(f"  and {found['not_read_dropped']} older ones")
+    for gap in topics["not_read"]:
+        echo(f"  {_unread_text(gap)}")
+    if topics["not_read_dropped"]:
+        echo(f"  and {topics['not_read_dropped']} older ones")
 
 
-def _unread_text(one: dict[str, Any]) -> str:
-    where = f"{time_text(one['at_ms'])}  {one['topic']}"
-    anew = "" if one["what"] == MISSED else f" of the topic {one['topic_id']}, which was deleted"
-    if "partition" not in one:
-        return f"{where}: as far as is known, everything{anew}, was read"
-    last = one["last"]
-    first = one["first"]
-    what = f"offset {first}, and what came behind it"
-    if last is not None:
-        what = f"offsets {first} to {last}"
-    return f"{where}/{one['partition']}: {what}{anew}"
+def _unread_text(gap: dict[str, Any]) -> str:
+    place = f"{time_text(gap['at_ms'])}  {gap['topic']}"
+    anew = "" if gap["what"] == MISSED else f" of the topic {gap['topic_id']}, which was deleted"
+    if "partition" not in gap:
+        return f"{place}: as far as is known, everything{anew}, was read"
+    first, last = gap["first"], gap["last"]
+    offsets = f"offsets {first} to {last}"
+    if last is None:
+        offsets = f"offset {first}, and what came behind it"
+    return f"{place}/{gap['partition']}: {offsets}{anew}"
 
 
 def _print_group(group: dict[str, Any]) -> None:
     master = group.get("master")
     missing = missing_votes(group)
-    where = "none known" + (f": {missing}" if missing else "")
+    master_text = "none known" + (f": {missing}" if missing else "")
     if master:
-        where = f"{master} at {group.get('master_address')}"
+        master_text = f"{master} at {group.get('master_address')}"
     lease_ms = group.get("lease_ms")
     echo()
     for name, value in (
         ("node", group.get("me")),
         ("role", group.get("role")),
         ("epoch", group.get("epoch")),
-        ("master", where),
+        ("master", master_text),
         ("commit", group.get("commit")),
         ("lease", f"{lease_ms} ms" if isinstance(lease_ms, int) and lease_ms > 0 else None),
     ):
         if value is not None:
             echo(f"{name:<8}{_for_people(name, value)}")
     peers = group.get("peers") or []
-    columns = [one for one in _COLUMNS if any(peer.get(one[1]) is not None for peer in peers)]
+    columns = [
+        column for column in _COLUMNS if any(peer.get(column[1]) is not None for peer in peers)
+    ]
     if not columns:
         return
     sides = "".join("r" if name in _NUMBERS else "l" for _, name in columns)

@@ -50,7 +50,7 @@ _USED: dict[str, tuple[type[Question], ...]] = {
     f"--show {_ANOMALIES}": (AnomalyQuery,),
     "neither an id nor --show": (EventsQuery,),
 }
-"""The question by whose fields an option counts, beside ``_ALWAYS``."""
+"""The questions whose options, beside ``_ALWAYS``, choose something in each kind of answer."""
 
 
 @click.command("trace")
@@ -88,7 +88,7 @@ def command(
     """Print the chains of the messages with these ids: all that happened to them, over retries and
     dead letters, at clients, in the wheel and at consumers. Without an id: events.
 
-    What is not known is said. The exit code is 1 if an answer is not complete.
+    The output names what is not known. The exit code is 1 if an answer is not complete.
     """
     if data is None and store is None:
         raise click.UsageError("Give --data, or --store for a store of events alone.")
@@ -99,8 +99,8 @@ def command(
         store = data / STORE_DIRECTORY
     with quiet_pipe(), TraceLookup(store, data) as lookup:
         if ids:
-            chains = [lookup.chain(one, clock_ms()) for one in ids]
-            return max(_print_chain(one, as_json) for one in chains)
+            chains = [lookup.chain(message_id, clock_ms()) for message_id in ids]
+            return max(_print_chain(chain, as_json) for chain in chains)
         if show == _LATENCY:
             latency = question_of(LatencyQuery, options)
             return _print_latency(lookup.latency(latency, clock_ms()), as_json)
@@ -111,14 +111,16 @@ def command(
 
 
 def _check_used(question: str) -> None:
-    """An option that chose nothing would make the answer look like another one. Errors:
-    ``UsageError``."""
+    """Refuse an option that chooses nothing: its user would misread the answer. Errors:
+    ``click.UsageError``."""
     context = click.get_current_context()
-    used = {one.field for kind in _USED[question] for one in parameters_of(kind).values()}
+    used = {
+        parameter.field for kind in _USED[question] for parameter in parameters_of(kind).values()
+    }
     for option in context.command.params:
         name = option.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in _ALWAYS | used:
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in _ALWAYS | used:
             raise click.UsageError(f"{option.opts[0]} chooses nothing with {question}.")
 
 
@@ -130,12 +132,12 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
     echo(f"{chain.id}: {chain.state}")
     for group, state in chain.outcomes.items():
         echo(f"  {visible_text(group or NO_GROUP)}: {state}")
-    numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
+    numbers = {message.id: number for number, message in enumerate(chain.messages, 1)}
     if len(numbers) > 1:
-        for one in chain.messages:
-            parent = f", of {numbers[one.comes_from]}" if one.comes_from in numbers else ""
-            shown = visible_text(one.id)
-            echo(f"  message {numbers[one.id]}{parent}: {shown}, {one.state}")
+        for message in chain.messages:
+            number, origin = numbers[message.id], message.comes_from
+            parent = f", of {numbers[origin]}" if origin in numbers else ""
+            echo(f"  message {number}{parent}: {visible_text(message.id)}, {message.state}")
     rows = [
         (
             "unknown" if step.at_ms is None else time_text(step.at_ms),
@@ -162,8 +164,8 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
 
 
 def _where(step: ChainStep) -> str:
-    whose = (step.group, step.client and f"{step.client} at {step.address}")
-    return " ".join((place_of(step), *(one for one in whose if one)))
+    owners = (step.group, step.client and f"{step.client} at {step.address}")
+    return " ".join((place_of(step), *(text for text in owners if text)))
 
 
 def _print_events(page: TracePage, as_json: bool) -> int:
@@ -171,71 +173,73 @@ def _print_events(page: TracePage, as_json: bool) -> int:
     following = None if page.next is None else str(page.next)
     count = page.events.num_rows
     if as_json:
-        for one in events:
-            print_json(one)
+        for fields in events:
+            print_json(fields)
         end: Fields = {"events": count, "next": following}
         end |= {"complete": page.complete, "looked_through": page.looked_through}
-        print_json({"page": end | {"problems": [str(one) for one in page.problems]}})
+        print_json({"page": end | {"problems": [str(problem) for problem in page.problems]}})
     else:
         numbers: dict[str, int] = {}
-        rows = [_event_row(one, numbers) for one in events]
+        rows = [_event_row(fields, numbers) for fields in events]
         if rows:
             print_table(rows, "lrlrll", ("at", "message", "what", "took", "where", "why"))
         for message_id, number in numbers.items():
             echo(f"message {number}: {visible_text(message_id)}")
-        more = "" if following is None else f"; the next page: --page {visible_text(following)}"
-        looked = counted(page.looked_through, "row")
-        echo(f"{counted(count, 'event')}{more}; looked through {looked}", err=True)
+        hint = "" if following is None else f"; the next page: --page {visible_text(following)}"
+        rows_read = counted(page.looked_through, "row")
+        echo(f"{counted(count, 'event')}{hint}; looked through {rows_read}", err=True)
     return _ended(page.problems)
 
 
 def _event_row(event: Fields, numbers: dict[str, int]) -> tuple[str, ...]:
-    """``numbers``: of messages by their ids, in the order in which they come."""
+    """The cells of an event. ``numbers``: of messages, by id; a new message gets the next one."""
     number = numbers.setdefault(event["id"], len(numbers) + 1) if "id" in event else ""
-    place = (str(event[name]) for name in ("topic", "partition", "offset") if name in event)
+    topic_place = (str(event[name]) for name in ("topic", "partition", "offset") if name in event)
     address = f"at {event['address']}" if "address" in event else ""
-    whose = ("/".join(place), event.get("group"), event.get("client"), address)
-    missing = f"{counted(event['count'], 'event')} before it missing" if "count" in event else ""
+    parts = ("/".join(topic_place), event.get("group"), event.get("client"), address)
+    gap = f"{counted(event['count'], 'event')} before it missing" if "count" in event else ""
     return (
         time_text(event["at_ms"]),
         str(number),
         event["kind"] + (" (failed)" if "error" in event else ""),
         f"{event['took_us'] / 1000:,.1f} ms" if "took_us" in event else "",
-        " ".join(one for one in whose if one),
-        event.get("error", missing),
+        " ".join(text for text in parts if text),
+        event.get("error", gap),
     )
 
 
-def _print_latency(found: LatencyFound, as_json: bool) -> int:
+def _print_latency(answer: LatencyFound, as_json: bool) -> int:
     if as_json:
-        for one in found.latencies:
-            print_json(latency_fields(one))
+        for row in answer.latencies:
+            print_json(latency_fields(row))
     else:
         rows = [
             (
-                *(one.topic, time_text(one.bucket_ms), one.step, f"{one.messages:,}"),
-                *(f"{ms:,.1f}" for ms in (one.p50, one.p95, one.p99, one.max)),
+                *(row.topic, time_text(row.bucket_ms), row.step, f"{row.messages:,}"),
+                *(f"{ms:,.1f}" for ms in (row.p50, row.p95, row.p99, row.max)),
             )
-            for one in found.latencies
+            for row in answer.latencies
         ]
         headings = ("topic", "due from", "step", "messages", "p50 ms", "p95 ms", "p99 ms", "max ms")
         print_table(rows, "lllrrrrr", headings)
-    return _ended(found.problems)
+    return _ended(answer.problems)
 
 
-def _print_anomalies(found: AnomaliesFound, as_json: bool) -> int:
+def _print_anomalies(answer: AnomaliesFound, as_json: bool) -> int:
     listed = Listing(as_json)
-    for fields in anomaly_fields(found.rows):
+    for fields in anomaly_fields(answer.rows):
         listed.line(fields)
     if as_json:
-        print_json({"anomalies": dict(found.counts)})
+        print_json({"anomalies": dict(answer.counts)})
     else:
-        counts = [f"{kind} {found.counts[kind]:,}" for kind in AnomalyKind if kind in found.counts]
+        counts = [
+            f"{kind} {answer.counts[kind]:,}" for kind in AnomalyKind if kind in answer.counts
+        ]
         echo(f"in all: {', '.join(counts) or 'none'}", err=True)
-    return _ended(found.problems)
+    return _ended(answer.problems)
 
 
 def _ended(problems: tuple[Problem, ...]) -> int:
-    for one in problems:
-        echo(f"problem: {one}", err=True)
+    for problem in problems:
+        echo(f"problem: {problem}", err=True)
     return Exit.FAILED if problems else Exit.DONE

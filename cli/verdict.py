@@ -15,7 +15,7 @@ _SHOWN = 20
 
 
 def print_verdict(verdict: Verdict) -> None:
-    """Print a verdict for people: first the outcome, then the counts, then the problems."""
+    """Print the outcome, then the counts, then the first problems."""
     echo(verdict.outcome.upper())
     for reason in verdict.reasons:
         echo(f"  {reason}")
@@ -25,23 +25,25 @@ def print_verdict(verdict: Verdict) -> None:
     if verdict.problems and not verdict.reasons:
         echo("These do not fail the proof:")
     for problem in verdict.problems[:_SHOWN]:
-        where = problem.id or problem.file
-        echo(f"{problem.kind}: {where}: {problem.text}")
+        place = problem.id or problem.file
+        echo(f"{problem.kind}: {place}: {problem.text}")
     total = sum(verdict.problem_counts.values())
     if total > _SHOWN:
-        more = total - min(_SHOWN, len(verdict.problems))
-        echo(f"… and {more:,} more; --report DIR and --json list them")
+        further = total - min(_SHOWN, len(verdict.problems))
+        echo(f"… and {further:,} more; --report DIR and --json list them")
     for note in verdict.notes:
         echo(f"note: {note}")
 
 
 def _lines(verdict: Verdict) -> Iterator[tuple[str, str]]:
     for name, number in verdict.counts.items():
-        asked = name == "repeated" and verdict.exactly_once
-        if number or asked or name in ("accepted", "delivered", "lost"):
-            yield name, f"{number:,}" + (" (exactly once)" if asked else "")
-    for one in verdict.lateness[:1]:
-        late = f"{one.p50:.0f} / {one.p99:.0f} / {one.p999:.0f} / {one.max:.0f} ms"
+        exactly_once = name == "repeated" and verdict.exactly_once
+        if number or exactly_once or name in ("accepted", "delivered", "lost"):
+            yield name, f"{number:,}" + (" (exactly once)" if exactly_once else "")
+    for lateness in verdict.lateness[:1]:
+        late = (
+            f"{lateness.p50:.0f} / {lateness.p99:.0f} / {lateness.p999:.0f} / {lateness.max:.0f} ms"
+        )
         yield "lateness p50 / p99 / p99.9 / max", late
     for pair in verdict.agreement:
         equal = f"{pair.equal:,} rows equal, {pair.different:,} not"

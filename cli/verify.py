@@ -1,8 +1,8 @@
 """``slotwheel verify``: every checksum of a data directory, and whether its files agree; with
 ``--against``, whether two peers of a group hold the same.
 
-It reads only, and goes on after a fault. A node may be running on the directory; then only
-committed bytes are checked, and bytes in writing are reported as a note.
+It changes nothing, and goes on after a fault. Beside a running node only committed bytes are
+checked, and those that it is just writing are a note, no damage.
 """
 
 from __future__ import annotations
@@ -53,8 +53,6 @@ _FAULTS_SHOWN = 200
 
 @dataclass(slots=True)
 class FileTotals:
-    """Totals of one kind of file."""
-
     ok: int = 0
     invalid: int = 0
     rows: int = 0
@@ -63,7 +61,7 @@ class FileTotals:
 
 @dataclass(slots=True)
 class Summary:
-    """The result of verifying one directory. ``running``: the node's process, if one runs on it."""
+    """The result for one directory. ``running``: the process of a node on it, if any."""
 
     directory: Path
     running: str | None
@@ -103,15 +101,16 @@ class Summary:
             "ok": self.ok,
             "invalid": self.invalid,
             "kinds": {name: asdict(kind) for name, kind in self.kinds.items()},
-            "faults": [asdict(one) for one in self.faults],
-            "notes": [asdict(one) for one in self.notes],
+            "faults": [asdict(finding) for finding in self.faults],
+            "notes": [asdict(finding) for finding in self.notes],
         }
 
 
 def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[CheckedFile]:
-    """Check every part of a data directory, in the order in which recovery depends on them."""
+    """Check every part of a data directory, in the order in which recovery depends on them.
+    ``running``: a node changes it meanwhile, so each part reads the state anew."""
 
-    def now() -> StoredState:
+    def current_state() -> StoredState:
         return load_state(root) if running else stored
 
     try:
@@ -123,15 +122,15 @@ def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Ch
         yield from _part("journal", verify_journal(files, lambda: None))
     else:
         yield verify_state(stored)
-        yield from _part("journal", verify_journal(files, now))
-        yield from _part("slot", verify_slots(files, now))
+        yield from _part("journal", verify_journal(files, current_state))
+        yield from _part("slot", verify_slots(files, current_state))
     yield from _part("archive", verify_archive(files))
     yield from _part("topic", verify_topics(files))
 
 
 def _part(kind: str, items: Iterator[CheckedFile]) -> Iterator[CheckedFile]:
-    """The items of one part. A folder that cannot be listed is one, too: the other parts are
-    checked all the same."""
+    """The items of one part. A folder that cannot be listed is one, too: the other parts are still
+    checked."""
     try:
         yield from items
     except (SlotwheelError, OSError) as error:
@@ -141,7 +140,7 @@ def _part(kind: str, items: Iterator[CheckedFile]) -> Iterator[CheckedFile]:
 
 
 def file_count(files: ReadOnlyFiles) -> int:
-    """About how many items ``check_all`` yields, for the progress bar."""
+    """An estimate of the items that ``check_all`` yields, for the progress bar."""
     root = Path(files.root)
     topics = sizes(root / TOPICS_DIRECTORY)
     segments = sum(len(sizes(root / TOPICS_DIRECTORY / topic)) // 2 for topic in topics)
@@ -171,13 +170,13 @@ def command(directory: Path, against: Path | None, as_json: bool) -> int:
     """
     if against is not None and against.resolve() == directory.resolve():
         raise click.UsageError("--against names the same directory.")
-    found = [verify(one, as_json) for one in (directory, against) if one is not None]
-    valid = not any(summary.invalid for summary in found)
-    fields = found[0].to_json()
+    summaries = [verify(path, as_json) for path in (directory, against) if path is not None]
+    valid = not any(summary.invalid for summary in summaries)
+    fields = summaries[0].to_json()
     if against is not None:
         agreement = compare_directories(directory, against, as_json)
         valid = valid and agreement.agrees
-        fields |= {"against": found[1].to_json(), "agreement": asdict(agreement)}
+        fields |= {"against": summaries[1].to_json(), "agreement": asdict(agreement)}
         if not as_json:
             print_agreement(agreement)
     if as_json:
@@ -186,13 +185,14 @@ def command(directory: Path, against: Path | None, as_json: bool) -> int:
 
 
 def verify(directory: Path, quiet: bool) -> Summary:
-    """Check everything in a directory; print the result, unless ``quiet``."""
+    """Check everything in a directory; print the result, unless ``quiet``. Errors:
+    ``InvalidConfiguration``: it is no data directory; ``OSError``."""
     with reading(directory) as files:
         summary = Summary(directory, running_process(directory))
-        with progress_bar("verifying", file_count(files), "count", "files", quiet=quiet) as step:
+        with progress_bar("verifying", file_count(files), "count", "files", quiet=quiet) as advance:
             for item in check_all(directory, files, running=summary.running is not None):
                 summary.add(item)
-                step(1)
+                advance(1)
     if not quiet:
         _print(summary)
     return summary
@@ -217,8 +217,8 @@ def _lines(summary: Summary) -> Iterator[list[str]]:
             yield [KINDS[name], f"{kind.ok:,}", f"{kind.invalid:,}", *content]
 
 
-def print_findings(word: str, findings: list[Finding], shown: int = _FAULTS_SHOWN) -> None:
-    for finding in findings[:shown]:
+def print_findings(word: str, findings: list[Finding], limit: int = _FAULTS_SHOWN) -> None:
+    for finding in findings[:limit]:
         echo(f"{word}: {finding}")
-    if len(findings) > shown:
-        echo(f"{word}: and {len(findings) - shown} more (--json prints all)")
+    if len(findings) > limit:
+        echo(f"{word}: and {len(findings) - limit} more (--json prints all)")

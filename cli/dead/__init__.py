@@ -1,2 +1,4 @@
-"""``slotwheel dead``: what lies in a dead-letter topic, and sending it where it was meant to go.
-Data: records of the topic in; counts, files and messages for a node out."""
+"""``slotwheel dead``: dead letters are counted, shown, exported, deleted, and sent again.
+
+Comes in: records of the topic. Goes out: counts, files, and messages for a node.
+"""

@@ -1,6 +1,6 @@
-"""``slotwheel dead``: dead letters counted, shown, exported, and sent where they were meant to go.
+"""The commands of ``slotwheel dead``.
 
-All four commands read the topic to where it ends when they begin, and take the same filters.
+Each reads the topic up to the end that it had when the command began.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from ...wheel.errors import InvalidMessage
 from ...wheel.texts import counted, time_text
 from ..consume import arrow_file, one_source
 from ..invocation import Exit
-from ..printing import Listing, print_table, quiet_pipe
+from ..printing import Listing, header_text, print_table, quiet_pipe
 from ..progress import progress_bar
 from ..questions import question_of, question_options
 from ..resending import confirmed
 from ..shared import (
-    F,
+    combined,
     is_typed,
     json_option,
     kafka_option,
@@ -57,37 +57,33 @@ def command() -> None:
     """Look at dead letters, and send them where they were meant to go."""
 
 
-def _source_options(function: F) -> F:
-    options = (
-        click.option(
-            "--data",
-            type=click.Path(file_okay=False, path_type=Path),
-            help="Read the embedded topic in this data directory of a node.",
-        ),
-        click.option(
-            "--bootstrap",
-            metavar="HOST:PORT,…",
-            help="Read the topic of this Kafka; with --data, letters that a node with this sink"
-            " keeps in its directory.",
-        ),
-        kafka_option,
-        question_options(LetterPlace, topic=DEAD_LETTER_TOPIC),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+_source_options = combined(
+    click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Read the embedded topic in this data directory of a node.",
+    ),
+    click.option(
+        "--bootstrap",
+        metavar="HOST:PORT,…",
+        help="Read the topic of this Kafka; with --data, letters that a node with this sink keeps"
+        " in its directory.",
+    ),
+    kafka_option,
+    question_options(LetterPlace, topic=DEAD_LETTER_TOPIC),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Letters:
-    """The letters that a command is about: those of a topic that a query wants."""
+    """The letters of a topic that fulfil a query."""
 
     source: LetterSource
     topic: str
     query: LetterQuery
 
     def opened(self, stack: ExitStack) -> Topic:
-        """Errors: as of ``LetterSource.opened``."""
+        """Open the topic. Errors: as of ``LetterSource.opened``."""
         try:
             return stack.enter_context(self.source.opened(self.topic))
         except InvalidMessage as error:
@@ -99,15 +95,14 @@ class _Letters:
     def read(self, opened: Topic) -> Iterator[pa.RecordBatch]:
         """Batches of the schema ``LETTER``, with a progress bar."""
         total = opened.total() or None
-        with progress_bar(f"reading {self.topic}", total, "count", "elapsed") as step:
+        with progress_bar(f"reading {self.topic}", total, "count", "elapsed") as advance:
             for records in opened.batches():
-                wanted = self.query.of(letters_of(records))
-                if wanted.num_rows:
-                    yield wanted
-                step(records.num_rows)
+                matches = self.query.of(letters_of(records))
+                if matches.num_rows:
+                    yield matches
+                advance(records.num_rows)
 
     def redriven(self, opened: Topic, *, whole: bool = False) -> Redriven:
-        """As of ``redriven_before``."""
         return redriven_before(self.source, self.topic, opened, whole=whole)
 
 
@@ -119,8 +114,7 @@ def _letters(
     kafka_settings: dict[str, str],
     **_: Any,
 ) -> _Letters:
-    """From the options that all commands share. Errors: ``click.UsageError``; ``InvalidMessage``:
-    no topic has such a name."""
+    """Errors: ``click.UsageError``; ``InvalidMessage``: no topic has such a name."""
     topic = query.topic or DEAD_LETTER_TOPIC
     check_topic(notes_topic(topic))
     return _Letters(_open_source(stack, data, bootstrap, kafka_settings), topic, query)
@@ -132,7 +126,7 @@ def _open_source(
     bootstrap: str | None,
     settings: dict[str, str],
 ) -> LetterSource:
-    """Errors: ``click.UsageError`` if neither is given."""
+    """Errors: ``click.UsageError``: neither is given."""
     if not (is_typed("data") and is_typed("bootstrap")):
         data, bootstrap = one_source(data, bootstrap)
     if bootstrap is None and is_typed("kafka_settings"):
@@ -162,18 +156,18 @@ def list_command(as_json: bool, **options: Any) -> None:
         kinds = {(reason, topic) for reason, topic, _ in counts}
         rows = []
         for reason, topic in sorted(kinds, key=lambda kind: (kind[0], kind[1] or "")):
-            again = counts[reason, topic, True]
-            rows.append((reason, topic, again + counts[reason, topic, False], again))
+            sent = counts[reason, topic, True]
+            rows.append((reason, topic, sent + counts[reason, topic, False], sent))
         if letters.source.is_kafka and not rows:
             echo(_KEPT, err=True)
         if as_json:
             for row in rows:
                 print_json(dict(zip(_COLUMNS, row, strict=True)))
             return
-        texts = [(reason, topic or "", f"{n:,}", f"{again:,}") for reason, topic, n, again in rows]
+        texts = [(reason, topic or "", f"{n:,}", f"{sent:,}") for reason, topic, n, sent in rows]
         print_table(texts, "llrr", _COLUMNS)
-        total, again = (sum(row[2] for row in rows), sum(row[3] for row in rows))
-        echo(f"{counted(total, 'letter')}, {again:,} redriven")
+        total, sent = (sum(row[2] for row in rows), sum(row[3] for row in rows))
+        echo(f"{counted(total, 'letter')}, {sent:,} redriven")
 
 
 @command.command("show", short_help="Print one letter whole.")
@@ -186,25 +180,25 @@ def show_command(letter: str, as_json: bool, **options: Any) -> None:
     that id are printed."""
     place = place_of(letter)
     options |= {} if place else {"id": (letter,)}
-    listed, found = Listing(as_json), 0
+    listed, count = Listing(as_json), 0
     with quiet_pipe(), ExitStack() as stack:
         letters = _letters(stack, question_of(LetterQuery, options), **options)
         opened = letters.opened(stack)
         redriven = letters.redriven(opened)
         if place is not None:
             opened.narrow(*place)
-        for wanted in letters.read(opened):
-            batch = wanted if place is None else letter_at(wanted, *place)
-            again = redriven.has(batch).tolist()
-            for fields, sent in zip(letter_fields(batch), again, strict=True):
-                found += 1
+        for matches in letters.read(opened):
+            batch = matches if place is None else letter_at(matches, *place)
+            redrives = redriven.has(batch).tolist()
+            for fields, sent in zip(letter_fields(batch), redrives, strict=True):
+                count += 1
                 if as_json:
                     listed.line({**fields, "redriven": sent})
                 else:
                     _print_whole({"redriven": "yes" if sent else "no", **fields})
-            if place is not None and found:
+            if place is not None and count:
                 break
-    if not found:
+    if not count:
         raise InvalidMessage(
             "no such dead letter",
             got=repr(letter[:300]),
@@ -214,12 +208,11 @@ def show_command(letter: str, as_json: bool, **options: Any) -> None:
 
 
 def _print_whole(fields: Fields) -> None:
-    """A letter for people, a line for each of its parts."""
+    """Print a letter for people, a line for each of its fields and headers."""
     for name, value in fields.items():
         if name == "headers":
             for header in value:
-                content = next(text for key, text in header.items() if key != "key")
-                echo(f"header {header['key']}: {content}")
+                echo(f"header {header['key']}: {header_text(header)}")
         elif name == "buried_ms":
             echo(f"buried: {'unknown' if value is None else time_text(value)}")
         elif value is not None:
@@ -272,8 +265,7 @@ def purge_command(yes: bool, **options: Any) -> int:
         opened = letters.opened(stack)
         count = sum(batch.num_rows for batch in letters.read(opened))
         echo(f"{counted(count, 'letter')} to be deleted from {letters.topic}", err=True)
-        if not yes and not confirmed("delete"):
-            echo("Nothing was deleted.", err=True)
+        if not confirmed("delete", yes=yes):
             return Exit.FAILED
         embedded = letters.source.files is not None
         if not embedded:

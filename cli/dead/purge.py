@@ -3,7 +3,7 @@
 Theory: to delete the topic in Kafka would delete the mark with it, which is an offset stored for
 its partition 0; so its records are deleted, and the topic stays. An embedded topic is deleted while
 no node runs. Under exactly-once its newest blocks tell a node what has left: those that the last
-mark in the journal may not cover stay.
+mark may not cover stay, or their rows would be delivered again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ...wheel.topics.topicfile import SEGMENT_SUFFIX, directory_of
 from ...wheel.topics.topiclog import segments
 
 _CLOCK_MS = 5_000
-"""As of ``delivery/embedded/exactly_once.py``, which reads so far back."""
+"""A node reads so far back before the mark (``delivery/embedded/exactly_once.py``)."""
 
 
 def purge_embedded(data: Path, topic: str) -> int:
-    """Delete an embedded topic; how many of its segments have to stay. Errors: ``DirectoryInUse``:
-    a node runs; ``InvalidMessage``: there is no such topic; ``OSError``."""
+    """Delete an embedded topic. Returns the number of its segments that have to stay. Errors:
+    ``DirectoryInUse``: a node runs; ``InvalidMessage``: there is no such topic; ``OSError``."""
     with ExitStack() as stack:
         lock = DirectoryLock(data)
         stack.callback(lock.release)
@@ -34,17 +34,18 @@ def purge_embedded(data: Path, topic: str) -> int:
         with closing(DirectoryWatch(data)) as watch:
             marks = watch.view().marks
         since_ms = min(mark.c for mark in marks.every) - _CLOCK_MS
-        kept: set[int] = set()
+        kept_segments: set[int] = set()
         if marks.exact == BY_TOPICS:
             for first in segments(files, topic):
                 if any(block.delivered_ms >= since_ms for block in records(files, topic, first)):
-                    kept.add(first)
+                    kept_segments.add(first)
         directory = directory_of(topic)
-        # An index names a segment: it goes first, and what is left of it then is no segment.
+        # A segment without its index is none: the index goes first, and a crash leaves no index
+        # without its records.
         for name in sorted(files.list(directory), key=lambda name: name.endswith(SEGMENT_SUFFIX)):
-            if name.split(".")[0] not in {f"{first:020d}" for first in kept}:
+            if name.split(".")[0] not in {f"{first:020d}" for first in kept_segments}:
                 files.unlink(f"{directory}/{name}")
-        if not kept:
+        if not kept_segments:
             files.remove_directory(directory)
         files.sync_all()
-        return len(kept)
+        return len(kept_segments)

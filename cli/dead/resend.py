@@ -1,6 +1,6 @@
 """The course of a redrive on the command line: show, ask, send, report.
 
-Nothing is sent before the user has seen how much it is and confirmed.
+Nothing is sent before the user has seen the number of letters and has confirmed it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ _TOPICS_SHOWN = 10
 
 
 def redrive(course: RedriveCourse, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Send again what was counted. ``yes``: without asking. Returns the exit code. Errors: those of
-    the node, of Kafka and of the disk."""
+    """Send the letters that ``course`` has counted. ``yes``: it does not ask. Returns the exit
+    code. Errors: those of the node, of Kafka and of the disk."""
     _show(course)
     if dry_run or not course.counts.letters:
         _finish(course, as_json)
         return Exit.DONE
     course.check()
-    if not yes and not confirmed():
-        echo("Nothing was sent.", err=True)
+    if not confirmed("send", yes=yes):
         return Exit.FAILED
     with interruptible():
         return _send(course, as_json)
@@ -58,20 +57,20 @@ def _show(course: RedriveCourse) -> None:
     if course.redriven.some_deleted:
         note(f"  {NOTES_DELETED}")
     if course.redriven.others:
-        note(f"  {course.redriven.others:,} records among the notes are none of ours")
+        note(f"  {course.redriven.others:,} records in the topic of notes are not slotwheel's")
 
 
 def _send(course: RedriveCourse, as_json: bool) -> int:
     def report(place: tuple[int, int], error: SlotwheelError) -> None:
-        shown = place_text(*place)
+        letter = place_text(*place)
         if as_json:
-            echo(json.dumps({"letter": shown, "error": error.to_wire()}), err=True)
+            echo(json.dumps({"letter": letter, "error": error.to_wire()}), err=True)
         else:
-            echo(f"error: letter {shown}: {error}", err=True)
+            echo(f"error: letter {letter}: {error}", err=True)
 
     try:
-        with progress_bar("sending", course.counts.letters, "count", "elapsed") as step:
-            course.send(report, step)
+        with progress_bar("sending", course.counts.letters, "count", "elapsed") as advance:
+            course.send(report, advance)
     finally:
         _finish(course, as_json)
     assert course.sending is not None
@@ -79,7 +78,6 @@ def _send(course: RedriveCourse, as_json: bool) -> int:
 
 
 def _finish(course: RedriveCourse, as_json: bool) -> None:
-    """Report what was done."""
     if as_json:
         print_json(course.summary())
         return
@@ -92,5 +90,5 @@ def _finish(course: RedriveCourse, as_json: bool) -> None:
     if course.sending.meanwhile:
         echo(f"{course.sending.meanwhile:,} were redriven by another command meanwhile")
     if course.left:
-        doubt = f"; of {state.under_way:,} it is not known yet" if state.under_way else ""
+        doubt = f"; {state.under_way:,} more may have been sent" if state.under_way else ""
         echo(f"not complete: run it again to go on{doubt}")

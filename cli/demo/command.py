@@ -1,8 +1,4 @@
-"""``slotwheel demo``: nodes are started, killed and started again, and the result is proven.
-
-Its result follows from the client's receipts and the answers to its cancels, and from the files of
-all nodes at the end; the nodes are not asked.
-"""
+"""The command ``slotwheel demo``: it runs the story, proves the result, and prints both."""
 
 from __future__ import annotations
 
@@ -86,22 +82,22 @@ def command(
     lost, came early, or was delivered although its cancel was confirmed, if the peers differ, or if
     a node alone, which runs with exactly-once, delivered one twice.
     """
-    # As on Ctrl-C: the nodes are ended, too.
+    # SIGTERM is like Ctrl-C: otherwise the nodes would go on without the demo.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if stay:
         need_gateway()
     directory = _new_directory(data)
-    load = Workload(messages, kept, seconds)
-    with Screen(load.total, messages, quiet=as_json) as screen:
-        story = Story(directory, int(peers), load, screen)
-        after = story.run()
-    proof = prove(after.promises, after.arrivals, after.outages)
-    in_files = after.kept_in_files()
-    verified = {name: verify(path, quiet=True) for name, path in after.directories.items()}
-    differ = _differences(after.directories)
+    workload = Workload(messages, kept, seconds)
+    with Screen(workload.total, messages, quiet=as_json) as screen:
+        story = Story(directory, int(peers), workload, screen)
+        aftermath = story.run()
+    proof = prove(aftermath.promises, aftermath.arrivals, aftermath.outages)
+    in_files = aftermath.kept_in_files()
+    verified = {name: verify(path, quiet=True) for name, path in aftermath.directories.items()}
+    differ = _differences(aftermath.directories)
     holds = (
         proof.holds
-        and (proof.repeated == 0 or len(after.directories) > 1)
+        and (proof.repeated == 0 or len(aftermath.directories) > 1)
         and proof.refused == 0
         and not differ
         and all(summary.invalid == 0 for summary in verified.values())
@@ -114,19 +110,19 @@ def command(
                 "directory": str(directory),
                 **asdict(proof),
                 "kept_in_slot_files": in_files,
-                "cancel_answers": after.cancel_answers,
-                "outages": [asdict(outage) for outage in after.outages],
+                "cancel_answers": aftermath.cancel_answers,
+                "outages": [asdict(outage) for outage in aftermath.outages],
                 "differ": differ,
                 "verify": {name: summary.to_json() for name, summary in verified.items()},
             }
         )
     else:
         echo()
-        print_table(_lines(proof, after.outages, in_files), "lrl")
+        print_table(_lines(proof, aftermath.outages, in_files), "lrl")
         echo()
         _print_checks(verified, differ)
         echo()
-        _print_what_next(directory, after)
+        _print_what_next(directory, aftermath)
         echo("The proof holds." if holds else "THE PROOF FAILS: see above.")
     if stay:
         _stay(story, as_json)
@@ -134,7 +130,7 @@ def command(
 
 
 def _stay(story: Story, as_json: bool) -> None:
-    """Until Ctrl-C, which is how it is meant to end."""
+    """Run the nodes once more, and print the console's address, until Ctrl-C."""
     with suppress(KeyboardInterrupt), story.staying() as address:
         url = f"http://{address}/console"
         if as_json:
@@ -146,8 +142,8 @@ def _stay(story: Story, as_json: bool) -> None:
 
 
 def _new_directory(data: Path | None) -> Path:
-    """``data``, created; or a new directory in the current one. Errors:
-    ``InvalidConfiguration``."""
+    """The demo's directory, created: ``data`` or, without it, a new one in the current directory.
+    Errors: ``InvalidConfiguration``: ``data`` is not empty."""
     if data is None:
         return Path(tempfile.mkdtemp(prefix="slotwheel-demo-", dir=".")).resolve()
     if data.exists() and any(data.iterdir()):
@@ -161,22 +157,26 @@ def _new_directory(data: Path | None) -> Path:
 
 
 def _differences(directories: dict[str, Path]) -> dict[str, list[str]]:
-    """The differences between the first peer and each other one, by their names."""
+    """The differences between the first peer and each other one that differs, by both names."""
     (first, path), *others = directories.items()
-    found = {name: compare_directories(path, other, quiet=True) for name, other in others}
-    return {f"{first} and {name}": one.problems for name, one in found.items() if not one.agrees}
+    agreements = {name: compare_directories(path, other, quiet=True) for name, other in others}
+    return {
+        f"{first} and {name}": agreement.problems
+        for name, agreement in agreements.items()
+        if not agreement.agrees
+    }
 
 
 def _lines(
     proof: Proof, outages: list[Outage], in_files: dict[str, int]
 ) -> Iterator[tuple[str, str, str]]:
-    each = " / ".join(f"{rows:,}" for rows in in_files.values())
-    wrong = proof.cancelled_but_delivered
-    yield "sent", f"{proof.sent:,}", f"{proof.kept:,} of them due in an hour: {each} in files"
+    by_node = " / ".join(f"{rows:,}" for rows in in_files.values())
+    delivered_cancels = proof.cancelled_but_delivered
+    yield "sent", f"{proof.sent:,}", f"{proof.kept:,} of them due in an hour: {by_node} in files"
     yield "delivered", f"{proof.delivered:,}", "different messages"
-    why = "sent again after a kill: not marked in time"
-    yield "repeated", f"{proof.repeated:,}", "exactly once" if len(in_files) == 1 else why
-    yield "cancelled", f"{proof.cancelled:,}", f"{wrong:,} of them delivered"
+    remark = "sent again after a kill: not marked in time"
+    yield "repeated", f"{proof.repeated:,}", "exactly once" if len(in_files) == 1 else remark
+    yield "cancelled", f"{proof.cancelled:,}", f"{delivered_cancels:,} of them delivered"
     yield "early", f"{proof.early:,}", ""
     yield "lost", f"{proof.lost:,}", ""
     on_time, waited = proof.lateness, proof.waited
@@ -214,9 +214,9 @@ def _print_what_next(directory: Path, after: Aftermath) -> None:
     echo(f'  {sys.executable} -c "{code}"')
     echo("Let Spark prove it from the files and the client's receipts (README.md, Prove it);")
     echo(f"needs Java 17, and once: {sys.executable} -m pip install 'slotwheel[replay]'")
-    where = " ".join(map(str, paths))
-    once = " --exactly-once" if len(paths) == 1 else ""
-    echo(f"  {program} replay {where} --receipts {directory / RECEIPTS}{once}")
+    directories = " ".join(map(str, paths))
+    flag = " --exactly-once" if len(paths) == 1 else ""
+    echo(f"  {program} replay {directories} --receipts {directory / RECEIPTS}{flag}")
     echo("Look around, and remove it when you are done:")
     echo(f"  {program} inspect slots {paths[0]}")
     echo(f"  {program} consume {TOPICS[0]} --data {delivered} --limit 5")

@@ -22,8 +22,8 @@ _RETAIN = ("--retain", "1GiB")
 
 
 def make_nodes(directory: Path, count: int) -> dict[str, NodeProcess]:
-    """One node that delivers exactly once, on ``directory`` itself; or peers with a folder each in
-    it. By their names."""
+    """Nodes by their names: one on ``directory`` itself, which delivers exactly once, or peers with
+    a folder each in it."""
     addresses = free_addresses(count)
     if count == 1:
         return {"node": NodeProcess(directory, addresses[0], "--delivery", EXACTLY_ONCE)}
@@ -44,25 +44,25 @@ class NodeProcess:
         self._options = (*options, *_RETAIN, "--metrics", "off")
         self._log = data / "node.log"
         self._child: subprocess.Popen[bytes] | None = None
-        self._seen = 0
+        self._log_start = 0
 
     def start(self, *more: str) -> None:
-        """Start the node, on the same port each time. Does not wait. ``more``: options for this
-        time only."""
+        """Start the node, on the same port each time, and do not wait. ``more``: options for this
+        start only."""
         command = [sys.executable, "-m", "slotwheel.cli.main", "node", "--data", str(self.data)]
         command += ["--listen", self.address, *self._options, *more]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWHEEL_")}
         self.data.mkdir(exist_ok=True)
         with self._log.open("ab") as log:
-            self._seen = log.tell()
+            self._log_start = log.tell()
             self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean
             )
 
     def ready(self) -> bool:
-        """Whether it accepts messages. Errors: ``NodeUnreachable`` when it has ended."""
+        """Returns True when it accepts messages. Errors: ``NodeUnreachable``: it has ended."""
         assert self._child is not None
-        text = self._said()
+        text = self._log_text()
         if "listening on " in text:
             return True
         if self._child.poll() is not None:
@@ -73,12 +73,12 @@ class NodeProcess:
         return False
 
     def gateway(self) -> str:
-        """Where the gateway listens that was started with it; empty: not yet."""
-        found = _GATEWAY.search(self._said())
-        return found[1] if found else ""
+        """The address of the gateway that was started with the node; empty: it is not ready."""
+        match = _GATEWAY.search(self._log_text())
+        return match[1] if match else ""
 
-    def _said(self) -> str:
-        return self._log.read_bytes()[self._seen :].decode("utf-8", "replace")
+    def _log_text(self) -> str:
+        return self._log.read_bytes()[self._log_start :].decode("utf-8", "replace")
 
     def kill(self) -> int:
         """End the node with SIGKILL. Returns its process id."""
@@ -102,11 +102,11 @@ class NodeProcess:
 def free_addresses(count: int) -> list[str]:
     """Free addresses below the range of ports for outgoing connections. A client that tries a dead
     node's port in that range again and again can get this very port, and connect to itself."""
-    found: list[str] = []
-    while len(found) < count:
+    addresses: list[str] = []
+    while len(addresses) < count:
         address = ("127.0.0.1", random.randrange(*_PORTS))
         with suppress(OSError), socket.socket() as probe:
             probe.bind(address)
-            if (text := "{}:{}".format(*address)) not in found:
-                found.append(text)
-    return found
+            if (text := "{}:{}".format(*address)) not in addresses:
+                addresses.append(text)
+    return addresses

@@ -4,7 +4,9 @@ Pure arithmetic over arrays, so that a test can plant each violation. A message 
 number, which is in its value; offset and due time must be those of its receipt.
 
 Lateness is ``delivered - max(due, created)``. Messages that had to wait because no node delivered
-are counted apart: those that arrived after a kill and were due before its backlog was gone.
+are counted apart: they arrived after a kill and were ready before its backlog was gone. For
+example, deliveries end at 10.0 s, begin again at 12.0 s, and have caught up at 12.3 s: a message
+that is due at 12.1 s has waited.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ class Promises:
     due: Int64s
     offset: Int64s
     cancelled: Mask
-    """Which messages' cancel was answered with "cancelled"."""
+    """Messages whose cancel was answered with "cancelled"."""
     uncertain: Mask
-    """Which messages' cancel got no certain answer: they may have arrived, or not."""
+    """Messages whose cancel got no certain answer: they may have arrived, or not."""
     kept: Mask
-    """Which messages are due long after the demo: they must not have arrived."""
+    """Messages that are due long after the demo: they must not have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,43 +100,43 @@ class Proof:
 
 
 def prove(sent: Promises, arrived: Arrivals, outages: Sequence[Outage]) -> Proof:
-    """Compare arrivals with the sent messages."""
+    """Compare arrivals, in any order, with the sent messages."""
     total = len(sent.due)
-    known = (arrived.number >= 0) & (arrived.number < total)
-    number = arrived.number[known]
-    same = (arrived.due[known] == sent.due[number]) & (
-        (arrived.offset[known] == sent.offset[number]) | (sent.offset[number] < 0)
+    is_known = (arrived.number >= 0) & (arrived.number < total)
+    number = arrived.number[is_known]
+    matches = (arrived.due[is_known] == sent.due[number]) & (
+        (arrived.offset[is_known] == sent.offset[number]) | (sent.offset[number] < 0)
     )
-    times = np.bincount(number, minlength=total)
+    arrivals = np.bincount(number, minlength=total)
     promised = (sent.offset >= 0) & ~sent.cancelled & ~sent.uncertain & ~sent.kept
     proof = Proof(
         sent=total,
         kept=int(np.count_nonzero(sent.kept)),
         refused=int(np.count_nonzero(sent.offset < 0)),
-        delivered=int(np.count_nonzero(times)),
-        repeated=int(np.sum(times[times > 1] - 1)),
+        delivered=int(np.count_nonzero(arrivals)),
+        repeated=int(np.sum(arrivals[arrivals > 1] - 1)),
         cancelled=int(np.count_nonzero(sent.cancelled)),
         early=int(np.count_nonzero(arrived.delivered < arrived.due)),
-        lost=int(np.count_nonzero(promised & (times == 0))),
-        cancelled_but_delivered=int(np.count_nonzero(sent.cancelled & (times > 0))),
-        foreign=int(np.count_nonzero(~known) + np.count_nonzero(~same)),
+        lost=int(np.count_nonzero(promised & (arrivals == 0))),
+        cancelled_but_delivered=int(np.count_nonzero(sent.cancelled & (arrivals > 0))),
+        foreign=int(np.count_nonzero(~is_known) + np.count_nonzero(~matches)),
     )
     first = _first_arrivals(arrived)
     ready = np.maximum(arrived.due, arrived.created)[first]
     delivered = arrived.delivered[first]
-    outage = np.zeros(len(delivered), np.bool_)
-    for one in outages:
-        waited = delivered > one.killed_ms
-        backlog = delivered[waited & (ready <= one.ready_ms)]
-        gone_ms = int(backlog.max()) if len(backlog) else one.ready_ms
-        outage |= waited & (ready <= gone_ms)
-    proof.lateness = Spread.of((delivered - ready)[~outage])
-    proof.waited = Spread.of((delivered - ready)[outage])
+    in_outage = np.zeros(len(delivered), np.bool_)
+    for outage in outages:
+        waited = delivered > outage.killed_ms
+        backlog = delivered[waited & (ready <= outage.ready_ms)]
+        backlog_end_ms = int(backlog.max()) if len(backlog) else outage.ready_ms
+        in_outage |= waited & (ready <= backlog_end_ms)
+    proof.lateness = Spread.of((delivered - ready)[~in_outage])
+    proof.waited = Spread.of((delivered - ready)[in_outage])
     return proof
 
 
 def _first_arrivals(arrived: Arrivals) -> Int64s:
-    """Row numbers of each message's first arrival."""
+    """The row of each message's first arrival."""
     order = np.lexsort((arrived.delivered, arrived.number))
     first = np.unique(arrived.number[order], return_index=True)[1]
     return order[first].astype(np.int64)

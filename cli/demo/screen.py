@@ -15,12 +15,12 @@ _LINE_EVERY_S = 2.5
 class Screen:
     """Two bars on a terminal; in a file or a pipe a line every few seconds."""
 
-    def __init__(self, total: int, wanted: int, *, quiet: bool) -> None:
+    def __init__(self, total: int, expected: int, *, quiet: bool) -> None:
         self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)
         self._bars = bars("count", "{task.fields[note]}", console=self._console, quiet=quiet)
         self._sent = self._bars.add_task("scheduled", total=total, note="")
-        self._arrived = self._bars.add_task("arrived", total=wanted, note="")
-        self._wanted = wanted
+        self._arrived = self._bars.add_task("arrived", total=expected, note="")
+        self._expected = expected
         self._next_line = 0.0
 
     def __enter__(self) -> Self:
@@ -35,9 +35,9 @@ class Screen:
 
     def counts(self, sent: int, arrived: int, cancelled: int) -> None:
         note = f"{cancelled:,} cancelled" if cancelled else ""
-        wanted = self._wanted - cancelled
+        expected = self._expected - cancelled
         self._bars.update(self._sent, completed=sent)
-        self._bars.update(self._arrived, completed=arrived, total=wanted, note=note)
+        self._bars.update(self._arrived, completed=arrived, total=expected, note=note)
         if self._bars.disable and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S
             self.event(f"scheduled {sent:,}, arrived {arrived:,}")

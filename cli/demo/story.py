@@ -47,7 +47,6 @@ class Aftermath:
     promises: Promises
     arrivals: Arrivals
     outages: list[Outage]
-    """From each kill to the next delivery."""
     cancel_answers: dict[str, int]
     directories: dict[str, Path]
     """The nodes' data directories, by name."""
@@ -55,15 +54,15 @@ class Aftermath:
     """Slots of the messages that are due in an hour."""
 
     def kept_in_files(self) -> dict[str, int]:
-        """How many of the kept messages each node has in its slot files."""
+        """The number of kept messages in the slot files of each node, by its name."""
         return {
             name: rows_in_slots(path, self.kept_seconds) for name, path in self.directories.items()
         }
 
 
 class Story:
-    """The story. ``peers``: 1 for a node without peers. Errors: ``SlotwheelError`` when a node or
-    the client fails unexpectedly."""
+    """Runs the nodes, the client and the kills. ``peers``: 1 for a node without peers. Errors:
+    ``SlotwheelError`` when a node or the client fails unexpectedly."""
 
     def __init__(self, directory: Path, peers: int, load: Workload, screen: Screen) -> None:
         self._directory = directory
@@ -84,15 +83,15 @@ class Story:
             receipts = self._directory / RECEIPTS
             with Client(addresses, timeout_s=60.0, receipts=receipts) as client:
                 self._wait("peers that follow a master", lambda: self._master(client))
-                who = f"{len(addresses)} peers" if len(addresses) > 1 else "the node"
-                where = f"on {', '.join(addresses)}, data in {self._directory}"
-                self._screen.event(f"{who} started {where}")
+                nodes_text = f"{len(addresses)} peers" if len(addresses) > 1 else "the node"
+                place = f"on {', '.join(addresses)}, data in {self._directory}"
+                self._screen.event(f"{nodes_text} started {place}")
                 traffic = Traffic(client, self._load, inbox, self._screen)
                 self._act(client, traffic, inbox)
             for name, node in self._nodes.items():
                 if (code := node.stop()) != 0:
                     raise SlotwheelError(f"{name} ended with code {code} when told to stop")
-            self._screen.event(f"{who} stopped")
+            self._screen.event(f"{nodes_text} stopped")
         # Read again: the proof is about the files at the end.
         with closing(Inbox(self._directories.values())) as inbox:
             inbox.read()
@@ -107,7 +106,7 @@ class Story:
 
     @contextmanager
     def staying(self) -> Iterator[str]:
-        """The nodes run again, with a gateway beside the first; where that listens. Errors: as of
+        """Run the nodes again, with a gateway beside the first; gives its address. Errors: as of
         ``run``."""
         nodes = list(self._nodes.values())
         with ExitStack() as stack:
@@ -130,24 +129,22 @@ class Story:
         self._wait_for_the_rest(traffic)
 
     def _kill(self, client: Client, traffic: Traffic, inbox: Inbox) -> None:
-        """Kill the node that delivers, and restart it."""
-
-        def wait(what: str, done: Callable[[], T | None]) -> T:
-            return self._wait(what, done, traffic.step)
+        def wait(event: str, condition: Callable[[], T | None]) -> T:
+            return self._wait(event, condition, traffic.step)
 
         def delivered() -> int:
-            """When the first message after the kill was delivered; now, if none is left."""
+            """The time of the first delivery after the kill, or now if none is left; 0: not yet."""
             return inbox.first_after(dead_ms) or (clock_ms() if traffic.complete else 0)
 
-        alone = len(self._nodes) == 1
+        has_no_peers = len(self._nodes) == 1
         name = wait("peers that follow a master", lambda: self._master(client))
         node = self._nodes[name]
         killed_ms = clock_ms()
         pid = node.kill()
         dead_ms = clock_ms()
-        whom = "the node" if alone else f"the master, {name}"
-        self._screen.event(f"SIGKILL to {whom} (process {pid}), in the middle of it all")
-        if not alone:
+        victim = "the node" if has_no_peers else f"the master, {name}"
+        self._screen.event(f"SIGKILL to {victim} (process {pid}), in the middle of it all")
+        if not has_no_peers:
             wait("a delivery by another peer", delivered)
         start_ms = clock_ms() + 500
         wait("half a second to pass", lambda: clock_ms() >= start_ms)
@@ -155,8 +152,8 @@ class Story:
         wait(f"the start of {name}", node.ready)
         outage = Outage(killed_ms, wait("a delivery", delivered), name)
         self._outages.append(outage)
-        after = f"{outage.seconds:.2f} s after the kill"
-        self._screen.event(f"messages came again {after}; {name} is started again")
+        delay = f"{outage.seconds:.2f} s after the kill"
+        self._screen.event(f"messages came again {delay}; {name} is started again")
 
     def _master(self, client: Client) -> str | None:
         """The node that delivers, once all its peers have caught up with it."""
@@ -165,26 +162,26 @@ class Story:
         group = group_status(client).get(REPLICATION, {})
         if group.get("role") != MASTER:
             return None
-        others = [one for one in group["peers"] if one["id"] != group["me"]]
-        keep_up = [one["admitted"] and one["state"] == "replicate" for one in others]
-        return group["me"] if all(keep_up) else None
+        others = [peer for peer in group["peers"] if peer["id"] != group["me"]]
+        caught_up = [peer["admitted"] and peer["state"] == "replicate" for peer in others]
+        return group["me"] if all(caught_up) else None
 
     def _wait(
-        self, what: str, done: Callable[[], T | None], meanwhile: Callable[[], None] | None = None
+        self, event: str, condition: Callable[[], T | None], step: Callable[[], None] | None = None
     ) -> T:
-        """Wait until ``done`` returns a result, and return that."""
+        """Wait until ``condition`` returns a true result, and return that."""
         limit = time.monotonic() + _WAIT_S
-        while not (found := done()):
+        while not (result := condition()):
             if time.monotonic() > limit:
                 raise NodeUnreachable(
-                    f"waited in vain for {what}",
+                    f"waited in vain for {event}",
                     limit=f"{_WAIT_S:.0f} s",
                     remedy=f"Each node's log is node.log in its folder, in {self._directory}",
                 )
-            if meanwhile is not None:
-                meanwhile()
+            if step is not None:
+                step()
             time.sleep(STEP_S)
-        return found
+        return result
 
     def _wait_for_the_rest(self, traffic: Traffic) -> None:
         """Wait until all expected messages have arrived, and kept ones are in all slot files."""
@@ -201,7 +198,7 @@ class Story:
 
 
 def are_in_slots(rows: int, directory: Path, seconds: list[int]) -> bool:
-    """Whether these slots have so many rows, also while a node appends to them."""
+    """Returns True when these slots have ``rows`` rows; a node may be appending to them."""
     try:
         return rows_in_slots(directory, seconds) >= rows
     except (pa.ArrowInvalid, OSError):
@@ -209,7 +206,7 @@ def are_in_slots(rows: int, directory: Path, seconds: list[int]) -> bool:
 
 
 def rows_in_slots(directory: Path, seconds: list[int]) -> int:
-    """How many rows these slots have, counted with pyarrow alone."""
+    """The number of rows in these slots, counted with pyarrow alone."""
     rows = 0
     for second in seconds:
         path = directory / path_of(second)

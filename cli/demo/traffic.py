@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...client import Client, Receipts
+from ...client.cancels import CANCELLED, UNKNOWN
 from ...client.message import clock_ms
 from ...reading.directory import ReadOnlyFiles
 from ...reading.topicreader import TopicReader
@@ -33,7 +34,7 @@ _VALUE = "message {:08d}"
 _NUMBER = re.compile(rb"message (\d{8,})")
 _BATCH_ROWS = 1_000
 _KEPT_DUE_S = 3_600
-"""When the messages are due that stay in their slot files, s from now."""
+"""The kept messages are due so long after the start."""
 _KEPT_SLOTS = 20
 _SENT_AT = 0.8
 """The share of the time after which all messages are sent."""
@@ -57,7 +58,7 @@ class Inbox:
     """Reads the topics of some data directories as they grow."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
-        self._files = [ReadOnlyFiles(one) for one in directories]
+        self._files = [ReadOnlyFiles(directory) for directory in directories]
         self._readers = [TopicReader(files, topic) for files in self._files for topic in TOPICS]
         self._parts = [np.zeros((5, 0), np.int64)]
         self._numbers: set[int] = set()
@@ -80,7 +81,7 @@ class Inbox:
         return Arrivals(*np.concatenate(self._parts, axis=1))
 
     def first_after(self, at_ms: int) -> int:
-        """When the first message after ``at_ms`` was delivered, ms; 0: none was."""
+        """The time of the first delivery after ``at_ms``, ms; 0: there was none."""
         delivered = self.arrivals().delivered
         return int(min(delivered[delivered > at_ms], default=0))
 
@@ -92,8 +93,8 @@ class Inbox:
 
 
 class Traffic:
-    """Sends messages at an even pace from its construction on, with each ``step``, and reads
-    arrivals. Errors: ``SlotwheelError`` of the client."""
+    """Sends the kept messages at once, and the others at an even pace, with each ``step``, which
+    also reads arrivals. Errors: ``SlotwheelError`` of the client."""
 
     def __init__(self, client: Client, load: Workload, inbox: Inbox, screen: Screen) -> None:
         self.answers: Counter[str] = Counter()
@@ -111,7 +112,6 @@ class Traffic:
         begin_ms = (clock_ms() // 1000 + _KEPT_DUE_S) * 1000
         due = begin_ms + np.arange(load.kept, dtype=np.int64) % _KEPT_SLOTS * 1000
         self.kept_seconds: list[int] = np.unique(due // 1000).tolist()
-        """The slots of the kept messages."""
         for at in range(0, load.kept, _BATCH_ROWS):
             self._ship(due[at : at + _BATCH_ROWS])
         client.flush(_FLUSH_S)
@@ -120,7 +120,7 @@ class Traffic:
 
     @property
     def complete(self) -> bool:
-        """Whether all expected messages have arrived."""
+        """True when all expected messages have arrived."""
         left_out = int(np.count_nonzero(self._cancelled | self._uncertain))
         return self._inbox.messages >= self._load.messages - left_out
 
@@ -144,19 +144,19 @@ class Traffic:
         self._screen.event(f"all {self._load.total:,} messages are stored")
 
     def cancel_some(self) -> None:
-        """Cancel one in twenty of those that are stored and due in the last third."""
+        """Cancel one in twenty of the messages that are stored and due in the last third."""
         self._client.flush(_FLUSH_S)
         promised = self.promises()
         border_ms = self._end_ms - int(self._load.seconds * 1000) // 3
-        wanted = (promised.offset >= 0) & (promised.due >= border_ms) & ~promised.kept
-        chosen = np.flatnonzero(wanted & ~promised.cancelled)[::20].tolist()
+        candidates = (promised.offset >= 0) & (promised.due >= border_ms) & ~promised.kept
+        chosen = np.flatnonzero(candidates & ~promised.cancelled)[::20].tolist()
         answers = self._client.cancel([self._id(number) for number in chosen])
         self.answers.update(answers)
         for number, answer in zip(chosen, answers, strict=True):
-            self._cancelled[number] = answer == "cancelled"
+            self._cancelled[number] = answer == CANCELLED
             # A message that is "already delivered" must have arrived: it stays promised.
-            self._uncertain[number] = answer == "unknown"
-        self._screen.event(f"cancelled {answers.count('cancelled'):,} messages")
+            self._uncertain[number] = answer == UNKNOWN
+        self._screen.event(f"cancelled {answers.count(CANCELLED):,} messages")
 
     def promises(self) -> Promises:
         """The messages that were sent so far, with their receipts."""
@@ -194,6 +194,6 @@ class Traffic:
 
 
 def _number(value: bytes | None) -> int:
-    """The number in a message's value; -1 if there is none."""
-    found = _NUMBER.fullmatch(value or b"")
-    return int(found[1]) if found else -1
+    """The number in a message's value; -1: it has none."""
+    match = _NUMBER.fullmatch(value or b"")
+    return int(match[1]) if match else -1

@@ -123,7 +123,10 @@ def test_wrong_uses_are_refused(shop: tuple[NodeProcess, list[str]], tmp_path: P
 def test_a_bulk_cancel_asks_and_reports(shop: tuple[NodeProcess, list[str]]) -> None:
     node, ids = shop
     where = ("cancel", "--data", node.data, "--node", node.address, "--where", "header:source=web")
-    with patch("slotwheel.cli.bulkcancel.confirmed", return_value=False):
+    with (
+        patch("slotwheel.cli.resending.sys"),  # its stdin is a terminal
+        patch("slotwheel.cli.resending.click.confirm", return_value=False),
+    ):
         done = run_cli(*where, "--where", "topic=mails")
         assert (done.returncode, done.stdout) == (0, "nothing was cancelled\n")  # there is none
         done = run_cli(*where, "--where", "key=key-1")
