@@ -1,7 +1,7 @@
 """Audit: counts and sums of ids by topic and due time, of each tier that messages pass.
 
-Comes in: what clients and consumers tell an observer. Goes out: a batch of sums each few seconds
-(``Auditor``), and what a comparison of the tiers says (``compare``). Who compares: ``audit/watch``.
+Clients and consumers call an ``Auditor``, which sends a batch of sums every few seconds;
+``audit/watch`` reads these and the wheel's files, and compares the tiers.
 """
 
 from typing import TYPE_CHECKING

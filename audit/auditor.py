@@ -7,15 +7,16 @@
     client = Client("127.0.0.1:7200", observer=auditor)
     consumer = Consumer("orders", "billing", bootstrap="localhost:9092", observer=auditor)
 
-Theory: who sends or receives messages puts a note of them into a queue that needs no lock; one
-thread sums many at once, another sends. So nothing waits for the topic, and while it is away the
-sums of hours take the room of a few buckets.
+Theory: a thread that sends or receives messages puts a note of them into a queue without a lock;
+one thread sums many at once, another sends. So nothing waits for the topic, and while it is away
+the sums of hours take the room of a few buckets.
 
 Rules
 - Memory is bounded: messages that come while ``notes_max`` wait to be summed, and sums beyond
   ``sums_max``, are counted as missing, and the next batch says so.
-- A range of a consumer that is sent was committed by the time of the batch before: by now every
-  message below it is in a sum. The last batch, behind the consumers, has them as they are.
+- A batch says up to where a partition's sums are complete: up to the position that was committed
+  when the batch before was made. Messages below a position of just now may still wait to be summed,
+  and would be taken for lost. The last batch, after the consumers', has the positions as they are.
 """
 
 from __future__ import annotations
@@ -63,13 +64,12 @@ NOTES_MAX = 1_000_000
 KEPT_MAX = 100_000
 _SUM_EVERY_S = 0.1
 _NOTES, _MANY = 256, 32
-"""So many notes, or messages of one note, are looked at for room at once by who notes them."""
+"""With so many notes in the queue, or messages in a note, the thread that adds it empties the
+queue, which could else grow far beyond ``notes_max``."""
 
 
 @dataclass(slots=True)
 class _Lane:
-    """An assignment of a partition, as far as it is known."""
-
     group: str
     topic: str
     partition: int
@@ -83,19 +83,19 @@ class _Lane:
 _Shipped = tuple[Shipment, "Columns | pa.RecordBatch", "Int64s | None", float]
 _Seen = tuple[str, str, Sequence[Header], int, int]
 """Topic, id, headers, when it was delivered, and when it was answered, ms."""
-
-
 _Note = tuple[int, "_Shipped | None", tuple[str, str], Sequence[_Seen]]
-"""So many messages: of a shipment, or of a tier and group."""
+"""The number of its messages, and these: a shipment, or tier and group and what they saw."""
 _CONSUMED = Tier.CONSUMED
 """To ask an enumeration for a member takes a tenth of the time of a note."""
 
 
 class Auditor:
-    """Observes any number of clients and consumers of a process. Close it behind them.
+    """Observes any number of clients and consumers of a process. Close it after them: what they
+    do later is in no sum.
 
-    ``client``: what people call the program; ``interval_s``: of a bucket, the same in all programs;
-    ``every_s``: between two batches.
+    ``client``: what people call the program; ``interval_s``: width of a bucket, s, the same in all
+    programs; ``every_s``: between two batches. What waits is bounded by ``notes_max`` messages, and
+    by ``sums_max`` sums.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class Auditor:
         self._notes_max, self._sums_max = notes_max, sums_max
         self._lock = threading.Lock()
         self._notes: deque[_Note] = deque()
-        """It has no lock: whoever has messages one by one would hold it most of the time, and keep
-        all others from it. What is behind it is ``_shipped`` and ``_seen``."""
+        """Notes are appended without the lock: a thread that has messages one by one would hold it
+        most of the time. ``_take_notes`` moves them to ``_shipped`` and ``_seen``."""
         self._shipped: list[_Shipped] = []
         self._seen: dict[tuple[str, str], list[_Seen]] = defaultdict(list)
         """By tier and group."""
@@ -132,10 +132,12 @@ class Auditor:
         self._thread = threading.Thread(target=self._run, name="slotwheel-sums", daemon=True)
         self._thread.start()
         self._sending = BatchSender(target, self._send, every_s=every_s, name="slotwheel-audit")
-        self._sending.wake()  # whoever compares knows of it before there is something to be lost
+        # An empty batch goes at once: a client that is killed before its first one is unknown.
+        self._sending.wake()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Send what is left, for so long at most, s. May be called again."""
+        """Send what is left; what has not left after ``timeout_s`` is dropped. May be called
+        again."""
         self._sending.close(timeout_s)
         self._ended.set()
         self._thread.join(1.0)
@@ -159,16 +161,16 @@ class Auditor:
                     self._begin(group, place, message.offset, message.lane)
 
     def held(self, group: str, messages: Sequence[Received]) -> None:
-        """It is counted once it is processed."""
+        """Nothing: a message is counted once it is processed."""
 
     def processed(self, group: str, messages: Sequence[Received], error: str | None) -> None:  # noqa: ARG002
         self._note(_CONSUMED, group, messages)
 
     def retried(self, group: str, message: Received) -> None:
-        """It was processed; what the consumer sends is a client's."""
+        """Nothing: the attempt was processed, and the client that sends the retry counts it."""
 
     def buried(self, group: str, message: Received, reason: str) -> None:  # noqa: ARG002
-        """If the application never got the message, this is the answer for it."""
+        """Count a message that the application never got. Any other was counted as processed."""
         if not message.received_s:
             self._note(_CONSUMED, group, [message])
 
@@ -192,7 +194,10 @@ class Auditor:
 
     def _note(self, tier: Tier, group: str, messages: Sequence[Received]) -> None:
         now_ms = clock_ms()
-        seen = [(one.topic, "", one.headers, one.timestamp_ms, now_ms) for one in messages]
+        seen = [
+            (message.topic, "", message.headers, message.timestamp_ms, now_ms)
+            for message in messages
+        ]
         self._add((len(seen), None, (tier, group), seen))
 
     def _add(self, note: _Note) -> None:
@@ -205,8 +210,8 @@ class Auditor:
                 self._lock.release()
 
     def _take_notes(self) -> None:
-        """Keep those for which there is room, and count the others."""
-        for _ in range(len(self._notes)):  # only who has the lock takes one away
+        """Empty the queue; messages for which there is no room are counted as missing."""
+        for _ in range(len(self._notes)):  # only who has the lock takes a note away
             count, shipped, place, seen = self._notes.popleft()
             if self._waiting + count > self._notes_max:
                 self._missing += count
@@ -225,7 +230,6 @@ class Auditor:
             self._sum()
 
     def _sum(self) -> None:
-        """Sum all that waits."""
         with self._summing:
             with self._lock:
                 self._take_notes()
@@ -239,13 +243,13 @@ class Auditor:
             self._keep(sums.items())
 
     def _keep(self, sums: Iterable[tuple[SumKey, IdSum]]) -> None:
-        for key, one in sums:
+        for key, id_sum in sums:
             if key in self._sums or len(self._sums) < self._sums_max:
-                add_sum(self._sums, key, one)
+                add_sum(self._sums, key, id_sum)
             else:
                 with self._lock:
-                    self._missing += one.count
-                    self.missing += one.count
+                    self._missing += id_sum.count
+                    self.missing += id_sum.count
 
     def _sum_shipped(self, sums: Sums, shipped: Sequence[_Shipped]) -> None:
         single: dict[str, tuple[list[int], list[int], list[str], list[int]]]
@@ -268,17 +272,17 @@ class Auditor:
                 due_ms, _, offsets = places(shipment, batch, numbers, stored)
                 column = pa.array(topics, pa.utf8()) if isinstance(topics, list) else topics
                 late = np.full(len(numbers), took_ms, np.int64)[stored]
-                about = Tier.PRODUCED.value, shipment.group, ""
+                origin = Tier.PRODUCED.value, shipment.group, ""
                 named = column.filter(pa.array(stored))
                 rows = named, due_ms[stored], offsets[stored], late
-                add_rows(sums, about, self._interval_ms, *rows)
+                add_rows(sums, origin, self._interval_ms, *rows)
         for wheel, (due, offset, names, took) in single.items():
-            numbers_of = (np.array(one, np.int64) for one in (due, offset, took))
-            about = Tier.PRODUCED.value, wheel, ""
-            add_rows(sums, about, self._interval_ms, pa.array(names, pa.utf8()), *numbers_of)
+            numbers_of = (np.array(column, np.int64) for column in (due, offset, took))
+            origin = Tier.PRODUCED.value, wheel, ""
+            add_rows(sums, origin, self._interval_ms, pa.array(names, pa.utf8()), *numbers_of)
 
     def _sum_unsure(self, sums: Sums, shipment: Shipment, topics: Any, kept: Int64s | None) -> None:
-        """Count what the node may have all the same."""
+        """Count messages that the node may have stored although its answer did not come."""
         sent = shipment.batch is not None and shipment.batch.tries.in_doubt
         if shipment.failure is not None and not sent:
             return
@@ -293,22 +297,22 @@ class Auditor:
     def _sum_seen(self, sums: Sums, tier: str, group: str, seen: Sequence[_Seen]) -> None:
         texts = [text or text_of(headers, ID_HEADER) for _, text, headers, _, _ in seen]
         parts = id_parts(pa.array(texts, pa.utf8()))
-        there = np.asarray(parts.is_valid())
-        if not there.any():
+        has_id = np.asarray(parts.is_valid())
+        if not has_id.any():
             return
-        rows = np.flatnonzero(there).tolist()
-        found = parts.drop_null()
-        wheels = found.field("group").to_pylist()
-        due, offset = (np.asarray(found.field(name)) for name in ("due", "offset"))
+        rows = np.flatnonzero(has_id).tolist()
+        ids = parts.drop_null()
+        wheels = ids.field("group").to_pylist()
+        due, offset = (np.asarray(ids.field(name)) for name in ("due", "offset"))
         topics = pa.array([seen[row][0] for row in rows], pa.utf8())
         since, done = (np.array([seen[row][at] for row in rows], np.int64) for at in (3, 4))
         late = done - np.maximum(since, due) if tier == _CONSUMED else None
         for wheel in set(wheels):
-            mine = np.array([one == wheel for one in wheels])
-            about, picked = (tier, wheel, group), pa.array(mine)
-            late_of = None if late is None else late[mine]
-            rows_of = topics.filter(picked), due[mine], offset[mine], late_of
-            add_rows(sums, about, self._interval_ms, *rows_of)
+            of_wheel = np.array([name == wheel for name in wheels])
+            origin, picked = (tier, wheel, group), pa.array(of_wheel)
+            late_of = None if late is None else late[of_wheel]
+            rows_of = topics.filter(picked), due[of_wheel], offset[of_wheel], late_of
+            add_rows(sums, origin, self._interval_ms, *rows_of)
 
     # Sending
 
@@ -341,14 +345,14 @@ class Auditor:
 
     def _take_ranges(self, *, last: bool) -> list[SummedRange]:
         """Ranges that were committed when the batch before was made; with ``last``, by now."""
-        found = []
+        ranges = []
         with self._lock:
             for key, lane in list(self._lanes.items()):
                 position = lane.position if last else lane.before
                 lane.before = lane.position
                 if position > lane.sent:
                     lane.sent = position
-                    found.append(
+                    ranges.append(
                         SummedRange(
                             group=lane.group,
                             topic=lane.topic,
@@ -360,4 +364,4 @@ class Auditor:
                 place = lane.group, SourcePartition(lane.topic, lane.partition)
                 if lane.sent == lane.position and self._current.get(place) is not lane:
                     del self._lanes[key]
-        return found
+        return ranges

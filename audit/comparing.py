@@ -1,13 +1,14 @@
 """Compares the sums of the tiers, bucket by bucket. Pure: values in, values out.
 
-Theory: of each boundary a bucket has two sides, made of the sums of its tiers; ``account.judging``
-says what they mean. Here stands which sums make a side, and since when a side is settled.
+Theory: at each boundary a bucket has two sums, one in front of it and one behind it, each made of
+sums of the tiers; ``account.judging`` says what they mean. For example, between wheel and topic
+*accepted* less *cancelled* is held against *delivered*, *expired* and *dead* together.
 
 Rules
 - A bucket is open until it has ended and the grace has passed; sums that come later open it again,
   for as long.
 - Between wheel and topic it is open while the wheel's mark has not passed it; between topic and
-  consumer while the group's position has not: who is behind has lost nothing.
+  consumer while the group's position has not: a group that is behind has lost nothing.
 """
 
 from __future__ import annotations
@@ -37,17 +38,19 @@ class Side:
     before: IdSum
     after: IdSum
     changed_ms: int = 0
-    """When the later of the two sums has changed last."""
+    """When one of the two sums changed last."""
     passed_ms: int = NEVER_MS
-    """Since when everything before it should be behind it; ``NEVER_MS``: it waits still."""
+    """Since when all messages of ``before`` should be in ``after``; ``NEVER_MS``: they may wait
+    still."""
     waiting: str = ""
-    """Where it waits, if it does."""
+    """Where they wait then."""
     spare: int = 0
-    """So many more behind it are no fault."""
+    """So many messages more in ``after`` are no fault."""
     hints: frozenset[str] = frozenset()
     """Why sums on either side are known to be incomplete, a line each."""
     untold: frozenset[str] = frozenset()
-    """Why the sums in front of it alone are: more behind it is no fault then, and less is."""
+    """Why ``before`` alone is known to be incomplete: then more messages in ``after`` are no fault,
+    and fewer still are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +75,17 @@ class Comparison:
 
 
 def compare(sides: Sequence[Side], seen_ms: int, limits: AccountLimits) -> list[Comparison]:
-    """A comparison for each side, in their order. ``seen_ms``: what came until then is in them."""
+    """A comparison for each side, in their order. ``seen_ms``: all that came until then is in the
+    sums."""
     befores, afters = [side.before for side in sides], [side.after for side in sides]
     rows = Crossings(
-        before=_column([one.count for one in befores]),
-        after=_column([one.count for one in afters]),
+        before=_column([id_sum.count for id_sum in befores]),
+        after=_column([id_sum.count for id_sum in afters]),
         spare=_column([side.spare for side in sides]),
         settled=limits.settled(_settles_ms(sides, limits), seen_ms),
         unseen_before=np.array([bool(side.hints or side.untold) for side in sides], np.bool_),
         unseen_after=np.array([bool(side.hints) for side in sides], np.bool_),
-        late_ms=_column([one.late_max_ms for one in afters]),
+        late_ms=_column([id_sum.late_max_ms for id_sum in afters]),
         other=np.array([side.before.hash != side.after.hash for side in sides], np.bool_),
     )
     verdicts = [AuditVerdict.EQUAL] * len(sides)
@@ -93,8 +97,8 @@ def compare(sides: Sequence[Side], seen_ms: int, limits: AccountLimits) -> list[
 
 
 def _settles_ms(sides: Sequence[Side], limits: AccountLimits) -> Int64s:
-    """From when on the grace of each side runs: the bucket's end, or when its sums changed or it
-    was passed if that was later; shape (sides,)."""
+    """The time from which the grace of each side runs, ms, shape (sides,): the end of its bucket,
+    or, if later, when its sums changed or its boundary was passed."""
     end_ms = _column([side.bucket_ms for side in sides]) + limits.interval_ms
     changed_ms = _column([side.changed_ms for side in sides])
     # What comes within the grace is expected, and does not make it longer.
@@ -152,11 +156,11 @@ class AuditCell:
     """By group."""
     left_out: dict[str, IdSum] = field(default_factory=dict)
     changed_ms: dict[str, int] = field(default_factory=dict)
-    """When the sum of each tier has changed last; of consumers, tier and group."""
+    """When the sum of each tier changed last; of consumers by tier and group."""
     highest: int = -1
     """The highest offset that was accepted."""
     last: RowKey = (-1, -1)
-    """Due time and offset of the last one that was accepted."""
+    """Due time and offset of the last message that was accepted."""
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The first and the last position in each partition of the topic."""
     passed_ms: int = NEVER_MS
@@ -166,8 +170,9 @@ class AuditCell:
     def client_to_wheel(
         self, topic: str, bucket_ms: int, hints: frozenset[str], *, heard: bool, others: bool
     ) -> Side:
-        """Where clients with an auditor send to the topic. ``heard``: all were, behind it;
-        ``others``: so do programs without one."""
+        """``heard``: every client with an auditor has sent sums since the bucket ended; ``others``:
+        programs without an auditor send to the topic, too, so more may be accepted than the sums
+        say."""
         produced, accepted = self.produced, self.accepted
         return Side(
             topic,

@@ -1,7 +1,8 @@
 """Where messages were lost or repeated since an audit began, for longer than buckets are kept.
 
-Theory: buckets are forgotten, and what was wrong with them must not be. Of each boundary of a topic
-a few numbers stay: the first and the last bucket that differed, how many did, how many messages.
+Theory: buckets are forgotten, and a loss must not be forgotten with them. Of each boundary of a
+topic a few numbers stay: the first and the last bucket that differed, the number of such buckets,
+and of their messages.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ BOUNDARIES_MAX = 1_000
 @dataclass(frozen=True, slots=True)
 class Differing:
     """A boundary of a topic at which buckets differed. ``group``: of consumers; ``since_ms``,
-    ``last_ms``: the first and the last of these buckets; ``buckets``: how many there are; ``lost``,
-    ``repeated``: so many messages were."""
+    ``last_ms``: begin of the first and the last of these; ``buckets``: their number; ``lost``,
+    ``repeated``: numbers of messages."""
 
     topic: str
     boundary: Boundary
@@ -37,7 +38,7 @@ class Differing:
         return self.topic, self.boundary, self.group
 
     def joined(self, other: Self) -> Differing:
-        """With other buckets of the same boundary."""
+        """The sum with other buckets of the same boundary."""
         return Differing(
             topic=self.topic,
             boundary=self.boundary,
@@ -51,42 +52,43 @@ class Differing:
 
 
 def differing_of(comparisons: Iterable[Comparison]) -> list[Differing]:
-    """One for each that is a fault."""
+    """A ``Differing`` of one bucket for each comparison that is a fault."""
     return [
         Differing(
-            topic=one.topic,
-            boundary=one.boundary,
-            group=one.group,
-            since_ms=one.bucket_ms,
-            last_ms=one.bucket_ms,
-            lost=one.count if one.verdict is AuditVerdict.LOST else 0,
-            repeated=one.count if one.verdict is AuditVerdict.REPEATED else 0,
+            topic=comparison.topic,
+            boundary=comparison.boundary,
+            group=comparison.group,
+            since_ms=comparison.bucket_ms,
+            last_ms=comparison.bucket_ms,
+            lost=comparison.count if comparison.verdict is AuditVerdict.LOST else 0,
+            repeated=comparison.count if comparison.verdict is AuditVerdict.REPEATED else 0,
         )
-        for one in comparisons
-        if one.fault
+        for comparison in comparisons
+        if comparison.fault
     ]
 
 
 def join_differing(*parts: Iterable[Differing]) -> list[Differing]:
-    """One for each boundary. The first ``BOUNDARIES_MAX`` boundaries are kept."""
-    found: dict[tuple[str, str, str], Differing] = {}
+    """One ``Differing`` for each boundary; boundaries beyond ``BOUNDARIES_MAX`` are dropped."""
+    by_place: dict[tuple[str, str, str], Differing] = {}
     for part in parts:
-        for one in part:
-            known = found.get(one.place)
+        for differing in part:
+            known = by_place.get(differing.place)
             if known is not None:
-                found[one.place] = known.joined(one)
-            elif len(found) < BOUNDARIES_MAX:
-                found[one.place] = one
-    return list(found.values())
+                by_place[differing.place] = known.joined(differing)
+            elif len(by_place) < BOUNDARIES_MAX:
+                by_place[differing.place] = differing
+    return list(by_place.values())
 
 
-def differing_text(one: Differing) -> str:
-    """In one line."""
-    counts = {"lost": one.lost, "repeated": one.repeated}
+def differing_text(differing: Differing) -> str:
+    counts = {"lost": differing.lost, "repeated": differing.repeated}
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    group = f" {one.group}" if one.group else ""
-    buckets = "1 bucket differs" if one.buckets == 1 else f"{one.buckets} buckets differ"
+    group = f" {differing.group}" if differing.group else ""
+    buckets = (
+        "1 bucket differs" if differing.buckets == 1 else f"{differing.buckets} buckets differ"
+    )
     return (
-        f"{said or 'not the same'} {one.boundary}{group}, topic {one.topic}:"
-        f" {buckets}, due from {time_text(one.since_ms)} to {time_text(one.last_ms)}"
+        f"{said or 'not the same'} {differing.boundary}{group}, topic {differing.topic}:"
+        f" {buckets}, due from {time_text(differing.since_ms)} to {time_text(differing.last_ms)}"
     )

@@ -1,9 +1,9 @@
-"""Hints that sums themselves are incomplete: a difference there is unknown, and no fault.
+"""Hints that sums are incomplete: a difference there is unknown, and no fault.
 
 Rules
 - Hints of the same kind are one, over all their buckets. When there is no room for another one,
-  the oldest is widened to all topics and groups. To drop it would call a difference a loss that is
-  none; widened, it only makes more unknown than need be.
+  the oldest is widened to all topics and groups: that makes more unknown than need be, but if it
+  were dropped, what it excuses would be called lost.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _FOLDED = "more is missing in the sums than can be kept apart"
 
 
 class AuditHint(NamedTuple):
-    """Something is missing at these boundaries, in buckets that begin before ``until_ms`` and end
-    behind ``from_ms``. ``topics``, ``groups``: of these, which may become more; None: of all.
-    ``of_sums``: senders' sums are missing, and not what was read of the wheel and its topics."""
+    """Messages are missing in the sums at these boundaries, in buckets that begin before
+    ``until_ms`` and end behind ``from_ms``. ``topics``, ``groups``: those that it is about, None:
+    all; ``groups`` is its sender's own set, which may grow. ``of_sums``: a sender's sums did not
+    come; false: a file or a topic could not be read."""
 
     text: str
     boundaries: frozenset[Boundary]
@@ -41,7 +42,7 @@ class AuditHint(NamedTuple):
         )
 
     def joined(self, other: AuditHint) -> AuditHint:
-        """This one, over the boundaries and buckets of both."""
+        """This hint, over the boundaries and buckets of both."""
         return self._replace(
             boundaries=self.boundaries | other.boundaries,
             from_ms=min(self.from_ms, other.from_ms),
@@ -50,10 +51,12 @@ class AuditHint(NamedTuple):
 
 
 class AuditHints:
+    """At most ``HINTS_MAX`` hints, and two that stand for those that were widened."""
+
     def __init__(self) -> None:
         self._hints: list[AuditHint] = []
         self._folded: dict[bool, AuditHint] = {}
-        """Those that found no room, by ``of_sums``."""
+        """The widened hints, joined, by ``of_sums``."""
 
     def add(
         self,
@@ -66,7 +69,7 @@ class AuditHints:
         groups: Collection[str] | None = None,
         of_sums: bool = False,
     ) -> None:
-        """As of ``AuditHint``."""
+        """Add a hint, or widen one like it; the arguments are the fields of ``AuditHint``."""
         named = None if topics is None else frozenset(topics)
         made = AuditHint(text, frozenset(boundaries), from_ms, until_ms, named, groups, of_sums)
         for place, known in enumerate(self._hints):
@@ -81,24 +84,24 @@ class AuditHints:
             self._folded[oldest.of_sums] = known.joined(plain)
 
     def forget(self, before_ms: int) -> None:
-        """Those that are about buckets before that time alone."""
-        self._hints = [one for one in self._hints if one.until_ms > before_ms]
+        """Drop hints about buckets of which each begins before ``before_ms``."""
+        self._hints = [hint for hint in self._hints if hint.until_ms > before_ms]
         folded = self._folded.items()
-        self._folded = {kind: one for kind, one in folded if one.until_ms > before_ms}
+        self._folded = {kind: hint for kind, hint in folded if hint.until_ms > before_ms}
 
     def find(
         self, boundary: Boundary, topic: str, group: str, begin_ms: int, end_ms: int
     ) -> tuple[frozenset[str], frozenset[str]]:
-        """Why a bucket is incomplete, a line each: by what was not read, and by senders' sums that
-        did not come."""
-        found: tuple[set[str], set[str]] = set(), set()
-        for one in (*self._hints, *self._folded.values()):
+        """Texts of the hints about a bucket: those of files and topics that could not be read, and
+        those of senders' sums that did not come."""
+        reasons: tuple[set[str], set[str]] = set(), set()
+        for hint in (*self._hints, *self._folded.values()):
             if (
-                boundary in one.boundaries
-                and begin_ms < one.until_ms
-                and end_ms > one.from_ms
-                and (one.topics is None or topic in one.topics)
-                and (one.groups is None or group in one.groups)
+                boundary in hint.boundaries
+                and begin_ms < hint.until_ms
+                and end_ms > hint.from_ms
+                and (hint.topics is None or topic in hint.topics)
+                and (hint.groups is None or group in hint.groups)
             ):
-                found[one.of_sums].add(one.text)
-        return frozenset(found[0]), frozenset(found[1])
+                reasons[hint.of_sums].add(hint.text)
+        return frozenset(reasons[0]), frozenset(reasons[1])

@@ -1,16 +1,17 @@
 """The sums of all tiers, side by side, for a bounded time.
 
-Theory: sums come from the wheel's files and topics by whoever reads these, and from clients and
-consumers in batches. Here they become cells, one for each topic and bucket, which are compared
-whenever somebody asks. Nothing here reads a file or a clock.
+Theory: sums of the wheel's files and topics come from their readers (``watch/``), those of clients
+and consumers in batches. They become cells, one for each topic and bucket, which are compared at
+each report. Nothing here reads a file or a clock.
 
 Rules
-- A batch counts once, by its sender and number. A number that is missing for longer than the grace
-  is a gap: what it had is unknown, for each cell that it may have been about.
+- A batch counts once, by its sender and number: it is sent again if its answer was lost. A number
+  that is missing for longer than the grace is a gap, and all cells that it may have been about are
+  unknown: its messages would else be called repeated or lost.
 - Clients send a batch when they begin, and also when nothing has happened. What was produced is
-  compared when each of them has been heard behind the bucket; one that is silent for ``SILENT_MS``
-  without having said that it ends is taken for killed, and what it sent last is unknown: it may
-  have been of any topic.
+  compared when each of them has been heard since the bucket ended. A client that is silent for
+  ``SILENT_MS`` without having said that it ends is taken for killed. What it produced last may have
+  gone to any topic, so all of them are unknown for that time.
 - A cell is dropped ``keep_ms`` after its bucket has ended if nothing is wrong with it, and
   ``hold_ms`` after that in any case; what comes for it later is refused and counted. There are
   ``cells_max`` at most. That a dropped one differed stays known.
@@ -56,9 +57,10 @@ class _Sender:
     client: str
     first: int
     following: int
-    """The first number that has not come, of those behind ``first``."""
+    """The first number above ``first`` that has not come."""
     ahead: dict[int, int] = field(default_factory=dict)
-    """Numbers behind it that have come, each with when, ms."""
+    """When each number above ``following`` came, ms; -1: a number below it that has not come, as
+    the sender's first batches overtook each other."""
     groups: set[str] = field(default_factory=set)
     seen_ms: int = 0
     last: bool = False
@@ -74,9 +76,10 @@ class CellReport(NamedTuple):
 
 
 class AuditLedger:
-    """``wheel``: the group whose messages are audited; ``from_ms``: buckets before it are not;
-    ``ahead_ms``: how far ahead messages may be due; ``left_out``: topics that are not audited;
-    ``others``: topics that programs without an auditor send to, too."""
+    """The cells of one wheel. ``wheel``: the group whose messages are audited; ``from_ms``: buckets
+    that begin before it are left out; ``ahead_ms``: how far ahead messages may be due;
+    ``left_out``: topics that are not audited; ``others``: topics that programs without an auditor
+    send to, too; ``keep_ms``, ``hold_ms``, ``cells_max``: see the rules."""
 
     def __init__(
         self,
@@ -93,12 +96,12 @@ class AuditLedger:
     ) -> None:
         self.wheel, self.limits, self.ahead_ms = wheel, limits, ahead_ms
         self.from_ms = from_ms - from_ms % -limits.interval_ms
-        """The first bucket that is audited, a whole one."""
+        """Begin of the first bucket that is audited: only of a whole one all tiers were seen."""
         self._left_out, self._others = left_out, others
         self._keep_ms, self._hold_ms, self._cells_max = keep_ms, hold_ms, cells_max
         self.cells: dict[tuple[str, int], AuditCell] = {}
         self.refused: Counter[str] = Counter()
-        """Batches and sums that were not taken, by why."""
+        """Numbers of batches and sums that were not taken, by the reason."""
         self.closed: Counter[str] = Counter()
         """Comparisons of cells that were dropped, by their last verdict."""
         self._dropped: list[Differing] = []
@@ -115,9 +118,11 @@ class AuditLedger:
         """Ranges of positions that are in sums, by group, topic and partition."""
         self.hints = AuditHints()
         self._heard_ms = 0
-        """Up to where all senders were heard that have neither ended nor been killed."""
+        """The earliest time, ms, at which a sender was last heard that has neither ended nor been
+        killed."""
         self._killed: list[tuple[int, str]] = []
-        """Before which bucket sums of a client are missing, and which one; the last one first."""
+        """Killed clients, the last one first: the end of the time, ms, whose sums may be missing,
+        and the client."""
 
     # -- the wheel's tiers
 
@@ -132,7 +137,8 @@ class AuditLedger:
         position: Int64s | None = None,
         partition: int = 0,
     ) -> None:
-        """Messages of a tier, shape (rows,) each; ``position``: in their topic."""
+        """Add messages that a tier of the wheel has. Arrays have shape (rows,): ``due`` and
+        ``late_ms`` in ms, ``position`` in ``partition`` of their topic."""
         wanted = due >= self.from_ms
         if not wanted.all():
             topic, due, offset = topic.filter(pa.array(wanted)), due[wanted], offset[wanted]
@@ -147,9 +153,9 @@ class AuditLedger:
         if tier is Tier.ACCEPTED:
             highest = groups.reduced(np.maximum, offset).tolist()
             last = zip(groups.last(due).tolist(), groups.last(offset).tolist(), strict=True)
-            for key, one, row in zip(groups.keys, highest, last, strict=True):
+            for key, top, row in zip(groups.keys, highest, last, strict=True):
                 if (cell := self.cells.get(key)) is not None:
-                    cell.highest = max(cell.highest, one)
+                    cell.highest = max(cell.highest, top)
                     cell.last = max(cell.last, row)
         elif position is not None:
             lowest = groups.reduced(np.minimum, position).tolist()
@@ -161,7 +167,7 @@ class AuditLedger:
                     cell.group_passed_ms.clear()
 
     def pass_marks(self, marks: Marks, now_ms: int) -> None:
-        """Cells that the wheel's marks have passed are not waited for any more."""
+        """Note which cells the wheel's marks have passed: what is not delivered then is lost."""
         for (topic, _), cell in self.cells.items():
             copy = marks.copies.get(topic)
             mark = marks.main if copy is None else copy.mark
@@ -171,7 +177,8 @@ class AuditLedger:
     # -- clients and consumers
 
     def add_batch(self, batch: SumBatch, now_ms: int) -> bool:
-        """Take a batch; False if it is a repeat, or its buckets do not fit."""
+        """Add a sender's sums. Returns false, and adds nothing, if the batch came before, or its
+        buckets do not divide ours."""
         if self.limits.interval_ms % batch.interval_ms:
             self.refused["another interval"] += 1
             return False
@@ -180,7 +187,7 @@ class AuditLedger:
             self.refused["repeated batch"] += 1
             return False
         sums: Sums = {}
-        for key, one in batch.sums.items():
+        for key, id_sum in batch.sums.items():
             if key.wheel not in (self.wheel, ""):
                 continue
             if key.tier == Tier.PRODUCED:
@@ -190,7 +197,7 @@ class AuditLedger:
                 self._know(sender, key.topic, key.group)
             bucket = bucket_of(key.bucket, self.limits.interval_ms)
             merged = sums.setdefault(key._replace(bucket=bucket), IdSum())
-            merged.add(one)
+            merged.add(id_sum)
         self._add(sums, now_ms)
         for group, topic, partition, start, position in batch.ranges:
             self._know(sender, topic, group)
@@ -260,8 +267,9 @@ class AuditLedger:
             self.miss_sums(text, now_ms, sender.groups)
 
     def miss_sums(self, text: str, now_ms: int, groups: Collection[str] | None = None) -> None:
-        """Sums of senders are missing: of what they produced, and of these ``groups``, which may
-        become more; None: of all. Of which topics is not known."""
+        """Note that sums of senders are missing. What they produced for times up to ``ahead_ms``
+        from now, and what their ``groups`` consumed (None: any group; the set may still grow), is
+        unknown for all topics."""
         boundary, until_ms = [Boundary.CLIENT_WHEEL], now_ms + self.ahead_ms
         self.hints.add(text, boundary, self.from_ms, until_ms, of_sums=True)
         boundary, until_ms = [Boundary.TOPIC_CONSUMER], now_ms + self.limits.interval_ms
@@ -270,25 +278,25 @@ class AuditLedger:
     # -- cells
 
     def _add(self, sums: Sums, now_ms: int) -> None:
-        for (tier, _, topic, group, bucket), one in sums.items():
+        for (tier, _, topic, group, bucket), id_sum in sums.items():
             cell = self._cell(topic, bucket, now_ms)
             if cell is None:
                 continue
             name: str = tier
             if tier == Tier.CONSUMED:
-                cell.consumed.setdefault(group, IdSum()).add(one)
+                cell.consumed.setdefault(group, IdSum()).add(id_sum)
                 name = f"{tier} {group}"
             elif tier == Tier.LEFT_OUT:
-                cell.left_out.setdefault(group, IdSum()).add(one)
+                cell.left_out.setdefault(group, IdSum()).add(id_sum)
                 name = f"{tier} {group}"
             else:
-                getattr(cell, tier).add(one)
+                getattr(cell, tier).add(id_sum)
             cell.changed_ms[name] = now_ms
 
     def _cell(self, topic: str, bucket: int, now_ms: int) -> AuditCell | None:
-        found = self.cells.get((topic, bucket))
-        if found is not None:
-            return found
+        cell = self.cells.get((topic, bucket))
+        if cell is not None:
+            return cell
         if bucket < self.from_ms or topic in self._left_out:
             return None
         if bucket < self._floor_ms:
@@ -300,39 +308,38 @@ class AuditLedger:
             text = f"more than {self._cells_max} buckets at once"
             self.hints.add(text, Boundary, bucket, bucket + 1, topics=[topic])
         else:
-            self.cells[topic, bucket] = found = AuditCell()
-        return found
+            self.cells[topic, bucket] = cell = AuditCell()
+        return cell
 
     def report(self, now_ms: int, whole_ms: int | None = None) -> list[CellReport]:
-        """All cells, by time and topic, that have begun; what is over is dropped. ``whole_ms``:
-        all that there was then has been seen; None: all that there is now."""
+        """Compare the cells whose bucket has begun, in the order of time and topic, and drop those
+        that are over. ``whole_ms``: all that was written before has been read; None: before now."""
         seen_ms = now_ms if whole_ms is None else whole_ms
         self._look_for_gaps(now_ms)
         self._listen(now_ms)
-        found, dropped = [], []
+        reports, dropped = [], []
         for (topic, bucket), compared in self._compared(now_ms, seen_ms):
             verdict = worst(comparison.verdict for comparison in compared)
-            one = CellReport(topic, bucket, verdict, compared)
+            report = CellReport(topic, bucket, verdict, compared)
             age = now_ms - bucket - self.limits.interval_ms
-            fine = one.verdict in (AuditVerdict.EQUAL, AuditVerdict.LATE)
+            fine = report.verdict in (AuditVerdict.EQUAL, AuditVerdict.LATE)
             if age > self._hold_ms or (fine and age > self._keep_ms):
                 dropped += compared
                 del self.cells[topic, bucket]
             else:
-                found.append(one)
-        self.closed.update(one.verdict for one in dropped)
+                reports.append(report)
+        self.closed.update(comparison.verdict for comparison in dropped)
         self._dropped = join_differing(self._dropped, differing_of(dropped))
-        now = (differing_of(one.comparisons) for one in found)
+        now = (differing_of(report.comparisons) for report in reports)
         self.differing = join_differing(self._dropped, *now)
         over = now_ms - self._keep_ms - self.limits.interval_ms
         self._floor_ms = max(self._floor_ms, bucket_of(over, self.limits.interval_ms))
         self.hints.forget(now_ms - self._hold_ms)
-        return found
+        return reports
 
     def _compared(
         self, now_ms: int, seen_ms: int
     ) -> Iterator[tuple[tuple[str, int], list[Comparison]]]:
-        """The cells that have begun, by time and topic, each with its comparisons."""
         begun = [key for key in self.cells if key[1] <= now_ms]
         begun.sort(key=lambda key: (key[1], key[0]))
         for start in range(0, len(begun), _AT_ONCE):
@@ -343,30 +350,28 @@ class AuditLedger:
                 yield key, [*islice(compared, len(of_cell))]
 
     def _listen(self, now_ms: int) -> None:
-        """Find up to where all senders were heard, and who was killed."""
-        going = [one for one in self._senders.values() if not one.last]
-        alive = (one.seen_ms for one in going if now_ms - one.seen_ms < SILENT_MS)
+        going = [sender for sender in self._senders.values() if not sender.last]
+        alive = (sender.seen_ms for sender in going if now_ms - sender.seen_ms < SILENT_MS)
         self._heard_ms = min(alive, default=now_ms)
         self._killed = sorted(
             (
-                (one.seen_ms + self.ahead_ms, one.client)
-                for one in going
-                if now_ms - one.seen_ms >= SILENT_MS
+                (sender.seen_ms + self.ahead_ms, sender.client)
+                for sender in going
+                if now_ms - sender.seen_ms >= SILENT_MS
             ),
             reverse=True,
         )
 
     def _killed_of(self, bucket: int) -> frozenset[str]:
-        """Whose sums of a bucket are missing."""
+        """A line that names the killed clients whose sums of a bucket may be missing, or none."""
         if not self._killed or bucket >= self._killed[0][0]:
             return frozenset()
         client = self._killed[0][1]
-        others = bisect_left(self._killed, -bucket, key=lambda one: -one[0]) - 1
-        who = f"{client} and {others} more" if others else client
-        return frozenset({f"ended without the last sums being sent: {who}"})
+        others = bisect_left(self._killed, -bucket, key=lambda killed: -killed[0]) - 1
+        clients = f"{client} and {others} more" if others else client
+        return frozenset({f"ended without the last sums being sent: {clients}"})
 
     def _sides(self, topic: str, bucket: int, now_ms: int) -> Iterator[Side]:
-        """Every boundary of a cell."""
         cell, end = self.cells[topic, bucket], bucket + self.limits.interval_ms
         if topic in self._produced:
             hints, untold = self.hints.find(Boundary.CLIENT_WHEEL, topic, "", bucket, end)

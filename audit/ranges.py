@@ -1,4 +1,5 @@
-"""Ranges of positions: what is covered, and what is not."""
+"""Ranges of positions that consumers' sums cover. With 0 to 10 and 15 to 20, five positions are in
+no sum: their consumer was killed before it sent them."""
 
 from __future__ import annotations
 
@@ -22,5 +23,5 @@ def merge_range(covered: list[tuple[int, int]], start: int, end: int) -> None:
 
 
 def covered_of(covered: Sequence[tuple[int, int]], start: int, end: int) -> int:
-    """How many positions from ``start`` to before ``end`` are covered."""
+    """The number of positions from ``start`` to before ``end`` that are covered."""
     return sum(max(0, min(high, end) - max(low, start)) for low, high in covered)

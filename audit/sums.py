@@ -1,17 +1,15 @@
 """A sum of messages, and the batch in which clients and consumers send theirs.
 
-Theory: each tier sums what it sees by topic and due time: how many, and the sum of a hash of their
-ids, which no order changes. Two tiers that saw the same have the same sums; where they differ, the
-bucket says when, the tiers where.
+Theory: each tier sums the messages that it sees by topic and due time: their number, and the sum of
+a hash of their ids, which no order changes. Two tiers that saw the same messages have the same
+sums; where they differ, the bucket says when the messages were due, the tiers where they are.
 
-Sums are differences since the sender's last batch, and batches are numbered: one that comes twice
-is known by its number, and so is one that is missing.
-
-A consumer's batch also says of each partition from where up to where its sums are complete. What a
-consumer had done when it was killed, and had not sent yet, is behind that: no sum has it, and
-whoever compares knows which offsets these are.
-
-The batch is JSON, so that programs in any language can send it: docs/formats.md.
+Rules
+- A batch has what was added since the sender's last one, and a number. A batch that comes twice
+  would count its messages twice; the number shows it, and also that one is missing.
+- A consumer's batch says of each partition from where up to where its sums are complete. What a
+  killed consumer had done and not sent lies behind that: these positions are unknown, not lost.
+- The batch is JSON, so that programs in any language can send it: docs/formats.md.
 """
 
 from __future__ import annotations
@@ -63,12 +61,13 @@ class IdSum:
     count: int = 0
     hash: int = 0
     late_max_ms: int = 0
-    """PRODUCED: from the call of the client to the answer; DELIVERED: since it was ready; CONSUMED:
-    from its delivery to the answer, ms; of the one that took longest."""
+    """The longest time of a message, ms: PRODUCED: from the client's call to the answer; DELIVERED:
+    since it was ready; CONSUMED: from its delivery to the answer."""
     late_ms: int = 0
-    """The sum of how late each was, ms."""
+    """The sum of these times of all messages, ms."""
     unsure: int = 0
-    """PRODUCED: further ones of which the client does not know whether the node has them."""
+    """PRODUCED: the number of further messages that the node may have stored, and whose answer did
+    not come."""
 
     def add(self, other: IdSum) -> None:
         self.count += other.count
@@ -78,7 +77,7 @@ class IdSum:
         self.unsure += other.unsure
 
     def take_off(self, other: IdSum) -> None:
-        """Without these; how late they were stays."""
+        """Subtract count and hash; the times stay."""
         self.count -= other.count
         self.hash = (self.hash - other.hash) % _HASHES
 
@@ -87,7 +86,8 @@ Sums = dict[SumKey, IdSum]
 
 
 class SummedRange(NamedTuple):
-    """A consumer's sums have all messages of a partition from ``start`` to before ``position``."""
+    """The positions of a partition that a consumer's sums cover: ``start`` to before
+    ``position``."""
 
     group: str
     topic: str
@@ -98,8 +98,8 @@ class SummedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SumBatch:
-    """The sums of a sender since its batch before. ``missing``: as many messages are in no sum;
-    ``last``: the sender has ended behind it."""
+    """The sums of a sender since its batch before. ``missing``: the number of messages that are in
+    no sum, for want of room; ``last``: the sender ends with this batch."""
 
     sender: EventSender
     number: int
@@ -111,24 +111,24 @@ class SumBatch:
 
 
 def add_sum(sums: Sums, key: SumKey, more: IdSum) -> None:
-    found = sums.get(key)
-    if found is None:
-        sums[key] = found = IdSum()
-    found.add(more)
+    known = sums.get(key)
+    if known is None:
+        sums[key] = known = IdSum()
+    known.add(more)
 
 
 def add_rows(
     sums: Sums,
-    about: tuple[str, str, str],
+    origin: tuple[str, str, str],
     interval_ms: int,
     topic: pa.Array,
     due: Int64s,
     offset: Int64s,
     late_ms: Int64s | None = None,
 ) -> None:
-    """Add messages. ``about``: tier, wheel, group; ``topic``, ``due`` (ms), ``offset`` and
-    ``late_ms``, which counts above 0: shape (rows,) each."""
-    tier, wheel, group = about
+    """Add messages. ``origin``: tier, wheel and group of all of them; ``topic``, ``due`` (ms),
+    ``offset`` and ``late_ms`` (below 0 counts as 0) have shape (rows,)."""
+    tier, wheel, group = origin
     if not len(due):
         return
     groups = BucketGroups(topic, due, offset, interval_ms)
@@ -140,17 +140,17 @@ def add_rows(
         groups.reduced(np.maximum, late),
         groups.reduced(np.add, late),
     )
-    values = zip(groups.keys, *(one.tolist() for one in columns), strict=True)
+    values = zip(groups.keys, *(column.tolist() for column in columns), strict=True)
     for (name, bucket), count, hashed, late_max_ms, all_late_ms in values:
-        found = IdSum(count=count, hash=hashed, late_max_ms=late_max_ms, late_ms=all_late_ms)
-        add_sum(sums, SumKey(tier, wheel, name, group, bucket), found)
+        id_sum = IdSum(count=count, hash=hashed, late_max_ms=late_max_ms, late_ms=all_late_ms)
+        add_sum(sums, SumKey(tier, wheel, name, group, bucket), id_sum)
 
 
 class BucketGroups:
-    """Rows by topic and bucket. ``keys``: these; ``counts``: how many rows each has."""
+    """Rows, at least one, grouped by topic and bucket. ``keys``: topic and bucket of each group;
+    ``counts``: its number of rows, shape (groups,)."""
 
     def __init__(self, topic: pa.Array, due: Int64s, offset: Int64s, interval_ms: int) -> None:
-        """At least one row."""
         encoded = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
         names, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices, np.int64)
         bucket = bucket_of(due, interval_ms)
@@ -164,29 +164,35 @@ class BucketGroups:
 
     def reduced(self, by: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """``by`` over the values of each group, shape (groups,)."""
-        found: npt.NDArray[Any] = by.reduceat(values[self._order], self._starts)
-        return found
+        values_of: npt.NDArray[Any] = by.reduceat(values[self._order], self._starts)
+        return values_of
 
     def last(self, values: Int64s) -> Int64s:
         """The value of the last row of each group, by due time and offset, shape (groups,)."""
-        found: Int64s = values[self._order[self._starts + self.counts - 1]]
-        return found
+        lasts: Int64s = values[self._order[self._starts + self.counts - 1]]
+        return lasts
 
 
 # -- the batch
 
 
 _COLUMNS = (*SumKey._fields, "count", "hash", "late_max_ms", "late_ms", "unsure")
-_TEXTS = frozenset({"tier", "wheel", "topic", "group"})
 
 
 def encode_sums(batch: SumBatch) -> bytes:
     """A batch as the value of a message."""
     rows = [
-        (*key, one.count, f"{one.hash:016x}", one.late_max_ms, one.late_ms, one.unsure)
-        for key, one in batch.sums.items()
+        (
+            *key,
+            id_sum.count,
+            f"{id_sum.hash:016x}",
+            id_sum.late_max_ms,
+            id_sum.late_ms,
+            id_sum.unsure,
+        )
+        for key, id_sum in batch.sums.items()
     ]
-    found = {
+    fields = {
         _VERSION: AUDIT_VERSION,
         "sender": {"name": batch.sender.name, "client": batch.sender.client},
         "number": batch.number,
@@ -195,10 +201,11 @@ def encode_sums(batch: SumBatch) -> bytes:
         "last": batch.last,
         "sums": {name: [row[at] for row in rows] for at, name in enumerate(_COLUMNS)},
         "ranges": {
-            name: [one[at] for one in batch.ranges] for at, name in enumerate(SummedRange._fields)
+            name: [summed[at] for summed in batch.ranges]
+            for at, name in enumerate(SummedRange._fields)
         },
     }
-    return json.dumps(found, separators=(",", ":")).encode()
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_sums(value: bytes) -> SumBatch:
@@ -207,8 +214,8 @@ def decode_sums(value: bytes) -> SumBatch:
     try:
         if len(value) > BATCH_BYTES_MAX:
             raise ValueError(f"{len(value)} bytes")
-        found = json.loads(value)
-        version = found[_VERSION]
+        fields = json.loads(value)
+        version = fields[_VERSION]
         if version != AUDIT_VERSION:
             raise UnsupportedVersion(
                 "audit sums of an unknown version",
@@ -216,20 +223,20 @@ def decode_sums(value: bytes) -> SumBatch:
                 limit=AUDIT_VERSION,
                 remedy="Use the slotwheel version that wrote them, or a newer one",
             )
-        sender = EventSender(_text(found["sender"]["name"]), _text(found["sender"]["client"]))
+        sender = EventSender(_text(fields["sender"]["name"]), _text(fields["sender"]["client"]))
         if not sender.name:
             raise ValueError("a sender without a name")
-        if not isinstance(found["last"], bool):
+        if not isinstance(fields["last"], bool):
             raise ValueError("last is no boolean")
-        interval_ms = _number(found["interval_ms"], 1)
+        interval_ms = _number(fields["interval_ms"], 1)
         return SumBatch(
             sender,
-            _number(found["number"]),
+            _number(fields["number"]),
             interval_ms,
-            dict(_sum(row, interval_ms) for row in _rows(found["sums"], _COLUMNS)),
-            [_range(row) for row in _rows(found["ranges"], SummedRange._fields)],
-            _number(found["missing"]),
-            found["last"],
+            dict(_sum(row, interval_ms) for row in _rows(fields["sums"], _COLUMNS)),
+            [_range(row) for row in _rows(fields["ranges"], SummedRange._fields)],
+            _number(fields["missing"]),
+            fields["last"],
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidMessage("no batch of audit sums", got=str(error)[:200]) from None
@@ -237,7 +244,7 @@ def decode_sums(value: bytes) -> SumBatch:
 
 def _rows(columns: Any, names: Sequence[str]) -> list[tuple[Any, ...]]:
     lists = [columns[name] for name in names]
-    if not all(isinstance(one, list) and len(one) <= SUMS_MAX for one in lists):
+    if not all(isinstance(column, list) and len(column) <= SUMS_MAX for column in lists):
         raise ValueError(f"columns are lists of {SUMS_MAX} values at most")
     return list(zip(*lists, strict=True))
 

@@ -69,11 +69,11 @@ def _is_absent(value: Any) -> bool:
 
 
 def _option(parameter: Parameter, defaults: Mapping[str, Any]) -> Callable[[F], F]:
-    text, _, rest = parameter.text.partition(". ")
+    text = parameter.text.partition(". ")[0]
     text = text.removesuffix(".") + ("; also +10m or -10m." * (parameter.written == INSTANT) or ".")
     default = defaults.get(parameter.field, parameter.default)
-    if default is None and rest.startswith("Null: "):
-        text += f" [default: {rest.removeprefix('Null: ').removesuffix('.')}]"
+    if default is None and parameter.default_text:
+        text += f" [default: {parameter.default_text}]"
     if parameter.written == SPAN:
         default = written_span(default)
     attributes: dict[str, Any] = {} if default in (None, (), "") else {"default": default}

@@ -90,6 +90,11 @@ class Parameter:
         return self.written.value_name or self.name.rpartition("_")[2].upper()
 
     @property
+    def default_text(self) -> str:
+        """What holds where the field is left out, as its text says it; empty: it says nothing."""
+        return self.text.partition(". Null: ")[2].removesuffix(".")
+
+    @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of what a program writes."""
         kind = self._bounded

@@ -3,11 +3,9 @@ message was delivered once, in time. PySpark; no node imports anything of it.
 
 Data goes through the room in this order:
 
-    layout -> reading -> source             what exists; rows; Spark's data source
-                 |
-              scan (facts)                  one fixed-width fact for each row read
-                 |
-              judge -> validators -> proof  all facts of an offset side by side
-                 |
-              page                          report.json, report.html
+    reading/ -> facts/     a fact of 64 bytes for each row that was read, in Spark's tasks
+             -> judging/   all facts of a message side by side: what became of it
+             -> report/    the verdict as values, JSON and a page
+
+``proof`` goes this way once; ``following/`` goes it window by window, beside running nodes.
 """

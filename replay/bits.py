@@ -32,16 +32,16 @@ class Bits:
             self.count += len(new)
 
     def has(self, offsets: Int64s) -> Mask:
-        """Which of ``offsets`` are in the set; shape (rows,). They must ascend."""
-        found = [np.zeros(0, np.bool_)]
+        """True for those of ``offsets``, which must ascend, that are in the set; shape (rows,)."""
+        parts = [np.zeros(0, np.bool_)]
         for number, inside in self._by_piece(offsets):
             piece = self._pieces.get(number)
             if piece is None:
-                found.append(np.zeros(len(inside), np.bool_))
+                parts.append(np.zeros(len(inside), np.bool_))
             else:
                 bits = (piece[inside >> 3] >> (inside & 7).astype(np.uint8)) & 1
-                found.append(bits.astype(np.bool_))
-        return np.concatenate(found)
+                parts.append(bits.astype(np.bool_))
+        return np.concatenate(parts)
 
     @staticmethod
     def _by_piece(offsets: Int64s) -> Iterator[tuple[int, Int64s]]:

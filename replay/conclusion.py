@@ -1,4 +1,10 @@
-"""The driver's conclusions from all tasks' sums: reasons, open points, notes. Without Spark."""
+"""The driver's conclusions from all tasks' sums. Without Spark.
+
+Rules
+- A *reason* fails the proof. An *open point* says what could not be decided, and what to give: a
+  proof from two of three peers' directories would else read like one from all.
+- A *note* changes no verdict. What is never judged is a note, with the number of its messages.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +66,13 @@ class Conclusion:
         return {name: counts.get(name, 0) for name in ("accepted", *CLASSES, *asked)} | counts
 
     def problem_counts(self) -> dict[str, int]:
-        """How many problems of each kind there are, listed or not."""
-        found = Counter(self.judged)
+        """The number of problems of each kind, listed or not."""
+        numbers = Counter(self.judged)
         for summary in self.summaries:
-            found.update(summary.problems)
-        found.update(problem.kind for problem in self.own())
-        found.update(self.boundaries.lost if self.boundaries is not None else {})
-        return dict(found)
+            numbers.update(summary.problems)
+        numbers.update(problem.kind for problem in self.own())
+        numbers.update(self.boundaries.lost if self.boundaries is not None else {})
+        return dict(numbers)
 
     def reasons(self) -> list[str]:
         """Why the proof fails, a line for each kind of problem; empty if it does not."""
@@ -87,7 +93,7 @@ class Conclusion:
         return reasons
 
     def open_points(self) -> list[OpenPoint]:
-        """Open points: what could not be decided, and why."""
+        """What could not be decided, and why."""
         points, counts = [], self.counts()
         given, group = len(self.layout.peers), group_size(self.layout, self.summaries)
         unseen = self.layout.of(TOPIC) or counts.get("in doubt") or 2 * given <= group
@@ -123,14 +129,13 @@ class Conclusion:
         return points
 
     def _unread(self) -> list[OpenPoint]:
-        """One open point on offsets that were accepted and are in no journal any more, or none."""
         pairs = self.context.unread.T.tolist()
         number = sum(end - base for base, end in pairs) - self.sums.get(UNREAD_KNOWN, 0)
         if not number:
             return []
         horizon_ms = self.layout.horizon_ms
-        behind = [one for one in self.summaries if one.first_offset == pairs[-1][1]]
-        created = [one.first_created_ms for one in behind if one.first_created_ms >= 0]
+        behind = [summary for summary in self.summaries if summary.first_offset == pairs[-1][1]]
+        created = [summary.first_created_ms for summary in behind if summary.first_created_ms >= 0]
         done_ms = min(created, default=self.layout.made_ms) + horizon_ms + CLOCKS_DIFFER_MS
         start_ms = self.context.options.start_ms
         if horizon_ms and start_ms is not None and start_ms >= done_ms:
@@ -160,11 +165,13 @@ class Conclusion:
         missing = []
         for base, end in pairs[:RANGES_MAX]:
             before = (
-                [one.last_index for one in self.summaries if one.next_offset == base]
+                [summary.last_index for summary in self.summaries if summary.next_offset == base]
                 if base
                 else [0]
             )
-            behind = [one.first_index for one in self.summaries if one.first_offset == end]
+            behind = [
+                summary.first_index for summary in self.summaries if summary.first_offset == end
+            ]
             start = f"segment {segment_name(max(before) + 1)}" if before else f"offset {base:,}"
             until = f" up to {segment_name(min(behind))}, which is there" if behind else ""
             missing.append(f"from {start} on{until}")
@@ -174,7 +181,6 @@ class Conclusion:
         )
 
     def _limits(self) -> list[str]:
-        """Notes on what is never judged, with the number of its messages or rows."""
         limits = []
         number = self.sums.get(ORDER_UNJUDGED, 0)
         if number:
@@ -191,14 +197,14 @@ class Conclusion:
         number = self.sums.get(RETRIES, 0)
         if number:
             unjudged = self.sums.get(RETRIES_UNJUDGED, 0)
-            which = f" ({unjudged:,} not, as journals are missing)" if unjudged else ""
+            unknown = f" ({unjudged:,} not, as journals are missing)" if unjudged else ""
             limits.append(
-                f"retries: {number:,}; that no attempt was left out was judged{which}; whether each"
-                " waited as long as its policy says, and whether messages went where a route's"
+                f"retries: {number:,}; that no attempt was left out was judged{unknown}; whether"
+                " each waited as long as its policy says, and whether messages went where a route's"
                 " rules say, was not: no file has the policies of that time"
             )
         kept = {file.number for file in self.layout.of(SLOT) if file.archived}
-        rows = sum(one.rows for one in self.summaries if one.number in kept)
+        rows = sum(summary.rows for summary in self.summaries if summary.number in kept)
         if rows:
             limits.append(
                 f"compared with the journals: {counted(rows, 'row')} of kept slot files; whether"

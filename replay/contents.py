@@ -1,4 +1,4 @@
-"""Which of key, value and headers differs: a second reading of messages that were altered.
+"""Reads altered messages a second time, to say whether key, value or headers differ.
 
 Theory: a fact has one digest of all three, so that it stays small. Where digests differ, both sides
 are read once more: the journals that hold these few offsets, and all topics. Only digests of single
@@ -39,15 +39,15 @@ SIGHTINGS = pa.schema(
 
 def offsets_to_reread(problems: Sequence[Problem]) -> list[int]:
     """Offsets of the messages whose content was altered, ascending; at most ``MESSAGES_MAX``."""
-    found = {one.offset for one in problems if CONTENT in one.text}
-    return sorted(found)[:MESSAGES_MAX]
+    offsets = {problem.offset for problem in problems if CONTENT in problem.text}
+    return sorted(offsets)[:MESSAGES_MAX]
 
 
 def files_with(
     files: Sequence[File], summaries: Sequence[FileSummary], offsets: Sequence[int]
 ) -> list[File]:
     """Journals that may hold some of the offsets, and all files of topics."""
-    ranges = {one.number: one.offsets for one in summaries}
+    ranges = {summary.number: summary.offsets for summary in summaries}
     return [
         file
         for file in files
@@ -62,7 +62,8 @@ def files_with(
 def sightings(
     spark: SparkSession, files: Sequence[File], offsets: Collection[int], terms: GroupTerms
 ) -> DataFrame:
-    """Sightings of some messages in files. Columns: ``SIGHTINGS``."""
+    """Digests of the messages with these offsets, by their rows in files. Columns:
+    ``SIGHTINGS``."""
     planned = tasks(files, spark.sparkContext.defaultParallelism)
 
     def look(batches: Batches) -> Batches:
@@ -75,7 +76,7 @@ def sightings(
 
 
 def record_sightings(records: DataFrame, offsets: Collection[int], terms: GroupTerms) -> DataFrame:
-    """Digests of messages with these wheel offsets in Kafka records. Columns: ``SIGHTINGS``."""
+    """The same by their records in Kafka, whose ids have the wheel's offsets."""
     kafka = File(-1, DUMP, "", "Kafka", 0)
 
     def look(batches: Batches) -> Batches:
@@ -85,36 +86,38 @@ def record_sightings(records: DataFrame, offsets: Collection[int], terms: GroupT
     return records.select(*RECORD_COLUMNS).mapInArrow(look, from_arrow_schema(SIGHTINGS))
 
 
-def name_fields(problems: Sequence[Problem], found: DataFrame) -> list[Problem]:
-    """The problems, with the names of the fields that differ. ``found``: columns ``SIGHTINGS``."""
+def name_fields(problems: Sequence[Problem], sighted: DataFrame) -> list[Problem]:
+    """The problems, with the names of the fields that differ. ``sighted``: columns
+    ``SIGHTINGS``."""
     seen: dict[tuple[int, bool, str], set[str]] = defaultdict(set)
-    for row in found.distinct().collect():
+    for row in sighted.distinct().collect():
         for name in FIELDS:
             seen[row.offset, row.accepted, name].add(row[name])
     named = []
-    for one in problems:
+    for problem in problems:
         others = [
             name
             for name in FIELDS
-            if seen[one.offset, True, name]
-            and seen[one.offset, False, name] - seen[one.offset, True, name]
+            if seen[problem.offset, True, name]
+            and seen[problem.offset, False, name] - seen[problem.offset, True, name]
         ]
-        named.append(replace(one, text=one.text.replace(CONTENT, ", ".join(others) or CONTENT)))
+        named.append(
+            replace(problem, text=problem.text.replace(CONTENT, ", ".join(others) or CONTENT))
+        )
     return named
 
 
 def _sighted(event: RowsSeen, offsets: Collection[int], terms: GroupTerms) -> pa.RecordBatch:
-    """Digests of key, value and headers of those rows that have one of ``offsets``."""
     rows, accepted = event.rows, event.file.kind == JOURNAL
     if accepted:
-        found, headers = times(rows, "offset"), rows.column("headers")
+        offset, headers = times(rows, "offset"), rows.column("headers")
     else:
-        found, headers = _delivered(event, terms)
-    at = pa.array(np.flatnonzero(np.isin(found, list(offsets))))
+        offset, headers = _delivered(event, terms)
+    at = pa.array(np.flatnonzero(np.isin(offset, list(offsets))))
     values = (rows.column("key"), rows.column("value"), headers)
     columns = [_digests(column.take(at)) for column in values]
     return pa.RecordBatch.from_arrays(
-        [pa.array(found).take(at), pa.array([accepted] * len(at)), *columns], schema=SIGHTINGS
+        [pa.array(offset).take(at), pa.array([accepted] * len(at)), *columns], schema=SIGHTINGS
     )
 
 
@@ -122,19 +125,19 @@ def _delivered(event: RowsSeen, terms: GroupTerms) -> tuple[Int64s, pa.Array]:
     """Offsets of the group's messages (-1: of another's) and the headers they were sent with."""
     rows, headers = event.rows, HeaderColumn(event.rows.column("headers"))
     count = rows.num_rows
-    found = np.full(count, -1, np.int64)
+    offset = np.full(count, -1, np.int64)
     if event.topic:
         dead = np.full(count, event.topic == terms.dead_letter_topic)
         if event.group == terms.group:
-            found = times(rows, "offset")
+            offset = times(rows, "offset")
     else:
         dead = np.asarray(rows.column("topic").to_pylist()) == terms.dead_letter_topic
         identity = split_identity(headers)
         ids = parse_ids(identity.id, terms.group)
-        found[identity.rows[ids.rows]] = ids.offset
+        offset[identity.rows[ids.rows]] = ids.offset
     split_dead_letter(headers, np.flatnonzero(dead))
     left = headers.left()
-    return found, pa.nulls(count) if left is None else left
+    return offset, pa.nulls(count) if left is None else left
 
 
 def _digests(values: pa.Array) -> pa.Array:

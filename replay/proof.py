@@ -101,7 +101,7 @@ class _Proof:
     def run(self, kafka: KafkaTopics | None, tables: str, traces: str) -> Verdict:
         self._progress("reading the files")
         scanned, summaries, chunks = self._scan(kafka)
-        read = None if kafka is None else kafka.found
+        read = None if kafka is None else kafka.partitions
         context = make_context(self._layout, summaries, self._terms, self._options, chunks, read)
         events = None
         if traces:
@@ -112,16 +112,16 @@ class _Proof:
         sums = validators.sums(judged).collect()
         counts = {row.name: row["count"] for row in sums if row.what == "count"}
         kinds = {row.name: row["count"] for row in sums if row.what == "problems"}
-        found = validators.problems(scanned).union(validators.problems(judged))
+        problems = validators.problems(scanned).union(validators.problems(judged))
         boundaries = None
         if events is not None:
-            about = self._partitions(summaries), tables, self._keep, traces
-            boundaries, lost = account(scanned, events, context, *about)
-            found = found.unionByName(lost)
+            arguments = self._partitions(summaries), tables, self._keep, traces
+            boundaries, lost = account(scanned, events, context, *arguments)
+            problems = problems.unionByName(lost)
         conclusion = Conclusion(self._layout, context, summaries, counts, kinds, boundaries)
         by_kind = conclusion.problem_counts()
         self._progress("writing it down")
-        listed = self._name_fields(self._listed(found, conclusion.own(), by_kind), summaries)
+        listed = self._name_fields(self._listed(problems, conclusion.own(), by_kind), summaries)
         tallied = [row for row in sums if row.what == "tally"]
         interval = _interval(tallied, self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
@@ -163,7 +163,6 @@ class _Proof:
         return verdict
 
     def _progress(self, phase: str) -> None:
-        """Report the phase that begins, also on Spark's own page."""
         self._on_phase(phase)
         self._spark.sparkContext.setJobDescription(f"slotwheel replay: {phase}")
 
@@ -219,7 +218,6 @@ class _Proof:
         return scan(tasks_frame(self._spark, tasks(files, cores)), self._terms)
 
     def _collect(self, frame: DataFrame) -> tuple[DataFrame, list[FileSummary], list[OrderChunk]]:
-        """Run the scan once, and keep its rows. Returns them, the summaries and the chunks."""
         kept = self._keep(frame)
         return kept, *summaries(kept)
 
@@ -238,7 +236,7 @@ class _Proof:
     def _listed(
         self, problems: DataFrame, own: Sequence[Problem], by_kind: Mapping[str, int]
     ) -> list[Problem]:
-        """Up to ``problems_max`` problems, a fair share of each kind. ``own``: the driver's own."""
+        """Up to ``problems_max`` problems, a fair share of each kind."""
         limit = self._options.problems_max
         listed = list(own[:limit])
         others = Counter(by_kind)
@@ -247,21 +245,20 @@ class _Proof:
         if shares:
             rows = validators.listed(problems, shares).collect()
             listed += [Problem(**row.asDict()) for row in rows]
-        return sorted(listed, key=lambda one: (one.kind, one.offset, one.file))
+        return sorted(listed, key=lambda problem: (problem.kind, problem.offset, problem.file))
 
     def _name_fields(
         self, listed: Sequence[Problem], summaries: Sequence[FileSummary]
     ) -> Sequence[Problem]:
-        """Read altered messages again, and name the fields that differ."""
         offsets = offsets_to_reread(listed)
         if not offsets:
             return listed
         self._progress("looking again at what was altered")
         files = files_with(self._layout.files, summaries, offsets)
-        found = sightings(self._spark, files, offsets, self._terms)
+        sighted = sightings(self._spark, files, offsets, self._terms)
         if self._records is not None:
-            found = found.union(record_sightings(self._records, offsets, self._terms))
-        return name_fields(listed, found)
+            sighted = sighted.union(record_sightings(self._records, offsets, self._terms))
+        return name_fields(listed, sighted)
 
 
 def _interval(tallied: Sequence[Any], wanted_ms: int) -> int:
@@ -275,7 +272,7 @@ def _interval(tallied: Sequence[Any], wanted_ms: int) -> int:
 
 
 def fair_shares(numbers: Mapping[str, int], limit: int) -> dict[str, int]:
-    """How many problems of each kind are listed: all of a rare kind, the same number of others."""
+    """Divide ``limit`` among kinds of problems: all of a rare kind, equal shares of the others."""
     shares: dict[str, int] = {}
     waiting = sorted((number, kind) for kind, number in numbers.items() if number > 0)
     for at, (number, kind) in enumerate(waiting):
@@ -289,7 +286,6 @@ def fair_shares(numbers: Mapping[str, int], limit: int) -> dict[str, int]:
 def _counts(
     tallies: DataFrame, context: Context, *, late: bool
 ) -> tuple[list[GroupCounts], list[GroupCounts]]:
-    """Counts by topic, for those that lost most or have the most messages, and by time bucket."""
     topics = validators.tallied_by(tallies, "topic")
     most = topics.orderBy(f.desc("lost"), f.desc("accepted"), "topic").limit(TOPICS_MAX)
     buckets = validators.tallied_by(tallies, "bucket_ms").orderBy("bucket_ms")
@@ -298,7 +294,7 @@ def _counts(
         GroupCounts(context.topic_name(row.topic), -1, {name: row[name] for name in names})
         for row in most.collect()
     ]
-    by_topic.sort(key=lambda one: (-one.counts["lost"], -one.counts["accepted"], one.topic))
+    by_topic.sort(key=lambda group: (-group.counts["lost"], -group.counts["accepted"], group.topic))
     return by_topic, [
         GroupCounts("", row.bucket_ms, {name: row[name] for name in names})
         for row in buckets.collect()
@@ -306,7 +302,6 @@ def _counts(
 
 
 def _lateness(frame: DataFrame, context: Context) -> list[Lateness]:
-    """Lateness of all messages, of the topics with the most messages, and by time bucket."""
     by_topic = frame.where("topic is not null").orderBy(f.desc("count"), "topic").limit(TOPICS_MAX)
     whole_first = frame.where("topic is null").orderBy("bucket_ms").collect()
     return [

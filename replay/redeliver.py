@@ -72,7 +72,7 @@ class Selection:
 
 @dataclass(slots=True)
 class RedeliveryCounts:
-    """How many messages would be sent. ``nbytes``: of keys, values and headers."""
+    """What would be sent. ``nbytes``: of keys, values and headers."""
 
     messages: int = 0
     nbytes: int = 0
@@ -85,7 +85,7 @@ class RedeliveryCounts:
     damage: list[str] = field(default_factory=list)
     """Places that could not be read, the first few."""
     damaged: int = 0
-    """How many such places there are."""
+    """The number of places that could not be read."""
     missing: int = 0
     """Rows of any topic and time, between those that were read, that no journal has."""
     topics: set[str] = field(default_factory=set)
@@ -181,20 +181,20 @@ class Redelivery:
         held: list[_Picked] = []
         done = -1
         while streams:
-            peer = min(streams, key=lambda one: reached[one])
-            found = next(streams[peer], None)
-            if found is None:
+            peer = min(streams, key=lambda number: reached[number])
+            step = next(streams[peer], None)
+            if step is None:
                 del streams[peer]
             else:
-                picked, upto = found
+                picked, upto = step
                 reached[peer] = max(reached[peer], upto)
                 held += picked
-            horizon = min((reached[one] for one in streams), default=_EVERYTHING)
+            horizon = min((reached[number] for number in streams), default=_EVERYTHING)
             if horizon <= done:
                 continue
-            ready = [one.part(times(one.rows, "offset") <= horizon) for one in held]
-            held = [one.part(times(one.rows, "offset") > horizon) for one in held]
-            held = [one for one in held if len(one.doubt)]
+            ready = [batch.part(times(batch.rows, "offset") <= horizon) for batch in held]
+            held = [batch.part(times(batch.rows, "offset") > horizon) for batch in held]
+            held = [batch for batch in held if len(batch.doubt)]
             if ready:
                 yield from self._union(ready, done, tally)
             done = horizon
@@ -262,9 +262,9 @@ class Redelivery:
 
 
 def _missing(journals: Iterable[FileSummary]) -> int:
-    """How many offsets between the first and the last one no journal has."""
+    """The number of offsets between the first and the last one that no journal has."""
     missing, reached = 0, -1
-    for base, end in sorted(chain.from_iterable(one.offsets for one in journals)):
+    for base, end in sorted(chain.from_iterable(journal.offsets for journal in journals)):
         missing += max(0, base - reached) if reached >= 0 else 0
         reached = max(reached, end)
     return missing

@@ -42,7 +42,7 @@ rest of Java, and pays back where Java makes rows. A proof moves packed facts th
 DAEMON = {"spark.python.daemon.module": daemon.__name__}
 """Settings of a session in which only slotwheel runs tasks, on this machine."""
 _ENDS_S = 5.0
-"""How long an interrupted proof may take to notice that Spark is gone."""
+"""How long an interrupted proof may take to notice that Spark is gone, s."""
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
 # Without a level of the gateway's own, Spark sets the root's and prints how to change it.
 _LOGGING = """
@@ -72,13 +72,13 @@ def session(
     try:
         if master == SUBMITTED:
             submitted = SparkSession.builder.config("spark.sql.session.timeZone", "UTC")
-            found = submitted.getOrCreate()
+            spark = submitted.getOrCreate()
         else:
-            found = _start(master, driver_memory, more, folder)
+            spark = _start(master, driver_memory, more, folder)
         try:
-            yield found
+            yield spark
         finally:
-            found.stop()
+            spark.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -147,7 +147,7 @@ def _start(
     try:
         if PACKAGES in settings:
             _fetch(settings, folder / "output.txt")
-        found = SparkSession.builder.config(map=settings).getOrCreate()
+        spark = SparkSession.builder.config(map=settings).getOrCreate()
     except PySparkRuntimeError as error:
         if error.getCondition() != _NO_JAVA:
             raise
@@ -159,8 +159,8 @@ def _start(
         ) from None
     if local:
         # Otherwise any `python3` on the path runs the tasks; Spark reads this from the environment.
-        found.sparkContext.pythonExec = sys.executable
-    return found
+        spark.sparkContext.pythonExec = sys.executable
+    return spark
 
 
 def _fetch(settings: Mapping[str, str], output: Path) -> None:

@@ -60,7 +60,7 @@ CORES = 16
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("slotwheel")`` in a session."""
+    """Make ``format("slotwheel")`` known to a session."""
     spark.dataSource.register(SlotwheelSource)
 
 
@@ -152,19 +152,19 @@ class Reader(DataSourceReader):
         terms = GroupTerms(layout.group, layout.key, chosen.dead_letter_topic)
         peers = {number: peer.name for number, peer in enumerate(layout.peers)}
         files = [file for file in layout.files if chosen.includes(file, peers.get(file.peer, ""))]
-        found = [
-            _Task([(file, peers.get(file.peer, "")) for file in some], terms)
-            for some in tasks(files, CORES)
+        parts = [
+            _Task([(file, peers.get(file.peer, "")) for file in group], terms)
+            for group in tasks(files, CORES)
         ]
-        if layout.problems or not found:
-            found.append(_Task((), terms, layout.problems))
-        return found
+        if layout.problems or not parts:
+            parts.append(_Task((), terms, layout.problems))
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Task)
         if self._chosen.view == PROBLEMS and partition.problems:
-            found = problem_batch(partition.problems)
-            yield found.select(self._chosen.columns)
+            rows = problem_batch(partition.problems)
+            yield rows.select(self._chosen.columns)
         for file, peer in partition.files:
             yield from view_batches(file, peer, self._chosen, partition.terms)
 
@@ -183,16 +183,16 @@ class TraceSourceReader(DataSourceReader):
     @in_one_line
     def partitions(self) -> list[_SegmentsTask]:
         segments = listed_segments(self._chosen.root)
-        found: list[_SegmentsTask] = []
-        size = max(1, sum(one.nbytes for one in segments) // CORES)
+        parts: list[_SegmentsTask] = []
+        size = max(1, sum(segment.nbytes for segment in segments) // CORES)
         room = 0
-        for one in segments:
+        for segment in segments:
             if room <= 0:
-                found.append(_SegmentsTask([]))
+                parts.append(_SegmentsTask([]))
                 room = size
-            found[-1].segments = [*found[-1].segments, one]
-            room -= one.nbytes
-        return found or [_SegmentsTask([])]
+            parts[-1].segments = [*parts[-1].segments, segment]
+            room -= segment.nbytes
+        return parts or [_SegmentsTask([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _SegmentsTask)

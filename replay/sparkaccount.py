@@ -43,6 +43,7 @@ from .judging.boundaries import (
 )
 from .judging.context import Context
 from .judging.ranges import facts_by_range, ranges
+from .report.tables import named
 from .storeaccount import BEFORE, BEHIND, BoundaryAccount, store_account
 
 TRACES = "traces"
@@ -64,14 +65,14 @@ def facts_of_segments(
         for batch in stored_batches(segment, unread=unread):
             made = event_facts(batch, terms)
             topics |= made.topics
-            one = summary_of(batch)
-            one.own, one.foreign = len(made.facts), made.foreign
-            summary.add(one)
+            of_batch = summary_of(batch)
+            of_batch.own, of_batch.foreign = len(made.facts), made.foreign
+            summary.add(of_batch)
             yield from out.pieces(buckets.add(made.facts))
     yield from out.pieces(buckets.drain())
-    for found in unread:
-        summary.unread_ms = max(summary.unread_ms, found.until_ms)
-        yield from out.text("problem", -1, found.problem.to_json())
+    for events in unread:
+        summary.unread_ms = max(summary.unread_ms, events.until_ms)
+        yield from out.text("problem", -1, events.problem.to_json())
     text = json.dumps({"summary": summary.to_json(), "topics": topics})
     yield from out.text(TRACES, -1, text)
     yield from out.flush()
@@ -82,9 +83,9 @@ def read_traces(texts: Sequence[str]) -> tuple[TraceSummary, dict[int, str]]:
     whole = TraceSummary()
     topics: dict[int, str] = {}
     for text in texts:
-        found = json.loads(text)
-        whole.add(TraceSummary.of(json.loads(found["summary"])))
-        topics |= {int(crc): name for crc, name in found["topics"].items()}
+        row = json.loads(text)
+        whole.add(TraceSummary.of(json.loads(row["summary"])))
+        topics |= {int(crc): name for crc, name in row["topics"].items()}
     return whole, topics
 
 
@@ -131,10 +132,10 @@ def account(
     keep: Callable[[DataFrame], DataFrame],
     store: str,
 ) -> tuple[BoundaryAccount, DataFrame]:
-    """Judge all boundaries, write the tables (if ``tables`` is not empty), and sum up. Returns the
-    losses that the proof does not see, too, as rows of ``PROBLEM_ARROW``. ``events``: of
-    ``scan_traces``, kept; ``keep``: keeps a frame until the proof ends; ``store``: directory of the
-    events."""
+    """Judge all boundaries, write the tables into the directory ``tables`` (empty: none), and sum
+    up. Returns the account, and the losses that the proof does not see, as rows of
+    ``PROBLEM_ARROW``. ``events``: of ``scan_traces``, kept; ``keep``: keeps a frame until the proof
+    ends; ``store``: directory of the events."""
     texts = [row.text for row in events.where(f.col("what") == TRACES).collect()]
     traces, topics = read_traces(texts)
     both = scanned.union(events)
@@ -147,24 +148,19 @@ def account(
         ids = judged.where("kind is not null").drop(*CLASSES)
         ids = ids.withColumn("due", f.timestamp_millis("due_ms")).drop("due_ms")
         _write(ids, names, context.made_ms, f"{tables}/{IDS_TABLE}")
-    whole = sums.groupBy("boundary", "group").agg(*(f.sum(one).alias(one) for one in CLASSES))
+    whole = sums.groupBy("boundary", "group").agg(*(f.sum(name).alias(name) for name in CLASSES))
     rows = sorted(whole.collect(), key=lambda row: (row.boundary, row.group))
-    found = store_account(store, traces, [row.asDict() for row in rows])
+    of_store = store_account(store, traces, [row.asDict() for row in rows])
     problems = events.where(f.col("what") == "problem").limit(PROBLEMS_MAX).collect()
     unread = [Problem.from_json(row.text) for row in problems]
-    return replace(found, problems=[*unread, *found.problems]), lost_messages(judged)
+    return replace(of_store, problems=[*unread, *of_store.problems]), lost_messages(judged)
 
 
 def _write(frame: DataFrame, topics: Mapping[int, str], made_ms: int, path: str) -> None:
-    spark = frame.sparkSession
-    names = spark.createDataFrame(list(topics.items()), "topic bigint, name string")
-    joined = frame.join(f.broadcast(names), "topic", "left")
-    named = f.coalesce("name", f.format_string("topic %08x", "topic")).alias("topic")
-    bucket = f.timestamp_millis("bucket_ms")
-    others = [one for one in frame.columns if one not in ("topic", "bucket_ms")]
+    others = [column for column in frame.columns if column not in ("topic", "bucket_ms")]
     made = f.timestamp_millis(f.lit(made_ms)).alias("made")
-    day = f.to_date(bucket).alias("day")
-    rows = joined.select(made, bucket.alias("bucket"), *others, day, named)
+    day = f.to_date("bucket").alias("day")
+    rows = named(frame, topics).select(made, "bucket", *others, day, "topic")
     written = rows.repartition("day", "topic").write.mode("append")
     written.partitionBy("day", "topic").parquet(path)
 

@@ -34,8 +34,8 @@ class BoundaryAccount:
 def store_account(
     store: str, traces: TraceSummary, rows: Sequence[Mapping[str, Any]]
 ) -> BoundaryAccount:
-    """What the sums of boundaries say (``rows``: of each boundary and group), and what the events
-    are: of this wheel, and all of them."""
+    """Sum up the boundaries, and check that the events are of this wheel, and whole. ``store``: the
+    directory of the events; ``rows``: the sums of each boundary and group, by ``CLASSES``."""
     name = Path(store).name
     problems, open_points = [], []
     if traces.is_foreign:

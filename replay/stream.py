@@ -80,13 +80,13 @@ class StreamReader(DataSourceStreamReader):
         before, after = Positions.from_json(start), Positions.from_json(end)
         scan = self._chosen.view == SCAN
         terms = self._find_terms() if scan else self._terms
-        found: list[InputPartition] = [
+        parts: list[InputPartition] = [
             _Partition(part, terms) for part in self._parts(before, after)
         ]
         if scan:
             text = json.dumps({"looked_ms": abs(after.looked_ms), "all": after.looked_ms > 0})
-            found.append(_Partition(None, terms, text))
-        return found
+            parts.append(_Partition(None, terms, text))
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Partition)
@@ -95,9 +95,9 @@ class StreamReader(DataSourceStreamReader):
         elif partition.part is None:
             return
         elif self._chosen.view == PROBLEMS:
-            found = [one for one in read_part(partition.part) if isinstance(one, Problem)]
-            if found:
-                yield problem_batch(found).select(self._chosen.columns)
+            problems = [event for event in read_part(partition.part) if isinstance(event, Problem)]
+            if problems:
+                yield problem_batch(problems).select(self._chosen.columns)
         else:
             part = partition.part
             yield from row_batches(read_part(part), part.name, self._chosen)
@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader):
         wanted, archive = self._chosen.wanted, self._chosen.wanted.archive
         roots = self._peers()
         journals: dict[str, JournalAt] = dict(start.journals)
-        found: dict[str, TopicAt] = dict(start.topics)
+        topics: dict[str, TopicAt] = dict(start.topics)
         ended = True
         if wanted.journal:
             share = max(1, nbytes // max(1, len(roots)))
@@ -123,30 +123,28 @@ class StreamReader(DataSourceStreamReader):
             share = max(1, nbytes // max(1, len(names)))
             for name, topic in names:
                 key = f"{name}/{topic}"
-                here, at_end = look_at_topic(roots[name], topic, found.get(key), nbytes=share)
+                position, at_end = look_at_topic(roots[name], topic, topics.get(key), nbytes=share)
                 ended &= at_end
-                if here is not None:
-                    found[key] = here
+                if position is not None:
+                    topics[key] = position
         if self._chosen.view != SCAN:
             looked_ms = 0  # otherwise there would be a batch at every trigger
-        return Positions(journals, found, looked_ms if ended else -looked_ms)
+        return Positions(journals, topics, looked_ms if ended else -looked_ms)
 
     def _parts(self, start: Positions, end: Positions) -> Iterator[Part]:
-        """The new parts between two positions; the order of peers does not matter."""
         for number, (name, root) in enumerate(self._peers().items()):
             at = end.journals.get(name)
             before = start.journals.get(name)
             if at is not None and at != before:
                 archive = self._chosen.wanted.archive
                 yield JournalPart(number, name, str(root), before, at, archive)
-            for key, here in end.topics.items():
+            for key, position in end.topics.items():
                 topic = key.removeprefix(f"{name}/")
-                if f"{name}/{topic}" != key or here == start.topics.get(key):
+                if f"{name}/{topic}" != key or position == start.topics.get(key):
                     continue
-                yield TopicPart(number, name, str(root), topic, start.topics.get(key), here)
+                yield TopicPart(number, name, str(root), topic, start.topics.get(key), position)
 
     def _peers(self) -> Mapping[str, Path]:
-        """Directories by the names of their peers. Errors: ``InvalidConfiguration``."""
         if not self._roots:
             chosen = self._chosen
             roots = [existing(path) for path in resolve(chosen.paths, chosen.view).directories]
@@ -162,8 +160,8 @@ class StreamReader(DataSourceStreamReader):
     def _find_terms(self) -> GroupTerms:
         """The group and its key, once a directory has them: a node that has just begun does not."""
         if not self._terms.key:
-            found = find_group([str(root) for root in self._peers().values()])
-            self._terms = GroupTerms(found.group, found.key, self._chosen.dead_letter_topic)
+            group = find_group([str(root) for root in self._peers().values()])
+            self._terms = GroupTerms(group.group, group.key, self._chosen.dead_letter_topic)
         return self._terms
 
 
@@ -181,8 +179,8 @@ def _facts(partition: _Partition) -> Iterator[pa.RecordBatch]:
         kind = JOURNAL if isinstance(part, JournalPart) else TOPIC
         topic = part.topic if isinstance(part, TopicPart) else ""
         file = File(part.peer, kind, "", part.name, 0, part.peer, topic=topic)
-        one = OneFile(file, partition.terms)
-        yield from task.events(one, read_part(part))
-        text = {"peer": part.peer, "topic": topic, "summary": one.summary.to_json()}
+        reading = OneFile(file, partition.terms)
+        yield from task.events(reading, read_part(part))
+        text = {"peer": part.peer, "topic": topic, "summary": reading.summary.to_json()}
         yield from task.out.text("part", part.peer, json.dumps(text))
     yield from task.end()

@@ -32,7 +32,7 @@ class _EventsPart(InputPartition):
 
 
 class TraceStreamReader(DataSourceStreamReader):
-    """``root``: of the store, which may come into being later."""
+    """Reads a store, whose directory ``root`` may come into being later."""
 
     def __init__(self, root: str, chosen: SourceOptions) -> None:
         self._root = root
@@ -52,12 +52,12 @@ class TraceStreamReader(DataSourceStreamReader):
     @in_one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         names = list_segments(self._root)
-        found = [
+        segments = [
             ListedSegment(self._root, name)
             for name in names
             if name.last > start["flush"] and name.first <= end["flush"]
         ]
-        return [_EventsPart(found, self._find_terms())]
+        return [_EventsPart(segments, self._find_terms())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _EventsPart)
@@ -65,6 +65,6 @@ class TraceStreamReader(DataSourceStreamReader):
 
     def _find_terms(self) -> GroupTerms:
         if not self._terms.key:
-            found = find_group(resolve(self._chosen.paths, self._chosen.view).directories)
-            self._terms = GroupTerms(found.group, found.key, self._chosen.dead_letter_topic)
+            group = find_group(resolve(self._chosen.paths, self._chosen.view).directories)
+            self._terms = GroupTerms(group.group, group.key, self._chosen.dead_letter_topic)
         return self._terms

@@ -1,7 +1,5 @@
-"""Trace: what happened to each message at both ends of the wheel, told by clients and consumers.
-
-Start at ``Tracer`` (tracer.py).
-"""
+"""What happened to each message at both ends of the wheel, as clients and consumers report it.
+Start at ``Tracer`` (tracer.py)."""
 
 from typing import TYPE_CHECKING
 

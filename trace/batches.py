@@ -1,11 +1,11 @@
-"""Events on their way, in batches: what an encoded batch is, and what is taken for one.
+"""Batches of events on their way, encoded and decoded.
 
 Rules
-- What is the same for all events of a sender, or of a batch, stands once in a batch, in the
-  schema's metadata; a column of nulls does not stand there at all.
-- Offsets, which mostly count up, stand there less the number of their row: lz4 makes nothing of
-  values that differ by one.
-- What a batch claims is looked at before anything is made of it: anybody can write to the topic.
+- A value that all events of a batch share stands once, in the schema's metadata; a column of nulls
+  is left out.
+- Offsets, which mostly count up, are sent less the number of their row: lz4 does not compress 7, 8,
+  9, but 7, 7, 7.
+- What a batch claims is checked before memory is allocated: anybody can write to the topic.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ..wheel.rows import from_numpy
 from .events import EVENT, ID, TRACE_VERSION, VERSION_KEY, EventSender
 
 BATCH_BYTES_MAX = 512 << 10
-"""Of an encoded batch: half of what Kafka takes by itself."""
+"""The largest encoded batch: half of Kafka's default limit of a record."""
 DECODED_BYTES_MAX, DECODED_ROWS_MAX = 64 << 20, 1 << 17
-"""Of a batch in memory, whatever it claims to be."""
+"""The largest batch in memory."""
 _VALUE_BYTES_MAX = 2 * BATCH_BYTES_MAX
 _NAME_CHARACTERS, _TAGS_CHARACTERS = 256, 4096
-"""Of a sender's names, and of all its tags."""
+"""The longest name of a sender, and the longest JSON of its tags."""
 _SENDER_KEY = b"slotwheel.trace.sender"
 _SAME_CHARACTERS_MAX = 1000
-"""Of a value that stands once in a batch: it becomes one of each event."""
+"""The longest text that may stand once for all events: each event has a copy of it in memory."""
 _COUNT_KEY, _SAME_KEY = b"slotwheel.trace.count", b"slotwheel.trace.same"
 _WRITING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
@@ -50,11 +50,9 @@ _COUNTING = frozenset({"id.offset", "origin.offset", "offset"})
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """Events on their way: what is the same for all of them stands there once.
-
-    ``columns``: those of ``EVENT``, ids by their parts (``id.due``). Each is an array, or the value
-    of all rows; of ``number`` and ``id.offset`` that of the first row, from which they count up.
-    What is not there is null."""
+    """Events on their way. ``columns``: those of ``EVENT``, ids by their parts (``id.due``). Each
+    is an array, or one value for all rows; ``number`` and ``id.offset`` count up from it. A missing
+    column is null."""
 
     count: int
     columns: dict[str, Any]
@@ -74,24 +72,24 @@ class EventColumns:
         return cls(events.num_rows, columns)
 
     def rows(self) -> pa.RecordBatch:
-        """The same with schema ``EVENT``. Errors: ``ValueError``: nulls where none may be."""
+        """The events with schema ``EVENT``. Errors: ``ValueError``: nulls where none may be."""
         arrays = [
             self._ids(field.name) if field.type == ID else self.column(field.name)
             for field in EVENT
         ]
-        for about, column in zip(EVENT, arrays, strict=True):
-            if column.null_count and not about.nullable:
-                raise ValueError(f"column {about.name} has nulls")
+        for field, column in zip(EVENT, arrays, strict=True):
+            if column.null_count and not field.nullable:
+                raise ValueError(f"column {field.name} has nulls")
         return pa.RecordBatch.from_arrays(arrays, schema=EVENT)
 
     def column(self, name: str) -> pa.Array:
-        """A column; nulls if absent."""
-        found, kind = self.columns.get(name), _PARTS[name]
-        if isinstance(found, pa.Array):
-            return found
-        if found is not None and name in _COUNTED:
-            return from_numpy(np.arange(found, found + self.count, dtype=np.int64), kind)
-        return pa.repeat(pa.scalar(found, kind), self.count)
+        """A column as an array; nulls if it is missing."""
+        value, kind = self.columns.get(name), _PARTS[name]
+        if isinstance(value, pa.Array):
+            return value
+        if value is not None and name in _COUNTED:
+            return from_numpy(np.arange(value, value + self.count, dtype=np.int64), kind)
+        return pa.repeat(pa.scalar(value, kind), self.count)
 
     def _ids(self, name: str) -> pa.Array:
         parts = [self.column(f"{name}.{part.name}") for part in ID]
@@ -116,7 +114,7 @@ class EventColumns:
 
 
 def joined(parts: Iterable[EventColumns], count_max: int) -> Iterator[EventColumns]:
-    """Events, all with numbers: those that are next to each other together, up to so many."""
+    """Join parts whose numbers follow each other, up to ``count_max`` events. Each has a number."""
     group: list[EventColumns] = []
     count = 0
     for part in parts:
@@ -131,40 +129,39 @@ def joined(parts: Iterable[EventColumns], count_max: int) -> Iterator[EventColum
 
 
 def together(parts: Sequence[EventColumns], count: int) -> EventColumns:
-    """One behind the other; ``count``: of all of them."""
+    """The parts one behind the other, ``count`` events in all."""
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(name for part in parts for name in part.columns):
-        found = [part.columns.get(name) for part in parts]
+        values = [part.columns.get(name) for part in parts]
         if name == "number":
-            columns[name] = found[0]
-        elif name not in _COUNTED and all(type(one) in (str, int) for one in found):
-            same = all(one == found[0] for one in found)
-            columns[name] = found[0] if same else None
+            columns[name] = values[0]
+        elif name not in _COUNTED and all(type(value) in (str, int) for value in values):
+            same = all(value == values[0] for value in values)
+            columns[name] = values[0] if same else None
         if columns.get(name) is None:
             columns[name] = pa.concat_arrays([part.column(name) for part in parts])
     return EventColumns(count, columns)
 
 
 def decoded_bytes(events: EventColumns) -> int:
-    """What they claim to be in memory, as ``decode`` counts it."""
+    """Bytes of the events in memory, as ``decode`` counts them."""
     columns = events.columns.values()
-    nbytes: int = sum(one.nbytes for one in columns if isinstance(one, pa.Array))
+    nbytes: int = sum(column.nbytes for column in columns if isinstance(column, pa.Array))
     same = (
-        4 * len(one) if isinstance(one, str) else 8
-        for one in columns
-        if not isinstance(one, pa.Array)
+        4 * len(column) if isinstance(column, str) else 8
+        for column in columns
+        if not isinstance(column, pa.Array)
     )
     return nbytes + events.count * sum(same)
 
 
 def encode(sender: EventSender, events: EventColumns | pa.RecordBatch) -> bytes:
-    """A batch of events (as a table: schema ``EVENT``) as the value of a message: an Arrow IPC
-    stream."""
+    """The value of a message with these events (rows: schema ``EVENT``): an Arrow IPC stream."""
     if isinstance(events, pa.RecordBatch):
         events = EventColumns.of(events)
-    about = {
+    sender_fields = {
         "name": sender.name,
         "client": sender.client,
         "address": sender.address,
@@ -172,19 +169,20 @@ def encode(sender: EventSender, events: EventColumns | pa.RecordBatch) -> bytes:
     }
     arrays = {
         name: events.column(name)
-        for name, one in events.columns.items()
-        if isinstance(one, pa.Array) or (isinstance(one, str) and len(one) > _SAME_CHARACTERS_MAX)
+        for name, column in events.columns.items()
+        if isinstance(column, pa.Array)
+        or (isinstance(column, str) and len(column) > _SAME_CHARACTERS_MAX)
     }
-    same = {name: one for name, one in events.columns.items() if name not in arrays}
+    same = {name: column for name, column in events.columns.items() if name not in arrays}
     rows = from_numpy(np.arange(events.count), pa.int64())
     arrays |= {name: pc.subtract(arrays[name], rows) for name in _COUNTING & arrays.keys()}
     metadata = {
         **(EVENT.metadata or {}),
-        _SENDER_KEY: json.dumps(about).encode(),
+        _SENDER_KEY: json.dumps(sender_fields).encode(),
         _COUNT_KEY: b"%d" % events.count,
         _SAME_KEY: json.dumps(same).encode(),
     }
-    schema = pa.schema([(name, one.type) for name, one in arrays.items()], metadata=metadata)
+    schema = pa.schema([(name, column.type) for name, column in arrays.items()], metadata=metadata)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema, options=_WRITING) as writer:
         if arrays:
@@ -193,8 +191,8 @@ def encode(sender: EventSender, events: EventColumns | pa.RecordBatch) -> bytes:
 
 
 def decode(value: bytes) -> tuple[EventSender, pa.RecordBatch]:
-    """What ``encode`` has made. Errors: ``InvalidMessage``: it is no batch of events, or claims too
-    much; ``UnsupportedVersion``."""
+    """The sender and the events (schema ``EVENT``) of a value. Errors: ``InvalidMessage``: it is no
+    batch of events, or claims too much; ``UnsupportedVersion``."""
     if len(value) > _VALUE_BYTES_MAX:
         raise InvalidMessage(
             "too large for a batch of trace events",
@@ -214,12 +212,12 @@ def decode(value: bytes) -> tuple[EventSender, pa.RecordBatch]:
                 )
             _check_claims(value)
             rows = _read(reader, metadata).rows()
-            about = json.loads(metadata[_SENDER_KEY])
+            fields = json.loads(metadata[_SENDER_KEY])
             sender = EventSender(
-                str(about["name"]),
-                str(about["client"]),
-                str(about["address"]),
-                {str(name): str(tag) for name, tag in dict(about["tags"]).items()},
+                str(fields["name"]),
+                str(fields["client"]),
+                str(fields["address"]),
+                {str(name): str(tag) for name, tag in dict(fields["tags"]).items()},
             )
             _check_sender(sender)
     except (*CLAIM_ERRORS, KeyError, TypeError, OverflowError, RecursionError) as error:

@@ -1,12 +1,12 @@
 """A trace event: what happened to one message, somewhere, at some time.
 
-Theory: what the wheel knows of a message is in its files. The two ends are not: when it was sent
-and acknowledged, when a consumer got it, and what became of it there. So clients and consumers send
-events, in batches, to a topic; the columns are in docs/formats.md.
+Theory: the wheel's files say what happened to a message in the wheel. They do not say when it was
+sent and acknowledged, when a consumer got it, and what became of it there. So clients and consumers
+send events, in batches, to a topic; the columns are in docs/formats.md.
 
 Rules
-- Whoever sends events numbers all of its own, also those that it had to drop: a gap in the numbers
-  is how many are missing, and events with the same sender and number are one event."""
+- A sender numbers its events, also those that it had to drop: a gap in the numbers says how many
+  are missing, and an event that was sent twice counts once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..wheel.schema import TIME
 
 TRACE_TOPIC = "slotwheel-trace"
 AUDIT_TOPIC = "slotwheel-audit"
-"""Of sums (``audit/``)."""
+"""The topic of the sums of ``audit/``."""
 OWN_TOPICS = frozenset({TRACE_TOPIC, AUDIT_TOPIC})
-"""What is said of messages is no message of an application."""
+"""Topics that figures and audits leave out: no application sends to them."""
 TRACE_VERSION = 1
 VERSION_KEY = b"slotwheel.trace"
-"""In a schema's metadata: ``TRACE_VERSION``."""
+"""Key of ``TRACE_VERSION`` in a schema's metadata."""
 
 ID = pa.struct(
     [
@@ -73,7 +73,7 @@ STORED = pa.schema(
     ],
     metadata=EVENT.metadata,
 )
-"""An event beside others: with its sender. ``sender_tags``: a JSON object."""
+"""An event with its sender, as the store has it. ``sender_tags``: a JSON object."""
 
 
 class EventKind(StrEnum):
@@ -97,8 +97,8 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventSender:
-    """Who sends events. ``name``: unique for each start of a program; ``client``: what its people
-    call it; ``address``: where it runs; ``tags``: what else they say of it."""
+    """A sender of events. ``name``: unique for each start of a program; ``client``: what people
+    call the program; ``address``: its host; ``tags``: any further names and values."""
 
     name: str
     client: str = ""
@@ -107,7 +107,7 @@ class EventSender:
 
 
 def with_sender(sender: EventSender, events: pa.RecordBatch) -> pa.RecordBatch:
-    """Events of one sender (schema ``EVENT``) as events beside others (schema ``STORED``)."""
+    """Events of one sender (schema ``EVENT``) with schema ``STORED``."""
     tags = json.dumps(dict(sender.tags), sort_keys=True)
     same = pa.array(np.zeros(events.num_rows, np.int32))
     texts = (sender.name, sender.client, sender.address, tags)

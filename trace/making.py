@@ -1,4 +1,5 @@
-"""Makes trace events of what clients and consumers have, column by column."""
+"""Makes trace events of shipments and records, column by column: a value that all events share,
+such as the topic, is kept once."""
 
 from __future__ import annotations
 
@@ -29,32 +30,31 @@ from .events import EVENT, EventKind
 TRACEPARENT = "traceparent"
 """W3C Trace Context: passed on as it is."""
 TAG = "tag"
-"""The header of a message by which its people look for it."""
+"""A header whose value events can be searched by."""
 _TIMED = [EventKind.PRODUCED.value, EventKind.RECEIVED.value, EventKind.PROCESSED.value]
-"""Of these an event says how long it took."""
+"""Kinds of events that have ``took_us``."""
 _SENT = (ORIGIN_ID, REDELIVERED_ID_HEADER, TRACEPARENT, TAG)
 _DELIVERED = (ID_HEADER, ATTEMPT, REASON, *_SENT)
-"""The headers that are read of a message that is sent, and of a record."""
+"""The headers that are read: of a message that a client sends, and of a record."""
 _OF_ROWS = ("kind", "group", "error", "topic", "partition", "offset")
-"""The columns that stand in a ``RecordRow`` as they are."""
+"""Columns whose values a ``RecordRow`` has as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShipmentEvents:
-    """``produced`` of each row of a shipment that is done."""
+    """An event ``produced`` for each row of a finished shipment."""
 
     shipment: Shipment
     rows: pa.RecordBatch | Columns
-    """What was sent: schema ``INPUT``, or its columns."""
+    """The rows that were sent: schema ``INPUT``, or its columns."""
     kept: Int64s | None
-    """The number of each row among those of the caller; None: all of them are there."""
+    """The number of each row among the caller's; None: all of these were sent."""
     at_ms: int
-    """When it was handed to the client."""
+    """When the caller handed it to the client."""
     took_us: int
 
     @property
     def size(self) -> int:
-        """How many events it becomes."""
         rows = self.rows
         return rows.num_rows if isinstance(rows, pa.RecordBatch) else len(rows[0])
 
@@ -65,7 +65,7 @@ class ShipmentEvents:
             columns = {name: rows.column(name) for name in ("partition", "key")}
             topics = rows.column("topic")
             columns["topic"] = topics[0].as_py() if _is_once(topics) else topics
-            found = {name: _values_of(rows.column("headers"), name) for name in _SENT}
+            values = {name: _values_of(rows.column("headers"), name) for name in _SENT}
         else:
             _, topics, partitions, keys, _, headers = rows
             columns = {
@@ -73,24 +73,23 @@ class ShipmentEvents:
                 "partition": pa.array(partitions, pa.int32()),
                 "key": pa.array(keys, pa.binary()),
             }
-            found = _read(headers, _SENT)
+            values = _read(headers, _SENT)
         columns |= {"at": self.at_ms, "kind": EventKind.PRODUCED.value, "took_us": self.took_us}
-        columns |= _columns_of(found) | self._outcomes(self.size)
+        columns |= _columns_of(values) | self._outcomes(self.size)
         return _events(self.size, columns)
 
     def _outcomes(self, count: int) -> dict[str, Any]:
-        """The id of each row that is stored, and the error of each that is not."""
         shipment = self.shipment
         if shipment.failure is not None:
             return {"error": _cut(shipment.failure)}
         numbers, stored = stored_rows(shipment, self.kept, count)
         columns: dict[str, Any] = {}
         if not stored.all():
-            found = [
-                None if there else _cut(shipment.error(0 if shipment.copies else number))
-                for there, number in zip(stored.tolist(), numbers.tolist(), strict=True)
+            errors = [
+                None if is_stored else _cut(shipment.error(0 if shipment.copies else number))
+                for is_stored, number in zip(stored.tolist(), numbers.tolist(), strict=True)
             ]
-            columns["error"] = pa.array(found, pa.utf8())
+            columns["error"] = pa.array(errors, pa.utf8())
         if shipment.stored is not None and stored.any():
             due, at, offset = places(shipment, shipment.stored, numbers, stored)
             columns |= {
@@ -101,17 +100,17 @@ class ShipmentEvents:
             }
             if not stored.all():
                 columns["id.offset"] = from_numpy(offset, pa.int64())
-                there = pa.array(stored.tolist(), pa.bool_())
+                mask = pa.array(stored.tolist(), pa.bool_())
                 parts = EventColumns(count, columns)
                 for name in ("id.group", "id.due", "id.offset", "id.check"):
                     part = parts.column(name)
-                    columns[name] = pc.if_else(there, part, pa.scalar(None, part.type))
+                    columns[name] = pc.if_else(mask, part, pa.scalar(None, part.type))
         return columns
 
 
 def stored_rows(shipment: Shipment, kept: Int64s | None, count: int) -> tuple[Int64s, Mask]:
-    """Of each of ``count`` rows that were to be sent: its number among those of the caller, and
-    whether it is stored; of a shipment that has not failed."""
+    """The number of each row among the caller's, and a mask of those that are stored, of a shipment
+    that has not failed. Shape (count,) each."""
     numbers = np.arange(count) if kept is None else kept
     stored: Mask = np.ones(count, np.bool_)
     if shipment.copies:
@@ -124,7 +123,8 @@ def stored_rows(shipment: Shipment, kept: Int64s | None, count: int) -> tuple[In
 def places(
     shipment: Shipment, batch: StoredBatch, numbers: Int64s, stored: Mask
 ) -> tuple[Int64s, Int64s, Int64s]:
-    """Due time, place in the batch, and offset of each row; of one that is not stored, anything."""
+    """Due time, ms, place in the batch and offset of each row; the latter two have no meaning for a
+    row that is not stored."""
     due = np.asarray(shipment.due, np.int64)
     due = np.repeat(due, len(numbers)) if shipment.copies else due[numbers]
     at = np.cumsum(stored) - 1
@@ -132,8 +132,8 @@ def places(
 
 
 class Record(Protocol):
-    """A record as a consumer or a producer has it; None: not known. ``received_s``: since when, by
-    the monotonic clock."""
+    """A record as a consumer or a producer has it; None: not known. ``received_s``: when it got it,
+    by the monotonic clock."""
 
     @property
     def topic(self) -> str: ...
@@ -150,7 +150,7 @@ class Record(Protocol):
 
 
 class TracedRecord(NamedTuple):
-    """A ``Record`` of a library."""
+    """A ``Record`` that was copied from a library's own class."""
 
     topic: str
     partition: int | None
@@ -172,41 +172,39 @@ RecordRow = tuple[
     Sequence[Header],
     float,
 ]
-"""What an event of a record is made of: kind, group, error, when it ended, s by the monotonic
-clock, and the fields of the ``Record``, which itself would keep its value in memory."""
+"""Kind, group, error, when it ended (s, by the monotonic clock), and the fields of the ``Record``,
+which itself would keep the message's value in memory."""
 
 
 class RecordEvents:
     """Events of records, column by column as they come.
 
     Theory: columns are made while the records are in the processor's cache, and records are not
-    kept. Were they kept until events leave, the garbage collector would count each as one that
-    lives long, and look through all of the program's objects several times a second: that costs
-    more than all the rest of tracing.
+    kept. Records that lived until events leave would make the garbage collector look through all of
+    the program's objects several times a second: that costs more than all the rest of tracing.
     """
 
     def __init__(self) -> None:
         self.size = 0
-        """How many events it becomes."""
+        """The number of events."""
         self._parts: list[EventColumns] = []
-        """What needs no more work, part by part."""
         self._ids: list[pa.Array] = []
-        """Texts, part by part."""
+        """The texts of ids, part by part."""
         self._began, self._ended = array("d"), array("d")
         self._found: dict[str, dict[int, bytes]] = {name: {} for name in _DELIVERED}
-        """The first header of each name but that of the id, by the number of its row."""
+        """The first header of each name but the id's, by the number of its row."""
 
     def add(self, rows: Sequence[RecordRow]) -> None:
-        """One event of each of these, at least one. Errors: any, of a record that is none; then
-        there is no event of any of them."""
+        """Add an event of each row, at least one. Errors: any, if a record is malformed; then none
+        of them is added."""
         stop = self.size + len(rows)
         kinds, groups, errors, ended, *of_record, keys, headers, began = zip(*rows, strict=True)
-        found: dict[str, dict[int, bytes]] = {name: {} for name in _DELIVERED}
+        values: dict[str, dict[int, bytes]] = {name: {} for name in _DELIVERED}
         for at, pairs in enumerate(headers, self.size):
             for name, value in pairs:
-                if name in found and value is not None:
-                    found[name].setdefault(at, value[:ERROR_CHARACTERS])
-        ids = list(map(found.pop(ID_HEADER).get, range(self.size, stop)))
+                if name in values and value is not None:
+                    values[name].setdefault(at, value[:ERROR_CHARACTERS])
+        ids = list(map(values.pop(ID_HEADER).get, range(self.size, stop)))
         columns = {
             name: _once(values, EVENT.field(name).type)
             for name, values in zip(_OF_ROWS, (kinds, groups, errors, *of_record), strict=True)
@@ -217,7 +215,7 @@ class RecordEvents:
         self._ids.append(texts)
         self._began += times[0]
         self._ended += times[1]
-        for name, of_row in found.items():
+        for name, of_row in values.items():
             self._found[name] |= of_row
         self.size = stop
 
@@ -236,14 +234,14 @@ class RecordEvents:
             "took_us": pa.array(took_us, pa.int64(), mask=~timed),
             "attempt": self._attempts(kinds),
         }
-        found = {
+        values = {
             name: list(map(of_row.get, range(count))) if of_row else []
             for name, of_row in self._found.items()
         }
-        return _events(count, columns | _columns_of(found))
+        return _events(count, columns | _columns_of(values))
 
     def _attempts(self, kinds: pa.Array) -> Any:
-        """The attempt of each event; None where an event is not about one message."""
+        """The attempt of each event; null for events about a position."""
         single = pc.not_equal(kinds, EventKind.COMMITTED.value)
         said = self._found[ATTEMPT]
         if not said and single.true_count == self.size:
@@ -257,12 +255,12 @@ class RecordEvents:
 
 
 def make_dropped(at_ms: int, count: int) -> EventColumns:
-    """The event that says how many events before it are missing."""
+    """An event that says how many before it are missing."""
     return EventColumns(1, {"at": at_ms, "kind": EventKind.DROPPED.value, "count": count})
 
 
 def _events(count: int, columns: dict[str, Any]) -> EventColumns:
-    """Events with these columns, but for those that say nothing."""
+    """Events with these columns, without those that are all null."""
     for name, column in list(columns.items()):
         if column is None or (isinstance(column, pa.Array) and column.null_count == count):
             del columns[name]
@@ -283,13 +281,13 @@ def _is_once(column: pa.Array) -> bool:
 def _read(
     headers: Sequence[Sequence[Header]], names: Iterable[str]
 ) -> dict[str, list[bytes | None]]:
-    """Of each row the first header of each of these names, or None."""
-    found: dict[str, list[bytes | None]] = {name: [None] * len(headers) for name in names}
+    """The first header of each name in each row, or None."""
+    values: dict[str, list[bytes | None]] = {name: [None] * len(headers) for name in names}
     for row, pairs in enumerate(headers):
         for name, value in pairs:
-            if name in found and found[name][row] is None and value is not None:
-                found[name][row] = value[:ERROR_CHARACTERS]
-    return found
+            if name in values and values[name][row] is None and value is not None:
+                values[name][row] = value[:ERROR_CHARACTERS]
+    return values
 
 
 def _values_of(headers: pa.Array, name: str) -> list[bytes | None]:
@@ -300,35 +298,37 @@ def _values_of(headers: pa.Array, name: str) -> list[bytes | None]:
     named = pc.equal(flat.field(0), name)
     if not pc.any(named).as_py():
         return []
-    found: list[bytes | None] = [None] * len(headers)
+    firsts: list[bytes | None] = [None] * len(headers)
     rows = pc.list_parent_indices(headers).filter(named).to_pylist()
     values = flat.field(1).filter(named).to_pylist()
     for row, value in zip(reversed(rows), reversed(values), strict=True):
-        found[row] = value and value[:ERROR_CHARACTERS]
-    return found
+        firsts[row] = value and value[:ERROR_CHARACTERS]
+    return firsts
 
 
-def _columns_of(found: Mapping[str, Sequence[bytes | None]]) -> dict[str, Any]:
-    """Columns of what is in headers; each of ``found`` has one entry a row, or none at all."""
-    origins = found[ORIGIN_ID]
-    if again := found[REDELIVERED_ID_HEADER]:
+def _columns_of(values: Mapping[str, Sequence[bytes | None]]) -> dict[str, Any]:
+    """Columns made of headers. ``values``: by name one entry a row, or none at all."""
+    origins = values[ORIGIN_ID]
+    if again := values[REDELIVERED_ID_HEADER]:
         origins = (
-            [one or other for one, other in zip(origins, again, strict=True)] if origins else again
+            [origin or other for origin, other in zip(origins, again, strict=True)]
+            if origins
+            else again
         )
     columns = _ids_of("origin", pa.array(origins, pa.binary())) if any(origins) else {}
     for name in (TRACEPARENT, TAG):
-        if any(found[name]):
-            texts = [value and value.decode("utf-8", "backslashreplace") for value in found[name]]
+        if any(values[name]):
+            texts = [value and value.decode("utf-8", "backslashreplace") for value in values[name]]
             columns[name] = pa.array(texts, pa.utf8())
     return columns
 
 
 def _ids_of(name: str, texts: pa.Array) -> dict[str, Any]:
-    """The parts of ids from their texts; what has not the form of one is none."""
-    found = id_parts(texts)
-    if found.null_count == len(found):
+    """The parts of ids from their texts; null where a text is no id."""
+    ids = id_parts(texts)
+    if ids.null_count == len(ids):
         return {}
-    group, due, offset, check = found.flatten()
+    group, due, offset, check = ids.flatten()
     columns = {"group": group, "due": due.cast(TIME), "offset": offset, "check": check}
     if _is_once(group):
         columns["group"] = group[0].as_py()

@@ -1,16 +1,15 @@
-"""Keeps events until they are sent, off the way of whoever has them.
+"""Keeps events until they are sent, so that an application never waits for the topic of its events.
 
     any thread --note--> waiting --0.5 s--> one thread: columns, an encoded batch, the target
 
-Theory: to note an event is to append what it is made of to a list; encoding and sending are
-another thread's. So a sender or a consumer pays a microsecond, whatever becomes of its events.
+Theory: to note an event is to append its values to a list, which takes a microsecond; another
+thread encodes and sends.
 
 Rules
-- Memory is bounded: what comes while ``events_max`` events wait is dropped, and counted. The count
-  is an event of its own, as soon as there is room.
-- Events are numbered as they leave, and what was dropped has numbers, too: what is missing can be
-  seen from the others.
-- Whoever reads takes events with the same sender and number for one.
+- Memory is bounded: events beyond ``events_max`` waiting ones are dropped, and counted. The count
+  is an event of its own.
+- Events are numbered as they leave, and dropped ones have numbers, too: 7 and 11 with nothing in
+  between say that three are missing. A reader takes events with one number for one event.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ _log = logging.getLogger("slotwheel.trace")
 EVENTS_MAX = 300_000
 _EVERY_S = 0.5
 _NOTES = 256
-"""So many records become columns together, or more of them that are noted at once."""
+"""So many waiting records become columns together."""
 _BATCH_ROWS = 100_000
-"""So many events leave at once, and at most together. A node spends some ms on a message that is
-due at once, whatever it holds."""
+"""Most events of a batch; as many waiting ones are sent at once. A node spends some ms on a message
+that is due at once, whatever its size."""
 
 
 class Recorder:
-    """Sends events to ``target``. Thread-safe; one for each process. ``client``: what people call
-    the program; ``tags``: what else they say of it."""
+    """Sends events to ``target``. Thread-safe; one for each process. ``client``, ``tags``: as in
+    ``EventSender``."""
 
     def __init__(
         self,
@@ -69,24 +68,24 @@ class Recorder:
         self._lock = threading.Lock()
         self._shipments: list[ShipmentEvents] = []
         self._notes: deque[RecordRow] = deque()
-        """Records, which become columns some at a time. It has no lock: whoever has records
-        one by one would hold it most of the time, and keep all others from it."""
+        """Records that are no columns yet, appended without the lock: a thread that has records one
+        by one would hold it most of the time."""
         self._records = RecordEvents()
         self._count = 0
         """Events that wait, or are being sent."""
         self._waiting = 0
-        """Of them those that wait."""
+        """Events that wait."""
         self._next = 0
         """The number of the next event that leaves."""
         self._rows = _BATCH_ROWS
-        """So many events are a batch that is small enough, as the last one was."""
+        """Events of the next batch, by the size of the last one."""
         self._unreported = 0
-        """Events that were dropped since the last event that said so."""
+        """Events that were dropped since the last event of kind ``dropped``."""
         self._noted = self._dropped = 0
         self.sent = 0
         """Events that the target has."""
         self._ended = False
-        """Whether the last events were taken; what comes behind them is dropped."""
+        """True once the last events were taken; later ones are dropped."""
         self._sending = BatchSender(target, self._work, every_s=_EVERY_S, name="slotwheel-trace")
 
     @property
@@ -98,13 +97,13 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """Events that are missing for want of room, or as they could not be made."""
+        """Events that were not sent: for want of room or time, or as they could not be made."""
         with self._lock:
             self._take_notes()
             return self._dropped
 
     def note(self, events: ShipmentEvents) -> None:
-        """Never waits, and never fails."""
+        """Note the events of a shipment. Never waits for the target, and never fails."""
         with self._lock:
             if self._admits(events.size):
                 self._shipments.append(events)
@@ -116,7 +115,8 @@ class Recorder:
         records: Sequence[Record],
         error: str | None = None,
     ) -> None:
-        """Note what ended just now with each of these records. Never waits, and never fails."""
+        """Note an event of each record that ends now. Never waits for the target, and never
+        fails."""
         text = None if error is None else cut(error).decode()
         now_s = time.monotonic()
         self._notes += [
@@ -125,14 +125,14 @@ class Recorder:
                 group,
                 text,
                 now_s,
-                one.topic,
-                one.partition,
-                one.offset,
-                one.key,
-                one.headers,
-                one.received_s,
+                record.topic,
+                record.partition,
+                record.offset,
+                record.key,
+                record.headers,
+                record.received_s,
             )
-            for one in records
+            for record in records
         ]
         if (len(self._notes) >= _NOTES or self._ended) and self._lock.acquire(blocking=False):
             try:
@@ -165,7 +165,7 @@ class Recorder:
         return True
 
     def _admits(self, count: int) -> bool:
-        """Whether there is room for so many events; else they are dropped."""
+        """True if there is room for ``count`` events; else they are dropped."""
         self._noted += count
         if self._count + count > self._events_max or self._ended:
             self._drop(count)
@@ -196,7 +196,7 @@ class Recorder:
             noted: list[ShipmentEvents | RecordEvents] = [*self._shipments, self._records]
             self._shipments, self._records = [], RecordEvents()
             self._waiting = 0
-        made = [self._numbered(one) for one in self._made(noted)]
+        made = [self._numbered(events) for events in self._made(noted)]
         made += self._report()
         for events in joined(made, _BATCH_ROWS):
             self._send(events)
@@ -204,20 +204,20 @@ class Recorder:
             _log.warning("slotwheel trace: %d events were dropped", self.dropped)
 
     def _made(self, noted: Sequence[ShipmentEvents | RecordEvents]) -> Iterator[EventColumns]:
-        for one in noted:
+        for events in noted:
             try:
-                if one.size:
-                    yield one.make()
+                if events.size:
+                    yield events.make()
             except Exception:  # a defect of ours must not end the tracing of all else
-                _log.exception("slotwheel trace: %d events could not be made", one.size)
-                self._gone(one.size)
+                _log.exception("slotwheel trace: %d events could not be made", events.size)
+                self._gone(events.size)
 
     def _numbered(self, events: EventColumns) -> EventColumns:
         first, self._next = self._next, self._next + events.count
         return EventColumns(events.count, events.columns | {"number": first})
 
     def _report(self) -> list[EventColumns]:
-        """The event that says how many were dropped, behind a gap of as many numbers."""
+        """An event that says how many were dropped, if any, behind a gap of as many numbers."""
         with self._lock:
             count, self._unreported = self._unreported, 0
             if not count:
@@ -245,7 +245,6 @@ class Recorder:
                 self._rows = min(2 * self._rows, _BATCH_ROWS)
 
     def _gone(self, count: int, *, sent: bool = False) -> None:
-        """So many events do not wait any more."""
         with self._lock:
             self._count -= count
             if sent:

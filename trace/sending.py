@@ -1,9 +1,10 @@
-"""Sends batches to a target from a thread of its own, off the way of whoever has what is in them.
+"""Sends batches to a target from a thread of its own.
 
 Rules
-- A batch is sent until the target has it, again if need be: whoever reads it takes batches with the
-  same sender and number for one.
-- When it is closed, what waits has so long to leave as it is given; what is left then is dropped.
+- A batch is sent until the target has it. If only its answer was lost it is there twice, which
+  readers see by its sender and number.
+- At ``close`` batches may leave until a time limit, and are dropped then: else a program could not
+  end while its brokers are away.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ _BACKOFF_S, _BACKOFF_MAX_S = 0.1, 2.0
 
 
 class TraceTarget(Protocol):
-    """Where batches go, such as a topic. Belongs to one thread."""
+    """A place for batches, such as a topic. Belongs to one thread."""
 
     def send(self, value: bytes) -> None:
-        """Send a batch, and wait until it is stored. Errors: any; it is sent again then."""
+        """Send a batch, and wait until it is stored. After any error it is sent again."""
 
     def close(self) -> None: ...
 
 
 class BatchSender:
-    """Calls ``work`` every ``every_s`` from its thread, and when it is woken, and a last time, with
-    True, when it is closed; that calls ``stored`` with each batch."""
+    """Calls ``work(False)`` from its thread every ``every_s`` and at each ``wake``, and
+    ``work(True)`` at ``close``. ``work`` calls ``stored`` with each batch."""
 
     def __init__(
         self, target: TraceTarget, work: Callable[[bool], None], *, every_s: float, name: str
@@ -45,7 +46,7 @@ class BatchSender:
         self._thread.start()
 
     def close(self, timeout_s: float) -> None:
-        """Send what waits, for so long at most, s. May be called again."""
+        """Call ``work`` a last time; it has ``timeout_s``. May be called again."""
         with self._lock:
             if not self._closing.is_set():
                 self._deadline = time.monotonic() + timeout_s
@@ -58,7 +59,7 @@ class BatchSender:
         self._woken.set()
 
     def stored(self, value: bytes) -> bool:
-        """Whether the target has it; false when it is time to end. Called by ``work``."""
+        """Send a batch until the target has it; false if it is dropped. For ``work`` alone."""
         backoff = Backoff(_BACKOFF_S, _BACKOFF_MAX_S)
         while not (self._closing.is_set() and time.monotonic() > self._deadline):
             try:

@@ -14,7 +14,7 @@ from ..wheel.schema import Int64s
 
 
 class Observers:
-    """Tells each of them, in their order. They stay their owners', who close them."""
+    """Passes each call on to all observers, in their order. It closes none of them."""
 
     def __init__(self, *observers: ConsumerObserver) -> None:
         self._each = observers
@@ -22,33 +22,33 @@ class Observers:
     def shipped(
         self, shipment: Shipment, content: Columns | pa.RecordBatch, kept: Int64s | None
     ) -> None:
-        for one in self._each:
-            one.shipped(shipment, content, kept)
+        for observer in self._each:
+            observer.shipped(shipment, content, kept)
 
     def received(self, group: str, messages: Sequence[Received]) -> None:
-        for one in self._each:
-            one.received(group, messages)
+        for observer in self._each:
+            observer.received(group, messages)
 
     def held(self, group: str, messages: Sequence[Received]) -> None:
-        for one in self._each:
-            one.held(group, messages)
+        for observer in self._each:
+            observer.held(group, messages)
 
     def processed(self, group: str, messages: Sequence[Received], error: str | None) -> None:
-        for one in self._each:
-            one.processed(group, messages, error)
+        for observer in self._each:
+            observer.processed(group, messages, error)
 
     def retried(self, group: str, message: Received) -> None:
-        for one in self._each:
-            one.retried(group, message)
+        for observer in self._each:
+            observer.retried(group, message)
 
     def buried(self, group: str, message: Received, reason: str) -> None:
-        for one in self._each:
-            one.buried(group, message, reason)
+        for observer in self._each:
+            observer.buried(group, message, reason)
 
     def left_out(self, group: str, topic: str, headers: Sequence[Header]) -> None:
-        for one in self._each:
-            one.left_out(group, topic, headers)
+        for observer in self._each:
+            observer.left_out(group, topic, headers)
 
     def committed(self, group: str, positions: Mapping[SourcePartition, int]) -> None:
-        for one in self._each:
-            one.committed(group, positions)
+        for observer in self._each:
+            observer.committed(group, positions)

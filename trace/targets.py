@@ -1,4 +1,4 @@
-"""Topics that trace events go to: by a node, or straight to Kafka."""
+"""Ways of batches to their topic: by a node, or straight to Kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ANSWER_S = 10.0
 
 
 class WheelTarget:
-    """A node that delivers them at once, to its embedded topic or to Kafka."""
+    """Sends batches to a node, which delivers them at once."""
 
     def __init__(self, address: str | Sequence[str], topic: str = TRACE_TOPIC) -> None:
         """Errors: ``InvalidConfiguration``."""
@@ -29,7 +29,7 @@ class WheelTarget:
 
 
 class KafkaPythonTarget:
-    """By a producer of kafka-python. It stays its owner's, who closes it."""
+    """Sends batches by a producer of kafka-python, and does not close it."""
 
     def __init__(self, producer: Any, topic: str = TRACE_TOPIC) -> None:
         self._producer, self._topic = producer, topic
@@ -43,20 +43,22 @@ class KafkaPythonTarget:
 
 
 class ConfluentTarget:
-    """By a producer of confluent-kafka. It stays its owner's."""
+    """Sends batches by a producer of confluent-kafka."""
 
     def __init__(self, producer: Any, topic: str = TRACE_TOPIC) -> None:
         self._producer, self._topic = producer, topic
 
     def send(self, value: bytes) -> None:
         """Errors: those of confluent-kafka; ``NodeUnreachable``: no answer in time."""
-        found: list[Any] = []
-        self._producer.produce(self._topic, value, on_delivery=lambda error, _: found.append(error))
+        answers: list[Any] = []
+        self._producer.produce(
+            self._topic, value, on_delivery=lambda error, _: answers.append(error)
+        )
         self._producer.flush(_ANSWER_S)
-        if not found:
+        if not answers:
             raise NodeUnreachable("no answer from the brokers in time", limit=f"{_ANSWER_S:g} s")
-        if found[0] is not None:
-            raise NodeUnreachable(f"the brokers do not take it: {found[0]}")
+        if answers[0] is not None:
+            raise NodeUnreachable(f"the brokers do not take it: {answers[0]}")
 
     def close(self) -> None:
         """There is nothing of its own to close."""

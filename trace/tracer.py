@@ -1,4 +1,4 @@
-"""Traces what a client sends and what a consumer does with what it gets.
+"""Traces what clients send, and what consumers do with messages.
 
     from slotwheel.trace import Tracer, WheelTarget
 
@@ -6,8 +6,7 @@
     client = Client("127.0.0.1:7200", observer=tracer)
     consumer = Consumer("orders", "billing", data="/var/lib/slotwheel", observer=tracer)
 
-Theory: a client and a consumer tell an observer what happened; here that becomes events, made in
-the recorder's thread.
+Theory: clients and consumers call an observer; the recorder's thread makes events of the calls.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PROCESSED = EventKind.PROCESSED
 
 
 class Tracer(Recorder):
-    """Observes any number of clients and consumers of a process. Close it behind them."""
+    """Observes any number of clients and consumers of a process. Close it after them."""
 
     # A client's observer
 
@@ -67,4 +66,4 @@ class Tracer(Recorder):
         self.note_records(EventKind.COMMITTED, group, records)
 
     def left_out(self, group: str, topic: str, headers: Sequence[Header]) -> None:
-        """What nobody gets has no event: a rule may leave out nearly all."""
+        """No event: a rule may leave out nearly all messages."""

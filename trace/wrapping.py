@@ -1,10 +1,10 @@
-"""Producers and consumers of kafka-python and confluent-kafka that tell a tracer what they do.
+"""Traces producers and consumers of kafka-python and confluent-kafka.
 
     producer = traced_producer(KafkaProducer(bootstrap_servers="localhost:9092"), tracer)
     consumer = traced_consumer(KafkaConsumer("orders", group_id="billing"), tracer, "billing")
 
-They are used as before: everything that is not about a message is passed on as it is. A library
-does not know when a program is done with a record, so the program says it: ``consumer.processed``.
+They are used as before: every other call is passed on. A library does not know when a program is
+done with a record, so the program calls ``consumer.processed``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ _log = logging.getLogger("slotwheel.trace")
 
 
 class _Wrapper:
-    """What it wraps, for whoever uses it: the same methods with the same signatures, ``len``,
-    ``with``, attributes that are set, ``isinstance``. ``observed``: by the name of a method, what
-    is called in its place.
+    """Stands in for an object of a library: the same methods with the same signatures, ``len``,
+    ``with``, attributes, ``isinstance``. ``observed``: methods in the place of the library's.
 
-    Rules: arguments go to the library as they came, and before anything is observed; what happens
-    while observing is logged, and is nobody else's error.
+    Rules: arguments go to the library as they came, and before anything is observed; an error of
+    observing is logged, and does not reach the program.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class _Wrapper:
             if name.startswith("__") and not (hasattr(object, name) or hasattr(cls, name))
         }
         del_, slots = "__del__", {"__dict__", "__weakref__", "__module__"}
-        kept = {name: one for name, one in special.items() if name not in {del_, *slots}}
+        kept = {name: method for name, method in special.items() if name not in {del_, *slots}}
         return object.__new__(type(cls.__name__, (cls,), kept))
 
     @property  # type: ignore[misc]
@@ -78,10 +77,10 @@ class _Wrapper:
         return [*dir(self._wrapped)]
 
 
-def _like(theirs: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-    """``method`` with the name, the signature and the text of theirs."""
+def _like(library_method: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    """``method`` with name, signature and docstring of the library's."""
 
-    @functools.wraps(theirs)
+    @functools.wraps(library_method)
     def called(*arguments: Any, **named: Any) -> Any:
         return method(*arguments, **named)
 
@@ -91,15 +90,13 @@ def _like(theirs: Any, method: Callable[..., Any]) -> Callable[..., Any]:
 def _passed_on(name: str) -> Callable[..., Any]:
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
         wrapped = self._wrapped
-        found = getattr(wrapped, name)(*arguments, **named)
-        return self if found is wrapped else found
+        answer = getattr(wrapped, name)(*arguments, **named)
+        return self if answer is wrapped else answer
 
     return method
 
 
 def _observing(observe: Callable[P, object]) -> Callable[P, None]:
-    """``observe``; its errors are logged, and do not reach the program."""
-
     @functools.wraps(observe)
     def safely(*arguments: P.args, **named: P.kwargs) -> None:
         try:
@@ -119,7 +116,7 @@ class _TracedProducer(_Wrapper):
         offset: int | None = _UNKNOWN,
         error: object = None,
     ) -> None:
-        if record is None:  # it is none that could be told of
+        if record is None:  # the call's arguments could not be read
             return
         place = [None if at is None or at < 0 else at for at in (partition, offset)]
         placed = record._replace(partition=place[0], offset=place[1])
@@ -155,8 +152,8 @@ class TracedKafkaPythonProducer(_TracedProducer):
 
 
 class TracedConfluentProducer(_TracedProducer):
-    """``produce`` is as ``Producer.produce``. What ``produce_batch`` sends is not told of: the
-    library says of none of its records where it is."""
+    """``produce`` is as ``Producer.produce``. Records of ``produce_batch`` have no events: the
+    library does not say where they are."""
 
     def __init__(self, wrapped: Any, tracer: Recorder) -> None:
         super().__init__(wrapped, tracer, {"produce": self._produce})
@@ -165,16 +162,16 @@ class TracedConfluentProducer(_TracedProducer):
         record = _record(_named_produce, arguments, named)
         given = [*arguments]
         at = next((at for at in (5, 4) if len(given) > at and given[at] is not None), None)
-        theirs: Any = named.get("on_delivery") or named.get("callback")
+        callback: Any = named.get("on_delivery") or named.get("callback")
         if at is not None:
-            theirs = given[at]
+            callback = given[at]
 
         def told(error: Any, sent: Any) -> None:
             self._delivered(record, error, sent)
-            if theirs is not None:
-                theirs(error, sent)
+            if callback is not None:
+                callback(error, sent)
 
-        if record is not None and (theirs is None or callable(theirs)):
+        if record is not None and (callback is None or callable(callback)):
             if len(given) > 4:
                 given[4:6] = [told, told][: len(given[4:6])]
             else:
@@ -206,7 +203,7 @@ class _TracedConsumer(_Wrapper):
 
     @_observing
     def processed(self, record: Any, *, began_s: float, error: object = None) -> None:
-        """The program is done with a record; ``began_s``: since when it had it, by
+        """Call it when the program is done with a record. ``began_s``: when it got the record, by
         ``time.monotonic``; ``error``: why it failed."""
         text = None if error is None else error_text(error)
         seen = self._seen(record, began_s)
@@ -215,7 +212,7 @@ class _TracedConsumer(_Wrapper):
     @_observing
     def _received(self, records: Iterable[Any]) -> None:
         now_s = time.monotonic()
-        seen = [self._seen(one, now_s) for one in records]
+        seen = [self._seen(record, now_s) for record in records]
         self._tracer.note_records(EventKind.RECEIVED, self._group, seen)
 
     def _seen(self, record: Any, began_s: float) -> TracedRecord:
@@ -229,9 +226,9 @@ class TracedKafkaPythonConsumer(_TracedConsumer):
         super().__init__(wrapped, tracer, group, {"poll": self._poll})
 
     def _poll(self, *arguments: Any, **named: Any) -> Any:
-        found = self._wrapped.poll(*arguments, **named)
-        self._received(record for records in found.values() for record in records)
-        return found
+        by_partition = self._wrapped.poll(*arguments, **named)
+        self._received(record for records in by_partition.values() for record in records)
+        return by_partition
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -266,9 +263,9 @@ class TracedConfluentConsumer(_TracedConsumer):
         return message
 
     def _consume(self, *arguments: Any, **named: Any) -> Any:
-        found = self._wrapped.consume(*arguments, **named)
-        self._received(message for message in found if message.error() is None)
-        return found
+        messages = self._wrapped.consume(*arguments, **named)
+        self._received(message for message in messages if message.error() is None)
+        return messages
 
     def _seen(self, record: Any, began_s: float) -> TracedRecord:
         return TracedRecord(
@@ -296,8 +293,8 @@ def traced_consumer(consumer: Any, tracer: Recorder, group: str) -> Any:
 def _record(
     named_of: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> TracedRecord | None:
-    """The record that a call's arguments send; None: the library will refuse them, or they do not
-    say what it sends. A key that only a serializer understands is left out."""
+    """The record that a call sends; None: its arguments cannot be read. A key that only a
+    serializer understands is left out."""
     try:
         given = named_of(*arguments, **named)
         key, headers = given.get("key"), given.get("headers")
@@ -305,9 +302,13 @@ def _record(
         if not isinstance(pairs, list | tuple):  # an iterator is for the library alone
             pairs = ()
         shown = key.encode() if isinstance(key, str) else key
-        texts = ((name, one.encode() if isinstance(one, str) else one) for name, one in pairs)
-        found = [(str(name), one if isinstance(one, bytes) else None) for name, one in texts]
+        texts = (
+            (name, value.encode() if isinstance(value, str) else value) for name, value in pairs
+        )
+        pairs_read = [
+            (str(name), value if isinstance(value, bytes) else None) for name, value in texts
+        ]
         known = shown if isinstance(shown, bytes) else None
-        return TracedRecord(str(given["topic"]), None, None, known, found, time.monotonic())
+        return TracedRecord(str(given["topic"]), None, None, known, pairs_read, time.monotonic())
     except Exception:
         return None

@@ -1,4 +1,2 @@
-"""Follows the tiers and compares them: the wheel's files, its topics, and the audit topic.
-
-Comes in: a data directory, brokers if topics are Kafka's. Goes out: reports of all buckets.
-"""
+"""Follows the wheel's files, its topics and the audit topic, and reports the comparison of all
+buckets. What it needs is a data directory, and the brokers if topics are Kafka's."""

@@ -10,8 +10,9 @@ Rules
 - The journal is read before the read point is taken: what a slot does not have then is still to
   come in the journal.
 - A cancel has no topic. It is that of its target, which is in the same slot.
-- A slot that is read too late, when some of it may have left, is a problem, and so is everything
-  of the journal that cannot be read.
+- A slot that is read too late, when some of it may have left, gets a hint, and so does everything
+  of the journal that cannot be read: what was not counted as accepted would be called lost behind
+  the client, and repeated in its topic.
 """
 
 from __future__ import annotations
@@ -37,16 +38,18 @@ from ...wheel.schema import Int64s, times
 from ..ledger import AuditLedger
 
 LEAD_S = 5
-"""So many seconds before its time a slot is read."""
+"""A slot is read so many seconds before its time."""
 _KEPT_S = 60
-"""So long behind it the topics of its messages are known, for cancels that come later."""
+"""For so many seconds after its time the topics of a slot's messages are kept: a cancel that comes
+later has no topic of its own."""
 _BYTES_MAX = 64 << 20
-"""As much of the journal is read at a time."""
+"""Bytes of the journal that are read at a time."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """A slot that was read, and what is known of its messages for cancels."""
+    """A slot that was read: from ``next_offset`` on its rows are counted from the journal;
+    ``offsets`` and ``topics`` are those of its messages, for cancels."""
 
     next_offset: int
     offsets: list[Int64s]
@@ -64,25 +67,26 @@ class AcceptedTier:
         self._journal: JournalAt | None = entry_at(self.root, self._view.point.index + 1)
         self._slots: dict[int, _Read] = {}
         self._behind = 0
-        """All slots before this second were read, or are not audited."""
+        """The first second whose slot is still to be read."""
         self._oldest = 0
         self._restarts = self._journal.restarts if self._journal is not None else 0
 
     @property
     def wheel(self) -> str:
-        """The group in the ids."""
+        """The group in the ids of this wheel."""
         return self._view.mint.group
 
     def close(self) -> None:
         self._reader.close()
 
     def begin(self, from_ms: int) -> None:
-        """Slots from there on are audited."""
+        """Audit the slots from ``from_ms`` on."""
         self._behind = self._oldest = from_ms // TICK_MS
 
     def step(self, ledger: AuditLedger, now_ms: int) -> View:
-        """Read what is new, and the slots whose time comes; the view by which that is true.
-        Errors: ``Damaged``, ``UnsupportedVersion``, ``OSError``: the state cannot be read."""
+        """Read what is new in the journal, and the slots whose time comes. Returns the view that
+        was taken between the two. Errors: ``Damaged``, ``UnsupportedVersion``, ``OSError``: the
+        state cannot be read."""
         self._read_journal(ledger, now_ms)
         self._view = view = self._reader.view()
         end = now_ms // TICK_MS + LEAD_S
@@ -90,14 +94,16 @@ class AcceptedTier:
             self._read_slot(ledger, self._behind, now_ms)
             self._behind += 1
         kept = end - LEAD_S - _KEPT_S
-        self._slots = {second: one for second, one in self._slots.items() if second >= kept}
+        self._slots = {second: read for second, read in self._slots.items() if second >= kept}
         return view
 
     def _read_slot(self, ledger: AuditLedger, second: int, now_ms: int) -> None:
         view, batches, problem = self._reader.slot(self._view, second)
         self._view = view
         self._slots[second] = _Read(view.point.next_offset, [], [])
-        for text in [str(one.text) for one in (problem, *view.problems) if one is not None]:
+        for text in [
+            str(trouble.text) for trouble in (problem, *view.problems) if trouble is not None
+        ]:
             self._hint(ledger, f"the wheel's files: {text}", second)
         if not view.is_untouched(second):
             self._hint(ledger, "its slot was read late: some of it may have left before", second)
@@ -124,22 +130,21 @@ class AcceptedTier:
             self._journal, self._restarts = end, end.restarts
 
     def _add_late(self, ledger: AuditLedger, rows: pa.RecordBatch, now_ms: int) -> None:
-        """Those of slots that were read already."""
+        """Add rows of the journal whose slots were read already. The others wait for their slot."""
         seconds, offset = times(rows, "due") // TICK_MS, times(rows, "offset")
         for second in np.unique(seconds[seconds < self._behind]).tolist():
             read = self._slots.get(second)
-            mine = seconds == second
+            late = seconds == second
             if read is None:
                 if second < self._oldest:
                     continue
                 read = self._slots[second] = _Read(0, [], [])
-            mine &= offset >= read.next_offset
-            if mine.any():
-                keys = key_columns([take_rows(rows, np.flatnonzero(mine))])
+            late &= offset >= read.next_offset
+            if late.any():
+                keys = key_columns([take_rows(rows, np.flatnonzero(late))])
                 self._add(ledger, second, keys, now_ms)
 
     def _add(self, ledger: AuditLedger, second: int, rows: pa.RecordBatch, now_ms: int) -> None:
-        """Rows of a slot, as of ``key_columns``."""
         is_cancel = np.asarray(rows.column("cancels").is_valid())
         messages = take_rows(rows, np.flatnonzero(~is_cancel)) if is_cancel.any() else rows
         topic, due, offset = (
@@ -158,12 +163,12 @@ class AcceptedTier:
         known = np.concatenate(read.offsets)
         order = np.argsort(known)
         at = np.searchsorted(known[order], targets)
-        there = at < len(known)
-        there[there] = known[order][at[there]] == targets[there]
-        if not there.all():
+        is_known = at < len(known)
+        is_known[is_known] = known[order][at[is_known]] == targets[is_known]
+        if not is_known.all():
             self._hint(ledger, "a message was cancelled of which the topic is not known", second)
-        found = pa.chunked_array(read.topics).combine_chunks().take(pa.array(order[at[there]]))
-        ledger.see(Tier.CANCELLED, found, due_of[there], targets[there], now_ms)
+        topics = pa.chunked_array(read.topics).combine_chunks().take(pa.array(order[at[is_known]]))
+        ledger.see(Tier.CANCELLED, topics, due_of[is_known], targets[is_known], now_ms)
 
     def _hint(self, ledger: AuditLedger, text: str, second: int | None) -> None:
         boundaries: Iterable[Boundary] = (Boundary.CLIENT_WHEEL, Boundary.WHEEL_TOPIC)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from ...account.limits import ready_ms
 from ...account.vocabulary import Tier
 from ...policy.deadletters import EXPIRED
-from ...policy.headercolumns import HeaderColumn
+from ...policy.headercolumns import HeaderColumn, decimals
 from ...policy.headers import CREATED_HEADER, ID_HEADER
 from ...policy.lettercolumns import sink_letters
 from ...reading.kafka.dump import DUMP
@@ -44,7 +44,7 @@ class TopicRows:
 
 
 def delivered_rows(new: TailRows, wheel: str) -> Iterator[TopicRows]:
-    """Those rows of a topic that the wheel delivered: of an embedded topic all."""
+    """The rows that the wheel delivered; in an embedded topic these are all rows."""
     if new.rows.schema.names == DUMP.names:
         yield from from_records(new.rows, wheel)
         return
@@ -57,12 +57,12 @@ def delivered_rows(new: TailRows, wheel: str) -> Iterator[TopicRows]:
 def from_records(rows: pa.RecordBatch, wheel: str) -> Iterator[TopicRows]:
     """Records of Kafka (schema ``DUMP``) of one partition that a wheel delivered."""
     column = HeaderColumn(rows.column("headers"))
-    found = {name: column.last_values(name) for name in (ID_HEADER, CREATED_HEADER)}
-    parts = id_parts(found[ID_HEADER])
-    mine = np.asarray(pc.fill_null(pc.equal(pc.struct_field(parts, "group"), wheel), False))
-    if not mine.any():
+    headers = {name: column.last_values(name) for name in (ID_HEADER, CREATED_HEADER)}
+    parts = id_parts(headers[ID_HEADER])
+    own = np.asarray(pc.fill_null(pc.equal(pc.struct_field(parts, "group"), wheel), False))
+    if not own.any():
         return
-    picked = pa.array(mine)
+    picked = pa.array(own)
     parts, rows = parts.filter(picked), rows.filter(picked)
     delivered = np.asarray(pc.fill_null(rows.column("delivered").cast(pa.int64()), 0))
     yield TopicRows(
@@ -71,22 +71,17 @@ def from_records(rows: pa.RecordBatch, wheel: str) -> Iterator[TopicRows]:
         np.asarray(rows.column("position")),
         np.asarray(parts.field("due")),
         np.asarray(parts.field("offset")),
-        _numbers(found[CREATED_HEADER].filter(picked)),
+        decimals(headers[CREATED_HEADER].filter(picked)),
         delivered,
         rows.column("headers"),
     )
 
 
-def _numbers(values: pa.Array) -> Int64s:
-    """Decimals as numbers; 0 where there is none."""
-    texts = [one.decode("ascii", "replace") if one else "" for one in values.to_pylist()]
-    return np.array([int(one) if one.isdigit() and len(one) < 19 else 0 for one in texts], np.int64)
-
-
 def add_delivered(
     ledger: AuditLedger, rows: TopicRows, dead_letter_topic: str, now_ms: int
 ) -> None:
-    """Count them where they were meant to go."""
+    """Count rows of a topic; a dead letter of the sink counts in the topic that it was meant for,
+    or every dead message would be called lost there."""
     late = rows.delivered - ready_ms(rows.due, rows.created)
     plain: Mask = np.ones(len(rows.due), np.bool_)
     if rows.topic == dead_letter_topic:
@@ -107,5 +102,5 @@ def add_delivered(
             named = topics.filter(pa.array(mask))
             ledger.see(tier, named, rows.due[at], rows.offset[at], now_ms, late[at])
     topic = pa.DictionaryArray.from_arrays(np.zeros(int(plain.sum()), np.int32), [rows.topic])
-    about = topic, rows.due[plain], rows.offset[plain], now_ms, late[plain]
-    ledger.see(Tier.DELIVERED, *about, rows.position[plain], rows.partition)
+    columns = topic, rows.due[plain], rows.offset[plain], now_ms, late[plain]
+    ledger.see(Tier.DELIVERED, *columns, rows.position[plain], rows.partition)

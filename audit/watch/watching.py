@@ -5,12 +5,15 @@
     audit topic ─── produced, │
                     consumed ─┘
 
-Theory: each step reads what is new everywhere, in the order in which messages go, so that a later
-tier is not read before an earlier one; and the marks of a step are believed one step later, when
-topics were read behind them. While topics have more than a step reads, no verdict is given about
-what came since. It begins with the first whole bucket from now on: of that all tiers
-can be seen from their begin. Clients send sums when messages are sent, so of the audit topic what
-came as long ago as messages can be due ahead is read, too.
+Theory: each step reads what is new everywhere, in the order in which messages go: read the other
+way round, a message that passed between two readings would look lost. The marks of a step are
+believed one step later, when topics were read behind them: a message that a mark covers and that
+was not read yet would be called lost. While topics have more than a step reads, no verdict is given
+about what came since.
+
+It begins with the first whole bucket from now on, of which all tiers can be seen from their begin.
+Clients send sums when messages are sent, so the audit topic is read from as long ago as messages
+can be due ahead.
 """
 
 from __future__ import annotations
@@ -96,9 +99,9 @@ class AuditSettings(Question, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All buckets that have begun, by time and topic. ``at_ms``: what was there then has been read;
-    ``refused``, ``closed``, ``differing``: as of a ledger; ``problem``: why nothing new can be
-    read; ``restarts``: how often its process has ended and another one has begun anew."""
+    """All buckets that have begun, by time and topic. ``at_ms``: all that was written before has
+    been read; ``refused``, ``closed``, ``differing``: those of ``AuditLedger``; ``problem``: why
+    nothing new can be read; ``restarts``: how often the audit's process was started again."""
 
     at_ms: int
     from_ms: int
@@ -114,12 +117,12 @@ class AuditReport:
         return now_ms - self.at_ms > STALE_MS
 
     def forgotten(self) -> Self:
-        """All of its buckets are closed."""
+        """This report with all buckets closed: of a process that has ended."""
         return replace(self, cells=[], closed=Counter(self.closed) + self.verdicts)
 
     def following(self, before: Self) -> Self:
-        """As of a process that began behind the one whose last report was forgotten as ``before``:
-        what was known by then stays known."""
+        """This report of a process that was started again, with what was known before it.
+        ``before``: the last report of the process before, ``forgotten``."""
         return replace(
             self,
             refused=Counter(before.refused) + Counter(self.refused),
@@ -130,22 +133,23 @@ class AuditReport:
 
     @property
     def faults(self) -> list[CellReport]:
-        return [one for one in self.cells if one.verdict in FAULTS]
+        return [cell for cell in self.cells if cell.verdict in FAULTS]
 
     @property
     def verdicts(self) -> Counter[str]:
-        """How many comparisons have each."""
-        return Counter(one.verdict for cell in self.cells for one in cell.comparisons)
+        """The number of comparisons with each verdict."""
+        return Counter(comparison.verdict for cell in self.cells for comparison in cell.comparisons)
 
     @property
     def compared(self) -> int:
-        """How many comparisons have had an answer, also those of buckets that are forgotten."""
+        """The number of comparisons that are not open any more, also of closed buckets."""
         every = self.verdicts + Counter(self.closed)
         return every.total() - every[AuditVerdict.OPEN]
 
 
 class AuditWatch:
-    """Not thread-safe; LMDB opens a store once a process, so nothing else reads ``data`` in it."""
+    """The audit of one wheel, step by step. Not thread-safe. LMDB opens a store once a process, so
+    nothing else in this process may read ``data``."""
 
     def __init__(self, settings: AuditSettings) -> None:
         """Errors: ``InvalidConfiguration``, ``Damaged``, ``NodeUnreachable``, ``OSError``."""
@@ -186,7 +190,7 @@ class AuditWatch:
         self._tails.follow(settings.dead_letter_topic, self._begin)
         self._marks = Marks()
         self._whole_ms = now_ms
-        """All that there was then has been read."""
+        """All that was written before has been read."""
 
     def __enter__(self) -> Self:
         return self
@@ -199,7 +203,7 @@ class AuditWatch:
         self._accepted.close()
 
     def step(self) -> AuditReport:
-        """Read what is new, and compare. What cannot be read now is the report's ``problem``."""
+        """Read what is new, and compare. An error of reading becomes the report's ``problem``."""
         problem = ""
         try:
             self._read(_now_ms())
@@ -224,19 +228,19 @@ class AuditWatch:
         settings = self._settings
         for topic in {topic for topic, _ in ledger.cells}:
             self._tails.follow(topic, self._begin)
-        for found in self._tails.read():
-            if isinstance(found, Problem):
-                if found.file == settings.topic:
-                    ledger.miss_sums(f"the audit topic: {found.text}", now_ms)
+        for event in self._tails.read():
+            if isinstance(event, Problem):
+                if event.file == settings.topic:
+                    ledger.miss_sums(f"the audit topic: {event.text}", now_ms)
                     continue
-                text = f"the topic: {found.text}"
+                text = f"the topic: {event.text}"
                 boundaries = [Boundary.WHEEL_TOPIC, Boundary.TOPIC_CONSUMER]
-                topics = None if found.file == settings.dead_letter_topic else [found.file]
+                topics = None if event.file == settings.dead_letter_topic else [event.file]
                 ledger.hints.add(text, boundaries, ledger.from_ms, now_ms, topics=topics)
-            elif found.topic == settings.topic:
-                self._add_batches(found.rows, now_ms)
+            elif event.topic == settings.topic:
+                self._add_batches(event.rows, now_ms)
             else:
-                for rows in delivered_rows(found, self._accepted.wheel):
+                for rows in delivered_rows(event, self._accepted.wheel):
                     add_delivered(ledger, rows, settings.dead_letter_topic, now_ms)
         if self._tails.at_end:
             ledger.pass_marks(marks, now_ms)
@@ -258,24 +262,29 @@ class FaultLog:
 
     def note(self, report: AuditReport) -> None:
         faults = {
-            (one.topic, one.bucket_ms, one.boundary, one.group, one.verdict): one
+            (
+                comparison.topic,
+                comparison.bucket_ms,
+                comparison.boundary,
+                comparison.group,
+                comparison.verdict,
+            ): comparison
             for cell in report.cells
-            for one in cell.comparisons
-            if one.fault
+            for comparison in cell.comparisons
+            if comparison.fault
         }
         for key in faults.keys() - self._known:
             _log.error("audit: %s", fault_text(faults[key]))
         self._known = set(faults)
 
 
-def fault_text(one: Comparison) -> str:
-    """A comparison in one line."""
-    group = f" {one.group}" if one.group else ""
-    count = f"{one.count} " if one.count else ""
-    when = time_text(one.bucket_ms)
+def fault_text(comparison: Comparison) -> str:
+    group = f" {comparison.group}" if comparison.group else ""
+    count = f"{comparison.count} " if comparison.count else ""
+    when = time_text(comparison.bucket_ms)
     return (
-        f"{count}{one.verdict} {one.boundary}{group}, topic {one.topic}, due from {when}:"
-        f" {one.before} before it, {one.after} behind it"
+        f"{count}{comparison.verdict} {comparison.boundary}{group}, topic {comparison.topic},"
+        f" due from {when}: {comparison.before} before it, {comparison.after} behind it"
     )
 
 

@@ -1,8 +1,9 @@
 """An audit in a process of its own, for programs that do other things meanwhile.
 
-Theory: to follow files and topics takes processor time all the while, so it is done in a process of
-low priority, and what it finds comes by its line. One that has ended is started again, and begins
-anew. Until then, and when the audit has ended, the last report is a problem.
+Theory: to follow files and topics takes processor time all the while, so a process of low priority
+does it, and sends reports by a pipe. A process that has ended is started again, and begins anew.
+Until its first report, and when the audit has ended, the last report has that as its ``problem``,
+or it would look like one of now.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _END_S = 2.0
 
 
 class AuditProcess:
-    """``report``: the newest; None: there is none yet. Thread-safe. Each fault is logged once."""
+    """Runs an audit in a process of its own, and logs each fault once. ``report``: the newest one;
+    None: there is none yet. Thread-safe."""
 
     def __init__(self, settings: AuditSettings) -> None:
         self.report: AuditReport | None = None
@@ -38,7 +40,6 @@ class AuditProcess:
         return self._aside.pid
 
     def close(self) -> None:
-        """End the process."""
         self._aside.close()
         self._thread.join(_END_S)
 
@@ -66,13 +67,12 @@ class AuditProcess:
         self.report = report
 
     def _ended(self, problem: str) -> AuditReport:
-        """The last report again, with a problem: it is not of now any more."""
+        """Put the last report with this problem in its place."""
         self.report = replace(self.report or _empty(), problem=problem)
         return self.report
 
 
 def _audit(line: Connection, settings: AuditSettings) -> None:
-    """In the process: send a report twice a second."""
     with _opened(settings, line.send) as watch:
         while True:
             line.send(watch.step())
@@ -80,7 +80,7 @@ def _audit(line: Connection, settings: AuditSettings) -> None:
 
 
 def _opened(settings: AuditSettings, send: Callable[[AuditReport], None]) -> AuditWatch:
-    """Wait until everything is there."""
+    """Open the audit, again and again until that succeeds; the reports meanwhile say why."""
     begun = _empty()
     while True:
         try:
@@ -91,6 +91,5 @@ def _opened(settings: AuditSettings, send: Callable[[AuditReport], None]) -> Aud
 
 
 def _empty() -> AuditReport:
-    """Nothing was read yet."""
     now_ms = time.time_ns() // 1_000_000
     return AuditReport(now_ms, now_ms, [], {}, {})

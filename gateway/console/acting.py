@@ -1,13 +1,15 @@
-"""Endpoints of pages, and of actions, which are done only for a page of this console.
+"""Endpoints of pages, and of actions, which only a page of this console can ask for.
 
 Rules
-- A time such as ``+10m`` is worked out once: whatever belongs to a page, its late parts, the pages
-  behind it and what it does, is of the same times.
-- Text may be typed as pages show it (``visible_text``): it is read back before anything else looks
-  at it.
-- A page changes nothing. An action is a POST, and each has a page that says first what it would do.
-- What concerns many messages is done only if their number was typed as the page showed it, and if
-  there are not more by then.
+- A time such as ``+10m`` is worked out once, by a redirect to the address that has the time itself.
+  Otherwise a page, its late parts and its action would each count from their own moment, and an
+  action would hit messages that its page did not count.
+- Text may be typed as pages show it (``visible_text``), and is read back before anything else looks
+  at it. Otherwise what is copied from a page, such as the key ``a\\u{200b}b``, would not be found.
+- A page changes nothing; an action is a POST from a page that says what it would do. So whoever
+  follows a link or loads a page again cancels nothing.
+- An action on many messages needs their number, typed as the page showed it, and is refused if
+  there are more by then. Otherwise one click would cancel whatever a wrong filter matches.
 """
 
 from __future__ import annotations
@@ -30,20 +32,20 @@ from .shown import iso, when
 
 
 class ActionBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What the form of each action sends."""
+    """The form of an action."""
 
     token: str = ""
 
 
 class CountedBody(ActionBody, forbid_unknown_fields=True):
-    """Of an action that concerns many. ``shown``: how many the page said; ``typed``: what was
-    typed."""
+    """The form of an action on many messages. ``shown``: the number on the page; ``typed``: the
+    number that was typed."""
 
     shown: int = 0
     typed: str = ""
 
     def check(self) -> None:
-        """Errors: ``HttpError`` 422."""
+        """Errors: ``HttpError`` 422: the two numbers differ."""
         if self.typed.replace(",", "").strip() != str(self.shown):
             raise HttpError(
                 422,
@@ -57,41 +59,42 @@ class CountedBody(ActionBody, forbid_unknown_fields=True):
 def page_endpoint(
     path: str, handler: Handler[Any, Any], query: type[PartsQuery], times: tuple[str, ...] = ()
 ) -> AnyEndpoint:
-    """``times``: the fields of ``query`` that are times; those of a question's form are known."""
+    """A page. ``times``: the fields of ``query`` that are times; a question's form has its own."""
     if issubclass(query, QuestionForm):
         times = query.times()
 
-    async def of_fixed_times(call: RouteCall[Any, Any]) -> Reply:
-        call = _as_meant(call)
-        return _fixed(call, times) or await handler(call)
+    async def page_of_fixed_times(call: RouteCall[Any, Any]) -> Reply:
+        call = _read_back(call)
+        return _with_fixed_times(call, times) or await handler(call)
 
-    return Endpoint("GET", BASE + path, of_fixed_times, query, None, {})
+    return Endpoint("GET", BASE + path, page_of_fixed_times, query, None, {})
 
 
-def _as_meant(call: RouteCall[Any, Any]) -> RouteCall[Any, Any]:
-    """The call with its query's texts read back from the form in which pages show them. Errors:
-    ``HttpError`` 422."""
-    given = msgspec.structs.asdict(call.query)
-    texts = {name: value for name, value in given.items() if "\\u{" in str(value)}
-    if not texts:
+def _read_back(call: RouteCall[Any, Any]) -> RouteCall[Any, Any]:
+    """The call with the texts of its query as they were before a page wrote out what nobody sees.
+    Errors: ``HttpError`` 422."""
+    query = msgspec.structs.asdict(call.query)
+    written = {name: value for name, value in query.items() if "\\u{" in str(value)}
+    if not written:
         return call
     try:
-        meant = {name: typed_text(value) for name, value in texts.items()}
+        texts = {name: typed_text(value) for name, value in written.items()}
     except ValueError as error:
         raise HttpError(422, str(error), place="query", limit="\\u{0} to \\u{10ffff}") from None
-    return replace(call, query=msgspec.structs.replace(call.query, **meant))
+    return replace(call, query=msgspec.structs.replace(call.query, **texts))
 
 
-def _fixed(call: RouteCall[Any, Any], times: tuple[str, ...]) -> Reply | None:
-    """The way to the page of the times that those from now are at present; None: it is this one."""
-    given = {name: getattr(call.query, name).strip() for name in times}
+def _with_fixed_times(call: RouteCall[Any, Any], times: tuple[str, ...]) -> Reply | None:
+    """A redirect to this page with its times from now as times of the clock. None: it has no time
+    from now, or one that cannot be read, of which the page says what is wrong."""
     now_ms, fixed = clock_ms(), {}
-    for name, text in given.items():
+    for name in times:
+        text = getattr(call.query, name).strip()
         if text.startswith(("+", "-")):
             try:
                 fixed[name] = iso(when(text, now_ms, name) or 0)
             except HttpError:
-                return None  # the page says what is wrong
+                return None
     return redirect(again(call, **fixed)) if fixed else None
 
 
@@ -101,10 +104,12 @@ def action_endpoint(
     query: type[Any],
     body: type[ActionBody] = ActionBody,
 ) -> AnyEndpoint:
+    """An action: a POST of a form of this console, as of ``check_token``."""
+
     async def guarded(call: RouteCall[Any, Any]) -> Reply:
         check_token(call.scope, call.body.token)
-        call = _as_meant(call)
-        # Neither what is shown with a refusal nor the page behind it is one from before.
+        call = _read_back(call)
+        # Answers from before the action would stand beside its refusal, or on the page behind it.
         call.services.fresh.forget()
         try:
             return await handler(call)
@@ -112,13 +117,3 @@ def action_endpoint(
             call.services.fresh.forget()
 
     return Endpoint("POST", BASE + path, guarded, query, body, {}, form=True)
-
-
-def more_by_now(found: int, shown: int) -> HttpError:
-    return HttpError(
-        409,
-        "there are more by now, and nothing was done",
-        got=found,
-        limit=shown,
-        remedy="Look at the number again",
-    )

@@ -20,11 +20,12 @@ from ..v1.tracing import found_anomalies, found_latency
 from .parts import PagePart, PartsQuery, off, page
 
 ROWS = 50
-"""Of each table."""
+"""Rows of each table, at most."""
 STRIP = 30
-"""Buckets of a strip: of those that are equal, older ones are forgotten."""
+"""Buckets of a strip. The ledger drops older buckets in which nothing is wrong, so a longer strip
+would have gaps."""
 _WHOLE_MS = 1 << 41
-"""An interval that has all due times of our days in it."""
+"""An interval that holds all due times up to the year 2039: one row for each step of a topic."""
 
 
 class AuditForm(PartsQuery, forbid_unknown_fields=True):
@@ -49,7 +50,7 @@ class AuditLine:
 
     @property
     def differ(self) -> int:
-        return sum(self.buckets.get(one, 0) for one in FAULTS)
+        return sum(self.buckets.get(verdict, 0) for verdict in FAULTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,11 @@ class AuditReason:
 
 @dataclass(frozen=True, slots=True)
 class AuditShown:
-    """A report for people: the worst first. ``stale``: as of a report; ``differ``: buckets in which
-    something does; ``verdicts``: how many comparisons have each; ``differing``: since the audit
-    began, the newest first; ``faults``: the newest first; ``more``: how many rows of each are left
-    out."""
+    """A report for people, the worst first. ``stale``: as of ``AuditReport.stale``; ``differ``:
+    buckets in which something differs; ``verdicts``: how many comparisons have each;
+    ``differing``: since the audit began, the newest first; ``since_ms``: the first bucket of these,
+    also of those that are left out; ``faults``: the newest first; ``more``: how many rows are left
+    out of lines, differing, faults and reasons."""
 
     report: AuditReport
     stale: bool
@@ -81,86 +83,85 @@ class AuditShown:
     verdicts: Mapping[AuditVerdict, int]
     lines: list[AuditLine]
     differing: list[Differing]
+    since_ms: int | None
     faults: list[Comparison]
     reasons: list[AuditReason]
     more: tuple[int, ...]
 
-    @property
-    def since_ms(self) -> int | None:
-        """The first bucket that differed."""
-        return min((one.since_ms for one in self.differing), default=None)
-
 
 def shown_audit(report: AuditReport, interval_ms: int, now_ms: int, topic: str = "") -> AuditShown:
-    """``topic``: only this one; empty: all."""
-    every = [one for cell in report.cells if topic in ("", cell.topic) for one in cell.comparisons]
+    """A report as its page shows it. ``topic``: only this one; empty: all."""
+    cells = [cell for cell in report.cells if topic in ("", cell.topic)]
+    comparisons = [comparison for cell in cells for comparison in cell.comparisons]
     newest_ms = report.at_ms - report.at_ms % interval_ms
     of_lines: dict[tuple[str, str, str], list[Comparison]] = {}
     of_reasons: dict[tuple[str, ...], list[Comparison]] = {}
-    for one in every:
-        place = one.topic, one.boundary, one.group
-        of_lines.setdefault(place, []).append(one)
-        if not one.fault and one.verdict is not AuditVerdict.EQUAL:
-            of_reasons.setdefault((*place, one.verdict, one.why), []).append(one)
-    differing = [one for one in report.differing if topic in ("", one.topic)]
-    since = {one.place: one.since_ms for one in differing}
+    for row in comparisons:
+        place = row.topic, row.boundary, row.group
+        of_lines.setdefault(place, []).append(row)
+        if not row.fault and row.verdict is not AuditVerdict.EQUAL:
+            of_reasons.setdefault((*place, row.verdict, row.why), []).append(row)
+    differing = [pair for pair in report.differing if topic in ("", pair.topic)]
+    since = {pair.place: pair.since_ms for pair in differing}
     lines = [
-        _line(same, since.get(place), newest_ms, interval_ms) for place, same in of_lines.items()
+        _line(buckets, since.get(place), newest_ms, interval_ms)
+        for place, buckets in of_lines.items()
     ]
-    lines.sort(key=lambda one: (RANK[one.verdict], one.topic))
-    reasons = [_reason(same) for same in of_reasons.values()]
-    reasons.sort(key=lambda one: (RANK[one.verdict], one.topic))
-    faults = sorted((one for one in every if one.fault), key=lambda one: -one.bucket_ms)
+    lines.sort(key=lambda line: (RANK[line.verdict], line.topic))
+    reasons = [_reason(buckets) for buckets in of_reasons.values()]
+    reasons.sort(key=lambda reason: (RANK[reason.verdict], reason.topic))
+    faults = sorted((row for row in comparisons if row.fault), key=lambda row: -row.bucket_ms)
     return AuditShown(
         report,
         report.stale(now_ms),
         interval_ms,
-        topics=len({one.topic for one in every}),
-        differ=len({(one.topic, one.bucket_ms) for one in faults}),
-        verdicts=_verdicts(every),
+        topics=len({row.topic for row in comparisons}),
+        differ=len({(fault.topic, fault.bucket_ms) for fault in faults}),
+        verdicts=_verdicts(comparisons),
         lines=lines[:ROWS],
-        differing=sorted(differing, key=lambda one: -one.last_ms)[:ROWS],
+        differing=sorted(differing, key=lambda pair: -pair.last_ms)[:ROWS],
+        since_ms=min(since.values(), default=None),
         faults=faults[:ROWS],
         reasons=reasons[:ROWS],
-        more=tuple(max(0, len(one) - ROWS) for one in (lines, differing, faults, reasons)),
+        more=tuple(max(0, len(rows) - ROWS) for rows in (lines, differing, faults, reasons)),
     )
 
 
 def _verdicts(comparisons: Iterable[Comparison]) -> Counter[AuditVerdict]:
-    return Counter(one.verdict for one in comparisons)
+    return Counter(comparison.verdict for comparison in comparisons)
 
 
 def _line(
-    same: list[Comparison], since_ms: int | None, newest_ms: int, interval_ms: int
+    buckets: list[Comparison], since_ms: int | None, newest_ms: int, interval_ms: int
 ) -> AuditLine:
-    """``same``: of one boundary of a topic."""
-    first = same[0]
-    of_bucket = {one.bucket_ms: one.verdict for one in same}
+    """``buckets``: the comparisons of one boundary of a topic."""
+    first = buckets[0]
+    verdicts = {bucket.bucket_ms: bucket.verdict for bucket in buckets}
     begin_ms = newest_ms - (STRIP - 1) * interval_ms
     return AuditLine(
         topic=first.topic,
         boundary=first.boundary,
         group=first.group,
-        verdict=worst(one.verdict for one in same),
-        buckets=_verdicts(same),
+        verdict=worst(verdicts.values()),
+        buckets=_verdicts(buckets),
         since_ms=since_ms,
         strip=[
-            (at, of_bucket.get(at)) for at in range(begin_ms, newest_ms + interval_ms, interval_ms)
+            (at, verdicts.get(at)) for at in range(begin_ms, newest_ms + interval_ms, interval_ms)
         ],
     )
 
 
-def _reason(same: list[Comparison]) -> AuditReason:
-    first = same[0]
+def _reason(buckets: list[Comparison]) -> AuditReason:
+    first = buckets[0]
     return AuditReason(
         verdict=first.verdict,
         topic=first.topic,
         boundary=first.boundary,
         group=first.group,
         why=first.why,
-        buckets=len(same),
-        first_ms=min(one.bucket_ms for one in same),
-        late_ms=max(one.late_ms for one in same),
+        buckets=len(buckets),
+        first_ms=min(bucket.bucket_ms for bucket in buckets),
+        late_ms=max(bucket.late_ms for bucket in buckets),
     )
 
 
@@ -170,20 +171,20 @@ async def audit(call: RouteCall[AuditForm, None]) -> Reply:
     more = {"form": form}
 
     async def tiers() -> AuditShown:
-        about = newest_report(services), services.settings.audit_interval_ms, clock_ms()
-        return await services.run(shown_audit, *about, form.topic)
+        report, interval_ms = newest_report(services), services.settings.audit_interval_ms
+        return await services.run(shown_audit, report, interval_ms, clock_ms(), form.topic)
 
     parts = {
         "tiers": off("audit/off.html")
         if services.audit is None
         else PagePart("audit/tiers.html", ("audit", form.topic), tiers, live=True, more=more),
-        **_of_events(services, form.topic),
+        **_event_parts(services, form.topic),
     }
     return await page(call, "audit", "audit.html", parts, form=form)
 
 
-def _of_events(services: Services, topic: str) -> dict[str, PagePart]:
-    """What is made of the store of events, over the last hour."""
+def _event_parts(services: Services, topic: str) -> dict[str, PagePart]:
+    """Latency and anomalies of the last hour, or how to have a store of events to find them in."""
     store = services.settings.store
     if store is None or not store.is_dir():
         return {"events": off("audit/no_events.html")}

@@ -1,4 +1,4 @@
-"""Dead letters: by reason, one by one, and sent again."""
+"""Dead letters: counted by reason, shown whole, and sent again."""
 
 from __future__ import annotations
 
@@ -27,8 +27,15 @@ from .parts import PagePart, PartsQuery, page
 from .rendering import address, redirect
 
 ROWS = 100
-LettersForm = form_of("LettersForm", LetterQuery, "buried")
-RedriveForm = form_of("RedriveForm", RedriveOrder, "buried")
+_LABELS = {
+    "topic": "Lies in topic",
+    "for_topic": "Meant for topic",
+    "id": "Id of the message",
+    "group": "Consumer group",
+    "rate": "Messages a second",
+}
+LettersForm = form_of("LettersForm", LetterQuery, "buried", _LABELS)
+RedriveForm = form_of("RedriveForm", RedriveOrder, "buried", _LABELS)
 
 
 class PlaceForm(PartsQuery, forbid_unknown_fields=True):
@@ -40,39 +47,38 @@ class PlaceForm(PartsQuery, forbid_unknown_fields=True):
 
 
 async def dead(call: RouteCall[QuestionForm, None]) -> Reply:
-    """Dead letters by reason, and the first of them."""
+    """Dead letters counted by reason, and the first ``ROWS`` of them."""
     form, services = call.query, call.services
     filters = form.given(LetterQuery)
-    values: dict[str, Any] = {"form": form, "problem": None}
     try:
         query = form.question(LettersQuery, limit=ROWS)
     except HttpError as error:
-        values["problem"] = error
-        return await page(call, "dead", "dead.html", {}, error.status, **values)
+        return await page(call, "dead", "dead.html", {}, error, form=form)
 
     async def letters() -> LetterList:
         return await services.letters.run(listed_letters, services, query)
 
-    key, more = ("letters", *filters.values()), {"form": form, "filters": filters}
+    key = ("letters", *filters.values())
+    more = {"form": form, "filters": filters, "order": RedriveForm.fields}
     parts = {"letters": PagePart("dead/letters.html", key, letters, more=more)}
-    return await page(call, "dead", "dead.html", parts, **values)
+    return await page(call, "dead", "dead.html", parts, form=form)
 
 
 async def letter(call: RouteCall[PlaceForm, None]) -> Reply:
-    """A dead letter whole."""
+    """A dead letter with its value and headers."""
     form, services = call.query, call.services
 
-    async def one() -> DeadLetter:
+    async def read() -> DeadLetter:
         place = form.partition, form.position
         return await services.letters.run(letter_in, services, form.topic or None, place)
 
     key = ("letter", form.topic, form.partition, form.position)
-    parts = {"letter": PagePart("dead/letter.html", key, one, more={"form": form})}
+    parts = {"letter": PagePart("dead/letter.html", key, read, more={"form": form})}
     return await page(call, "dead", "dead_letter.html", parts, form=form)
 
 
 async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None = None) -> Reply:
-    """How many letters a redrive would send, and where to, and the form that does it."""
+    """The page before a redrive: how many letters it would send to which topics, and its form."""
     form, services = call.query, call.services
     order, filters = form.question(RedriveOrder), form.given(LetterQuery)
 
@@ -84,14 +90,12 @@ async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None 
     more = {"form": form, "filters": filters, "whole": whole, "action": action}
     key = ("redrive", action)
     parts = {"form": PagePart("dead/confirm.html", key, count, more=more)}
-    status = 200 if problem is None else problem.status
-    return await page(
-        call, "dead", "dead_redrive.html", parts, status, filters=filters, problem=problem
-    )
+    return await page(call, "dead", "dead_redrive.html", parts, problem, form=form, filters=filters)
 
 
 async def redrive(call: RouteCall[QuestionForm, CountedBody]) -> Reply:
-    """Begin the job that sends them."""
+    """Begin a redrive as a job. If the number is wrong, or there are more letters by now, the page
+    before it is shown again with the error."""
     order = call.query.question(RedriveOrder)
     try:
         call.body.check()

@@ -1,14 +1,18 @@
 """Forms of questions, derived from the questions' structs.
 
-A form has a field for each field of its question. What was typed stays a text, so that a page can
-show it again beside what is wrong with it; an empty field sets no condition. A time is called by
-what happens then: ``from_ms`` of letters is ``buried_from`` in a form, and *Buried from* in an
-error.
+Theory: a form has a field for each parameter of its question. Its name, its label, its placeholder
+and the error about what was typed come from one ``FormField``; otherwise a page would label a field
+*Meant for topic* and refuse its text as *For topic*. A text stays as it was typed, so that a page
+shows it again beside what is wrong with it; an empty field sets no condition.
+
+Example: dead letters are buried at a time, so their ``from_ms`` is the field ``buried_from``,
+labelled *Buried from*, and their ``to_ms`` is ``buried_to``, labelled *Buried before*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
@@ -22,41 +26,72 @@ from .parts import PartsQuery
 from .shown import when
 
 T = TypeVar("T", bound=Question)
+_EXAMPLES = {"due": "+10m or 2026-05-31T18:30Z", "buried": "-1h or 2026-05-31T18:30Z"}
+"""Times as they are typed, by what happens to messages at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """How people see a parameter of a question. ``placeholder``: how a value is written, or what an
+    empty field stands for."""
+
+    name: str
+    label: str
+    placeholder: str
+    parameter: Parameter
+
+    @property
+    def is_time(self) -> bool:
+        return self.parameter.written == INSTANT
+
+    def read(self, text: str, now_ms: int) -> Any:
+        """The value that was typed; None: the field is empty. Errors: ``HttpError`` 422 that
+        names the label."""
+        if self.is_time:
+            return when(text, now_ms, self.label)
+        if self.parameter.kind not in (str, bytes):
+            text = text.strip()
+        if not text:
+            return None
+        try:
+            return self.parameter.read(text, WayIn(now_ms))
+        except SlotwheelError as error:
+            raise from_slotwheel(error, self.label) from None
 
 
 class QuestionForm(PartsQuery, forbid_unknown_fields=True):
-    """What was typed into the form of a question. ``asked``: the question's struct; ``happens``:
-    what its times are the times of, such as ``due``."""
+    """The texts that were typed into the form of a question. ``fields``: by their names."""
 
-    asked: ClassVar[type[Question]]
-    happens: ClassVar[str] = ""
+    fields: ClassVar[Mapping[str, FormField]]
 
     @classmethod
     def times(cls) -> tuple[str, ...]:
-        """The names of the fields that are times."""
-        fields = _fields(cls.asked, cls.happens)
-        return tuple(name for name, parameter in fields if parameter.written == INSTANT)
+        return tuple(name for name, field in cls.fields.items() if field.is_time)
 
     def typed(self, name: str) -> str:
         """The text in a field."""
         return str(getattr(self, name))
 
     def given(self, question: type[Question]) -> dict[str, Any]:
-        """What stands in the fields of ``question``, which the form's own extends: parameters of
-        the address of another page."""
-        return {name: getattr(self, name) for name, _ in _fields(question, self.happens)}
+        """The texts in the fields of ``question``, the form's own or one that this extends, for the
+        address of another page."""
+        shared = parameters_of(question)
+        return {
+            name: getattr(self, name)
+            for name, field in self.fields.items()
+            if field.parameter.name in shared
+        }
 
     def question(self, kind: type[T], **more: Any) -> T:
         """The question that was typed. ``kind``: the form's struct, or one that extends it by
-        ``more``. Errors: ``HttpError`` 422 with the field, as of ``Parameter.read``;
-        as of ``Question.check``."""
+        ``more``. Errors: ``HttpError`` 422, as of ``FormField.read`` and ``Question.check``."""
         now_ms, values = clock_ms(), dict[str, Any]()
-        for name, parameter in _fields(self.asked, self.happens):
+        for name, field in self.fields.items():
             value = getattr(self, name)
             if isinstance(value, str):
-                value = _read(name, parameter, value, now_ms)
+                value = field.read(value, now_ms)
             if value is not None:
-                values[parameter.field] = (value,) if parameter.several else value
+                values[field.parameter.field] = (value,) if field.parameter.several else value
         question = kind(**values, **more)
         try:
             question.check()
@@ -65,40 +100,33 @@ class QuestionForm(PartsQuery, forbid_unknown_fields=True):
         return question
 
 
-def form_of(name: str, asked: type[Question], happens: str = "", *more: str) -> type[QuestionForm]:
-    """The form of a question. ``more``: further fields of it, which are texts."""
-    fields: list[tuple[str, type, Any]] = [
-        (field, bool, False) if parameter.kind is bool else (field, str, "")
-        for field, parameter in _fields(asked, happens)
+def form_of(
+    name: str, asked: type[Question], happens: str, labels: Mapping[str, str], *more: str
+) -> type[QuestionForm]:
+    """The form of a question. ``happens``: one of ``_EXAMPLES``; ``labels``: of those parameters
+    whose names are none; ``more``: further texts in the address of its page."""
+    fields = [_field(parameter, happens, labels) for parameter in parameters_of(asked).values()]
+    typed: list[tuple[str, type, Any]] = [
+        (field.name, bool, False) if field.parameter.kind is bool else (field.name, str, "")
+        for field in fields
     ]
-    made = msgspec.defstruct(
+    form = msgspec.defstruct(
         name,
-        [*fields, *((field, str, "") for field in more)],
+        [*typed, *((extra, str, "") for extra in more)],
         bases=(QuestionForm,),
-        namespace={"asked": asked, "happens": happens},
+        namespace={"fields": {field.name: field for field in fields}},
         module=__name__,
         forbid_unknown_fields=True,
     )
-    return cast("type[QuestionForm]", made)
+    return cast("type[QuestionForm]", form)
 
 
-def _fields(asked: type[Question], happens: str) -> Iterator[tuple[str, Parameter]]:
-    """The names of a form's fields, and what they are in the question."""
-    for parameter in parameters_of(asked).values():
-        is_time = happens and parameter.written == INSTANT
-        yield f"{happens}_{parameter.typed_name}" if is_time else parameter.name, parameter
-
-
-def _read(name: str, parameter: Parameter, text: str, now_ms: int) -> Any:
-    """The value of a field; None: nothing was typed."""
-    words = name.replace("_", " ").capitalize()
+def _field(parameter: Parameter, happens: str, labels: Mapping[str, str]) -> FormField:
+    name, placeholder = parameter.name, parameter.default_text
+    label = labels.get(name, name.replace("_", " ").capitalize())
     if parameter.written == INSTANT:
-        return when(text, now_ms, words.removesuffix(" to") + " before" * words.endswith(" to"))
-    if parameter.kind is not str and parameter.kind is not bytes:
-        text = text.strip()
-    if not text:
-        return None
-    try:
-        return parameter.read(text, WayIn(now_ms))
-    except SlotwheelError as error:
-        raise from_slotwheel(error, words) from None
+        name, placeholder = f"{happens}_{parameter.typed_name}", _EXAMPLES[happens]
+        label = f"{happens.capitalize()} {'before' if name.endswith('_to') else 'from'}"
+    elif "=" in parameter.value_name:  # a command line has an equals sign between the two
+        placeholder = parameter.value_name.lower().replace("=", WayIn().between)
+    return FormField(name, label, placeholder, parameter)

@@ -1,11 +1,10 @@
-"""Whether an action was asked for by a page of this console, and not by one of another site.
+"""Proof that an action was asked for by a page of this console, and not by one of another site.
 
-Theory: what a browser says of where a request comes from was looked at before
-(``gateway/sites.py``). A client that says nothing is held to the token: the same value in a
-cookie, which a browser sends along only from pages of this site (``SameSite=Strict``), and in the
-form, which another site's page can neither read nor guess. A token that is kept nowhere needs no
-session and survives a restart of the gateway; it is asked for of everybody, so that one of the two
-checks may fail to be understood by some browser.
+Theory: ``gateway/sites.py`` refuses what a browser says comes from another site. A browser that
+does not say it would let such a page cancel messages in its user's name, so everybody needs a token
+as well: the same value in a cookie, which a browser sends along only from pages of this site
+(``SameSite=Strict``), and in the form, which a page of another site can neither read nor guess. The
+gateway stores no token, so there are no sessions, and a form may be sent after a restart.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ TOKEN_LENGTH = 32
 
 
 def token_of(scope: Any) -> str:
-    """The token that the browser has; empty: none that is of use."""
+    """The token in the browser's cookie; empty: it has none, or one that is not of the form of
+    ``new_token``."""
     # Cookies of other programs of this host come along, whatever their form.
-    pairs = (one.strip() for one in (header_of(scope["headers"], b"cookie") or "").split(";"))
-    value = next((one[len(COOKIE) + 1 :] for one in pairs if one.startswith(f"{COOKIE}=")), "")
+    pairs = (pair.strip() for pair in (header_of(scope["headers"], b"cookie") or "").split(";"))
+    value = next((pair[len(COOKIE) + 1 :] for pair in pairs if pair.startswith(f"{COOKIE}=")), "")
     return value if len(value) == TOKEN_LENGTH and value.isascii() and value.isalnum() else ""
 
 
@@ -34,13 +34,13 @@ def new_token() -> str:
 
 
 def cookie_header(token: str) -> tuple[bytes, bytes]:
-    """That gives a browser a token. No script needs it."""
+    """The header that gives a browser its token. No script needs it, so none may read it."""
     text = f"{COOKIE}={token}; Path=/console; HttpOnly; SameSite=Strict"
     return b"set-cookie", text.encode()
 
 
 def check_token(scope: Any, token: str) -> None:
-    """``token``: of the form. Errors: ``HttpError`` 403: the form is not from a page of ours."""
+    """``token``: of the form. Errors: ``HttpError`` 403: it is not that of the browser's cookie."""
     known = token_of(scope)
     if not known or not secrets.compare_digest(known.encode(), token.encode()):
         raise HttpError(
@@ -51,13 +51,13 @@ def check_token(scope: Any, token: str) -> None:
         )
 
 
-def seal_of(token: str, *said: str) -> str:
-    """Proof that this browser was told so: whoever has not its token can make none, so what a link
-    from elsewhere has in its address is not shown as an answer."""
-    return hmac.new(token.encode(), repr(said).encode(), "sha256").hexdigest()[:TOKEN_LENGTH]
+def seal_of(token: str, *told: str) -> str:
+    """The seal of what an action tells a browser by the address of the next page. It needs the
+    browser's token; without it, a link from elsewhere could make a page say *It was cancelled*."""
+    return hmac.new(token.encode(), repr(told).encode(), "sha256").hexdigest()[:TOKEN_LENGTH]
 
 
-def is_sealed(scope: Any, seal: str, *said: str) -> bool:
-    """Whether ``seal`` is the proof of what is said, for the browser that asks."""
+def is_sealed(scope: Any, seal: str, *told: str) -> bool:
+    """Whether ``seal`` is that of ``told`` for the browser that asks."""
     token = token_of(scope)
-    return bool(token) and secrets.compare_digest(seal_of(token, *said).encode(), seal.encode())
+    return bool(token) and secrets.compare_digest(seal_of(token, *told).encode(), seal.encode())

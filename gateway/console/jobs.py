@@ -1,4 +1,4 @@
-"""Jobs: cancels and redrives of many, how far they are, and a way to stop one."""
+"""Jobs: cancels and redrives of many messages, how far they are, and a way to stop them."""
 
 from __future__ import annotations
 
@@ -11,34 +11,26 @@ from .parts import PagePart, PartsQuery, page
 from .rendering import address, redirect
 
 
-class JobsQuery(PartsQuery, forbid_unknown_fields=True):
-    """No filter."""
-
-
 class JobForm(PartsQuery, forbid_unknown_fields=True):
-    """Which job."""
-
     id: str = ""
 
 
-async def jobs(call: RouteCall[JobsQuery, None]) -> Reply:
-    """All jobs of this gateway."""
-
+async def jobs(call: RouteCall[PartsQuery, None]) -> Reply:
     async def reports() -> list[JobReport]:
-        return [one.report() for one in call.services.jobs.every()]
+        return [kept.report() for kept in call.services.jobs.every()]
 
     parts = {"jobs": PagePart("jobs/list.html", None, reports, live=True)}
     return await page(call, "jobs", "jobs.html", parts)
 
 
 async def job(call: RouteCall[JobForm, None]) -> Reply:
-    """A job, and what it has done."""
-    found = job_of(call.services, call.query.id)
+    """A job, and what it has done; it is asked for again as long as it runs."""
+    asked = job_of(call.services, call.query.id)
 
     async def report() -> JobReport:
-        return found.report()
+        return asked.report()
 
-    running = found.ended_ms is None
+    running = asked.ended_ms is None
     parts = {"job": PagePart("jobs/job.html", None, report, live=running)}
     return await page(call, "jobs", "job.html", parts, form=call.query)
 

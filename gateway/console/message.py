@@ -1,31 +1,30 @@
-"""Message: what became of one, and another due time or a cancel for it."""
+"""Message: what became of it, and the forms that reschedule or cancel it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...client.cancels import is_id
 from ...client.message import clock_ms
 from ...trace.chains.chain import Chain
 from ...trace.chains.fields import place_of
-from ...wheel.errors import UnknownId
-from ...wheel.ids import MessageId
 from ..endpoint import RouteCall
 from ..errors import HttpError
 from ..requests import Reply
-from ..v1.cancelling import IdAnswer, RescheduleBody, cancelled, moved
+from ..v1.cancelling import RescheduleBody, cancelled, moved
 from ..v1.searching import KnownMessage, known_message
 from ..v1.tracing import chain_of
 from .acting import ActionBody
 from .guard import is_sealed, seal_of
-from .parts import PagePart, PartsQuery, page, search_off
+from .parts import SEARCH_OFF, PagePart, PartsQuery, page
 from .rendering import address, redirect
 from .shown import iso, when
 
 
 class MessageForm(PartsQuery, forbid_unknown_fields=True):
-    """``done``: what was just done to it, for a line above the page; ``old``: the id before;
-    ``seal``: without it neither is shown."""
+    """``done``: what an action has just done to it, for a line above the page; ``old``: the id that
+    it had before; ``seal``: as of ``seal_of``, without which that line is not shown."""
 
     id: str = ""
     done: Literal["", "cancelled", "moved", "already-delivered", "unknown"] = ""
@@ -34,19 +33,20 @@ class MessageForm(PartsQuery, forbid_unknown_fields=True):
 
 
 class MoveForm(MessageForm, forbid_unknown_fields=True):
-    """``due``: its new due time."""
+    """``due``: its new due time, as it was typed."""
 
     due: str = ""
 
 
 STEPS_MAX = 500
-"""Of a page; of more the first ones, and the page says so."""
+"""Steps on a page, at most. Of more the first ones are shown, and the page says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownStep:
-    """Something that happened to a message, or will. ``number``: of the chain's message that it
-    happened to. ``since_ms``: since the step before it; None: one of the two times is unknown."""
+    """Something that happened to a message, or will. ``number``: the place in its chain of the
+    message that it happened to, from 1; ``since_ms``: since the step before it; None: one of the
+    two times is unknown."""
 
     at_ms: int | None
     what: str
@@ -68,18 +68,17 @@ class MessageWay:
 
     @property
     def left_out(self) -> int:
-        """Steps that are not shown."""
         return max(0, len(self.chain.steps) - STEPS_MAX)
 
 
 def shown_steps(chain: Chain) -> list[ShownStep]:
-    """The steps of a chain."""
-    numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
-    found: list[ShownStep] = []
+    """The first ``STEPS_MAX`` steps of a chain."""
+    numbers = {linked.id: number for number, linked in enumerate(chain.messages, 1)}
+    steps: list[ShownStep] = []
     before: int | None = None
     for step in chain.steps[:STEPS_MAX]:
         at_ms = step.at_ms
-        found.append(
+        steps.append(
             ShownStep(
                 at_ms,
                 step.kind,
@@ -93,21 +92,22 @@ def shown_steps(chain: Chain) -> list[ShownStep]:
             )
         )
         before = at_ms
-    return found
+    return steps
 
 
 async def message(call: RouteCall[MessageForm, None]) -> Reply:
-    """What is known of a message. Its state is that of its whole way, which may have to be looked
-    for in the store of events: both come when they are there."""
+    """A message as the wheel knows it, the way it went, and the state in which that ended. Way and
+    state may come from the store of events, and are parts of their own: a message can be cancelled
+    while they are looked for."""
     form, parts = call.query, {}
     if call.services.searcher is None:
-        parts = {"known": search_off()}
+        parts = {"known": SEARCH_OFF}
     elif form.id:
         parts = {"known": _known(call, "message/known.html")}
-        if _is_id(form.id):
+        if is_id(form.id):
             parts |= {name: _way(call, f"message/{name}.html") for name in ("state", "way")}
-    said = form.id, form.done, form.old
-    done = form.done if is_sealed(call.scope, form.seal, *said) else ""
+    sealed = is_sealed(call.scope, form.seal, form.id, form.done, form.old)
+    done = form.done if sealed else ""
     return await page(call, "message", "message.html", parts, form=form, done=done)
 
 
@@ -130,39 +130,27 @@ def _way(call: RouteCall[MessageForm, None], template: str) -> PagePart:
     return PagePart(template, ("way", message_id), ask)
 
 
-def _is_id(text: str) -> bool:
-    try:
-        MessageId.parse(text)
-    except UnknownId:
-        return False
-    return True
-
-
 async def confirm_cancel(call: RouteCall[MessageForm, Any]) -> Reply:
-    """What a cancel would take back."""
+    """The page before a cancel, with its form."""
     action = address("/message/cancel", id=call.query.id)
     parts = {"form": _known(call, "message/confirm_cancel.html", action=action)}
     return await page(call, "message", "message_act.html", parts, title="Cancel", form=call.query)
 
 
 async def cancel(call: RouteCall[MessageForm, ActionBody]) -> Reply:
-    """Cancel it, and show what became of it."""
-    (answer,) = await cancelled(call.services, [call.query.id])
-    return _told(call.body.token, call.query.id, _word(answer))
+    """Cancel a message, and show what became of it."""
+    (reply,) = await cancelled(call.services, [call.query.id])
+    return _page_behind(call.body.token, call.query.id, reply.answer.replace(" ", "-"))
 
 
-def _told(token: str, message_id: str, done: str, old: str = "") -> Reply:
-    """The page of a message, which says what was done."""
+def _page_behind(token: str, message_id: str, done: str, old: str = "") -> Reply:
+    """The page of a message, with a line about what was done."""
     seal = seal_of(token, message_id, done, old)
     return redirect(address("/message", id=message_id, done=done, old=old, seal=seal))
 
 
-def _word(answer: IdAnswer) -> str:
-    return answer.answer.replace(" ", "-")
-
-
 async def confirm_move(call: RouteCall[MoveForm, Any]) -> Reply:
-    """What another due time would do."""
+    """The page before another due time, with its form."""
     form = call.query
     due_ms = _due(form)
     action = address("/message/reschedule", id=form.id, due=iso(due_ms))
@@ -171,10 +159,10 @@ async def confirm_move(call: RouteCall[MoveForm, Any]) -> Reply:
 
 
 async def move(call: RouteCall[MoveForm, ActionBody]) -> Reply:
-    """Give it the other due time, and show the message that it is then."""
+    """Reschedule a message, and show the one that it is then."""
     form = call.query
     done = await moved(call.services, form.id, RescheduleBody(due_ms=_due(form)))
-    return _told(call.body.token, done.new_id, "moved", form.id)
+    return _page_behind(call.body.token, done.new_id, "moved", form.id)
 
 
 def _due(form: MoveForm) -> int:

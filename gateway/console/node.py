@@ -1,62 +1,56 @@
-"""Node: its health, its figures, and what it and this gateway were told when they started."""
+"""Node: its health, status, figures and policies, and the settings of this gateway."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from typing import Any
 
-from ...client.groupstatus import group_status
 from ..endpoint import RouteCall
 from ..requests import Reply
 from ..settings import GatewaySettings
+from ..v1.group import status_of
 from .figures import node_figures, node_health
 from .parts import PagePart, PartsQuery, node_part, page
 from .shown import measured
 
 
-class NodeQuery(PartsQuery, forbid_unknown_fields=True):
-    """No filter."""
-
-
-async def node(call: RouteCall[NodeQuery, None]) -> Reply:
-    """The node beside this gateway, and the group's status."""
+async def node(call: RouteCall[PartsQuery, None]) -> Reply:
+    """The node beside this gateway, its group's status and policies, and the gateway's settings."""
     services = call.services
-
-    async def status() -> dict[str, Any]:
-        return await services.run(group_status, services.client)
 
     async def policies() -> dict[str, Any]:
         return (await services.policies()).to_dict()
 
-    async def told() -> list[tuple[str, str]]:
+    async def settings() -> list[tuple[str, str]]:
         return settings_shown(services.settings)
 
     parts = {
         "health": node_part("node/health.html", "health", lambda: node_health(services)),
-        "status": node_part("node/status.html", "status", status),
+        "status": node_part("node/status.html", "status", lambda: status_of(services)),
         "figures": node_part("node/figures.html", "figures", lambda: node_figures(services)),
         "policies": node_part("node/policies.html", "policies", policies),
-        "settings": PagePart("node/settings.html", None, told),
+        "settings": PagePart("node/settings.html", None, settings),
     }
     return await page(call, "node", "node.html", parts)
 
 
 def settings_shown(settings: GatewaySettings) -> list[tuple[str, str]]:
-    """Names and values. Of Kafka's settings only the names, for some are secrets."""
-    found = []
-    for one in fields(settings):
-        value = getattr(settings, one.name)
+    """The name of each setting, and its value as text. Of Kafka's settings only the names are
+    shown, for some are passwords."""
+    shown = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
         if value is None:
             text = "not given"
-        elif one.name == "kafka":
+        elif field.name == "kafka":
             text = ", ".join(sorted(value)) or "none"
         elif isinstance(value, tuple):
             text = ", ".join(value) or "none"
         elif isinstance(value, bool):
             text = "yes" if value else "no"
         elif isinstance(value, int | float):
-            text = measured(value, one.name)
+            text = measured(value, field.name)
         else:
             text = str(value)
-        found.append((one.name, text))
-    return found
+        shown.append((field.name, text))
+    return shown

@@ -1,9 +1,10 @@
-"""Pages whose parts come when they are there.
+"""Pages that are shown at once, and whose slow parts follow.
 
-Theory: a page is shown at once. Each of its parts is worked out beside the others; what takes
-longer than ``PATIENCE_S`` is left out, and the browser fetches it by itself as soon as it shows the
-page. A browser without scripts is sent to the same page with ``whole``, which waits. A part that
-fails, such as that of a node that cannot be reached, says so in its place, and the others stand.
+Theory: the parts of a page are worked out beside each other. One that takes longer than
+``PATIENCE_S`` is left out, and the browser fetches it by itself as soon as it shows the page;
+otherwise a node that cannot be reached would keep everything from its user for seconds. A browser
+without scripts is sent to the same page with ``whole``, which waits. A part that fails says so in
+its place, and the others stand.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from .rendering import page_reply, rendered
 
 PATIENCE_S = 0.12
 NODE_WAIT_S = 4.0
-"""For what a node answers within milliseconds, if it can be reached."""
+"""A node that can be reached answers within milliseconds, so more would only delay its error."""
 
 
 class PartsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """What every page takes."""
+    """The parameters of every page."""
 
     part: str = ""
     """Only this part of the page, as HTML to be put in its place."""
@@ -40,26 +41,26 @@ class PartsQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class PagePart:
-    """``key``: of the question; parts with the same one get the same answer. None: it is asked at
-    once, and each time. ``live``: it is fetched again every few seconds. ``template`` gets the
-    answer as ``it``, and ``more``."""
+    """A part of a page. ``key``: of its question, by which parts and pages share an answer
+    (``FreshAnswers``); None: it is asked each time, and always waited for. ``live``: the browser
+    fetches it again every few seconds. ``template``: gets the answer as ``it``, and ``more``."""
 
     template: str
     key: Hashable | None
     ask: Callable[[], Awaitable[Any]]
     live: bool = False
     wait_s: float = 60.0
-    """How long it is waited for at most; the work on it goes on."""
+    """How long a page that waits for its parts waits for this one; the work on it goes on."""
     more: Mapping[str, Any] | None = None
 
 
 def node_part(template: str, key: str, ask: Callable[[], Awaitable[Any]]) -> PagePart:
-    """What the node says of itself."""
+    """A live part that a node answers."""
     return PagePart(template, key, ask, live=True, wait_s=NODE_WAIT_S)
 
 
 def off(template: str) -> PagePart:
-    """In place of what this gateway was not started with."""
+    """A part that this gateway was started without; ``template`` says how to have it."""
 
     async def nothing() -> str:
         return "off"
@@ -67,22 +68,19 @@ def off(template: str) -> PagePart:
     return PagePart(template, None, nothing)
 
 
-def search_off() -> PagePart:
-    """In place of what would be searched for."""
-    return off("search_off.html")
+SEARCH_OFF = off("search_off.html")
 
 
 async def page(
     call: RouteCall[Any, Any],
     here: str,
     template: str,
-    parts: Mapping[str, PagePart] | None = None,
-    status: int = 200,
+    parts: Mapping[str, PagePart],
+    problem: HttpError | None = None,
     **values: Any,
 ) -> Reply:
-    """A page, or the part of it that was asked for. ``here``: which entry of the navigation it
-    belongs to."""
-    parts = parts or {}
+    """A page, or the part of it that was asked for. ``here``: its entry in the navigation;
+    ``problem``: what was refused, with its status."""
     wanted, token = call.query.part, token_of(call.scope)
     if wanted:
         if wanted not in parts:
@@ -93,26 +91,27 @@ async def page(
     if not token:
         token = new_token()
         more.append(cookie_header(token))
-    # A refusal is told on this page alone: the one that is fetched for late parts has it no more.
-    patience = None if call.query.whole or status != 200 else PATIENCE_S
-    found = await asyncio.gather(
-        *(_part(call, name, one, patience, token) for name, one in parts.items())
+    # A page with a refusal waits: late parts would come from a page that was asked for without it.
+    patience = None if call.query.whole or problem else PATIENCE_S
+    texts = await asyncio.gather(
+        *(_part(call, name, part, patience, token) for name, part in parts.items())
     )
     text = rendered(
         template,
         here=here,
         token=token,
-        parts={name: text for name, (text, _) in zip(parts, found, strict=True)},
-        late=any(late for _, late in found) and again(call, whole="true"),
+        parts={name: text for name, (text, _) in zip(parts, texts, strict=True)},
+        late=any(late for _, late in texts) and again(call, whole="true"),
+        problem=problem,
         **values,
     )
-    return page_reply(text, status, *more)
+    return page_reply(text, problem.status if problem else 200, *more)
 
 
 async def _part(
     call: RouteCall[Any, Any], name: str, part: PagePart, patience: float | None, token: str
 ) -> tuple[Markup, bool]:
-    """Its text, and whether it is late."""
+    """The part as HTML, and True if its answer is late. ``patience``: s; None: its ``wait_s``."""
     answer, problem, late = None, None, False
     try:
         if part.key is None:
@@ -139,7 +138,7 @@ async def _part(
         inner = rendered("late.html", whole=again(call, whole="true"))
     else:
         inner = rendered(part.template, **values)
-    # What is late is asked for again, too, if the first time got no answer.
+    # A late part is fetched at once, and again in case that gets no answer.
     trigger = "load, tick from:body" if late else ("tick from:body" if part.live else "")
     source = again(call, part=name) if trigger else ""
     how = {"trigger": trigger, "source": source, "late": late, "live": trigger and not late}
@@ -150,8 +149,8 @@ async def _part(
 def again(call: RouteCall[Any, Any], **more: str) -> str:
     """The address of this page with other or further parameters."""
     kept = [
-        one
-        for one in parse_qsl(call.scope["query_string"].decode("ascii"), keep_blank_values=True)
-        if one[0] not in ("part", "whole", *more)
+        pair
+        for pair in parse_qsl(call.scope["query_string"].decode("ascii"), keep_blank_values=True)
+        if pair[0] not in ("part", "whole", *more)
     ]
     return f"{call.scope['path']}?{urlencode([*kept, *more.items()])}"

@@ -1,4 +1,4 @@
-"""Pending: messages found by topic, key, header and due time, and all that were found cancelled."""
+"""Pending: a search by topic, key, header and due time, and the cancel of all its matches."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from ..requests import Reply
 from ..services import Services
 from ..v1.cancellations import start_cancellation
 from ..v1.found import FoundMessage, found_messages
-from ..v1.searching import problem_texts, searcher_of
-from .acting import CountedBody, more_by_now
+from ..v1.searching import searcher_of
+from .acting import CountedBody
 from .forms import QuestionForm, form_of
-from .parts import PagePart, page, search_off
+from .parts import SEARCH_OFF, PagePart, page
 from .rendering import address, redirect
 
 ROWS = 50
-PendingForm = form_of("PendingForm", Query, "due", "page")
+PendingForm = form_of("PendingForm", Query, "due", {"id": "Id of a message"}, "page")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPage:
-    """A page of messages. ``next``: the address of the one behind it."""
+    """A page of messages. ``next``: the address of the page behind it; empty: there is none."""
 
     messages: Sequence[FoundMessage]
     next: str
-    looked_through: int
     problems: list[str]
 
 
@@ -43,48 +42,46 @@ class Matches:
 
 
 async def pending(call: RouteCall[QuestionForm, None]) -> Reply:
-    """Search, and a page of what was found."""
+    """The form of a search, the number of its matches, and a page of them."""
     form, services = call.query, call.services
     if message_id := form.typed("id").strip():
         return redirect(address("/message", id=message_id))
     filters = form.given(Query)
-    values: dict[str, Any] = {"form": form, "problem": None}
     if services.searcher is None:
-        return await page(call, "pending", "pending.html", {"rows": search_off()}, **values)
+        return await page(call, "pending", "pending.html", {"rows": SEARCH_OFF}, form=form)
     try:
         query = form.question(Query)
         after = parse_page(text) if (text := form.typed("page")) else None
     except (HttpError, InvalidConfiguration) as error:
         problem = error if isinstance(error, HttpError) else from_slotwheel(error)
-        return await page(
-            call, "pending", "pending.html", {}, 422, **{**values, "problem": problem}
-        )
+        return await page(call, "pending", "pending.html", {}, problem, form=form)
 
     async def rows() -> FoundPage:
-        found = await searcher_of(services).page(query, after, ROWS)
-        messages = await services.run(found_messages, found.ids, found.rows)
-        behind = "" if found.next is None else page_text(found.next)
+        matches = await searcher_of(services).page(query, after, ROWS)
+        messages = await services.run(found_messages, matches.ids, matches.rows)
+        behind = "" if matches.next is None else page_text(matches.next)
         following = behind and address("/pending", **filters, page=behind)
-        return FoundPage(messages, following, found.looked_through, problem_texts(found.problems))
+        return FoundPage(messages, following, list(map(str, matches.problems)))
 
     more = {"form": form, "filters": filters}
     parts = {
         "count": count_part(services, query, "pending/count.html", more),
         "rows": PagePart("pending/rows.html", ("page", query, after), rows, more=more),
     }
-    return await page(call, "pending", "pending.html", parts, **values)
+    return await page(call, "pending", "pending.html", parts, form=form)
 
 
 def count_part(services: Services, query: Query, template: str, more: dict[str, Any]) -> PagePart:
     async def count() -> Matches:
-        found = await searcher_of(services).count(query)
-        return Matches(found.total, problem_texts(found.problems))
+        counted = await searcher_of(services).count(query)
+        return Matches(counted.total, list(map(str, counted.problems)))
 
     return PagePart(template, ("count", query), count, more=more)
 
 
 async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None = None) -> Reply:
-    """Ask before a cancel: how many it hits. An empty condition would hit all, and is refused."""
+    """The page before a cancel of many: how many it hits, and its form. Without a condition it
+    would hit all messages, and is refused."""
     form, services = call.query, call.services
     searcher_of(services)
     query, filters = form.question(Query), form.given(Query)
@@ -93,30 +90,36 @@ async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None 
             422,
             "every pending message would be cancelled",
             got="no condition",
-            limit="at least one; the due time 0 or later is one that all fulfil",
+            limit="at least one; all messages are due from 2000-01-01",
         )
     more = {"filters": filters, "action": address("/pending/cancel", **filters)}
     parts = {"form": count_part(services, query, "pending/confirm.html", more)}
-    status = 200 if problem is None else problem.status
     return await page(
-        call, "pending", "pending_cancel.html", parts, status, filters=filters, problem=problem
+        call, "pending", "pending_cancel.html", parts, problem, form=form, filters=filters
     )
 
 
 async def cancel(call: RouteCall[QuestionForm, CountedBody]) -> Reply:
-    """Begin the job that cancels all that fulfils the conditions."""
+    """Begin a cancel of many as a job. If the number is wrong, or more match by now, the page
+    before it is shown again with the error."""
     services, body = call.services, call.body
     query = call.query.question(Query)
     try:
         body.check()
-        found = await searcher_of(services).count(query)
-        if found.total > body.shown:
-            raise more_by_now(found.total, body.shown)
+        counted = await searcher_of(services).count(query)
+        if counted.total > body.shown:
+            raise HttpError(
+                409,
+                "there are more by now, and nothing was done",
+                got=counted.total,
+                limit=body.shown,
+                remedy="Look at the number again",
+            )
     except HttpError as error:
         if error.status == 404:
             raise
         return await confirm(call, error)
     if query.is_empty:
         return await confirm(call)
-    job = start_cancellation(services, query, found)
+    job = start_cancellation(services, query, counted)
     return redirect(address("/job", id=job.id))

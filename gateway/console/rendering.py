@@ -1,7 +1,8 @@
-"""Templates, and the answers that are made of them.
+"""Templates, and the replies that are made of them.
 
 Rules
-- Whatever goes into a template is escaped there; only ``Markup`` made in ``shown`` is not.
+- Whatever goes into a template is escaped there, but for ``Markup``, which ``shown`` makes of parts
+  that it has escaped.
 - Characters that nobody would see in a text are written out (``visible_text``): otherwise a key
   that looks like another one, with a mark of direction or a blank more, would be cancelled in its
   place. Fields have text in this form, too, and what comes from them is read back (``acting``).
@@ -68,8 +69,8 @@ def address(path: str, **query: Any) -> str:
 
 
 def _as_typed(value: Any) -> Any:
-    """The value as somebody would have to type it for ``typed_text`` to give it back. Characters
-    that nobody sees stay as they are, for an address can hold them."""
+    """The value so that ``typed_text`` gives it back. Characters that nobody sees stay as they are,
+    for an address can hold them."""
     return value.replace("\\u{", "\\u{5c}u{") if type(value) is str else value
 
 
@@ -78,12 +79,12 @@ def _visible(value: Any) -> Any:
 
 
 def static_address(name: str) -> str:
-    """With the file's version, so that a browser may keep it for ever."""
+    """The address of a file with its version, so that a browser may keep it for ever."""
     return f"{BASE}/static/{name}?v={_VERSIONS[name]}"
 
 
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -92,7 +93,7 @@ def _environment() -> Environment:
         auto_reload=False,
         finalize=_visible,
     )
-    made.filters |= {
+    environment.filters |= {
         "number": shown.number,
         "size": shown.size,
         "span": span_text,
@@ -105,8 +106,13 @@ def _environment() -> Environment:
         "header_value": shown.header_value,
         "json": json.dumps,
     }
-    made.globals |= {"address": address, "static": static_address, "now_ms": clock_ms, "zip": zip}
-    return made
+    environment.globals |= {
+        "address": address,
+        "static": static_address,
+        "now_ms": clock_ms,
+        "zip": zip,
+    }
+    return environment
 
 
 _ENVIRONMENT = _environment()
@@ -122,11 +128,11 @@ def page_reply(text: Markup, status: int = 200, *more: tuple[bytes, bytes]) -> R
 
 
 def redirect(to: str, status: int = 303) -> Reply:
-    """``to``: of ``address``."""
+    """``to``: as ``address`` makes it."""
     return Reply(status, b"", HTML, [*HEADERS, (b"location", to.encode("ascii"))])
 
 
 def error_page(error: HttpError) -> Reply:
-    """What a browser gets for an error below ``/console``."""
+    """The page of an error below ``/console``."""
     text = rendered("error.html", here="", error=error, token="", late=False)
     return page_reply(text, error.status, *error.raw_headers)

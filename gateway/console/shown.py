@@ -20,7 +20,7 @@ _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 
 
 def number(value: float | None) -> str:
-    """With groups of three digits."""
+    """A number in groups of three digits; a dash for None."""
     if value is None:
         return NOTHING
     if isinstance(value, int) or value == int(value):
@@ -29,7 +29,7 @@ def number(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes, in three digits or so."""
+    """A number of bytes in three digits and a unit: ``1.21 MiB``."""
     if value is None:
         return NOTHING
     for unit, name in _SIZES:
@@ -40,14 +40,14 @@ def size(value: float | None) -> str:
 
 
 def plain(name: str) -> str:
-    """The name of a field as words; its unit stands with its value, as of ``measured``."""
+    """The name of a field as words, without the unit that ``measured`` writes with its value."""
     return _UNIT_OF.sub("", name).replace("_", " ")
 
 
 def measured(value: float, name: str) -> str:
     """The value of a field, in the unit that its name ends with."""
-    found = _UNIT_OF.search(name)
-    return _WRITTEN[found[1]](value) if found else number(value)
+    unit = _UNIT_OF.search(name)
+    return _WRITTEN[unit[1]](value) if unit else number(value)
 
 
 def seconds(value: float) -> str:
@@ -60,13 +60,13 @@ def _of_seconds(value: float) -> str:
 
 
 _WRITTEN = {"bytes": size, "ms": span_text, "s": _of_seconds}
-_OF_PAGES = re.compile(r"(\d+) ms|(\d{4}-.*\d) (?:UTC|([+-]\d\d:\d\d(?::\d\d)?))", re.ASCII)
-"""How pages show times."""
+_SHOWN_TIME = re.compile(r"(\d+) ms|(\d{4}-.*\d) (?:UTC|([+-]\d\d:\d\d(?::\d\d)?))", re.ASCII)
+"""A time as pages show it, for whoever copies it into a field."""
 _UNIT_OF = re.compile(rf"_({'|'.join(_WRITTEN)})(?=(_max)?$)")
 
 
 def iso(ms: int) -> str:
-    """ISO 8601, UTC, to the millisecond where there are any; what has no date: ms since 1970."""
+    """A time in ISO 8601, UTC, without zero milliseconds; as ms since 1970 if it has no date."""
     if not 0 <= ms < _FAR_MS:
         return str(ms)
     text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
@@ -74,9 +74,9 @@ def iso(ms: int) -> str:
 
 
 def time_element(ms: int | None, now_ms: int | None = None) -> Markup:
-    """A ``time`` element in UTC, which a script makes local, with the zone's offset from UTC: the
-    night when clocks are put back has one hour twice. Typed into a field it is the same time
-    (``when``). ``now_ms``: also write how far away the time is from then."""
+    """A ``time`` element in UTC. A script makes it local, with the zone's offset, as the night in
+    which clocks are put back has one hour twice: typed into a field it is the same time (``when``).
+    ``now_ms``: also write how far away the time is from then."""
     if ms is None:
         return escape(NOTHING)
     if ms < 0:
@@ -85,11 +85,11 @@ def time_element(ms: int | None, now_ms: int | None = None) -> Markup:
         return Markup('<span class="num">{}</span> ms').format(ms)
     machine = iso(ms)
     text = machine.replace("T", " ").replace("Z", " UTC")
-    made = Markup('<time datetime="{}" title="{}">{}</time>').format(machine, text, text)
+    element = Markup('<time datetime="{}" title="{}">{}</time>').format(machine, text, text)
     if now_ms is None:
-        return made
+        return element
     away = f"in {span_text(ms - now_ms)}" if ms >= now_ms else f"{span_text(now_ms - ms)} ago"
-    return Markup('{} <small class="away">{}</small>').format(made, away)
+    return Markup('{} <small class="away">{}</small>').format(element, away)
 
 
 def when(text: str, now_ms: int, place: str) -> int | None:
@@ -98,7 +98,7 @@ def when(text: str, now_ms: int, place: str) -> int | None:
     text = text.strip()
     if not text:
         return None
-    if copied := _OF_PAGES.fullmatch(text):
+    if copied := _SHOWN_TIME.fullmatch(text):
         text = copied[1] or copied[2] + (copied[3] or "")
     try:
         return instant_ms(text, now_ms)
@@ -106,10 +106,10 @@ def when(text: str, now_ms: int, place: str) -> int | None:
         raise from_slotwheel(error, place) from None
 
 
-def content(of: Any, name: str, length: int = 0, *, lines: bool = False) -> Markup:
-    """Key or value of a message or of a letter: text, or base64 that says so; cut after ``length``
-    characters. ``lines``: as of ``visible_text``."""
-    text, raw = getattr(of, name), getattr(of, f"{name}_base64")
+def content(message: Any, name: str, length: int = 0, *, lines: bool = False) -> Markup:
+    """The key or the value of a message or a letter: text, or base64 that says so; cut after
+    ``length`` characters, 0: whole. ``lines``: as of ``visible_text``."""
+    text, raw = getattr(message, name), getattr(message, f"{name}_base64")
     if raw is not None:
         return Markup('<span class="tag">base64</span> ') + _cut(raw, length)
     if text is None:
@@ -118,7 +118,7 @@ def content(of: Any, name: str, length: int = 0, *, lines: bool = False) -> Mark
 
 
 def header_value(value: Any) -> Markup:
-    """Of ``gateway/v1/types.HeaderValue``."""
+    """The value of a header, as of ``header_values`` in ``gateway/v1/found.py``."""
     if value is None:
         return Markup('<span class="none">none</span>')
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""All pages and actions of the console. They are for people, and not in the description."""
+"""All pages and actions of the console. They are for people, and openapi.json has none of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..errors import HttpError
 from ..requests import Reply
 from . import audit, dead, jobs, message, node, overview, pending
 from .acting import CountedBody, action_endpoint, page_endpoint
+from .parts import PartsQuery
 from .rendering import BASE, HEADERS, STATIC, redirect
 
 FIRST_SEGMENT = BASE.removeprefix("/")
@@ -16,7 +17,8 @@ _KEEP = b"public, max-age=31536000, immutable"
 
 
 class FileQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """``v``: the version of a file, which changes its address."""
+    """``v``: the version of the file. Nobody reads it: it gives a file that changes a new address,
+    as browsers keep the old one."""
 
     v: str = ""
 
@@ -27,7 +29,7 @@ async def to_console(_call: RouteCall[NoQuery, None]) -> Reply:
 
 
 async def static_file(call: RouteCall[FileQuery, None]) -> Reply:
-    """A file that pages use. Its address has its version, so it is kept."""
+    """A file that pages use."""
     name = call.path["name"]
     if name not in STATIC:
         raise HttpError(404, "no such file", place="path", got=name)
@@ -38,7 +40,7 @@ async def static_file(call: RouteCall[FileQuery, None]) -> Reply:
 PAGES: list[AnyEndpoint] = [
     Endpoint("GET", "/", to_console, NoQuery, None, {}),
     Endpoint("GET", f"{BASE}/static/{{name}}", static_file, FileQuery, None, {}),
-    page_endpoint("", overview.overview, overview.OverviewQuery),
+    page_endpoint("", overview.overview, PartsQuery),
     page_endpoint("/pending", pending.pending, pending.PendingForm),
     page_endpoint("/pending/cancel", pending.confirm, pending.PendingForm),
     action_endpoint("/pending/cancel", pending.cancel, pending.PendingForm, CountedBody),
@@ -52,8 +54,8 @@ PAGES: list[AnyEndpoint] = [
     page_endpoint("/dead/redrive", dead.confirm, dead.RedriveForm),
     action_endpoint("/dead/redrive", dead.redrive, dead.RedriveForm, CountedBody),
     page_endpoint("/audit", audit.audit, audit.AuditForm),
-    page_endpoint("/jobs", jobs.jobs, jobs.JobsQuery),
+    page_endpoint("/jobs", jobs.jobs, PartsQuery),
     page_endpoint("/job", jobs.job, jobs.JobForm),
     action_endpoint("/job/stop", jobs.stop, jobs.JobForm),
-    page_endpoint("/node", node.node, node.NodeQuery),
+    page_endpoint("/node", node.node, PartsQuery),
 ]

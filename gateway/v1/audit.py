@@ -1,4 +1,4 @@
-"""What the audit says: whether all tiers of the wheel saw the same messages."""
+"""The audit's answer: whether all tiers of the wheel saw the same messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..requests import Reply, as_json
 from ..services import Services
 
 _LIMIT = 1_000
-"""Comparisons of an answer."""
+"""Comparisons in an answer, at most."""
 
 
 class AuditQuery(msgspec.Struct):
@@ -27,8 +27,8 @@ class AuditQuery(msgspec.Struct):
 
 class AuditComparison(msgspec.Struct):
     """One boundary of a topic's bucket. ``bucket_ms``: its first due time; ``group``: of consumers;
-    ``count``: so many messages are lost or repeated; ``before``, ``after``: messages on each side;
-    ``late_ms``: how late the latest was; ``why``: why it is open or unknown."""
+    ``count``: so many messages are missing or too many behind it, ``before`` and ``after`` so many
+    on each side; ``late_ms``: how late the latest was; ``why``: why it is open or unknown."""
 
     topic: str
     bucket_ms: int
@@ -58,11 +58,11 @@ class AuditDiffering(msgspec.Struct):
 
 
 class AuditAnswer(msgspec.Struct):
-    """``at_ms``: what was there then has been read; ``stale``: that is more than 10 s ago;
-    ``from_ms``: the first bucket; ``verdicts``: how many comparisons have each; ``closed``: how
-    many had each when their bucket was forgotten; ``refused``: what came for the audit and was not
-    taken, by why; ``problem``: why nothing new can be read, empty if it can; ``restarts``: how
-    often the audit has begun anew, as its process had ended."""
+    """``at_ms``: all that was there at this time has been read; ``stale``: that is more than 10 s
+    ago; ``from_ms``: the first bucket; ``verdicts``: how many comparisons have each; ``closed``:
+    how many had each when their bucket was dropped; ``refused``: how many sums, or batches of them,
+    were not taken, by reason; ``problem``: why nothing new can be read, empty if it can;
+    ``restarts``: how often the audit has begun anew, as its process had ended."""
 
     at_ms: int
     stale: bool
@@ -77,7 +77,7 @@ class AuditAnswer(msgspec.Struct):
 
 
 def newest_report(services: Services) -> AuditReport:
-    """Errors: ``HttpError``: there is none."""
+    """Errors: ``HttpError`` 404: this gateway does not audit; 503: it has no report yet."""
     if services.audit is None:
         remedy = "Start it with --audit beside a node, or with --data DIRECTORY of one"
         raise HttpError(404, "this gateway does not audit", remedy=remedy)
@@ -97,9 +97,9 @@ async def audit(call: RouteCall[AuditQuery, None]) -> Reply:
 
 
 def _answer(report: AuditReport, query: AuditQuery) -> Reply:
-    every = (one for cell in reversed(report.cells) for one in cell.comparisons)
-    wanted = (one for one in every if query.verdict in ("", one.verdict))
-    found: dict[str, Any] = {
+    newest_first = (row for cell in reversed(report.cells) for row in cell.comparisons)
+    wanted = (row for row in newest_first if query.verdict in ("", row.verdict))
+    answer: dict[str, Any] = {
         "at_ms": report.at_ms,
         "stale": report.stale(clock_ms()),
         "from_ms": report.from_ms,
@@ -111,7 +111,7 @@ def _answer(report: AuditReport, query: AuditQuery) -> Reply:
         "problem": report.problem,
         "restarts": report.restarts,
     }
-    return as_json(found)
+    return as_json(answer)
 
 
 ENDPOINTS: list[AnyEndpoint] = [

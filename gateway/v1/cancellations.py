@@ -16,28 +16,30 @@ from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
 from ..services import Services
-from .searching import PendingCounts, pending_counts, problem_texts, searcher_of
+from .searching import PendingCounts, pending_counts, searcher_of
 from .types import MessageHeaders, header_bytes
 
 
 class Where(msgspec.Struct, forbid_unknown_fields=True):
-    """Which messages: all kinds of conditions must hold; of topics and keys, one of those given. At
-    least one condition must be there."""
+    """A condition on pending messages: all of its kinds must hold; of topics and keys, one of those
+    given. At least one must be there."""
 
     topic: str | list[str] = []
     key: str | list[str] = []
     key_base64: list[bytes] = []
     """Keys that are no text."""
     headers: MessageHeaders = {}
-    """All of them must be there."""
+    """A message must have all of them."""
     from_ms: Instant | None = None
     """Due at this time or later."""
     to_ms: Instant | None = None
     """Due before this time."""
 
     def query(self) -> Query:
-        """Errors: ``HttpError``, ``InvalidConfiguration``."""
-        topics, keys = ([one] if isinstance(one, str) else one for one in (self.topic, self.key))
+        """Errors: ``HttpError`` 422: no condition, or a header without a value; as of
+        ``Query.check``."""
+        topics = [self.topic] if isinstance(self.topic, str) else self.topic
+        keys = [self.key] if isinstance(self.key, str) else self.key
         headers = []
         for name, value in header_bytes(self.headers):
             if value is None:
@@ -46,7 +48,7 @@ class Where(msgspec.Struct, forbid_unknown_fields=True):
             headers.append((name, value))
         query = Query(
             topics=tuple(topics),
-            keys=(*(one.encode() for one in keys), *self.key_base64),
+            keys=(*(key.encode() for key in keys), *self.key_base64),
             headers=tuple(headers),
             from_ms=self.from_ms,
             to_ms=self.to_ms,
@@ -70,10 +72,10 @@ class CancellationBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DryRunQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Whether it is only counted."""
+    """An action that may be tried without doing it."""
 
     dry_run: bool = False
-    """Count what it would be about, and do nothing."""
+    """Count what it would act on, and do nothing."""
 
 
 async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> Reply:
@@ -89,8 +91,8 @@ async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> 
 
 
 def start_cancellation(services: Services, query: Query, counted: PendingCount) -> GatewayJob:
-    """A job that cancels what fulfils ``query`` and was there when it was ``counted``. Errors:
-    ``Overloaded``; as of ``searcher_of``."""
+    """A job that cancels the messages of ``query`` that were accepted before they were ``counted``.
+    Errors: ``Overloaded``; as of ``searcher_of``."""
     searcher = searcher_of(services)
     cancellation = Cancellation(
         WaitingFinder(searcher.process),
@@ -105,11 +107,11 @@ def start_cancellation(services: Services, query: Query, counted: PendingCount) 
             "answers": dict(cancellation.answers),
             "unanswered": cancellation.unanswered,
             "complete": cancellation.complete,
-            "problems": problem_texts(list(cancellation.problems)),
+            "problems": list(map(str, cancellation.problems)),
         }
 
     job = GatewayJob("cancellation", counted.total, summary)
-    services.jobs.start(job, lambda one: cancellation.run(one.advance, one.stopped))
+    services.jobs.start(job, lambda running: cancellation.run(running.advance, running.stopped))
     return job
 
 

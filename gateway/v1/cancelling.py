@@ -1,4 +1,4 @@
-"""Messages that are taken back, or get another due time, by their ids."""
+"""Messages that are cancelled or rescheduled by their ids."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class IdAnswers(msgspec.Struct):
 
 
 class RescheduleBody(msgspec.Struct, forbid_unknown_fields=True):
-    """When the message is due instead: one of the two."""
+    """The new due time of a message: one of the two."""
 
     due_ms: Instant | None = None
     """Milliseconds since 1970, UTC."""
@@ -64,16 +64,16 @@ async def cancel_many(call: RouteCall[NoQuery, CancelBody]) -> Reply:
 
 async def cancel_one(call: RouteCall[NoQuery, None]) -> Reply:
     """Cancel a message. 404 if it is unknown, 409 if it was delivered already."""
-    (found,) = await cancelled(call.services, [call.path["id"]])
-    if found.answer == CANCELLED:
-        return as_json(found)
-    raise _not_done(found.id, found.answer)
+    (reply,) = await cancelled(call.services, [call.path["id"]])
+    if reply.answer == CANCELLED:
+        return as_json(reply)
+    raise _not_done(reply.id, reply.answer)
 
 
 async def cancelled(services: Services, ids: list[str]) -> list[IdAnswer]:
-    """Cancel messages; the answer to each."""
-    found = await services.run(answers, services.client, ids)
-    return [IdAnswer(message_id, answer) for message_id, answer in found]
+    """Cancel messages; the answer to each, in their order."""
+    pairs = await services.run(answers, services.client, ids)
+    return [IdAnswer(message_id, answer) for message_id, answer in pairs]
 
 
 async def reschedule(call: RouteCall[NoQuery, RescheduleBody]) -> Reply:
@@ -84,7 +84,8 @@ async def reschedule(call: RouteCall[NoQuery, RescheduleBody]) -> Reply:
 
 
 async def moved(services: Services, message_id: str, given: RescheduleBody) -> MovedMessage:
-    """Give a message another due time. Errors: ``HttpError``: it was not done."""
+    """Give a message another due time. Errors: ``HttpError`` 404: it is unknown; 409: it was
+    cancelled or delivered already."""
     if not is_id(message_id):
         raise _not_done(message_id, UNKNOWN)
     delay = None if given.delay_ms is None else timedelta(milliseconds=given.delay_ms)

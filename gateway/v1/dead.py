@@ -34,7 +34,8 @@ from .types import HeaderValue
 
 LETTERS_MAX = 1_000
 FOREIGN_MAX = 10_000
-"""A topic that begins with so many records, none of which is a dead letter, is not read on."""
+"""Records after which a topic without a single dead letter is not read on: somebody named a topic
+of ordinary messages, which may be long."""
 _REFUSED_SHOWN = 20
 
 
@@ -42,7 +43,7 @@ class DeadLetter(msgspec.Struct, omit_defaults=True):
     """A dead letter: where it lies, what it says, and the message with all of its headers."""
 
     partition: int
-    """Of the dead-letter topic; 0 for an embedded one."""
+    """The partition of the dead-letter topic in which it lies; 0 in an embedded topic."""
     position: int
     buried_ms: int | None
     id: str | None
@@ -62,7 +63,7 @@ class DeadLetter(msgspec.Struct, omit_defaults=True):
 
 
 class LetterCount(msgspec.Struct):
-    """How many letters of a kind there are, and how many of them were redriven."""
+    """How many letters have one reason and one topic, and how many of them were redriven."""
 
     reason: str
     topic: str | None
@@ -77,10 +78,10 @@ class LetterList(msgspec.Struct):
     counts: list[LetterCount]
     letters: list[DeadLetter]
     damage: list[str]
-    """What of the topic could not be read, or not in time."""
+    """Parts of the topic that could not be read, or not in time."""
     kept_by_node: int
-    """Letters like these that lie in the data directory of the node and are not counted above, as
-    the topic in Kafka did not take them."""
+    """Further letters that fulfil the conditions: the topic in Kafka did not take them, so they lie
+    in the data directory of the node."""
 
 
 class LettersQuery(LetterQuery, frozen=True):
@@ -95,12 +96,12 @@ class RedriveBody(RedriveOrder, frozen=True):
 
 
 class RedriveSummary(msgspec.Struct):
-    """What a redrive is about, and what was done of it."""
+    """The letters of a redrive, and what became of them."""
 
     letters: int
-    """How many are to be sent."""
+    """Letters that are to be sent."""
     topics: dict[str, int]
-    """How many go where."""
+    """The same, by the topic that they go to."""
     redriven_before: int
     not_sendable: int
     """Letters that do not say where they were meant to go, or of which a part is missing."""
@@ -114,7 +115,7 @@ class RedriveSummary(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class OpenLetters:
-    """A dead-letter topic that is being read. ``damage``: what was passed over."""
+    """A dead-letter topic that is being read. ``damage``: what could not be read, a line each."""
 
     source: LetterSource
     topic: str
@@ -122,8 +123,9 @@ class OpenLetters:
     damage: list[str]
 
     def read(self, wanted: LetterQuery, seconds: float | None = None) -> Iterator[pa.RecordBatch]:
-        """``seconds``: it ends after so long, and ``damage`` says where. Errors: ``HttpError`` 422:
-        no dead letters lie there; those of the topic."""
+        """The letters that are wanted, schema ``LETTER``. ``seconds``: reading ends after so long,
+        and ``damage`` says where. Errors: ``HttpError`` 422: no dead letters lie there; those of
+        the topic."""
         began, count, known = time.monotonic(), 0, False
         for records in self.opened.batches():
             if seconds is not None and count and time.monotonic() - began > seconds:
@@ -155,9 +157,9 @@ class OpenLetters:
 def open_letters(
     services: Services, topic: str | None, *, embedded: bool = False
 ) -> Iterator[OpenLetters]:
-    """The topic in Kafka, if the gateway knows one, or the embedded one beside it; ``embedded``: in
-    any case that one. Waits. Errors: ``HttpError``: no such topic, or nowhere to look; those of
-    Kafka."""
+    """The dead-letter topic in Kafka; in the data directory if the gateway knows no Kafka, or with
+    ``embedded``. ``topic``: None or empty: that of the node. Blocks. Errors: ``HttpError`` 404: no
+    such topic, or neither Kafka nor a directory; those of Kafka."""
     settings, damage = services.settings, list[str]()
     topic = topic or settings.dead_letter_topic
     check_topic(notes_topic(topic))
@@ -191,7 +193,7 @@ async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
 
 
 def listed_letters(services: Services, query: LettersQuery) -> LetterList:
-    """Waits. Errors: as of ``open_letters``."""
+    """Counts of the wanted letters, and the first ones. Blocks. Errors: as of ``open_letters``."""
     counts: LetterCounts = Counter()
     shown: list[DeadLetter] = []
     damage: list[str] = []
@@ -221,16 +223,16 @@ def listed_letters(services: Services, query: LettersQuery) -> LetterList:
 
 
 def _kept_by_node(services: Services, query: LettersQuery, damage: list[str]) -> int:
-    """How many letters the node before a Kafka has in its data directory. ``damage``: gets what of
-    them could not be read."""
+    """How many letters a node with a Kafka keeps in its data directory, because Kafka did not take
+    them. ``damage``: gets a line for what could not be read."""
     if services.settings.bootstrap is None or services.settings.data is None:
         return 0
     try:
         with open_letters(services, query.topic, embedded=True) as letters:
             batches = letters.read(query, services.settings.letters_s)
-            found = [batch.num_rows for batch in batches]
+            counts = [batch.num_rows for batch in batches]
             damage += letters.damage
-            return sum(found)
+            return sum(counts)
     except HttpError as error:
         if error.status not in (404, 422):
             raise
@@ -252,14 +254,14 @@ async def get_letter(call: RouteCall[LetterPlace, None]) -> Reply:
 
 
 def letter_in(services: Services, topic: str | None, place: tuple[int, int]) -> DeadLetter:
-    """The letter at a partition and position of a topic. Waits. Errors: ``HttpError`` 404."""
-    if all(one < 1 << 63 for one in place):
+    """The letter at a partition and position of a topic. Blocks. Errors: ``HttpError`` 404."""
+    if max(place) < 1 << 63:
         with open_letters(services, topic) as letters:
             letters.opened.narrow(*place)
             for batch in letters.read(LetterQuery()):
-                found = letter_at(batch, *place)
-                if found.num_rows:
-                    (shown,) = _shown(found, letters.redriven().has(found).tolist())
+                row = letter_at(batch, *place)
+                if row.num_rows:
+                    (shown,) = _shown(row, letters.redriven().has(row).tolist())
                     return shown
     raise HttpError(
         404,
@@ -280,7 +282,8 @@ async def begin_redrive(call: RouteCall[DryRunQuery, RedriveBody]) -> Reply:
 
 
 async def counted_redrive(services: Services, order: RedriveOrder) -> RedriveSummary:
-    """What a redrive would be about. Errors: as of ``open_letters``; ``InvalidConfiguration``."""
+    """How many letters a redrive would send, and where to. Errors: as of ``open_letters``;
+    ``InvalidConfiguration``."""
 
     def count() -> RedriveSummary:
         with ExitStack() as stack:
@@ -293,8 +296,8 @@ async def counted_redrive(services: Services, order: RedriveOrder) -> RedriveSum
 async def start_redrive(
     services: Services, order: RedriveOrder, letters_max: int | None = None
 ) -> GatewayJob:
-    """A job that redrives. ``letters_max``: it is not begun if it is about more letters. Errors: as
-    of ``RunningRedrive``; ``HttpError`` 409; ``Overloaded``."""
+    """A job that redrives. Errors: as of ``RunningRedrive``; ``HttpError`` 409: there are more than
+    ``letters_max`` letters, and the job is not begun; ``Overloaded``."""
     redrive: RunningRedrive = await services.redrives.run(RunningRedrive, services, order)
     letters = redrive.course.counts.letters
     try:
@@ -328,8 +331,8 @@ def _counted(
 
 
 class RunningRedrive:
-    """A redrive as a job's work: counted when it is made, sent by ``run``. Errors: whatever is sure
-    to keep it from being sent."""
+    """A redrive as a job's work: counted when it is made, sent by ``run``. Errors: as of
+    ``open_letters`` and ``RedriveCourse.check``, so that what is sure to fail begins no job."""
 
     def __init__(self, services: Services, order: RedriveOrder) -> None:
         self._refused: list[dict[str, Any]] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -30,28 +29,29 @@ class FoundMessage(msgspec.Struct, omit_defaults=True):
 
 
 def found_messages(ids: list[str], rows: pa.RecordBatch) -> list[FoundMessage]:
-    """Rows of the schema ``ROW`` with their ids."""
+    """Rows of the schema ``ROW`` with their ids, in their order."""
     columns = (
         ids,
         times(rows, "due").tolist(),
         times(rows, "created").tolist(),
         rows.column("topic").to_pylist(),
-        fields_of(rows),
+        message_fields(rows),
     )
     return [
-        FoundMessage(one, due, created, topic, **fields)
-        for one, due, created, topic, fields in zip(*columns, strict=True)
+        FoundMessage(
+            message_id,
+            due,
+            created,
+            topic,
+            **{**fields, "headers": header_values(fields["headers"])},
+        )
+        for message_id, due, created, topic, fields in zip(*columns, strict=True)
     ]
 
 
-def fields_of(rows: pa.RecordBatch) -> Iterator[Fields]:
-    """Partition, value, key and headers of each row, named as of ``FoundMessage``."""
-    for fields in message_fields(rows):
-        yield {**fields, "headers": header_values(fields["headers"])}
-
-
 def header_values(headers: list[Fields]) -> list[tuple[str, Any]]:
+    """Headers of ``message_fields`` as pairs; bytes that are no text are ``{"base64": …}``."""
     return [
-        (one["key"], {"base64": one["value_base64"]} if "value_base64" in one else one["value"])
-        for one in headers
+        (field["key"], {"base64": raw} if (raw := field.get("value_base64")) else field["value"])
+        for field in headers
     ]

@@ -1,4 +1,4 @@
-"""What the group is and has: status, peers, levels, policies, routes."""
+"""The group: its status, peers, levels, policies and routes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from ...client.groupstatus import REPLICATION, group_status
-from ...policy.policyset import PolicySet
 from ...policy.routes import find_route
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..requests import Reply, as_json
+from ..services import Services
 from .types import MessageHeaders, header_bytes
 
 
@@ -41,7 +41,7 @@ class RoutesAnswer(msgspec.Struct):
 
 
 class ExplainBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A message with these headers, for that route."""
+    """The headers of a message, and the route that it is for."""
 
     route: str
     headers: MessageHeaders = {}
@@ -56,53 +56,52 @@ class ExplainedBranch(msgspec.Struct):
 
 
 class ExplainedRoute(msgspec.Struct):
-    """Where the message goes; nowhere: it would be refused."""
+    """The topics that the message goes to. Without one it would be refused."""
 
     route: str
     branches: list[ExplainedBranch]
     topics: list[str]
 
 
+async def status_of(services: Services) -> dict[str, Any]:
+    """The status of the group. Errors: as of ``group_status``."""
+    return await services.run(group_status, services.client)
+
+
 async def status(call: RouteCall[NoQuery, None]) -> Reply:
     """The status of the wheel, as ``slotwheel status --json`` prints it. With peers, that of the
     master, if it answers."""
-    return as_json(await call.services.run(group_status, call.services.client))
+    return as_json(await status_of(call.services))
 
 
 async def peers(call: RouteCall[NoQuery, None]) -> Reply:
     """The group as its master sees it: role, epoch, commit index, and of each peer its state and
     how far it is behind. Empty for a node without peers."""
-    found = await call.services.run(group_status, call.services.client)
-    return as_json(found.get(REPLICATION, {}))
+    return as_json((await status_of(call.services)).get(REPLICATION, {}))
 
 
 async def levels(call: RouteCall[NoQuery, None]) -> Reply:
     """The levels: names of delays that a message can ask for."""
-    return as_json(LevelDelays(dict((await _policies(call)).levels)))
+    return as_json(LevelDelays(dict((await call.services.policies()).levels)))
 
 
 async def policies(call: RouteCall[NoQuery, None]) -> Reply:
     """Levels, retry policies, routes, and rules of consumer groups."""
-    return as_json((await _policies(call)).to_dict())
+    return as_json((await call.services.policies()).to_dict())
 
 
 async def routes(call: RouteCall[NoQuery, None]) -> Reply:
     """All routes, and the rules that consumer groups have registered."""
-    found = (await _policies(call)).to_dict()
-    return as_json({name: found[name] for name in ("version", "routes", "groups")})
+    policies = (await call.services.policies()).to_dict()
+    return as_json({name: policies[name] for name in ("version", "routes", "groups")})
 
 
 async def explain(call: RouteCall[NoQuery, ExplainBody]) -> Reply:
     """Show which branches of a route match a message with these headers, and to which topics it
     would go. Nothing is stored."""
-    given = call.body
-    route = find_route((await _policies(call)).routes, given.route)
-    branches, topics = route.explained(header_bytes(given.headers))
+    route = find_route((await call.services.policies()).routes, call.body.route)
+    branches, topics = route.explained(header_bytes(call.body.headers))
     return as_json({"route": route.name, "branches": branches, "topics": topics})
-
-
-async def _policies(call: RouteCall[NoQuery, Any]) -> PolicySet:
-    return await call.services.policies()
 
 
 ENDPOINTS: list[AnyEndpoint] = [

@@ -14,7 +14,7 @@ _STOP_S = 5.0
 async def list_jobs(call: RouteCall[NoQuery, None]) -> Reply:
     """List the jobs of this gateway, the newest first. Those that have ended are kept for a day,
     the last hundred of them."""
-    return as_json(JobReports([one.report() for one in call.services.jobs.every()]))
+    return as_json(JobReports([job.report() for job in call.services.jobs.every()]))
 
 
 async def get_job(call: RouteCall[NoQuery, None]) -> Reply:
@@ -29,7 +29,7 @@ async def stop_job(call: RouteCall[NoQuery, None]) -> Reply:
 
 
 async def stopped_job(services: Services, job_id: str) -> JobReport:
-    """Errors: as of ``job_of``."""
+    """Stop a job, and wait ``_STOP_S`` at most for its end. Errors: as of ``job_of``."""
     job = job_of(services, job_id)
     job.stop()
     await services.run(job.wait, _STOP_S)

@@ -1,7 +1,8 @@
 """``POST /v1/messages``: one message, or many that are stored whole or not at all.
 
-With an ``Idempotency-Key`` a request is stored once, however often it is sent, through whichever
-gateway: the key is a producer of its own (``wheel/request.py``).
+With an ``Idempotency-Key`` a request is stored once, however often it is sent and through whichever
+gateway, as the key is a producer of its own (``wheel/request.py``): a client whose answer was lost
+asks again, and its messages are not delivered twice.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class SendMessages:
         """Ids of all messages, and when the first of them is due."""
         services, now_ms = self._services, clock_ms()
         prepare = services.client.prepare_many
-        named = not isinstance(given, pa.Table) and any(one.level or one.route for one in given)
+        named = not isinstance(given, pa.Table) and any(sent.level or sent.route for sent in given)
         if isinstance(given, pa.Table):
             try:
                 rows, numbers = await services.run(prepare, given, now_ms)
@@ -113,7 +114,7 @@ class SendMessages:
         elif named or len(given) > _MANY_ROWS:
             if named:
                 await services.await_policies()
-            # On a thread: the loop has others to serve.
+            # On a thread, as the loop has other requests to serve.
             rows, numbers = await services.run(prepare, _messages(given), now_ms)
         else:
             rows, numbers = prepare(_messages(given), now_ms)
@@ -128,13 +129,14 @@ class SendMessages:
 
 
 def stored_one(message_id: str) -> Reply:
-    """The answer to a message that has just got this id."""
+    """The answer to a request for one message. The second field of its id is its due time."""
     due_ms = int(message_id.split(".", 2)[1])
     return as_json(StoredMessages(message_id, due_ms, 1, [message_id]), 201)
 
 
 def without_row(error: SlotwheelError) -> None:
-    """What a row says of one message is its place in the batch that it shared with others."""
+    """Take the row off an error: a single message shares a batch with those of other callers, and
+    its row there says nothing to its own."""
     error.row = None
 
 
@@ -146,8 +148,8 @@ def _messages(given: Sequence[MessageBody]) -> list[Message]:
     """Errors: ``InvalidMessage`` with the number of the first that is bad."""
     messages: list[Message] = []
     try:
-        for one in given:
-            messages.append(one.message())
+        for body in given:
+            messages.append(body.message())
     except InvalidMessage as error:
         error.row = len(messages)
         raise
@@ -155,17 +157,17 @@ def _messages(given: Sequence[MessageBody]) -> list[Message]:
 
 
 def _lines(body: bytes, rows_max: int) -> list[MessageBody]:
-    found: list[MessageBody] = []
+    messages: list[MessageBody] = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
-            found.append(decoded(_ONE, line, f"line {number}", _names_in))
-            if len(found) > rows_max:
+            messages.append(decoded(_ONE, line, f"line {number}", _names_in))
+            if len(messages) > rows_max:
                 raise too_many_messages(rows_max)
-    return found
+    return messages
 
 
 def _names_in(given: MessageBody) -> int:
-    """How many names of fields the message's JSON has at least."""
+    """How many names of fields the message's JSON has at least, for ``decoded``."""
     headers = given.headers
     return (
         bool(given.topic)

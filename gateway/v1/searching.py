@@ -1,4 +1,4 @@
-"""What is pending: messages found by topic, key, header and due time; and one by its id."""
+"""Pending messages by topic, key, header and due time; and a message by its id."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...reading.problems import Problem
 from ...reading.search.pending import PendingCount, PendingPage
 from ...reading.search.query import CountQuery, PageQuery, page_text
 from ...wheel.config import TICK_MS
@@ -19,7 +18,7 @@ from .found import FoundMessage, found_messages
 
 
 class ReadUpTo(msgspec.Struct):
-    """What an answer has seen."""
+    """How far an answer has read the log, and what had left by then."""
 
     next_offset: int
     """Every message below this offset of the log was seen."""
@@ -36,12 +35,12 @@ class ReadUpTo(msgspec.Struct):
 
 
 class PageEnd(msgspec.Struct):
-    """How an answer ends: what was read for it."""
+    """The end of a page: where the next one begins, and what was read for this one."""
 
     next: str | None
     """Give it as ``page`` for the messages behind these; null: there are none."""
     complete: bool
-    """Whether nothing can be missing up to ``next``; if something can, ``problems`` say what."""
+    """True: no match up to ``next`` is missing. False: ``problems`` say what may be."""
     looked_through: int
     """Messages that were read for it."""
     read_point: ReadUpTo
@@ -62,7 +61,7 @@ class SlotCount(msgspec.Struct):
 
 
 class PendingCounts(msgspec.Struct, omit_defaults=True):
-    """How many pending messages there are."""
+    """Counts of pending messages."""
 
     messages: int
     complete: bool
@@ -70,18 +69,18 @@ class PendingCounts(msgspec.Struct, omit_defaults=True):
     read_point: ReadUpTo
     problems: list[str]
     slots: list[SlotCount] | None = None
-    """With ``by=slot``."""
+    """Counts by second, with ``by=slot``."""
     topics: dict[str, int] | None = None
-    """With ``by=topic``."""
+    """Counts by topic, with ``by=topic``."""
 
 
 class KnownMessage(msgspec.Struct):
-    """What is known of a message."""
+    """The state of a message, and what tells it."""
 
     id: str
     state: Literal["pending", "delivered", "cancelled", "expired", "dead", "unknown"]
     why: str
-    """What the state is known by, or why it is not known."""
+    """What tells the state, or why it is not known."""
     due_ms: int | None
     created_ms: int | None
     """When it was accepted; null: not known."""
@@ -91,11 +90,11 @@ class KnownMessage(msgspec.Struct):
     topic: str | None
     """Where it was to go; null: not known."""
     message: FoundMessage | None
-    """As long as it is pending or not cleaned up yet."""
+    """Its content, as long as a file of the wheel has it."""
 
 
 def searcher_of(services: Services) -> Searcher:
-    """Errors: ``HttpError``: there is no data directory to search."""
+    """Errors: ``HttpError`` 404: there is no data directory to search."""
     if services.searcher is None:
         raise HttpError(
             404,
@@ -112,35 +111,35 @@ async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
     and the last line is the end of the page."""
     kind = wanted_type(call.scope, (JSON, NDJSON))
     searcher, query = searcher_of(call.services), call.query
-    found = await searcher.page(query, query.page, query.limit)
-    return Reply(200, await call.services.run(_written, found, kind), kind)
+    page = await searcher.page(query, query.page, query.limit)
+    return Reply(200, await call.services.run(_written, page, kind), kind)
 
 
-def _written(found: PendingPage, kind: str) -> bytes:
-    following = None if found.next is None else page_text(found.next)
-    end = {"next": following, **_read(found)}
-    messages = found_messages(found.ids, found.rows)
+def _written(page: PendingPage, kind: str) -> bytes:
+    following = None if page.next is None else page_text(page.next)
+    end = {"next": following, **_read(page)}
+    messages = found_messages(page.ids, page.rows)
     if kind == JSON:
         return msgspec.json.encode({"messages": messages, **end})
-    lines = [msgspec.json.encode(one) for one in (*messages, {"page": end})]
+    lines = [msgspec.json.encode(line) for line in (*messages, {"page": end})]
     return b"\n".join(lines) + b"\n"
 
 
 async def count_messages(call: RouteCall[CountQuery, None]) -> Reply:
     """Count pending messages. Without topic, key and header nothing has to be read for it."""
     by, searcher = call.query.by, searcher_of(call.services)
-    found = await searcher.count(call.query, by_second=by == "slot", by_topic=by == "topic")
-    return as_json(pending_counts(found, by))
+    counted = await searcher.count(call.query, by_second=by == "slot", by_topic=by == "topic")
+    return as_json(pending_counts(counted, by))
 
 
-def pending_counts(found: PendingCount, by: str | None = None) -> PendingCounts:
-    """As JSON. ``by``: ``slot``, ``topic`` or None."""
-    slots = [SlotCount(at * TICK_MS, count) for at, count in found.by_second.items()]
+def pending_counts(counted: PendingCount, by: str | None = None) -> PendingCounts:
+    """A count as its answer. ``by``: ``slot``, ``topic`` or None."""
+    slots = [SlotCount(second * TICK_MS, count) for second, count in counted.by_second.items()]
     return PendingCounts(
-        found.total,
-        **_read(found),
+        counted.total,
+        **_read(counted),
         slots=slots if by == "slot" else None,
-        topics=found.by_topic if by == "topic" else None,
+        topics=counted.by_topic if by == "topic" else None,
     )
 
 
@@ -151,7 +150,7 @@ async def get_message(call: RouteCall[NoQuery, None]) -> Reply:
 
 
 async def known_message(services: Services, message_id: str) -> KnownMessage:
-    """Errors: as of ``searcher_of``; ``Overloaded``."""
+    """A message as the wheel's files have it. Errors: as of ``searcher_of``; ``Overloaded``."""
     (fate,) = await searcher_of(services).find([message_id])
     message = None
     if fate.row is not None:
@@ -174,17 +173,8 @@ def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
         "complete": answer.complete,
         "looked_through": answer.looked_through,
         "read_point": msgspec.convert(point, ReadUpTo, from_attributes=True),
-        "problems": problem_texts(answer.problems),
+        "problems": list(map(str, answer.problems)),
     }
-
-
-def problem_texts(problems: Any) -> list[str]:
-    """Of what kept an answer from being complete."""
-
-    def text(one: Problem) -> str:
-        return f"{one.file}: {one.text}" if one.file else one.text
-
-    return [text(one) for one in problems]
 
 
 ENDPOINTS: list[AnyEndpoint] = [

@@ -1,4 +1,4 @@
-"""What happened to messages: chains, events, latency by step, anomalies."""
+"""The traces of messages: chains, events, latency by step, anomalies."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 
 class TraceEvent(msgspec.Struct, omit_defaults=True):
-    """Something that happened to a message at one end, by whoever was there."""
+    """Something that a client or a consumer did with a message, as it says itself."""
 
     at_ms: int
     """When it began, by the sender's clock."""
     kind: str
     sender: str
     number: int
-    """Among all events of this sender."""
+    """The place of the event among all events of its sender."""
     client: str = ""
     address: str = ""
     sender_tags: str = ""
@@ -72,12 +72,12 @@ class TraceEvents(msgspec.Struct):
 
 
 class FoundStep(msgspec.Struct, omit_defaults=True):
-    """Something that happened, or the due time of a message that waits. Without ``at_ms`` nobody
-    says when."""
+    """A step of a chain: something that happened to a message, or the due time of one that waits.
+    Without ``at_ms`` its time is not known."""
 
     kind: str
     tier: Literal["client", "wheel", "consumer"]
-    """Who says so."""
+    """Whose event or file says so."""
     id: str = ""
     at_ms: int | None = None
     took_us: int | None = None
@@ -97,7 +97,7 @@ class FoundStep(msgspec.Struct, omit_defaults=True):
 
 
 class FoundAnomaly(msgspec.Struct, omit_defaults=True):
-    """Something that a message should not need."""
+    """Something that a message should not need, such as a retry."""
 
     kind: str
     text: str
@@ -128,11 +128,11 @@ class FoundChain(msgspec.Struct):
     id: str
     state: str
     outcomes: dict[str, str]
-    """What each group of consumers said last."""
+    """What became of it in each group of consumers, by the group's name."""
     messages: list[LinkedMessage]
     steps: list[FoundStep]
     latency_ms: dict[str, float]
-    """Of the steps of the first message, as far as they are known."""
+    """How long each step of its first message took, as far as that is known."""
     anomalies: list[FoundAnomaly]
     complete: bool
     missing: list[str]
@@ -152,7 +152,7 @@ class StepLatency(msgspec.Struct):
 
 
 class StepLatencies(msgspec.Struct):
-    """By topic, interval and step."""
+    """Latencies by topic, interval and step."""
 
     latencies: list[StepLatency]
     complete: bool
@@ -174,7 +174,9 @@ async def ask_lookup(
     *args: P.args,
     **named: P.kwargs,
 ) -> T:
-    """Errors: ``HttpError``: there is nothing to look at; those of the method."""
+    """Ask the process that looks things up; ``args``, ``named``: of the method. Errors:
+    ``HttpError`` 404: there is neither a store of events nor a data directory; those of the method.
+    """
     process = services.lookup
     if process is None:
         raise HttpError(
@@ -186,7 +188,7 @@ async def ask_lookup(
 
 
 async def chain_of(services: Services, message_id: str) -> Chain:
-    """Errors: ``UnknownId``; as of ``ask_lookup``."""
+    """Errors: ``UnknownId``: it has not the form of an id; as of ``ask_lookup``."""
     return await ask_lookup(services, TraceLookup.chain, message_id, clock_ms())
 
 
@@ -194,7 +196,7 @@ async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
     """Show all that happened to a message, over its retries, its dead letter, and what was sent
     again of that."""
     chain = await chain_of(call.services, call.path["id"])
-    # What thousands of events become is work for a thread: the loop has other requests.
+    # On a thread: thousands of events take a while, and the loop has other requests to serve.
     return await call.services.run(
         lambda: as_json(msgspec.convert(chain_fields(chain), FoundChain))
     )
@@ -202,27 +204,26 @@ async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def list_events(call: RouteCall[EventsQuery, None]) -> Reply:
     """List events of clients and consumers in the order of their times, a page at a time."""
-    found = await ask_lookup(call.services, TraceLookup.page, call.query)
-    return await call.services.run(_events_reply, found)
+    page = await ask_lookup(call.services, TraceLookup.page, call.query)
+    return await call.services.run(_events_reply, page)
 
 
-def _events_reply(found: TracePage) -> Reply:
-    events = [msgspec.convert(one, TraceEvent) for one in event_fields(found.events)]
-    following = None if found.next is None else str(found.next)
-    problems = [str(one) for one in found.problems]
-    return as_json(TraceEvents(events, following, found.complete, found.looked_through, problems))
+def _events_reply(page: TracePage) -> Reply:
+    events = [msgspec.convert(fields, TraceEvent) for fields in event_fields(page.events)]
+    following = None if page.next is None else str(page.next)
+    problems = list(map(str, page.problems))
+    return as_json(TraceEvents(events, following, page.complete, page.looked_through, problems))
 
 
 async def found_latency(services: Services, query: LatencyQuery) -> StepLatencies:
-    """Errors: as of ``ask_lookup``."""
-    found = await ask_lookup(services, TraceLookup.latency, query, clock_ms())
-    return await services.run(_latencies_shown, found)
+    """How long steps took in the time of ``query``. Errors: as of ``ask_lookup``."""
+    answer = await ask_lookup(services, TraceLookup.latency, query, clock_ms())
+    return await services.run(_latencies_shown, answer)
 
 
-def _latencies_shown(found: LatencyFound) -> StepLatencies:
-    rows = [msgspec.convert(latency_fields(one), StepLatency) for one in found.latencies]
-    problems = [str(one) for one in found.problems]
-    return StepLatencies(rows, not problems, problems)
+def _latencies_shown(answer: LatencyFound) -> StepLatencies:
+    rows = [msgspec.convert(latency_fields(row), StepLatency) for row in answer.latencies]
+    return StepLatencies(rows, not answer.problems, list(map(str, answer.problems)))
 
 
 async def get_latency(call: RouteCall[LatencyQuery, None]) -> Reply:
@@ -231,15 +232,15 @@ async def get_latency(call: RouteCall[LatencyQuery, None]) -> Reply:
 
 
 async def found_anomalies(services: Services, query: AnomalyQuery) -> FoundAnomalies:
-    """Errors: as of ``ask_lookup``."""
-    found = await ask_lookup(services, TraceLookup.anomalies, query, clock_ms())
-    return await services.run(_anomalies_shown, found)
+    """The anomalies in the time of ``query``. Errors: as of ``ask_lookup``."""
+    answer = await ask_lookup(services, TraceLookup.anomalies, query, clock_ms())
+    return await services.run(_anomalies_shown, answer)
 
 
-def _anomalies_shown(found: AnomaliesFound) -> FoundAnomalies:
-    rows = [msgspec.convert(one, FoundAnomaly) for one in anomaly_fields(found.rows)]
-    problems = [str(one) for one in found.problems]
-    return FoundAnomalies(rows, dict(found.counts), not problems, problems)
+def _anomalies_shown(answer: AnomaliesFound) -> FoundAnomalies:
+    rows = [msgspec.convert(fields, FoundAnomaly) for fields in anomaly_fields(answer.rows)]
+    problems = list(map(str, answer.problems))
+    return FoundAnomalies(rows, dict(answer.counts), not problems, problems)
 
 
 async def list_anomalies(call: RouteCall[AnomalyQuery, None]) -> Reply:

@@ -1,10 +1,9 @@
-"""What a message looks like in JSON. These types decode, and the OpenAPI description is made of
-them."""
+"""A message as JSON. These types decode it, and the OpenAPI description is made of them."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -12,10 +11,10 @@ from msgspec import Meta
 from ...client import Message
 from ...policy.written import Instant
 from ...wheel.errors import InvalidMessage
-from ...wheel.rows import Content, Header
+from ...wheel.rows import Header
 
 SpanMilliseconds = Annotated[int, Meta(ge=0, lt=1 << 56)]
-"""As many as a ``timedelta`` can hold."""
+"""Milliseconds, fewer than a ``timedelta`` can hold."""
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,55 +49,47 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     route: str | None = None
 
     def __post_init__(self) -> None:
-        """What is no message at all ends the decoding at once: a body of ``{},{},…`` would take a
-        hundred times its bytes of memory."""
+        """An object that is no message ends the decoding at once. Otherwise a body of ``{},{},…``
+        would take a hundred times its bytes of memory."""
         if not self.topic and self.route is None:
             raise ValueError("neither topic nor route")
         if self.due_ms is None and self.delay_ms is None and self.level is None:
             raise ValueError("no due_ms, delay_ms or level")
 
     def message(self) -> Message:
-        """Errors: ``InvalidMessage``."""
-        value, key = self.value, self.key
-        if self.value_base64 is not None:
-            value = _only("value", value, self.value_base64)
-        if self.key_base64 is not None:
-            key = _only("key", key, self.key_base64)
-        headers = _pairs(self.headers) if self.headers else ()
-        due, expires = self.due_ms, self.expires_ms
+        """The message to be sent. Errors: ``InvalidMessage``: two fields say the same thing."""
+        value = _only("value", self.value, self.value_base64)
+        key = _only("key", self.key, self.key_base64)
+        if self.due_ms is not None and self.delay_ms is not None:
+            raise _both("due_ms", "delay_ms")
         delay = None if self.delay_ms is None else timedelta(milliseconds=self.delay_ms)
         ttl = None if self.ttl_ms is None else timedelta(milliseconds=self.ttl_ms)
-        if due is not None and delay is not None:
-            raise _both("due_ms", "delay_ms")
         return Message(
             topic=self.topic,
             value=value,
             key=key,
-            headers=headers,
+            headers=header_bytes(self.headers) if self.headers else (),
             partition=self.partition,
-            due=due,
+            due=self.due_ms,
             delay=delay,
-            expires=expires,
+            expires=self.expires_ms,
             ttl=ttl,
             level=self.level,
             route=self.route,
         )
 
 
-def _only(name: str, given: object, other: bytes) -> Any:
-    """``other``, unless both are given. Errors: ``InvalidMessage``."""
-    if given is None:
-        return other
+def _only(name: str, text: str | None, raw: bytes | None) -> str | bytes | None:
+    """The content that is given. Errors: ``InvalidMessage``: both are."""
+    if raw is None:
+        return text
+    if text is None:
+        return raw
     raise _both(name, f"{name}_base64")
 
 
-def _both(one: str, other: str) -> InvalidMessage:
-    return InvalidMessage(f"both {one} and {other}", remedy="Give one of them")
-
-
-def _pairs(given: MessageHeaders) -> list[tuple[str, Content]]:
-    pairs = given.items() if isinstance(given, dict) else given
-    return [(name, value.base64 if isinstance(value, Base64) else value) for name, value in pairs]
+def _both(name: str, other: str) -> InvalidMessage:
+    return InvalidMessage(f"both {name} and {other}", remedy="Give one of them")
 
 
 def header_bytes(given: MessageHeaders) -> list[Header]:

@@ -36,7 +36,7 @@ class RedriveOrder(LetterQuery, frozen=True):
     """Which letters are sent again, and how. Without a condition: all of them."""
 
     to_topic: str | None = None
-    """Send them to this topic, and not to those they were meant for."""
+    """Send them to this topic. Null: where they were meant to go."""
     rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """Let N letters be due in each second. Null: all at once."""
     create_topics: bool = False

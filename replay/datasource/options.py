@@ -62,7 +62,7 @@ _BY_DEFAULT = {
 class SourceOptions:
     paths: tuple[str, ...]
     wanted: FileFilter
-    """Which kinds of files, and which due times."""
+    """The kinds of files, and the due times, that are read."""
     topic: frozenset[str] = frozenset()
     """Topics whose rows are read; empty: all."""
     peer: str = ""
@@ -89,7 +89,7 @@ def parse(options: Mapping[str, str], views: tuple[str, ...] = tuple(SCHEMAS)) -
             raise _wrong(name, options[name], f"the options are {', '.join(KNOWN)}")
     view = options.get("view", ROWS)
     if view not in views:
-        shown = [one for one in views if one != SCAN]
+        shown = [name for name in views if name != SCAN]
         raise _wrong("view", view, " or ".join(shown))
     starting = options.get("starting", STARTING[0])
     if starting not in STARTING:
@@ -151,7 +151,7 @@ def schema_of(chosen: SourceOptions) -> pa.Schema:
 
 
 def _several(options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    return tuple(one.strip() for one in options.get(name, "").split(",") if one.strip())
+    return tuple(part.strip() for part in options.get(name, "").split(",") if part.strip())
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
@@ -171,8 +171,7 @@ def _times(options: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def _time(options: Mapping[str, str], name: str) -> int | None:
-    """A time option in ms: milliseconds since the epoch, or ISO 8601; without a zone it is UTC.
-    None: not given. Errors: ``InvalidConfiguration``."""
+    """A time option: milliseconds since the epoch, or ISO 8601, which without a zone is UTC."""
     text = options.get(name)
     if text is None:
         return None

@@ -51,21 +51,21 @@ def listed(options: Mapping[str, str]) -> tuple[str, ...]:
     parts = [text] if Path(_local(text)).exists() else text.split(",")
     if PATHS in options:
         parts += json.loads(options[PATHS])
-    found = tuple(part.strip() for part in parts if part.strip())
-    if not found:
+    paths = tuple(part.strip() for part in parts if part.strip())
+    if not paths:
         raise InvalidConfiguration(
             "no data directory is given",
             remedy="Name one, or several with commas, in load(); for a table in LOCATION or as the"
             " option path, and leave its columns out",
         )
-    return found
+    return paths
 
 
 def resolve(paths: Sequence[str], view: str) -> InputPaths:
     """The directories and files behind paths, patterns expanded. Errors: ``InvalidConfiguration``:
     a path does not exist, or the view cannot show that kind of file."""
-    found = [one for path in paths for one in _matches(_local(path))]
-    kinds = {path: _kind(path) for path in found if Path(path).is_file()}
+    matches = [match for path in paths for match in _matches(_local(path))]
+    kinds = {path: _kind(path) for path in matches if Path(path).is_file()}
     allowed = _FILES.get(view, _ALL_FILES if view in (FACTS, PROBLEMS) else set())
     for path, kind in kinds.items():
         if kind not in allowed:
@@ -75,7 +75,7 @@ def resolve(paths: Sequence[str], view: str) -> InputPaths:
                 got=path,
                 remedy="Name a data directory, or another view in .option('view', …)",
             )  # fmt: skip
-    directories = [path for path in found if path not in kinds]
+    directories = [path for path in matches if path not in kinds]
     if view == RECEIPTS and directories:
         raise InvalidConfiguration(
             "receipts are in files of their producers, not in data directories",
@@ -94,7 +94,7 @@ def layout_of(given: InputPaths, wanted: FileFilter, view: str, peer: str) -> La
     of problems reports that as a row instead."""
     layout = find(given.directories, dumps=given.dumps, receipts=given.receipts, wanted=wanted)
     if len(layout.peers) < len(given.directories) and view != PROBLEMS:
-        names = {one.name for one in layout.peers}
+        names = {peer_files.name for peer_files in layout.peers}
         for problem in layout.problems:
             if problem.file not in names and problem.kind in ("empty", "foreign"):
                 raise InvalidConfiguration(
@@ -135,10 +135,10 @@ def _local(path: str) -> str:
 def _matches(path: str) -> list[str]:
     if Path(path).exists() or not has_magic(path):
         return [path]
-    found = sorted(glob(path))  # noqa: PTH207 - a pattern may be absolute
-    if not found:
+    matches = sorted(glob(path))  # noqa: PTH207 - a pattern may be absolute
+    if not matches:
         raise InvalidConfiguration("nothing has a name of that pattern", got=path)
-    return found
+    return matches
 
 
 def _kind(path: str) -> str:

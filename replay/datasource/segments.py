@@ -7,8 +7,8 @@ it. Its events are then in the one that contains it, and are told from the other
 senders and numbers, which the index of the listed one had.
 
 Rules
-- Damage is an error that names the file: figures of what is left would look like those of all. Who
-  can say what is missing gives a list of ``UnreadEvents``, and gets the rest.
+- Damage is an error that names the file: figures of what is left would look like those of all. A
+  caller that reports what is missing passes a list of ``UnreadEvents``, and gets the rest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..facts.scan import Batches
 
 _LOOKS = 5
 Numbers = Mapping[str, Sequence[tuple[int, int]]]
-"""By sender, ranges of the numbers of its events, both ends included."""
+"""Ranges of the numbers of each sender's events, both ends included."""
 
 
 def _of_id(name: str, due: str, prefix: str) -> list[pa.Field]:
@@ -53,9 +53,9 @@ _IDS = {
 }
 EVENTS = pa.schema(
     [
-        one.with_nullable(True)
+        column.with_nullable(True)
         for field in STORED
-        for one in (
+        for column in (
             _IDS.get(field.name)
             or [pa.field(field.name, pa.utf8()) if pa.types.is_dictionary(field.type) else field]
         )
@@ -66,13 +66,14 @@ EVENTS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ListedSegment:
-    """A segment as it was listed: what it has, wherever that is when it is read."""
+    """A segment as it was listed. It stands for its events, also when these lie in a merged segment
+    by the time they are read."""
 
     root: str
     name: SegmentName
     nbytes: int = 0
     numbers: Numbers | None = None
-    """None: if it was merged, the whole of what it was merged into is read."""
+    """The numbers of its events; None: if it was merged, all events of the merged one are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,16 @@ def listed_segments(root: str, unread: list[UnreadEvents] | None = None) -> list
         bad.append((gap, "missing", f"expected flushes {gap.first} to {gap.last}, found none"))
     if unread is not None:
         for name, kind, text in bad:
-            behind = [int(one.first_at.min()) for one in opened if one.name > name and one.blocks]
+            behind = [
+                int(segment.first_at.min())
+                for segment in opened
+                if segment.name > name and segment.blocks
+            ]
             until_ms = behind[0] if behind else _written_ms(Path(root, name.events_file))
             unread.append(UnreadEvents(_problem(root, name, kind, text), until_ms))
-    return [ListedSegment(root, one.name, one.nbytes, one.numbers) for one in opened]
+    return [
+        ListedSegment(root, segment.name, segment.nbytes, segment.numbers) for segment in opened
+    ]
 
 
 def _problem(root: str, name: SegmentName, kind: str, text: str) -> Problem:
@@ -134,8 +141,8 @@ def _text_of(error: SlotwheelError | OSError) -> str:
 def _as_damage(path: Path, error: SlotwheelError | OSError) -> SlotwheelError:
     if isinstance(error, SlotwheelError):
         return error
-    found = error.strerror or error
-    return Damaged(str(path), 0, expected="a segment that can be read", found=found)
+    reason = error.strerror or error
+    return Damaged(str(path), 0, expected="a segment that can be read", found=reason)
 
 
 def _written_ms(path: Path) -> int:
@@ -152,13 +159,13 @@ def stored_batches(
     end_ms: int | None = None,
     unread: list[UnreadEvents] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The events (schema ``STORED``) of a segment; of a time alone, the end excluded. What
-    retention has deleted meanwhile is left out. ``unread``: gets what is damaged. Errors: without
-    ``unread`` ``Damaged``, ``UnsupportedVersion``."""
+    """The events (schema ``STORED``) of a segment that happened from ``start_ms`` to before
+    ``end_ms``; None: no limit. What retention has deleted meanwhile is left out. ``unread``: gets
+    what is damaged. Errors: without ``unread`` ``Damaged``, ``UnsupportedVersion``."""
     root = Path(listed.root)
     segment = None
     for look in reversed(range(_LOOKS)):
-        names = [one for one in list_segments(root) if one.contains(listed.name)]
+        names = [name for name in list_segments(root) if name.contains(listed.name)]
         if not names:
             return
         try:
@@ -169,8 +176,8 @@ def stored_batches(
             path = root / names[0].events_file
             if unread is None:
                 raise _as_damage(path, error) from None
-            found = _problem(listed.root, names[0], "damaged", _text_of(error))
-            unread.append(UnreadEvents(found, _written_ms(path)))
+            problem = _problem(listed.root, names[0], "damaged", _text_of(error))
+            unread.append(UnreadEvents(problem, _written_ms(path)))
             return
         break
     assert segment is not None
@@ -183,25 +190,25 @@ def stored_batches(
         except Damaged as error:
             if unread is None:
                 raise
-            found = _problem(listed.root, segment.name, "damaged", _text_of(error))
-            unread.append(UnreadEvents(found, int(segment.last_at[block])))
+            problem = _problem(listed.root, segment.name, "damaged", _text_of(error))
+            unread.append(UnreadEvents(problem, int(segment.last_at[block])))
             continue
         at = times(batch, "at")
         low = 0 if start_ms is None else int(np.searchsorted(at, start_ms))
         high = len(at) if end_ms is None else int(np.searchsorted(at, end_ms))
         batch = batch.slice(low, high - low)
         if segment.name != listed.name and listed.numbers is not None:
-            batch = batch.filter(pa.array(_mine(batch, listed.numbers)))
+            batch = batch.filter(pa.array(_with_numbers(batch, listed.numbers)))
         yield batch
 
 
 def event_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Events (schema ``STORED``) as rows in Spark's types: these columns of ``EVENTS``."""
+    """Events (schema ``STORED``) as these columns of ``EVENTS``, in Spark's types."""
     made: dict[str, pa.Array] = {}
     for field in STORED:
         column = batch.column(field.name)
         if field.name in _IDS:
-            names = [one.name for one in _IDS[field.name]]
+            names = [column.name for column in _IDS[field.name]]
             if not set(columns).isdisjoint(names):
                 made |= dict(zip(names, _parts_of(column), strict=True))
         elif pa.types.is_dictionary(field.type):
@@ -232,24 +239,23 @@ def _parts_of(ids: pa.StructArray) -> list[pa.Array]:
     due, offset = times(rows, "due"), times(rows, "offset")
     checks = np.asarray(rows.column("check"), np.uint32)
     text = id_texts(rows.column("group"), due, offset, checks)
-    found = [text, *rows.columns[:3], rows.column("check").cast(pa.int64())]
+    columns = [text, *rows.columns[:3], rows.column("check").cast(pa.int64())]
     if len(known) == rows.num_rows:
-        return found
+        return columns
     place = np.cumsum(np.asarray(known)) - 1
     at = pa.array(place, mask=~np.asarray(known))
-    return [column.take(at) for column in found]
+    return [column.take(at) for column in columns]
 
 
-def _mine(batch: pa.RecordBatch, numbers: Numbers) -> Mask:
-    """Which events have one of these numbers."""
-    found = np.zeros(batch.num_rows, np.bool_)
+def _with_numbers(batch: pa.RecordBatch, numbers: Numbers) -> Mask:
+    wanted = np.zeros(batch.num_rows, np.bool_)
     number = np.asarray(batch.column("number"))
     sender = batch.column("sender")
     for name, ranges in numbers.items():
-        mine = np.asarray(pc.equal(sender, name))
-        if not mine.any():
+        of_sender = np.asarray(pc.equal(sender, name))
+        if not of_sender.any():
             continue
         firsts, lasts = np.array(ranges, np.int64).T
         place = np.searchsorted(firsts, number, "right") - 1
-        found |= mine & (place >= 0) & (number <= lasts[np.maximum(place, 0)])
-    return found
+        wanted |= of_sender & (place >= 0) & (number <= lasts[np.maximum(place, 0)])
+    return wanted

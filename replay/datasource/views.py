@@ -31,8 +31,8 @@ def view_batches(file: File, peer: str, chosen: SourceOptions, terms: GroupTerms
     """A file's rows in a view, in Spark's types. ``peer``: the directory that the file belongs to;
     empty: none."""
     if chosen.view == PROBLEMS:
-        found = [event for event in read(file) if isinstance(event, Problem)]
-        yield from _as_spark([problem_batch(found)] if found else [], chosen)
+        problems = [event for event in read(file) if isinstance(event, Problem)]
+        yield from _as_spark([problem_batch(problems)] if problems else [], chosen)
     elif chosen.view == FACTS:
         yield from _as_spark(_facts(file, peer, terms), chosen)
     else:
@@ -68,7 +68,6 @@ def _rows(events: Iterable[Event], peer: str, chosen: SourceOptions) -> Batches:
 
 
 def _wanted(batch: pa.RecordBatch, event: RowsSeen, chosen: SourceOptions) -> pa.RecordBatch:
-    """The rows that are due in the wanted time and for the wanted topics."""
     rows, wanted = event.rows, chosen.wanted
     if wanted.start_ms is not None or wanted.end_ms is not None:
         due = batch.column("due") if "due" in batch.schema.names else rows.column("due")
@@ -82,7 +81,6 @@ def _wanted(batch: pa.RecordBatch, event: RowsSeen, chosen: SourceOptions) -> pa
 
 
 def _placed(event: RowsSeen, peer: str, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``: those of the row, and the place where it was found."""
     rows, count = event.rows, event.rows.num_rows
     columns = []
     for field in schema:
@@ -113,25 +111,28 @@ def _place(field: pa.Field, event: RowsSeen, peer: str, count: int) -> pa.Array:
 
 
 def _delivered(event: RowsSeen, peer: str) -> pa.RecordBatch:
-    """Records as their topic holds them, with offset, due time and creation time from their ids."""
+    """Rows of the view ``delivered``: records with offset, due and creation time of their
+    messages."""
     rows, count = event.rows, event.rows.num_rows
-    found = {name: rows.column(name) for name in ("position", "delivered", "key", "value")}
-    found["headers"] = rows.column("headers")
-    found["peer"] = _repeated(peer or None, pa.utf8(), count)
-    found["file"] = _repeated(event.file.name, pa.utf8(), count)
+    columns = {name: rows.column(name) for name in ("position", "delivered", "key", "value")}
+    columns["headers"] = rows.column("headers")
+    columns["peer"] = _repeated(peer or None, pa.utf8(), count)
+    columns["file"] = _repeated(event.file.name, pa.utf8(), count)
     if event.topic:
-        found |= {name: rows.column(name) for name in ("offset", "due", "created", "partition")}
-        found["topic"] = _repeated(event.topic, pa.utf8(), count)
+        columns |= {name: rows.column(name) for name in ("offset", "due", "created", "partition")}
+        columns["topic"] = _repeated(event.topic, pa.utf8(), count)
         checks = np.asarray(rows.column("check"), dtype=np.uint32)
-        found["id"] = id_texts(event.group, times(rows, "due"), times(rows, "offset"), checks)
+        columns["id"] = id_texts(event.group, times(rows, "due"), times(rows, "offset"), checks)
     else:
-        found["topic"], found["partition"] = rows.column("topic"), rows.column("record_partition")
-        found |= _identities(rows.column("headers"), count)
-    return _batch(DELIVERED, found)
+        columns["topic"], columns["partition"] = (
+            rows.column("topic"),
+            rows.column("record_partition"),
+        )
+        columns |= _identities(rows.column("headers"), count)
+    return _batch(DELIVERED, columns)
 
 
 def _identities(headers: pa.Array, count: int) -> dict[str, pa.Array]:
-    """Columns from the headers that slotwheel added to each record; null where there are none."""
     identity = split_identity(HeaderColumn(headers))
     ids = parse_ids(identity.id, "")
     place = np.full(count, -1, np.int64)
@@ -148,45 +149,45 @@ def _identities(headers: pa.Array, count: int) -> dict[str, pa.Array]:
 
 def _receipts(event: RowsSeen) -> pa.RecordBatch:
     rows, count = event.rows, event.rows.num_rows
-    found = {name: rows.column(name) for name in ("offset", "due", "sent", "received")}
+    columns = {name: rows.column(name) for name in ("offset", "due", "sent", "received")}
     for name in ("topic", "group"):
         column = rows.column(name)
         coded = pa.types.is_dictionary(column.type)
-        found[name] = column.dictionary_decode() if coded else column
+        columns[name] = column.dictionary_decode() if coded else column
     checks = np.asarray(rows.column("check"), dtype=np.uint32)
     due, offset = times(rows, "due"), times(rows, "offset")
-    found["id"] = id_texts(found.pop("group"), due, offset, checks)
+    columns["id"] = id_texts(columns.pop("group"), due, offset, checks)
     digest = np.asarray(rows.column("digest"), dtype=np.uint64)
-    found["digest"] = pa.array(digest.view(np.int64))
-    found["file"] = _repeated(event.file.name, pa.utf8(), count)
-    return _batch(RECEIPTS, found)
+    columns["digest"] = pa.array(digest.view(np.int64))
+    columns["file"] = _repeated(event.file.name, pa.utf8(), count)
+    return _batch(RECEIPTS, columns)
 
 
 def _facts(file: File, peer: str, terms: GroupTerms) -> Batches:
-    one = OneFile(file, terms)
+    reading = OneFile(file, terms)
     for event in read(file):
-        made = one.facts_of(event)
-        one.new_problems()
+        made = reading.facts_of(event)
+        reading.new_problems()
         if made is not None and len(made.facts):
             yield _fact_rows(made.facts, made.topics, file, peer)
 
 
 def _fact_rows(facts: Facts, topics: dict[int, str], file: File, peer: str) -> pa.RecordBatch:
     count, names = len(facts), {seen.value: seen.name.lower() for seen in Seen}
-    found = {name: pa.array(facts[name]) for name in ("offset", "at", "where")}
-    found["seen"] = _named(facts["seen"], names)
-    found["topic"] = _named(facts["topic"], topics)
-    found["due"] = from_numpy(np.ascontiguousarray(facts["due"]), TIME)
+    columns = {name: pa.array(facts[name]) for name in ("offset", "at", "where")}
+    columns["seen"] = _named(facts["seen"], names)
+    columns["topic"] = _named(facts["topic"], topics)
+    columns["due"] = from_numpy(np.ascontiguousarray(facts["due"]), TIME)
     created, partition = facts["created"], facts["partition"]
-    found["created"] = pa.array(created, mask=created < 0).cast(TIME)
-    found["partition"] = pa.array(partition, mask=partition < 0)
+    columns["created"] = pa.array(created, mask=created < 0).cast(TIME)
+    columns["partition"] = pa.array(partition, mask=partition < 0)
     silent = facts["flags"] & NO_DIGEST != 0
     digest = np.ascontiguousarray(facts["digest"]).view(np.int64)
-    found["digest"] = pa.array(digest, mask=silent)
-    found["forged"] = pa.array(facts["flags"] & FORGED != 0)
-    found["peer"] = _repeated(peer or None, pa.utf8(), count)
-    found["file"] = _repeated(file.name, pa.utf8(), count)
-    return _batch(FACTS, found)
+    columns["digest"] = pa.array(digest, mask=silent)
+    columns["forged"] = pa.array(facts["flags"] & FORGED != 0)
+    columns["peer"] = _repeated(peer or None, pa.utf8(), count)
+    columns["file"] = _repeated(file.name, pa.utf8(), count)
+    return _batch(FACTS, columns)
 
 
 def _named(codes: np.ndarray, names: dict[int, str]) -> pa.Array:

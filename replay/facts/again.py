@@ -27,39 +27,40 @@ from .making import GroupTerms
 
 
 def again_facts(file: File, rows: pa.RecordBatch, index: int | Int64s, terms: GroupTerms) -> Facts:
-    """Facts of journal entries' rows (schema ``ROW``) at the offsets of the messages that they are
-    once more. ``index``: as of ``journal_facts``."""
+    """Facts of those rows (schema ``ROW``) of a journal that are a message once more, each at the
+    offset of that message. ``index``: the entry of all rows, or of each."""
     headers = HeaderColumn(rows.column("headers"))
     topic = topic_crcs(rows.column("topic"))
-    found = [np.empty(0, FACT)]
+    parts = [np.empty(0, FACT)]
     if headers.of_name(REDELIVERED_ID_HEADER).any():
         entry = np.broadcast_to(index, len(topic))
         noted = entry[topic == crc32c(notes_topic(terms.dead_letter_topic).encode())]
         ids = headers.last_values(REDELIVERED_ID_HEADER)
         at = np.flatnonzero(np.asarray(ids.is_valid()) & np.isin(entry, noted))
-        found.append(_at_origins(file, rows, at, ids, Seen.REDRIVEN, terms))
+        parts.append(_at_origins(file, rows, at, ids, Seen.REDRIVEN, terms))
     if headers.of_name(ATTEMPT).any():
         ids, groups = headers.last_values(ORIGIN_ID), headers.last_values(GROUP)
         tried = _numbers(headers.last_values(ATTEMPT))
         known = {
-            one: crc32c(retry_topic(one.decode("utf-8", "replace")).encode())
-            for one in groups.unique().drop_null().to_pylist()
+            group_name: crc32c(retry_topic(group_name.decode("utf-8", "replace")).encode())
+            for group_name in groups.unique().drop_null().to_pylist()
         }
-        topics = [known.get(one, -1) for one in groups.to_pylist()]
+        topics = [known.get(group_name, -1) for group_name in groups.to_pylist()]
         at = np.flatnonzero(np.asarray(ids.is_valid()) & (tried > 1) & (topic == topics))
         made = _at_origins(file, rows, at, ids, Seen.RETRIED, terms)
         by_offset = dict(zip(times(rows, "offset").tolist(), tried.tolist(), strict=True))
-        made["at"] = [by_offset[one] for one in made["where"].tolist()]
+        made["at"] = [by_offset[offset] for offset in made["where"].tolist()]
         of_group = dict(zip(times(rows, "offset").tolist(), topics, strict=True))
-        made["created"] = [of_group[one] for one in made["where"].tolist()]
-        found.append(made)
-    return np.concatenate(found)
+        made["created"] = [of_group[offset] for offset in made["where"].tolist()]
+        parts.append(made)
+    return np.concatenate(parts)
 
 
 def _at_origins(
     file: File, rows: pa.RecordBatch, at: Int64s, ids: pa.Array, seen: Seen, terms: GroupTerms
 ) -> Facts:
-    """Facts of the rows at these places, of the messages whose ids (texts) are given."""
+    """Facts of the rows at places ``at``, each at the offset that its id has. ``ids``: texts, one a
+    row; those of other groups are left out."""
     picked = pa.array(at)
     parts = id_parts(ids.take(picked))
     own = np.asarray(pc.fill_null(pc.equal(pc.struct_field(parts, "group"), terms.group), False))
@@ -77,5 +78,7 @@ def _at_origins(
 
 def _numbers(values: pa.Array) -> Int64s:
     """Decimals as numbers; 0 where there is none."""
-    texts = [one or b"" for one in values.to_pylist()]
-    return np.array([int(one) if one.isdigit() and len(one) < 10 else 0 for one in texts], np.int64)
+    texts = [text or b"" for text in values.to_pylist()]
+    return np.array(
+        [int(text) if text.isdigit() and len(text) < 10 else 0 for text in texts], np.int64
+    )

@@ -44,7 +44,6 @@ class Buckets:
             yield from self.drain()
 
     def drain(self) -> Iterator[BucketPiece]:
-        """Yield everything that is left."""
         for bucket in sorted(self._held):
             yield self._emit(bucket)
 

@@ -1,9 +1,9 @@
 """Order in a topic, as far as one task sees it.
 
-Theory: rows of a partition must come in the order of their keys ``(due, offset)``. Where a
-partition is read in several pieces, each piece (a chunk) is described by its highest and its lowest
-key. A row is out of order if a key before it, in its own chunk or in an earlier one, is higher;
-inside a chunk that is found here, and the row's fact is flagged.
+Theory: rows of a partition must come in the order of their keys ``(due, offset)``. A row is out of
+order if a key before it is higher: of the due times 10, 30, 20, 25, 40 those are 20 and 25. Where a
+partition is read in several pieces (chunks), rows behind one of their own chunk are flagged here;
+for the others each chunk has its highest and its lowest key (``behind.py``).
 
 Rules
 - Only rows that were accepted well before they were due are judged: others leave when they arrive.
@@ -59,7 +59,7 @@ class OrderChunk:
     low_offset: int = -1
     """``low_due`` and ``low_offset`` are the lowest key."""
     late: int = 0
-    """How many rows of the chunk are out of order within it."""
+    """The number of rows that are out of order within the chunk."""
     named: list[list[int]] = field(default_factory=list)
     """The first of these: position, then due and offset of the highest key before it."""
 
@@ -112,9 +112,9 @@ def _ranks(keys: Keys) -> tuple[Int64s, Int64s]:
 
 
 def in_time(facts: Facts) -> Mask:
-    """Which facts are judged for order: delivered rows, accepted well before they were due."""
-    found: Mask = (facts["seen"] == Seen.DELIVERED) & (facts["flags"] & FORGED == 0)
-    return found & well_before(facts["created"], facts["due"])
+    """True for facts that are judged for order: delivered rows, accepted well before their time."""
+    judged: Mask = (facts["seen"] == Seen.DELIVERED) & (facts["flags"] & FORGED == 0)
+    return judged & well_before(facts["created"], facts["due"])
 
 
 def well_before(created: Int64s, due: Int64s) -> Mask:
@@ -169,7 +169,6 @@ class OrderTracker:
         yield from chunks.values()
 
     def _parts(self, facts: Facts, judged: Int64s) -> Iterator[tuple[int, int, Int64s]]:
-        """Topic, partition, and the numbers of their facts, for each partition."""
         if not len(judged):
             return
         topics = facts["topic"][judged].astype(np.int64)

@@ -41,7 +41,7 @@ class Seen(IntEnum):
     """A message that a producer holds a receipt for. ``where``: its number in the file."""
     PRODUCED = 9
     """A client's event: the node has acknowledged it. ``at``: when it was handed to the client, ms;
-    ``where``, ``digest``: the event's sender (a hash) and number, which say that two are one."""
+    ``where``, ``digest``: the event's sender (a hash) and number, by which a copy is known."""
     CONSUMED = 10
     """A consumer's event: the application got it at ``at``, ms, and has answered. ``created``:
     CRC-32C of the consumers' group; ``where``, ``digest``: as of PRODUCED."""

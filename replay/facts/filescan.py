@@ -80,39 +80,38 @@ class TaskScan:
         self._topics: set[int] = set()
 
     def file(self, file: File) -> Iterator[pa.RecordBatch]:
-        """Read a file to its end."""
-        one = OneFile(file, self.terms)
-        yield from self.events(one, read(file))
-        yield from self._close(one)
+        reading = OneFile(file, self.terms)
+        yield from self.events(reading, read(file))
+        yield from self._close(reading)
 
-    def events(self, one: OneFile, events: Iterable[Event]) -> Iterator[pa.RecordBatch]:
-        """Read some events of a file. Its summary names topics that none before it did, until the
-        scan has named ``TOPICS_MAX``; a part of a stream is a scan of its own."""
+    def events(self, reading: OneFile, events: Iterable[Event]) -> Iterator[pa.RecordBatch]:
+        """Read some events of a file. Its summary gets the names of those topics that no summary
+        of this task has yet, up to ``TOPICS_MAX`` a task."""
         for event in events:
-            yield from self._made(one, one.facts_of(event))
+            yield from self._made(reading, reading.facts_of(event))
 
     def records(self, batches: Iterable[pa.RecordBatch], file: File) -> Iterator[pa.RecordBatch]:
         """Read batches of Spark's Kafka source to their end; ``file`` stands for the source."""
-        one = OneFile(file, self.terms)
+        reading = OneFile(file, self.terms)
         for batch in batches:
-            one.summary.rows += batch.num_rows
-            yield from self._made(one, one.records(batch))
-        yield from self._close(one)
+            reading.summary.rows += batch.num_rows
+            yield from self._made(reading, reading.records(batch))
+        yield from self._close(reading)
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield what is left, after the last file."""
         yield from self.out.pieces(self._buckets.drain())
         yield from self.out.flush()
 
-    def _made(self, one: OneFile, made: FactBatch | None) -> Iterator[pa.RecordBatch]:
+    def _made(self, reading: OneFile, made: FactBatch | None) -> Iterator[pa.RecordBatch]:
         if made is not None:
-            if one.order is not None:  # before the facts are packed: it sets flags in them
-                yield from self._chunks(one, one.order.add(made.facts, made.topics))
+            if reading.order is not None:  # before the facts are packed: it sets flags in them
+                yield from self._chunks(reading, reading.order.add(made.facts, made.topics))
             yield from self.out.pieces(self._buckets.add(made.facts))
-            one.count(made)
-            self._topic_rows(one.summary, made.topics)
-        for problem in one.new_problems():
-            yield from self.out.text("problem", one.file.number, problem.to_json())
+            reading.count(made)
+            self._topic_rows(reading.summary, made.topics)
+        for problem in reading.new_problems():
+            yield from self.out.text("problem", reading.file.number, problem.to_json())
 
     def _topic_rows(self, summary: FileSummary, topics: dict[int, str]) -> None:
         """Add the names of new topics to a summary, each once a task: thousands of slot files have
@@ -124,15 +123,15 @@ class TaskScan:
             self._topics.add(crc)
             summary.topics[crc] = topics[crc]
 
-    def _chunks(self, one: OneFile, chunks: Iterable[OrderChunk]) -> Iterator[pa.RecordBatch]:
+    def _chunks(self, reading: OneFile, chunks: Iterable[OrderChunk]) -> Iterator[pa.RecordBatch]:
         for chunk in chunks:
-            yield from self.out.text("chunk", one.file.number, chunk.to_json())
+            yield from self.out.text("chunk", reading.file.number, chunk.to_json())
 
-    def _close(self, one: OneFile) -> Iterator[pa.RecordBatch]:
-        if one.order is not None:
-            yield from self._chunks(one, one.order.close())
-        one.end()
-        for problem in one.new_problems():
-            yield from self.out.text("problem", one.file.number, problem.to_json())
-        summary = one.summary
+    def _close(self, reading: OneFile) -> Iterator[pa.RecordBatch]:
+        if reading.order is not None:
+            yield from self._chunks(reading, reading.order.close())
+        reading.end()
+        for problem in reading.new_problems():
+            yield from self.out.text("problem", reading.file.number, problem.to_json())
+        summary = reading.summary
         yield from self.out.text("file", summary.number, summary.to_json(), summary.rows)

@@ -16,8 +16,8 @@ Rules
 - On the driver only: tasks have no Kafka client but Spark's.
 - Committed records of all partitions are read, from the first that is kept to the last one when the
   source is made, which is after the layout was listed.
-- Behind an open transaction, whosever, no record can be read. What stands there is waited for, or
-  there is no proof.
+- Behind an open transaction, whoever began it, no record can be read. A proof that ended there
+  would call messages lost that are in their topic, so it waits, and after a time fails.
 - Records that Kafka has deleted cannot be seen: messages among them count as lost. A note says that
   some were deleted.
 """
@@ -73,7 +73,7 @@ class TransactionOpen(SlotwheelError):
 
 
 class KafkaTopics:
-    """Topics in Kafka. ``names``: the topics to read; none: those that messages are for. The topic
+    """Topics in Kafka. ``names``: the topics to read; empty: those that messages are for. The topic
     of the dead letters is read in any case, if it exists."""
 
     def __init__(
@@ -88,9 +88,8 @@ class KafkaTopics:
         self._dead_letters = dead_letters
         self.notes: list[str] = []
         """The notes that ``records`` has made, as sentences."""
-        self.found: list[str] = []
         self.partitions: dict[str, int] = {}
-        """How many partitions each topic has that was read; empty before ``records``."""
+        """The number of partitions of each topic that was read; empty before ``records``."""
 
     def check(self) -> None:
         """Ask the brokers before anything is read. Errors: ``KafkaUnreachable``;
@@ -101,20 +100,20 @@ class KafkaTopics:
             self._check(_partitions(admin))
 
     def sources(self) -> dict[str, str]:
-        """Which topic of which cluster goes by each of the names, by its id; without those that do
-        not exist, and where the brokers tell no ids. Errors: as of ``check``."""
+        """``CLUSTER/TOPIC-ID`` by name: a topic that was made anew under its old name has another
+        one. Topics that do not exist, or have no id, are left out. Errors: as of ``check``."""
         with self._admin() as admin:
             cluster = admin.describe_cluster()["cluster_id"]
-            found = {
+            topic_ids = {
                 topic["name"]: id_text(topic["topic_id"])
                 for topic in admin.describe_topics()
                 if topic["error_code"] == 0
             }
         names = (*self._names, self._dead_letters)
-        return {name: f"{cluster}/{found[name]}" for name in names if found.get(name)}
+        return {name: f"{cluster}/{topic_ids[name]}" for name in names if topic_ids.get(name)}
 
     def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
-        """Spark's source of those topics that exist; None: none does. ``topics``: those that
+        """Spark's source of those topics that exist; None: no topic does. ``topics``: those that
         messages are for; None: too many to be listed. Errors: as of ``check``, and
         ``TransactionOpen``."""
         if topics is None and not self._names:
@@ -127,9 +126,9 @@ class KafkaTopics:
         with self._admin() as admin:
             known = _partitions(admin)
             self._check(known)
-            self.found = found = sorted((wanted | {self._dead_letters}) & known.keys())
-            self.partitions = {name: len(known[name]) for name in found}
-            parts = [(name, number) for name in found for number in known[name]]
+            names = sorted((wanted | {self._dead_letters}) & known.keys())
+            self.partitions = {name: len(known[name]) for name in names}
+            parts = [(name, number) for name in names for number in known[name]]
             cut = _cut(admin, parts)
             wait_for_transactions(admin, parts)
         missing = sorted(wanted - known.keys())
@@ -141,17 +140,17 @@ class KafkaTopics:
                 f"Kafka has deleted the records of {_listed(cut)}: messages that were among them"
                 " count as lost"
             )
-        return self._source(spark, found) if found else None
+        return self._source(spark, names) if names else None
 
     def failure(self, error: Exception) -> KafkaUnreachable | None:
         """The error for a failure of Spark's source; None: something else failed."""
         text = str(error)
         if "Traceback" in text or not any(room in text for room in _JAVA_ROOMS):
             return None
-        found = _JAVA_ERROR.search(text)
-        what = found[1] if found else text.partition("\n")[0]
+        match = _JAVA_ERROR.search(text)
+        reason = match[1] if match else text.partition("\n")[0]
         return KafkaUnreachable(
-            f"Kafka at {self._bootstrap} failed while it was read: {what}",
+            f"Kafka at {self._bootstrap} failed while it was read: {reason}",
             remedy="Try again when its brokers answer",
         )
 
@@ -196,8 +195,8 @@ class KafkaTopics:
                 "bootstrap_timeout_ms": _TIMEOUT_MS,
                 "request_timeout_ms": _TIMEOUT_MS,
             }
-            theirs = for_kafka_python(self._settings, ClientKind.ADMIN)
-            with KafkaAdminClient(**ours | theirs) as admin:
+            users = for_kafka_python(self._settings, ClientKind.ADMIN)
+            with KafkaAdminClient(**ours | users) as admin:
                 yield admin
         except (KafkaError, OSError) as error:
             why = why_not(self._bootstrap, self._settings, error)
@@ -219,7 +218,6 @@ def source_options(bootstrap: str, settings: Mapping[str, str]) -> dict[str, str
 
 
 def _partitions(admin: Any) -> dict[str, list[int]]:
-    """All topics, with the numbers of their partitions."""
     return {
         topic["name"]: [part["partition_index"] for part in topic["partitions"]]
         for topic in admin.describe_topics()
@@ -260,16 +258,15 @@ def wait_for_transactions(admin: Any, parts: Sequence[tuple[str, int]]) -> None:
 
 
 def _offsets(
-    admin: Any, parts: Sequence[tuple[str, int]], which: Any, **more: Any
+    admin: Any, parts: Sequence[tuple[str, int]], spec: Any, **more: Any
 ) -> dict[str, int]:
-    """The offset of each partition, in the order of their names."""
     from kafka import TopicPartition
 
     if not parts:
         return {}
-    wanted = dict.fromkeys((TopicPartition(*part) for part in parts), which)
-    found = admin.list_partition_offsets(wanted, **more)
-    return {f"{part.topic}-{part.partition}": at.offset for part, at in sorted(found.items())}
+    wanted = dict.fromkeys((TopicPartition(*part) for part in parts), spec)
+    offsets = admin.list_partition_offsets(wanted, **more)
+    return {f"{part.topic}-{part.partition}": at.offset for part, at in sorted(offsets.items())}
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ from .fact import (
 @dataclass(frozen=True)
 class GroupTerms:
     """The group that rows are judged by. ``group`` and ``key`` (hex): of the ids, empty when not
-    known. ``partitions``: of each topic in Kafka now, where that is known."""
+    known. ``partitions``: the number of each topic's partitions in Kafka, where it is known."""
 
     group: str = ""
     key: str = ""
@@ -56,7 +56,7 @@ class GroupTerms:
         return IdMint(self.group, bytes.fromhex(self.key)) if self.key else None
 
     def forged(self, due: Int64s, offset: Int64s, check: UInt32s) -> Mask:
-        """Which ids this group's key did not make; none when the key is not known."""
+        """True for ids that this group's key did not make; for none when the key is not known."""
         if self.mint is None:
             return np.zeros(len(due), np.bool_)
         wrong: Mask = self.mint.checks(due, offset) != check
@@ -82,7 +82,7 @@ class FactBatch:
     unreadable: list[tuple[int, str]] = field(default_factory=list)
     """Position and text of malformed ids that begin with the group's name; the first few."""
     unnamed: int = 0
-    """How many more malformed ids there are."""
+    """The number of further malformed ids."""
 
 
 def journal_facts(

@@ -62,7 +62,6 @@ class OneFile:
         return None
 
     def records(self, batch: pa.RecordBatch) -> FactBatch:
-        """Facts of records of a Kafka topic."""
         if self.order is None:
             self.order = self._tracker("Kafka", embedded=False)
         made = facts_of_records(batch, self.file, self.terms)
@@ -81,7 +80,6 @@ class OneFile:
         return made
 
     def count(self, made: FactBatch) -> None:
-        """Add a batch's counts to the summary."""
         self.summary.foreign += made.foreign
         if self.file.kind == RECEIPTS:
             self.summary.forged += int((made.facts["flags"] & FORGED != 0).sum())
@@ -93,13 +91,12 @@ class OneFile:
             self._problems.append(problem)
 
     def _has_room(self, kind: str, number: int = 1) -> bool:
-        """Count problems of a kind. Returns whether one of them may still be described."""
+        """Count problems of a kind. Returns false if too many were described before."""
         self.summary.problems[kind] = self.summary.problems.get(kind, 0) + number
         self._reported += 1
         return self._reported <= PROBLEMS_MAX
 
     def new_problems(self) -> list[Problem]:
-        """The problems since the last call."""
         problems, self._problems = self._problems, []
         return problems
 
@@ -119,14 +116,14 @@ class OneFile:
         if not summary.rows or summary.foreign + summary.forged < summary.rows:
             return
         summary.is_strange = summary.damaged = True
-        what = "the receipts" if self.file.kind == RECEIPTS else "what this node delivered"
+        contents = "the receipts" if self.file.kind == RECEIPTS else "what this node delivered"
         of = "another group" if summary.foreign else "a group of this name with another key"
         self.problem(
             Problem(
                 INTEGRITY,
                 "foreign",
-                f"all {summary.rows:,} rows are of {of}, of another run most likely: give {what} of"
-                " this one",
+                f"all {summary.rows:,} rows are of {of}, of another run most likely: give"
+                f" {contents} of this one",
                 file=self.file.name,
             )
         )
@@ -174,7 +171,6 @@ class OneFile:
         summary.first_offset, summary.next_offset = event.first_offset, event.next_offset
 
     def _places(self, offsets: Int64s, due: Int64s) -> None:
-        """Check that each row lies in the slot file of the second in which it is due."""
         seconds = due // TICK_MS
         wrong = np.flatnonzero(seconds != self.file.second)
         if 1 < len(wrong) == len(due) and (seconds == seconds[0]).all():
@@ -204,5 +200,5 @@ class OneFile:
     def _slot_problem(self, validator: str, kind: str, text: str, due: int, offset: int) -> None:
         if self._has_room(kind):  # before the id is made, which takes its time
             name = self.terms.id_of(due, offset)
-            found = Problem(validator, kind, text, name, offset, due, self.file.name)
-            self._problems.append(found)
+            problem = Problem(validator, kind, text, name, offset, due, self.file.name)
+            self._problems.append(problem)

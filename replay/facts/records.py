@@ -57,12 +57,12 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: GroupTerms) -> Fa
 
     topic = batch.column("topic")
     for name in set(topic.unique().to_pylist()) & terms.partitions.keys():
-        mine = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(topic, name), False))[rows])
-        if not len(mine):
+        of_topic = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(topic, name), False))[rows])
+        if not len(of_topic):
             continue
-        keys = batch.column("key").take(pa.array(rows[mine]))
-        wrong = _elsewhere(keys, facts["partition"][mine], terms.partitions[name])
-        facts["flags"][mine[wrong]] |= ELSEWHERE
+        keys = batch.column("key").take(pa.array(rows[of_topic]))
+        wrong = _elsewhere(keys, facts["partition"][of_topic], terms.partitions[name])
+        facts["flags"][of_topic[wrong]] |= ELSEWHERE
     topics, names = topic_crcs(topic), names_of(topic)
     read = frozenset(names)
     facts["topic"] = topics[rows]
@@ -84,9 +84,9 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: GroupTerms) -> Fa
 
 
 def _elsewhere(keys: pa.Array, partition: npt.NDArray[np.int32], count: int) -> Mask:
-    """Which keys belong to another of ``count`` partitions. A record without a key fits any."""
-    some = np.asarray(pc.fill_null(pc.greater(pc.binary_length(keys), 0), False))
-    wrong: Mask = some & (partition != murmur2.partitions_of(keys, count))
+    """True for keys that belong to another of ``count`` partitions; a null belongs to any."""
+    keyed = np.asarray(pc.fill_null(pc.greater(pc.binary_length(keys), 0), False))
+    wrong: Mask = keyed & (partition != murmur2.partitions_of(keys, count))
     return wrong
 
 
@@ -127,14 +127,14 @@ def parse_ids(ids: pa.Array, group: str) -> Ids:
 
 
 def _is_decimal(numbers: Int64s, text: pa.Array) -> Mask:
-    """Which texts are the number exactly as the wheel writes it: no sign, no leading zeros."""
+    """True for texts that the wheel would write: no sign, no leading zeros."""
     lengths = np.asarray(pc.binary_length(text))
     same: Mask = (numbers >= 0) & (lengths == 1 + np.searchsorted(_TENS, numbers, side="right"))
     return same
 
 
 def _hexadecimal(text: pa.Array) -> tuple[UInt32s, Mask]:
-    """Eight lower-case hexadecimal digits as a number, and which rows have exactly that."""
+    """Eight lower-case hexadecimal digits as a number, and a mask of the texts that are that."""
     good = np.asarray(pc.binary_length(text)) == 8
     eight = text if good.all() else pc.if_else(pa.array(good), text, "zzzzzzzz")
     _, ends, data = eight.buffers()

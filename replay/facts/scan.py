@@ -45,7 +45,7 @@ _OPEN_BYTES = 32 << 10
 
 
 def tasks(files: Sequence[File], cores: int) -> list[list[File]]:
-    """Every file in one of the tasks. ``cores``: how many tasks run at the same time."""
+    """Divide files among tasks. ``cores``: the number of tasks that run at the same time."""
     total = sum(_cost(file) for file in files)
     low, high = TASK_BYTES
     size = min(high, max(low, total // max(1, cores * TASKS_PER_CORE) + 1))

@@ -67,7 +67,7 @@ class FileSummary:
     read: list[int] = field(default_factory=list)
     """TOPIC, DUMP: CRCs of the topics of its records, of any producer; up to ``TOPICS_MAX``."""
     problems: dict[str, int] = field(default_factory=dict)
-    """How many problems of each kind were found in the file, described or not."""
+    """Problems that were found in the file, by kind, described or not."""
     gone: bool = False
     """SLOT: it was live when it was listed, and a running node has deleted it since."""
     note: str = ""

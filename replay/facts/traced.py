@@ -11,13 +11,12 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
 from ...trace.events import EventKind
 from ...wheel.digest import key_hashes, topic_crcs
@@ -28,10 +27,10 @@ from .making import FactBatch, GroupTerms, names_of
 SENDERS_MAX = 10_000
 """Senders that are known, the last that were seen."""
 RANGES_MAX = 64
-"""Ranges of numbers of one sender that are known, the newest. What is missing before them is
-missing before the first of them, too."""
+"""Ranges of numbers of one sender that are known, the newest. All gaps between older ones become
+one gap before the first of these."""
 LATER_MS = 500
-"""A sender numbers what happened within so long, ms, in an order of its own."""
+"""Events of one sender that lie so close together, ms, may have numbers in another order."""
 READINGS_MAX = 10_000
 """Pairs of a group and a topic that are known; events of further ones do not count."""
 _ANSWERS = pa.array([EventKind.PROCESSED, EventKind.DEAD])
@@ -41,8 +40,8 @@ _NO_FILE = 0xFFFF_FFFF
 
 @dataclass(slots=True)
 class GroupReading:
-    """How far a group of consumers is with a topic. ``since_ms``: its first event; ``committed``:
-    by partition (as text, for JSON), the position up to which it is done."""
+    """How far a group of consumers is with a topic. ``since_ms``: the time of its first event;
+    ``committed``: the position up to which it is done, by partition (as text, for JSON)."""
 
     group: str
     topic: str
@@ -52,8 +51,8 @@ class GroupReading:
 
 @dataclass(slots=True)
 class SenderSeen:
-    """One sender. ``ranges``: ascending and apart, the first and the last number of its events, and
-    when the first of these had ended, ms; ``groups``: of consumers, that it speaks for."""
+    """One sender. ``ranges``: ascending and apart, each the first and the last number of its
+    events, and when the first of these had ended, ms; ``groups``: of the consumers in it."""
 
     ranges: list[list[int]] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
@@ -72,10 +71,10 @@ class SenderSeen:
 
 @dataclass(slots=True)
 class TraceSummary:
-    """``readings``: by group and topic. ``dropped_ms``: a sender had to drop events at that time,
-    the last one; -1: never. ``unread_ms``: what happened up to then may stand in a segment that is
-    missing or damaged; -1: none is. ``own``, ``foreign``: events of this group's messages, and of
-    others."""
+    """What events say of groups of consumers, and which of them are missing. ``readings``: by group
+    and topic. ``dropped_ms``: when a sender last had to drop events; -1: never. ``unread_ms``: what
+    happened up to then may stand in a segment that is missing or damaged; -1: none is. ``own``,
+    ``foreign``: the number of events of this wheel's messages, and of others."""
 
     readings: dict[str, GroupReading] = field(default_factory=dict)
     dropped_ms: int = -1
@@ -85,12 +84,12 @@ class TraceSummary:
     senders: dict[str, SenderSeen] = field(default_factory=dict)
 
     def missing_ms(self, group: str | None = None) -> int:
-        """Events that a group of consumers (None: any program) sent of what happened up to then may
-        be missing; -1: none are."""
+        """The time up to which events of a group of consumers (None: of any program) may be
+        missing; -1: none are."""
         times_ms = [
-            one.missing_ms
-            for one in self.senders.values()
-            if group is None or not one.groups or group in one.groups
+            sender.missing_ms
+            for sender in self.senders.values()
+            if group is None or not sender.groups or group in sender.groups
         ]
         return max(self.dropped_ms, self.unread_ms, *times_ms, -1)
 
@@ -102,7 +101,7 @@ class TraceSummary:
     @property
     def incomplete(self) -> int:
         """The number of senders of which events are missing."""
-        return sum(one.missing_ms >= 0 for one in self.senders.values())
+        return sum(sender.missing_ms >= 0 for sender in self.senders.values())
 
     def add(self, other: TraceSummary) -> None:
         self.dropped_ms = max(self.dropped_ms, other.dropped_ms)
@@ -116,15 +115,15 @@ class TraceSummary:
                 self.senders[name] = seen
         while len(self.senders) > SENDERS_MAX:
             self.senders.pop(next(iter(self.senders)))
-        for key, one in other.readings.items():
-            mine = self.readings.get(key)
-            if mine is None:
+        for key, reading in other.readings.items():
+            known = self.readings.get(key)
+            if known is None:
                 if len(self.readings) < READINGS_MAX:
-                    self.readings[key] = one
+                    self.readings[key] = reading
                 continue
-            mine.since_ms = min(mine.since_ms, one.since_ms)
-            for partition, position in one.committed.items():
-                mine.committed[partition] = max(mine.committed.get(partition, -1), position)
+            known.since_ms = min(known.since_ms, reading.since_ms)
+            for partition, position in reading.committed.items():
+                known.committed[partition] = max(known.committed.get(partition, -1), position)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -134,17 +133,17 @@ class TraceSummary:
         """From the value of ``to_json``."""
         summary = cls(**fields)  # type: ignore[arg-type]
         readings = summary.readings.items()
-        summary.readings = {key: GroupReading(**one) for key, one in readings}  # type: ignore[arg-type]
+        summary.readings = {key: GroupReading(**values) for key, values in readings}  # type: ignore[arg-type]
         senders = summary.senders.items()
-        summary.senders = {name: SenderSeen(**one) for name, one in senders}  # type: ignore[arg-type]
+        summary.senders = {name: SenderSeen(**values) for name, values in senders}  # type: ignore[arg-type]
         return summary
 
     def by_group(self) -> Iterator[tuple[str, list[GroupReading]]]:
         groups: dict[str, list[GroupReading]] = {}
         if self.is_foreign:
             return
-        for one in self.readings.values():
-            groups.setdefault(one.group, []).append(one)
+        for reading in self.readings.values():
+            groups.setdefault(reading.group, []).append(reading)
         yield from sorted(groups.items())
 
 
@@ -191,12 +190,12 @@ def summary_of(batch: pa.RecordBatch) -> TraceSummary:
     columns["partition"] = pc.fill_null(rows.column("partition"), 0)
     columns["at"] = rows.column("at").cast(pa.int64())
     by = pa.table(columns).group_by(["group", "topic", "partition"], use_threads=False)
-    for one in by.aggregate([("position", "max"), ("at", "min")]).to_pylist():
+    for row in by.aggregate([("position", "max"), ("at", "min")]).to_pylist():
         committed = {}
-        if one["position_max"] is not None:
-            committed[str(one["partition"])] = one["position_max"]
-        reading = GroupReading(one["group"], one["topic"], one["at_min"], committed)
-        key = json.dumps([one["group"], one["topic"]])
+        if row["position_max"] is not None:
+            committed[str(row["partition"])] = row["position_max"]
+        reading = GroupReading(row["group"], row["topic"], row["at_min"], committed)
+        key = json.dumps([row["group"], row["topic"]])
         summary.add(TraceSummary({key: reading}))
     return summary
 
@@ -205,14 +204,14 @@ def _senders(batch: pa.RecordBatch) -> dict[str, SenderSeen]:
     took_ms = pc.fill_null(batch.column("took_us"), 0).cast(pa.int64())
     ended = times(batch, "at") + np.asarray(took_ms) // 1000
     number, column = times(batch, "number"), batch.column("sender")
-    found = {}
+    senders = {}
     for name in column.unique().to_pylist():
-        mine = pc.equal(column.cast(pa.utf8()), name)
-        mask = np.asarray(mine)
+        of_sender = pc.equal(column.cast(pa.utf8()), name)
+        mask = np.asarray(of_sender)
         rows = np.stack([number[mask], number[mask], ended[mask]], axis=1)
-        groups = batch.column("group").filter(mine).drop_null().unique().to_pylist()
-        found[name] = SenderSeen(_united(rows.tolist()), sorted(groups))
-    return found
+        groups = batch.column("group").filter(of_sender).drop_null().unique().to_pylist()
+        senders[name] = SenderSeen(_united(rows.tolist()), sorted(groups))
+    return senders
 
 
 def _united(ranges: list[list[int]]) -> list[list[int]]:
@@ -225,8 +224,8 @@ def _united(ranges: list[list[int]]) -> list[list[int]]:
     begins = np.concatenate([[0], np.flatnonzero(rows[1:, 0] > ends[:-1] + 1) + 1])
     lasts = ends[np.concatenate([begins[1:] - 1, [len(rows) - 1]])]
     united = np.stack([rows[begins, 0], lasts, rows[begins, 2]], axis=1)
-    found: list[list[int]] = united[-RANGES_MAX:].tolist()
-    return found
+    newest: list[list[int]] = united[-RANGES_MAX:].tolist()
+    return newest
 
 
 def distinct_events(facts: Facts) -> Facts:
@@ -241,14 +240,3 @@ def distinct_events(facts: Facts) -> Facts:
     again = np.zeros(len(events), np.bool_)
     again[order[1:]] = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
     return np.concatenate([facts[~is_event], events[~again]])
-
-
-def group_crc(name: str) -> int:
-    return int(crc32c(name.encode()))
-
-
-def total(summaries: Iterable[TraceSummary]) -> TraceSummary:
-    whole = TraceSummary()
-    for one in summaries:
-        whole.add(one)
-    return whole

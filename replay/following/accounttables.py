@@ -49,7 +49,7 @@ class AccountTables:
         """Write the judgements of windows (schema ``BOUNDARY_ARROW``), hidden. Returns the names
         that the files will have, below the root."""
         rows = pa.concat_tables(judged)
-        found: list[str] = []
+        names: list[str] = []
         is_count = pc.is_null(rows.column("kind"))
         for table, part, columns in (
             (COUNTS_TABLE, rows.filter(is_count), _COUNTS),
@@ -60,8 +60,8 @@ class AccountTables:
             whole = {"made": pa.repeat(pa.scalar(made_ms * 1000, _TIME), part.num_rows)}
             whole |= {name: pc.multiply(values, 1000).cast(_TIME) for name, values in times}
             whole |= {name: part.column(name) for name in columns}
-            found += self._parted(table, batch, pa.table(whole), part, topics)
-        return found
+            names += self._parted(table, batch, pa.table(whole), part, topics)
+        return names
 
     def publish(self, names: Iterable[str]) -> None:
         """Give files their names; one that has it already is left."""
@@ -76,7 +76,7 @@ class AccountTables:
     ) -> list[str]:
         days: Int64s = np.asarray(part.column("bucket_ms")) // _DAY_MS
         crcs: Int64s = np.asarray(part.column("topic"))
-        found = []
+        names = []
         for day, crc in sorted(set(zip(days.tolist(), crcs.tolist(), strict=True))):
             topic = quote(topics.get(crc, f"topic {crc:08x}"), safe="")
             date = datetime.fromtimestamp(day * 86_400, UTC).date()
@@ -90,5 +90,5 @@ class AccountTables:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-            found.append(name)
-        return found
+            names.append(name)
+        return names

@@ -54,7 +54,9 @@ TOTALS = (*COUNTED, OVERDUE, REPEATED, "unaccounted")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One window to be judged, in a task or on the driver."""
+    """One window to be judged. ``folder``: of the windows' files; ``length``: valid bytes of its
+    facts; ``told``: name of the file with what was reported, empty: nothing; ``forgotten``: it was
+    dropped before."""
 
     folder: str
     start: int
@@ -110,7 +112,7 @@ class Audit:
         self._dropped: list[Path] = []
 
     def begins(self, batch: int) -> bool:
-        """True if a batch is new; one that was committed before is to be skipped."""
+        """False if a batch was committed before a crash: it is skipped."""
         return batch > self.state.batch
 
     @property
@@ -143,8 +145,9 @@ class Audit:
         self.state.name_topics(topics)
 
     def jobs(self, looked_ms: int, *, all_read: bool) -> list[Job]:
-        """Windows to be judged now. ``all_read``: all that was written before ``looked_ms`` was
-        read."""
+        """Windows to be judged now; empty unless ``all_read``: else a record that is in its topic,
+        and not read yet, would make its message lost. ``looked_ms``: all that was written before
+        then was read."""
         self.state.looked_ms = looked_ms
         if not all_read:
             return []
@@ -167,32 +170,32 @@ class Audit:
 
     def judged(self, judgements: Iterable[Judgement], batch: int) -> None:
         marks = self.state.progress
-        for one in sorted(judgements, key=lambda judgement: judgement.start):
-            window = self.state.windows[one.start]
+        for judgement in sorted(judgements, key=lambda judgement: judgement.start):
+            window = self.state.windows[judgement.start]
             first = window.judged < 0
             if window.told:
                 self._dropped.append(self.windows_folder / window.told)
             window.told = ""
-            if one.told:
-                window.told = f"{one.start}.{batch}.told"
-                (self.windows_folder / window.told).write_bytes(one.told)
+            if judgement.told:
+                window.told = f"{judgement.start}.{batch}.told"
+                (self.windows_folder / window.told).write_bytes(judgement.told)
             window.judged, window.marks = window.length, marks
             window.judged_ms = self.state.looked_ms
-            window.waiting, window.settles_ms = one.waiting, one.settles_ms
-            window.has_lost, window.counts = one.has_lost, one.counts
-            flags = [flag | {"window_ms": one.start} for flag in one.flags]
-            for kind, number in one.flagged.items():
+            window.waiting, window.settles_ms = judgement.waiting, judgement.settles_ms
+            window.has_lost, window.counts = judgement.has_lost, judgement.counts
+            flags = [flag | {"window_ms": judgement.start} for flag in judgement.flags]
+            for kind, number in judgement.flagged.items():
                 listed = [flag for flag in flags if flag["flag"] == kind]
                 for at, flag in enumerate(listed):
                     more = number - len(listed) if at == len(listed) - 1 else 0
                     self._find(flag | ({"and_more": more} if more else {}), 1 + more)
-            if self._tables is not None and one.boundaries is not None:
-                checksum = _checksum(one.boundaries)
+            if self._tables is not None and judgement.boundaries is not None:
+                checksum = _checksum(judgement.boundaries)
                 if checksum != window.written:
                     window.written = checksum
-                    self._judged.append(one.boundaries)
-            if first or one.flagged:
-                self._notes.append(self._line(one, again=not first))
+                    self._judged.append(judgement.boundaries)
+            if first or judgement.flagged:
+                self._notes.append(self._line(judgement, again=not first))
 
     def commit(self, batch: int) -> None:
         """Make the batch durable, then report what is new."""
@@ -233,7 +236,6 @@ class Audit:
 
     @property
     def failed(self) -> bool:
-        """True if a flag was raised that fails the audit."""
         excused = {AFTER_ALL}  # it was reported as lost before
         if not self.settings.exactly_once:
             excused.add(REPEATED)
@@ -277,18 +279,17 @@ class Audit:
                 self._dropped.append(self.windows_folder / window.told)
 
     def _find(self, finding: dict[str, Any], number: int) -> None:
-        """Record a finding, which stands for ``number`` messages."""
         kind = finding["flag"]
         self.state.flagged[kind] = self.state.flagged.get(kind, 0) + number
         self._findings.add(finding | {"at_ms": self.state.looked_ms})
 
-    def _line(self, one: Judgement, *, again: bool) -> dict[str, Any]:
+    def _line(self, judgement: Judgement, *, again: bool) -> dict[str, Any]:
         return {
-            "window_ms": one.start,
-            "end_ms": one.start + self.settings.window_ms,
+            "window_ms": judgement.start,
+            "end_ms": judgement.start + self.settings.window_ms,
             "again": again,
-            **one.counts,
-            "flagged": one.flagged,
-            "lateness_ms": one.lateness_ms,
+            **judgement.counts,
+            "flagged": judgement.flagged,
+            "lateness_ms": judgement.lateness_ms,
             "judged_ms": self.state.looked_ms,
         }

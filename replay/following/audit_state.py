@@ -53,7 +53,7 @@ class Settings:
     kafka: str = ""
     """Kafka's brokers; empty: embedded topics alone."""
     topics: tuple[str, ...] = ()
-    """Topics in Kafka."""
+    """Kafka's topics that are read."""
     traces: str = ""
     """Directory of a trace store; empty: none."""
     tables: str = ""
@@ -64,7 +64,6 @@ class Settings:
 
     @property
     def options(self) -> Options:
-        """By which windows are judged."""
         return Options(
             interval_ms=self.window_ms,
             late_ms=self.late_ms,
@@ -85,7 +84,7 @@ class AuditWindow:
     judged: int = -1
     """The file's length when the window was last judged; -1: never."""
     marks: str = ""
-    """The newest marks at that time."""
+    """``State.progress`` at that time."""
     judged_ms: int = 0
     waiting: int = 0
     settles_ms: int = 0
@@ -100,7 +99,8 @@ class AuditWindow:
 
 @dataclass(slots=True)
 class PeerRead:
-    """How far a peer's journal was read."""
+    """The part of a peer's journal that was read. ``next``: one behind the highest offset;
+    ``missing``: gaps between rows; ``proven``: lower offsets were committed; ``marks``: hex."""
 
     first: int = -1
     """Lowest offset; -1: none yet."""
@@ -110,7 +110,6 @@ class PeerRead:
     marks: str = ""
 
     def add(self, summary: FileSummary) -> None:
-        """Add the summary of a part of the journal."""
         for base, end in summary.offsets:
             if self.first < 0 or base < self.first:
                 self.first = base
@@ -122,8 +121,8 @@ class PeerRead:
         self.proven = max(self.proven, summary.max_l + 1)
 
     def view(self, name: str) -> PeerView:
-        """The peer as judging needs it. Everything in its journal counts as held, as only a mark
-        proves that it has left."""
+        """The peer as judging needs it. A row of its journal counts as held until a mark covers
+        it."""
         held = [[self.first, self.next]] if self.next >= 0 else []
         return PeerView(
             name, 0, decode(self.marks), as_ranges(held), as_ranges(self.missing), self.proven
@@ -153,11 +152,12 @@ class State:
     """Files of the tables that the last batch wrote."""
     events: TraceSummary = field(default_factory=TraceSummary)
     sources: dict[str, str] = field(default_factory=dict)
-    """Which topic of Kafka went by each name when it was first seen, by cluster and topic id."""
+    """``CLUSTER/TOPIC-ID`` of each name when it was first seen."""
 
     def read_from(self, sources: Mapping[str, str]) -> None:
-        """Note which topics go by these names in Kafka now. Errors: ``InvalidConfiguration``: one
-        was made anew: Spark would go on at the old one's offsets, and pass over its records."""
+        """Note ``CLUSTER/TOPIC-ID`` of each topic by its name. Errors: ``InvalidConfiguration``: a
+        topic was made anew: Spark would go on at the old one's offsets, and pass over the new
+        one's records."""
         for topic, source in sources.items():
             if self.sources.setdefault(topic, source) != source:
                 raise InvalidConfiguration(
@@ -173,8 +173,10 @@ class State:
     @classmethod
     def from_json(cls, text: str) -> State:
         fields = json.loads(text)
-        fields["windows"] = {int(at): AuditWindow(**one) for at, one in fields["windows"].items()}
-        fields["peers"] = [PeerRead(**one) for one in fields["peers"]]
+        fields["windows"] = {
+            int(at): AuditWindow(**window) for at, window in fields["windows"].items()
+        }
+        fields["peers"] = [PeerRead(**peer) for peer in fields["peers"]]
         fields["topics"] = {int(crc): name for crc, name in fields["topics"].items()}
         fields["events"] = TraceSummary.of(fields["events"])
         fields["version"] = VERSION
@@ -185,11 +187,11 @@ class State:
         """The state in a folder, or that of a new audit. Errors: ``InvalidConfiguration``: it is
         another audit's; ``UnsupportedVersion``."""
         path = folder / STATE_NAME
-        mine = json.loads(json.dumps(asdict(settings) | {"kafka_settings": {}}))
+        given = json.loads(json.dumps(asdict(settings) | {"kafka_settings": {}}))
         if not path.exists():
             spilled = {peer.root: peer.spilled for peer in group.peers}
             peers = [PeerRead(proven=spilled.get(root, 0)) for root in settings.directories]
-            return cls(settings=mine, peers=peers, run=uuid.uuid4().hex[:12])
+            return cls(settings=given, peers=peers, run=uuid.uuid4().hex[:12])
         text = path.read_text()
         version = json.loads(text).get("version")
         if version not in (VERSION - 1, VERSION):
@@ -201,14 +203,14 @@ class State:
             )
         state = cls.from_json(text)
         for name in _SAME:
-            if state.settings[name] != mine[name]:
+            if state.settings[name] != given[name]:
                 raise InvalidConfiguration(
                     f"{folder} is the state of another audit: its {name} differs",
-                    got=str(mine[name]),
+                    got=str(given[name]),
                     limit=str(state.settings[name]),
                     remedy="Give the same directories and windows, or another --state",
                 )
-        state.settings = mine
+        state.settings = given
         return state
 
     def save(self, folder: Path) -> None:
@@ -229,18 +231,19 @@ class State:
     @property
     def marks(self) -> str:
         """The newest marks of all peers, hex; empty: none."""
-        found = [read.marks for read in self.peers if read.marks]
-        return max(found, key=lambda one: progress(Marks.decode(bytes.fromhex(one))), default="")
+        known = [read.marks for read in self.peers if read.marks]
+        return max(
+            known, key=lambda marks: progress(Marks.decode(bytes.fromhex(marks))), default=""
+        )
 
     @property
     def progress(self) -> str:
-        """Changes when a waiting message may be settled: with marks, and with positions that groups
-        of consumers have committed."""
+        """A text that differs once a waiting message may be settled: when marks have moved, or the
+        positions that groups of consumers have committed."""
         groups = replace(self.events, own=0, foreign=0, senders={})
         return f"{self.marks}{crc32c(groups.to_json().encode()):08x}"
 
     def context(self, settings: Settings, group: Layout) -> Context:
-        """The context in which windows are judged."""
         named = zip(settings.directories, self.peers, strict=True)
         return Context(
             GroupTerms(group.group, group.key, settings.dead_letter_topic),

@@ -1,7 +1,7 @@
 """The findings of the running audit, durable before they are reported.
 
-Two files: ``findings.jsonl``, a line each, whose valid length is in the audit's state; and
-``findings.told``, how many bytes of it were reported. So after a crash nothing is left out, and
+``findings.jsonl`` has a line for each, and its valid length is in the audit's state;
+``findings.told`` says how many bytes of it were reported. So after a crash nothing is left out, and
 only what was being reported at that moment is reported again.
 """
 
@@ -38,7 +38,7 @@ class Findings:
     def write(self, length: int) -> int:
         """Write new findings behind ``length`` and sync. Returns the new length, which must be in
         the durable state before ``report``."""
-        lines = "".join(json.dumps(one) + "\n" for one in self._new).encode()
+        lines = "".join(json.dumps(finding) + "\n" for finding in self._new).encode()
         self._new = []
         with self._path.open("ab") as out:
             out.truncate(length)

@@ -49,13 +49,13 @@ WINDOW = "window"
 """A further kind of row of a batch. ``bucket``: a window's start; ``count``: its valid bytes."""
 _TURN_S = 0.1
 _UP_TO_DATE_S = 5.0
-"""After so long, s, a broker that has restarted names the topics that there are."""
+"""After so long, s, a broker that has restarted knows the present topics."""
 _STARTS = 5
-"""So often a query is begun whose first Python process Spark does not wait for: it gives it 10 s,
-in which one on a busy machine may not have come up."""
+"""How often a query is begun at most. Spark gives its first Python process 10 s to come up, which
+is too little on a busy machine."""
 _NO_PROCESS = "Python worker failed to connect back"
 _END_S = 60.0
-"""How long the end waits for a batch that is being processed."""
+"""How long the end waits for a batch that is being processed, s."""
 
 
 def follow(
@@ -132,8 +132,9 @@ def _check_state(audit: Audit) -> None:
 
 
 def _check_sources(audit: Audit) -> None:
-    """Errors: ``InvalidConfiguration``: a topic of Kafka is another one than was read. A broker
-    whose metadata is not up to date names a former one, so that is asked twice."""
+    """Compare Kafka's topics with those that were read before. A broker whose metadata is not up to
+    date names a topic of the past, so they are asked twice. Errors: ``InvalidConfiguration``: a
+    topic was made anew."""
     settings = audit.settings
     if not settings.kafka:
         return
@@ -154,7 +155,6 @@ def _check_sources(audit: Audit) -> None:
 
 
 def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
-    """Records of Kafka's topics, as a stream of facts. Errors: ``InvalidConfiguration``."""
     settings, group = audit.settings, audit.group
     if not group.key:
         raise InvalidConfiguration(
@@ -218,7 +218,10 @@ class _Batches:
         parts = [json.loads(row.text) for row in by_kind.get("part", ())]
         audit.add(
             {row.bucket: row["count"] for row in by_kind.get(WINDOW, ())},
-            [(one["peer"], one["topic"], FileSummary.from_json(one["summary"])) for one in parts],
+            [
+                (part["peer"], part["topic"], FileSummary.from_json(part["summary"]))
+                for part in parts
+            ],
             [Problem.from_json(row.text) for row in by_kind.get("problem", ())],
         )
         events, topics = read_traces([row.text for row in by_kind.get(TRACES, ())])
@@ -242,8 +245,8 @@ def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     def append(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         appender = Appender(Path(folder), window_ms, lengths)
         for batch in batches:
-            what = batch.column("what").to_pylist()
-            others = [at for at, one in enumerate(what) if one in _SAID]
+            kinds = batch.column("what").to_pylist()
+            others = [at for at, kind in enumerate(kinds) if kind in _SAID]
             for data in batch.column("data"):
                 if data.is_valid:
                     facts = decompress(data.as_py())

@@ -36,7 +36,7 @@ from ..judging.board import Board
 from ..judging.boundaries import CLIENT, CONSUMER, Boundaries, wheel_crossings
 from ..judging.conservation import judge_conservation, wanted
 from ..judging.context import Context
-from ..judging.found import Judged
+from ..judging.judged import Judged
 from ..judging.punctuality import judge_arrivals
 
 LOST, REPEATED = AuditVerdict.LOST.value, AuditVerdict.REPEATED.value
@@ -81,7 +81,7 @@ class Judgement:
     """Each says what is wrong with one message: ``flag`` (one of ``KINDS``), ``id``, ``offset``,
     ``due_ms``, ``topic``, ``text``."""
     flagged: dict[str, int] = field(default_factory=dict)
-    """How many flags are new, by kind, listed or not."""
+    """Numbers of new flags by kind, listed or not."""
     told: bytes = b""
     """All kinds that were reported in this window so far; packed ``TOLD``, by offset."""
     waiting: int = 0
@@ -105,15 +105,17 @@ def judge_window(
     *,
     forgotten: bool = False,
 ) -> Judgement:
-    """Judge a window by all that was written before ``context.made_ms``. ``told``: that of its last
-    judgement; empty: none. ``events``: for the account of all boundaries; None: there are no
-    traces. ``forgotten``: the window was dropped before."""
+    """Judge a window by all that was written before ``context.made_ms``. ``start``: ms; ``facts``:
+    all of its messages'; ``told``: that of its last judgement, empty: none. ``events``: for the
+    account of all boundaries; None: there are no traces. ``forgotten``: the window was dropped
+    before."""
     return _Window(start, facts, told, context, events, forgotten=forgotten).judged()
 
 
 @dataclass(slots=True)
 class _Collected(Judged):
-    """Keeps every message with a problem, not only those that are described."""
+    """Keeps every message with a problem: one that the limit left out would be reported as new in
+    the next judgement of its window."""
 
     told: list[tuple[str, Int64s, Int64s, str | Callable[[int], str]]] = field(default_factory=list)
 
@@ -152,20 +154,20 @@ class _Window:
     def judged(self) -> Judgement:
         board, context, judgement = self._board, self._context, self._judgement
         now_ms, limits = context.made_ms, context.options.limits
-        found = _Collected()
-        there, late_ms = judge_arrivals(board, found)
-        judge_conservation(board, found)
-        missing = judge(wheel_crossings(board, found), limits)[AuditVerdict.LOST]
+        result = _Collected()
+        arrived, late_ms = judge_arrivals(board, result)
+        judge_conservation(board, result)
+        missing = judge(wheel_crossings(board, result), limits)[AuditVerdict.LOST]
         settled = limits.settled(board.ready_ms, now_ms)
         lateness = np.full(board.n, -1, np.int64)
-        lateness[there] = late_ms
-        if len(there):
+        lateness[arrived] = late_ms
+        if len(arrived):
             p50, p99 = np.percentile(late_ms, (50, 99), method="higher").tolist()
             judgement.lateness_ms = int(p50), int(p99), int(late_ms.max())
         seen = board.count(board.of(Seen.DELIVERED, Seen.DEAD, Seen.CANCELLED)) > 0
         held = board.known & board.committed & ~board.is_cancel & wanted(board) & ~seen
         held &= ~board.claimed
-        for kind, messages, due, text in found.told:
+        for kind, messages, due, text in result.told:
             if kind == LOST:
                 keep = missing[messages]
                 places = np.flatnonzero(keep)
@@ -184,13 +186,13 @@ class _Window:
             lambda at: f"not delivered {behind[at]} ms after it was due; no mark covers it",
         )
         self._after_all(seen, lateness)
-        waits = self._boundaries(found)
-        judgement.counts = {name: found.counts.get(name, 0) for name in COUNTED}
+        waits = self._boundaries(result)
+        judgement.counts = {name: result.counts.get(name, 0) for name in COUNTED}
         judgement.counts[OVERDUE] = len(overdue)
-        judgement.counts["repeated"] = found.counts.get("repeated", 0)
-        judgement.counts["unaccounted"] = found.counts.get("unaccounted", 0)
+        judgement.counts["repeated"] = result.counts.get("repeated", 0)
+        judgement.counts["unaccounted"] = result.counts.get("unaccounted", 0)
         open_ = board.known & ~board.is_cancel & ~seen & ~settled
-        doubt = found.counts.get("in doubt", 0)
+        doubt = result.counts.get("in doubt", 0)
         judgement.waiting = int(open_.sum()) + len(overdue) + doubt + waits
         if open_.any():
             judgement.settles_ms = int(board.ready_ms[open_].max()) + limits.grace_ms
@@ -203,17 +205,17 @@ class _Window:
         return judgement
 
     def _boundaries(self, conserved: Judged) -> int:
-        """Judge all boundaries. Returns how many messages may still pass one."""
+        """Judge all boundaries. Returns the number of messages that may still pass one."""
         board = self._board
         if self._events is None or self._forgotten:
             return 0
-        found = Boundaries(board, conserved, self._events)
-        self._judgement.boundaries = found.judged()
-        for boundary, lost in found.lost.items():
+        boundaries = Boundaries(board, conserved, self._events)
+        self._judgement.boundaries = boundaries.judged()
+        for boundary, lost in boundaries.lost.items():
             messages = np.flatnonzero(lost)
             text = f"lost, {boundary}"
             self._flag(NEVER[boundary], messages, board.due_anywhere[messages], text)
-        return int(found.waiting.sum())
+        return int(boundaries.waiting.sum())
 
     def _after_all(self, seen: Mask, lateness: Int64s) -> None:
         """Flag what was missed and has come. ``lateness``: of each message, ms; -1: it did not
@@ -230,7 +232,6 @@ class _Window:
     def _flag(
         self, kind: str, messages: Int64s, due: Int64s, text: str | Callable[[int], str]
     ) -> None:
-        """Flag each message once, unless it was reported before."""
         bit = np.uint32(_BIT[kind])
         new = np.flatnonzero(self._bits_now[messages] & bit == 0)
         self._bits_now[messages] |= bit

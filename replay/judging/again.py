@@ -1,4 +1,4 @@
-"""Validator *conservation*, of what is a message once more: no letter is redriven twice, and no
+"""Validator *conservation* for messages that come once more: no letter is redriven twice, and no
 attempt is left out.
 
 Rules
@@ -16,7 +16,7 @@ import numpy as np
 from ...reading.problems import CONSERVATION
 from ..facts.fact import Seen
 from .board import Board
-from .found import Judged
+from .judged import Judged
 
 REDRIVEN_TWICE, SKIPPED = "redriven twice", "attempt skipped"
 RETRIES, RETRIES_UNJUDGED = "again:retries", "unjudged:retries"
@@ -24,12 +24,12 @@ RETRIES, RETRIES_UNJUDGED = "again:retries", "unjudged:retries"
 gone."""
 
 
-def judge_again(board: Board, found: Judged) -> None:
-    _redriven(board, found)
-    _retried(board, found)
+def judge_again(board: Board, result: Judged) -> None:
+    _redriven(board, result)
+    _retried(board, result)
 
 
-def _redriven(board: Board, found: Judged) -> None:
+def _redriven(board: Board, result: Judged) -> None:
     facts = board.of(Seen.REDRIVEN)
     if not len(facts):
         return
@@ -37,7 +37,7 @@ def _redriven(board: Board, found: Judged) -> None:
     rows = np.unique(np.stack([board.place[facts], board.facts["where"][facts]], axis=1), axis=0)
     times = np.bincount(rows[:, 0], minlength=board.n)
     again = np.flatnonzero((times > 1) & board.context.options.judges(board.due_anywhere))
-    found.report(
+    result.report(
         board,
         CONSERVATION,
         REDRIVEN_TWICE,
@@ -47,16 +47,16 @@ def _redriven(board: Board, found: Judged) -> None:
     )
 
 
-def _retried(board: Board, found: Judged) -> None:
+def _retried(board: Board, result: Judged) -> None:
     facts = board.of(Seen.RETRIED)
     if not len(facts):
         return
     fields = board.facts
     columns = [board.place[facts], fields["created"][facts], fields["at"][facts]]
     rows = np.unique(np.stack(columns, axis=1), axis=0)
-    found.count(RETRIES, len(rows))
-    if board.context.unread.shape[1] or any(one.missing.shape[1] for one in board.context.peers):
-        found.count(RETRIES_UNJUDGED, len(rows))
+    result.count(RETRIES, len(rows))
+    if board.context.unread.shape[1] or any(peer.missing.shape[1] for peer in board.context.peers):
+        result.count(RETRIES_UNJUDGED, len(rows))
         return
     follows = np.zeros(len(rows), np.bool_)
     follows[1:] = (rows[1:, :2] == rows[:-1, :2]).all(axis=1)
@@ -66,7 +66,7 @@ def _retried(board: Board, found: Judged) -> None:
     wanted = board.context.options.judges(board.due_anywhere[messages])
     messages, first = messages[wanted], first[wanted]
     tried, last = rows[skipped, 2][first], before[skipped][first]
-    found.report(
+    result.report(
         board,
         CONSERVATION,
         SKIPPED,

@@ -19,35 +19,34 @@ from ...reading.problems import AGREEMENT
 from ...wheel.schema import Int64s, Mask
 from ..facts.fact import Seen
 from .board import Board
-from .found import Judged
+from .judged import Judged
 
 
-def judge_agreement(board: Board, found: Judged) -> None:
+def judge_agreement(board: Board, result: Judged) -> None:
     peers = range(len(board.context.peers))
     for peer in peers:
-        _twice(board, found, peer)
-        _slots(board, found, peer)
+        _twice(board, result, peer)
+        _slots(board, result, peer)
     for peer in peers:
-        _journal(board, found, peer)
-        _held(board, found, peer)
+        _journal(board, result, peer)
+        _held(board, result, peer)
     for left in peers:
         for right in range(left + 1, len(board.context.peers)):
-            _pair(board, found, left, right)
+            _pair(board, result, left, right)
 
 
-def _pair(board: Board, found: Judged, left: int, right: int) -> None:
-    mine, theirs = board.in_journal(left), board.in_journal(right)
-    both = np.flatnonzero((mine >= 0) & (theirs >= 0))
-    equal = int(board.same(mine[both], theirs[both]).sum())
-    found.count(f"equal:{left}:{right}", equal)
+def _pair(board: Board, result: Judged, left: int, right: int) -> None:
+    left_facts, right_facts = board.in_journal(left), board.in_journal(right)
+    both = np.flatnonzero((left_facts >= 0) & (right_facts >= 0))
+    equal = int(board.same(left_facts[both], right_facts[both]).sum())
+    result.count(f"equal:{left}:{right}", equal)
 
 
-def _twice(board: Board, found: Judged, peer: int) -> None:
-    """Report offsets that a peer's journal holds twice."""
+def _twice(board: Board, result: Judged, peer: int) -> None:
     facts = board.of(Seen.ACCEPTED, Seen.CANCEL, peer=peer)
     again = np.flatnonzero(board.count(facts) > 1)
     name = board.context.peers[peer].name
-    found.report(
+    result.report(
         board,
         AGREEMENT,
         "offset twice",
@@ -56,20 +55,19 @@ def _twice(board: Board, found: Judged, peer: int) -> None:
     )
 
 
-def _journal(board: Board, found: Judged, peer: int) -> None:
-    """Report rows of a peer's journal that differ from the reference, or are missing."""
-    view, mine = board.context.peers[peer], board.in_journal(peer)
-    there = mine >= 0
-    held = np.flatnonzero(there & board.in_journals)
-    same = board.same(mine[held], board.reference[held])
+def _journal(board: Board, result: Judged, peer: int) -> None:
+    view, places = board.context.peers[peer], board.in_journal(peer)
+    has_row = places >= 0
+    held = np.flatnonzero(has_row & board.in_journals)
+    same = board.same(places[held], board.reference[held])
     other = held[~same]
     facts, reference = board.facts, board.reference
     # Either the same entry by Raft's rules, or one that this peer knows to be committed.
-    same_entry = (facts["at"][mine[other]] == facts["at"][reference[other]]) & (
-        facts["where"][mine[other]] == facts["where"][reference[other]]
+    same_entry = (facts["at"][places[other]] == facts["at"][reference[other]]) & (
+        facts["where"][places[other]] == facts["where"][reference[other]]
     )
     differ = other[same_entry | (board.offset[other] < view.proven)]
-    found.report(
+    result.report(
         board,
         AGREEMENT,
         "differs",
@@ -79,12 +77,12 @@ def _journal(board: Board, found: Judged, peer: int) -> None:
     missing = np.flatnonzero(
         board.committed
         & board.in_journals
-        & ~there
+        & ~has_row
         & view.has_journal(board.offset)
         & ~view.may_miss(board.offset)
     )
-    _count_pairs(board, found, peer, len(differ) + len(missing))
-    found.report(
+    _count_pairs(board, result, peer, len(differ) + len(missing))
+    result.report(
         board,
         AGREEMENT,
         "missing row",
@@ -93,15 +91,14 @@ def _journal(board: Board, found: Judged, peer: int) -> None:
     )
 
 
-def _slots(board: Board, found: Judged, peer: int) -> None:
-    """Report rows of a peer's slot files that differ from the reference."""
+def _slots(board: Board, result: Judged, peer: int) -> None:
     view = board.context.peers[peer]
     facts = board.of(Seen.SLOT, Seen.ARCHIVED, peer=peer)
     messages = board.place[facts]
     known = board.in_journals[messages]
     same = board.same(facts[known], board.reference[messages[known]])
     differ = np.unique(messages[known][~same])
-    found.report(
+    result.report(
         board,
         AGREEMENT,
         "differs",
@@ -113,7 +110,7 @@ def _slots(board: Board, found: Judged, peer: int) -> None:
     strange = (strange & ~board.may_be_missing)[messages]
     extra, first = np.unique(messages[strange], return_index=True)
     due = board.facts["due"][facts[strange][first]]
-    found.report(
+    result.report(
         board,
         AGREEMENT,
         "extra row",
@@ -122,7 +119,7 @@ def _slots(board: Board, found: Judged, peer: int) -> None:
         due=due,
         file=_file_of(board, facts, extra),
     )
-    _count_pairs(board, found, peer, len(differ) + len(extra))
+    _count_pairs(board, result, peer, len(differ) + len(extra))
     live = board.of(Seen.SLOT, peer=peer)
     several = np.flatnonzero(board.count(live) > 1)
     # A row twice in one file is reported by the scan.
@@ -131,7 +128,7 @@ def _slots(board: Board, found: Judged, peer: int) -> None:
     np.minimum.at(low, board.place[live], places)
     np.maximum.at(high, board.place[live], places)
     apart = several[low[several] != high[several]]
-    found.report(
+    result.report(
         board,
         AGREEMENT,
         "offset twice",
@@ -150,7 +147,7 @@ def _file_of(board: Board, facts: Int64s, messages: Int64s) -> Callable[[int], s
     return name
 
 
-def _held(board: Board, found: Judged, peer: int) -> None:
+def _held(board: Board, result: Judged, peer: int) -> None:
     """Report rows below the checkpoint that neither a mark of the peer covers nor a slot file
     has."""
     view = board.context.peers[peer]
@@ -158,8 +155,8 @@ def _held(board: Board, found: Judged, peer: int) -> None:
     wanted &= ~board.claimed_by(peer) & (board.in_slots(peer) == 0)
     wanted &= ~view.damaged_slot(board.second)
     lacking = np.flatnonzero(wanted & _elsewhere(board, peer))
-    _count_pairs(board, found, peer, len(lacking))
-    found.report(
+    _count_pairs(board, result, peer, len(lacking))
+    result.report(
         board,
         AGREEMENT,
         "missing row",
@@ -169,13 +166,12 @@ def _held(board: Board, found: Judged, peer: int) -> None:
 
 
 def _elsewhere(board: Board, peer: int) -> Mask:
-    """Which messages another peer still holds; shape (n,)."""
-    found = np.zeros(board.n, np.bool_)
+    held = np.zeros(board.n, np.bool_)
     for other, view in enumerate(board.context.peers):
         if other != peer:
-            found |= board.in_slots(other) > 0
-            found |= (board.in_journal(other) >= 0) & (board.offset >= view.spilled)
-    return found
+            held |= board.in_slots(other) > 0
+            held |= (board.in_journal(other) >= 0) & (board.offset >= view.spilled)
+    return held
 
 
 def _others(board: Board, peer: int) -> str:
@@ -183,7 +179,7 @@ def _others(board: Board, peer: int) -> str:
     return names[0] if len(names) == 1 else "most others"
 
 
-def _count_pairs(board: Board, found: Judged, peer: int, number: int) -> None:
+def _count_pairs(board: Board, result: Judged, peer: int, number: int) -> None:
     for other in range(len(board.context.peers)):
         if other != peer:
-            found.count(f"different:{min(peer, other)}:{max(peer, other)}", number)
+            result.count(f"different:{min(peer, other)}:{max(peer, other)}", number)

@@ -34,11 +34,11 @@ class FactColumns:
         self._taken: dict[str, npt.NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        found = self._taken.get(name)
-        if found is None:
-            found = np.ascontiguousarray(self._facts[name])[self._order]
-            self._taken[name] = found
-        return found
+        column = self._taken.get(name)
+        if column is None:
+            column = np.ascontiguousarray(self._facts[name])[self._order]
+            self._taken[name] = column
+        return column
 
     def rows(self, numbers: Int64s) -> Facts:
         """Whole facts at a few places."""
@@ -67,7 +67,7 @@ class Board:
         self._reference()
 
     def of(self, *seen: Seen, peer: int | None = None) -> Int64s:
-        """Places of the facts of some kinds, of all peers or one; shape (found,)."""
+        """Places of the facts of some kinds, of all peers or one; shape (facts,)."""
         mask = self.seen == seen[0]
         for kind in seen[1:]:
             mask |= self.seen == kind
@@ -76,7 +76,7 @@ class Board:
         return np.flatnonzero(mask)
 
     def count(self, facts: Int64s) -> Int64s:
-        """How many of these facts each message has."""
+        """The number of these facts of each message; shape (n,)."""
         return np.bincount(self.place[facts], minlength=self.n)
 
     def same(self, facts: Int64s, others: Int64s) -> Mask:
@@ -96,23 +96,21 @@ class Board:
         self._journals: list[Int64s] = []
         for peer in range(peers):
             at = none.copy()
-            found = self.of(Seen.ACCEPTED, Seen.CANCEL, peer=peer)
-            at[self.place[found][::-1]] = found[::-1]  # the first of several
+            facts = self.of(Seen.ACCEPTED, Seen.CANCEL, peer=peer)
+            at[self.place[facts][::-1]] = facts[::-1]  # the first of several
             self._journals.append(at)
         best, votes = none.copy(), np.zeros(self.n, np.int64)
-        for peer, mine in enumerate(self._journals):
-            agree = (mine >= 0).astype(np.int64)
-            for other, theirs in enumerate(self._journals):
+        for peer, places in enumerate(self._journals):
+            agree = (places >= 0).astype(np.int64)
+            for other, other_places in enumerate(self._journals):
                 if other == peer:
                     continue
-                both = np.flatnonzero((mine >= 0) & (theirs >= 0))
-                agree[both] += self.same(mine[both], theirs[both])
+                both = np.flatnonzero((places >= 0) & (other_places >= 0))
+                agree[both] += self.same(places[both], other_places[both])
             # Of two with equal votes, the later master's.
-            later = self.facts["at"][mine] > self.facts["at"][best]
-            better = (agree > votes) | ((agree == votes) & (mine >= 0) & later)
-            best[better], votes[better] = mine[better], agree[better]
-        self.votes = votes
-        """How many journals hold the reference."""
+            later = self.facts["at"][places] > self.facts["at"][best]
+            better = (agree > votes) | ((agree == votes) & (places >= 0) & later)
+            best[better], votes[better] = places[better], agree[better]
         receipts = self.of(Seen.RECEIPT)
         receipts = receipts[self.facts["flags"][receipts] & FORGED == 0]
         self.receipt = none.copy()
@@ -153,7 +151,7 @@ class Board:
 
     @cached_property
     def arrived(self) -> Int64s:
-        """Places of the facts of records that arrived with an id of this group; shape (found,)."""
+        """Places of the facts of records that arrived with an id of this group; shape (facts,)."""
         arrived = self.arrivals(Seen.DELIVERED)
         own: Int64s = arrived[self.facts["flags"][arrived] & FORGED == 0]
         return own
@@ -172,7 +170,7 @@ class Board:
 
     @cached_property
     def claimed(self) -> Mask:
-        """Which messages the newest mark covers."""
+        """True for messages that the newest mark covers."""
         return covered(self.context.marks, self.due, self.offset, self.topic)
 
     def claimed_by(self, peer: int) -> Mask:
@@ -180,15 +178,15 @@ class Board:
 
     @cached_property
     def readable(self) -> Mask:
-        """Which offsets lie in a part of a journal that was read."""
-        found = np.zeros(self.n, np.bool_)
+        """True for offsets that lie in a part of a journal that was read."""
+        readable = np.zeros(self.n, np.bool_)
         for peer in self.context.peers:
-            found |= peer.has_journal(self.offset)
-        return found
+            readable |= peer.has_journal(self.offset)
+        return readable
 
     @cached_property
     def behind_the_log(self) -> Mask:
-        """Which offsets are behind the end of every journal; none unless all ends are known."""
+        """True for offsets behind the end of every journal; for none unless all ends are known."""
         if self.context.log_end is None:
             return np.zeros(self.n, np.bool_)
         mask: Mask = self.offset >= self.context.log_end
@@ -196,35 +194,35 @@ class Board:
 
     @cached_property
     def may_be_missing(self) -> Mask:
-        """Which messages damage may have taken from a journal."""
-        found = np.zeros(self.n, np.bool_)
+        """True for messages that damage may have taken from a journal."""
+        missing = np.zeros(self.n, np.bool_)
         for peer in self.context.peers:
-            found |= peer.may_miss(self.offset)
-        return found
+            missing |= peer.may_miss(self.offset)
+        return missing
 
     @cached_property
     def second(self) -> Int64s:
         return self.due // 1000
 
     def in_slots(self, peer: int) -> Int64s:
-        """How often each message is in a peer's live slot files."""
+        """The number of rows that each message has in a peer's live slot files."""
         return self.count(self.of(Seen.SLOT, peer=peer))
 
     def arrivals(self, seen: Seen) -> Int64s:
         """Places of the facts of records that arrived, each record once: a dump may hold records
         that another dump or a given directory has, too."""
-        found = self.of(seen)
-        dumped = self.peer[found] == NO_PEER
+        facts = self.of(seen)
+        dumped = self.peer[facts] == NO_PEER
         if not dumped.any():
-            return found
+            return facts
         # A copy from a dump is sorted behind the original: peers come first.
         names = ("peer", "at", "where", "partition", "topic", "offset")
-        keys = [self.facts[name][found] for name in names]
+        keys = [self.facts[name][facts] for name in names]
         order = np.lexsort(keys)
-        equal = np.ones(max(0, len(found) - 1), np.bool_)
+        equal = np.ones(max(0, len(facts) - 1), np.bool_)
         for key in keys[1:]:
             equal &= key[order][1:] == key[order][:-1]
-        again = np.zeros(len(found), np.bool_)
+        again = np.zeros(len(facts), np.bool_)
         again[order[1:]] = equal
-        once: Int64s = found[~(again & dumped)]
+        once: Int64s = facts[~(again & dumped)]
         return once

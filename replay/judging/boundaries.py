@@ -24,6 +24,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from ...account.judging import Crossings, judge
 from ...account.limits import NEVER_MS, bucket_of
@@ -32,11 +33,11 @@ from ...reading.files import NO_PEER
 from ...wheel.ids import id_texts
 from ...wheel.schema import Int64s, Mask
 from ..facts.fact import BURIED, NO_DIGEST, Facts, Seen
-from ..facts.traced import GroupReading, TraceSummary, distinct_events, group_crc
+from ..facts.traced import GroupReading, TraceSummary, distinct_events
 from .board import Board
 from .conservation import judge_conservation, wanted
 from .context import Context
-from .found import Judged
+from .judged import Judged
 
 CLIENT, WHEEL, CONSUMER = Boundary
 LISTED = (AuditVerdict.LOST, AuditVerdict.REPEATED, AuditVerdict.LATE)
@@ -64,17 +65,17 @@ that is lost, repeated (``amount``: times) or late (ms)."""
 
 
 def boundaries_of(facts: Facts, context: Context, traces: TraceSummary) -> pa.Table:
-    """Judge all boundaries of the messages of some facts, which must be all there are of them.
-    Schema ``BOUNDARY_ARROW``."""
-    board, found = Board(distinct_events(facts), context), Judged()
-    judge_conservation(board, found)
-    return Boundaries(board, found, traces).judged()
+    """Judge all boundaries of some messages, of which ``facts`` must have all facts. Schema
+    ``BOUNDARY_ARROW``."""
+    board, result = Board(distinct_events(facts), context), Judged()
+    judge_conservation(board, result)
+    return Boundaries(board, result, traces).judged()
 
 
-def wheel_crossings(board: Board, found: Judged) -> Crossings:
+def wheel_crossings(board: Board, result: Judged) -> Crossings:
     """How often each message came to the boundary between wheel and topic, and came out of it.
-    ``found``: of ``judge_conservation``."""
-    counted, made_ms = found.counted, board.context.made_ms
+    ``result``: of ``judge_conservation``."""
+    counted, made_ms = result.counted, board.context.made_ms
     left = counted["delivered"] | counted["dead"] | counted["expired"]
     unseen = counted["undecided"]
     settled = board.context.options.limits.settled(board.ready_ms, made_ms)
@@ -90,11 +91,11 @@ def wheel_crossings(board: Board, found: Judged) -> Crossings:
 
 
 class Boundaries:
-    """Judges all boundaries of the messages on a board, which must have each event once (``found``:
-    of ``judge_conservation``)."""
+    """Judges all boundaries of the messages on a board, which must have each event once.
+    ``result``: of ``judge_conservation``."""
 
-    def __init__(self, board: Board, found: Judged, traces: TraceSummary) -> None:
-        self._board, self._found, self._traces = board, found, traces
+    def __init__(self, board: Board, result: Judged, traces: TraceSummary) -> None:
+        self._board, self._result, self._traces = board, result, traces
         self._context = board.context
         self._limits = board.context.options.limits
         self._sent_ms = board.first_ms(board.of(Seen.PRODUCED))
@@ -136,9 +137,9 @@ class Boundaries:
 
     def _accepted_twice(self, untraced: Mask, traced: Mask) -> Mask:
         board = self._board
-        found = np.zeros(board.n, np.bool_)
+        twice = np.zeros(board.n, np.bool_)
         if not untraced.any() or not traced.any():
-            return found
+            return twice
         reference = np.maximum(board.reference, 0)
         digest = board.facts["digest"][reference]
         judged = np.flatnonzero(
@@ -152,19 +153,19 @@ class Boundaries:
         twin = np.empty(len(order), np.int64)
         twin[order] = np.cumsum(new)
         known = np.bincount(twin, weights=traced[judged]) > 0
-        found[judged] = untraced[judged] & known[twin]
-        return found
+        twice[judged] = untraced[judged] & known[twin]
+        return twice
 
     def _wheel(self) -> Iterator[pa.Table]:
-        counted = self._found.counted
-        rows = wheel_crossings(self._board, self._found)
+        counted = self._result.counted
+        rows = wheel_crossings(self._board, self._result)
         excused = counted["dead"] | counted["expired"] | counted["cancelled"]
         sent, arrived = counted["accepted"], counted["delivered"]
         yield from self._tables(WHEEL, "", rows, sent, arrived, {"excused": excused})
 
     def _consumer(self, group: str, readings: list[GroupReading]) -> Iterator[pa.Table]:
         board, facts = self._board, self._board.facts
-        crc = group_crc(group)
+        crc = crc32c(group.encode())
         answers = board.of(Seen.CONSUMED)
         answers = answers[facts["created"][answers] == crc]
         buried = board.count(answers[facts["flags"][answers] & BURIED != 0])
@@ -177,7 +178,7 @@ class Boundaries:
         embedded = facts["peer"][records] != NO_PEER
         partition = np.where(embedded, 0, facts["partition"][records])
         for reading in readings:
-            of_topic = group_crc(reading.topic)
+            of_topic = crc32c(reading.topic.encode())
             since_ms[board.topic == of_topic] = reading.since_ms
             for number, committed in reading.committed.items():
                 position[(topic == of_topic) & (partition == int(number))] = committed
@@ -226,12 +227,12 @@ class Boundaries:
         bucket_ms = bucket_of(self._due, self._limits.interval_ms)
         none = np.zeros(self._board.n, np.bool_)
         columns = {name: classes.get(name, none).astype(np.int64) for name in CLASSES}
-        some = np.logical_or.reduce([one > 0 for one in columns.values()])
+        counted = np.logical_or.reduce([column > 0 for column in columns.values()])
         table = pa.table(
             {
-                "topic": self._topic[some].astype(np.int64),
-                "bucket_ms": bucket_ms[some],
-                **{name: one[some] for name, one in columns.items()},
+                "topic": self._topic[counted].astype(np.int64),
+                "bucket_ms": bucket_ms[counted],
+                **{name: column[counted] for name, column in columns.items()},
             }
         )
         by = table.group_by(["topic", "bucket_ms"], use_threads=False)
@@ -246,21 +247,21 @@ class Boundaries:
         # Accepted twice are two messages, of which one is named.
         times = np.full(self._board.n, 2) if boundary is CLIENT else rows.after
         for verdict, amount in zip(LISTED, (None, times, rows.late_ms), strict=True):
-            found = np.flatnonzero(verdicts[verdict])
-            if not len(found):
+            messages = np.flatnonzero(verdicts[verdict])
+            if not len(messages):
                 continue
-            due, offset = self._due[found], self._board.offset[found]
+            due, offset = self._due[messages], self._board.offset[messages]
             yield _rows(
-                len(found),
+                len(messages),
                 boundary=boundary,
                 group=group,
-                topic=self._topic[found].astype(np.int64),
-                bucket_ms=bucket_ms[found],
+                topic=self._topic[messages].astype(np.int64),
+                bucket_ms=bucket_ms[messages],
                 kind=verdict.value,
                 id=self._ids(due, offset),
                 offset=offset,
                 due_ms=due,
-                amount=None if amount is None else amount[found],
+                amount=None if amount is None else amount[messages],
             )
 
     def _ids(self, due: Int64s, offset: Int64s) -> pa.Array:

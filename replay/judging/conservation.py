@@ -23,22 +23,23 @@ from ...wheel.schema import Int64s, Mask
 from ..facts.fact import ELSEWHERE, EXPIRED, FORGED, NO_DIGEST, TOO_SOON, Seen
 from .board import Board
 from .context import within
-from .found import Judged
+from .judged import Judged
 
 CONTENT = "key, value or headers"
 """The fields that a digest covers together."""
 UNREAD_KNOWN = "unread:known"
 """A count beside the classes: offsets that no journal holds and a receipt names."""
 PARTITION_UNJUDGED = "unjudged:partition"
-"""Likewise: messages that asked for no partition, in a topic whose partitions are not known."""
+"""Another count: messages that asked for no partition, in a topic whose partitions are not
+known."""
 OTHER_PARTITION = "other partition"
 """A problem that fails no proof: the topic may have had fewer partitions when it was sent."""
 
 
-def judge_conservation(board: Board, found: Judged) -> None:
+def judge_conservation(board: Board, result: Judged) -> None:
     messages = board.known & ~board.is_cancel & wanted(board)
     newer = messages & _newer_promises(board)
-    found.count("newer", newer.sum())
+    result.count("newer", newer.sum())
     messages &= ~newer
     accepted = messages & board.committed
     arrived, dead = board.arrivals(Seen.DELIVERED), board.arrivals(Seen.DEAD)
@@ -48,8 +49,8 @@ def judge_conservation(board: Board, found: Judged) -> None:
     reach = board.context.reach
     no_topic, no_peers = reach.lacks_topic(board.topic), reach.lacks_peers(board.topic)
 
-    there = n_arrived > 0
-    open_ = accepted & ~there
+    has_arrived = n_arrived > 0
+    open_ = accepted & ~has_arrived
     buried = open_ & (n_dead > 0)
     open_ &= ~buried
     n_expired = board.count(dead[board.facts["flags"][dead] & EXPIRED != 0])
@@ -62,26 +63,26 @@ def judge_conservation(board: Board, found: Judged) -> None:
     unseen = open_ & ~damaged & (no_topic | no_peers | (not reach.dead_letters))
     lost = open_ & ~damaged & ~unseen
 
-    found.count_each("accepted", accepted)
-    found.count_each("delivered", accepted & there)
-    found.count_each("dead", buried & ~expired)
-    found.count_each("expired", expired)
-    found.count_each("cancelled", taken_back)
-    found.count_each("pending", pending)
-    found.count_each("undecided", damaged | unseen)
-    found.count("not given:peers", (unseen & no_peers).sum())
-    found.count("not given:dead letters", (unseen & ~no_topic & ~no_peers).sum())
+    result.count_each("accepted", accepted)
+    result.count_each("delivered", accepted & has_arrived)
+    result.count_each("dead", buried & ~expired)
+    result.count_each("expired", expired)
+    result.count_each("cancelled", taken_back)
+    result.count_each("pending", pending)
+    result.count_each("undecided", damaged | unseen)
+    result.count("not given:peers", (unseen & no_peers).sum())
+    result.count("not given:dead letters", (unseen & ~no_topic & ~no_peers).sum())
     topics, numbers = np.unique(board.topic[unseen & no_topic], return_counts=True)
     for topic, number in zip(topics.tolist(), numbers.tolist(), strict=True):
-        found.count(f"not given:topic:{topic:08x}", number)
-    found.count_each("lost", lost)
-    found.count("in doubt", (messages & ~board.committed).sum())
-    found.count_each("overdue", pending & (board.due < board.context.made_ms))
-    found.count(UNREAD_KNOWN, (within(board.context.unread, board.offset) & board.known).sum())
+        result.count(f"not given:topic:{topic:08x}", number)
+    result.count_each("lost", lost)
+    result.count("in doubt", (messages & ~board.committed).sum())
+    result.count_each("overdue", pending & (board.due < board.context.made_ms))
+    result.count(UNREAD_KNOWN, (within(board.context.unread, board.offset) & board.known).sum())
 
     numbers = np.flatnonzero(lost)
     claimed = board.claimed[numbers]
-    found.report(
+    result.report(
         board,
         CONSERVATION,
         "lost",
@@ -96,30 +97,30 @@ def judge_conservation(board: Board, found: Judged) -> None:
         ),
     )
     # Delivered, and after a crash again, when it had expired: repeated, like others.
-    again = np.where(there, n_expired, 0)
-    _arrivals(board, found, accepted, n_arrived + again, n_dead - again, cancelled)
+    again = np.where(has_arrived, n_expired, 0)
+    _arrivals(board, result, accepted, n_arrived + again, n_dead - again, cancelled)
     for seen, facts in ((Seen.DELIVERED, arrived), (Seen.DEAD, dead)):
-        _contents(board, found, seen, facts)
+        _contents(board, result, seen, facts)
     if board.context.options.exactly_once:
-        _strangers_again(board, found, np.concatenate([arrived, dead]), accepted)
-    _receipts(board, found)
+        _strangers_again(board, result, np.concatenate([arrived, dead]), accepted)
+    _receipts(board, result)
 
 
 def wanted(board: Board) -> Mask:
-    """Which messages are due in the time that is judged."""
+    """True for messages that are due in the time that is judged; shape (n,)."""
     return board.context.options.judges(board.due)
 
 
 def _newer_promises(board: Board) -> Mask:
-    """Which messages a running node accepted after its journal was read, by their receipts."""
+    """True for messages that by their receipts were accepted after the journals were read."""
     received = board.facts["at"][np.maximum(board.receipt, 0)]
     mask: Mask = board.behind_the_log & ~board.in_journals & (board.receipt >= 0)
     return mask & (received >= board.context.made_ms)
 
 
 def _cancelled(board: Board) -> Mask:
-    """Which messages a committed cancel row names: one whose own offset (``where``) some peer
-    proves to be committed, or that enough peers hold."""
+    """True for messages that a committed cancel row names. It is committed if some peer proves that
+    its own offset (``where``) is, or if enough peers hold it."""
     facts = board.of(Seen.CANCELLED)
     by = board.facts["where"][facts]
     proven = max((peer.proven for peer in board.context.peers), default=0)
@@ -129,46 +130,45 @@ def _cancelled(board: Board) -> Mask:
 
 
 def _held(board: Board) -> Mask:
-    """Which messages some peer's slot files, or its journal behind its checkpoint, hold."""
-    found = np.zeros(board.n, np.bool_)
+    """True for messages that some peer's slot files, or its journal behind its checkpoint, hold."""
+    held = np.zeros(board.n, np.bool_)
     for peer, view in enumerate(board.context.peers):
-        found |= board.in_slots(peer) > 0
-        found |= (board.in_journal(peer) >= 0) & (board.offset >= view.spilled)
-    return found
+        held |= board.in_slots(peer) > 0
+        held |= (board.in_journal(peer) >= 0) & (board.offset >= view.spilled)
+    return held
 
 
 def _undecided(board: Board) -> Mask:
-    """Which messages damage may have taken, or the records of their arrival."""
-    found = np.zeros(board.n, np.bool_)
+    """True for messages that damage may have taken, or the records of their arrival."""
+    undecided = np.zeros(board.n, np.bool_)
     for view in board.context.peers:
-        found |= view.damaged_slot(board.second) & (board.offset < view.spilled)
-        found |= view.may_miss(board.offset) & (board.offset >= view.spilled)
+        undecided |= view.damaged_slot(board.second) & (board.offset < view.spilled)
+        undecided |= view.may_miss(board.offset) & (board.offset >= view.spilled)
     # A cancel row may be among the entries that are missing in all journals.
-    found |= board.offset < board.context.cancels_missing
+    undecided |= board.offset < board.context.cancels_missing
     damaged = board.context.damaged_topics
     if damaged is None:
         return np.ones(board.n, np.bool_)
     if damaged:
-        found |= np.isin(board.topic, np.array(sorted(damaged), np.uint32))
-    return found
+        undecided |= np.isin(board.topic, np.array(sorted(damaged), np.uint32))
+    return undecided
 
 
 def _arrivals(
     board: Board,
-    found: Judged,
+    result: Judged,
     accepted: Mask,
     n_arrived: Int64s,
     n_dead: Int64s,
     cancelled: Mask,
 ) -> None:
-    """Report messages that arrived several times, or that should not have arrived."""
     most = np.maximum(n_arrived, n_dead)
     again = np.flatnonzero(accepted & (most > 1))
     times = most[again]
-    found.count_each("repeated", np.where(accepted, np.maximum(most - 1, 0), 0))
-    found.report(board, CONSERVATION, "repeated", again, lambda at: f"arrived {times[at]} times")
+    result.count_each("repeated", np.where(accepted, np.maximum(most - 1, 0), 0))
+    result.report(board, CONSERVATION, "repeated", again, lambda at: f"arrived {times[at]} times")
     wrong = np.flatnonzero(accepted & cancelled & (n_arrived > 0))
-    found.report(
+    result.report(
         board,
         CONSERVATION,
         "cancelled but delivered",
@@ -176,19 +176,18 @@ def _arrivals(
         "a cancel row names it, and it arrived",
     )
     both = np.flatnonzero(accepted & (n_arrived > 0) & (n_dead > 0))
-    found.report(
+    result.report(
         board,
         CONSERVATION,
         "dead and delivered",
         both,
         "it arrived, and is in the dead-letter topic too",
     )
-    found.strange = np.concatenate([wrong, both])
-    _expiries(board, found, accepted)
+    result.strange = np.concatenate([wrong, both])
+    _expiries(board, result, accepted)
 
 
-def _expiries(board: Board, found: Judged, accepted: Mask) -> None:
-    """Report messages that arrived although they had expired, and dead letters that had not."""
+def _expiries(board: Board, result: Judged, accepted: Mask) -> None:
     for seen, flag, kind, text in (
         (Seen.DELIVERED, EXPIRED, "expired but delivered", "it arrived long after it had expired"),
         (Seen.DEAD, TOO_SOON, "dead too soon", "a dead letter as if expired, before it had"),
@@ -196,17 +195,16 @@ def _expiries(board: Board, found: Judged, accepted: Mask) -> None:
         facts = board.of(seen)
         facts = facts[board.facts["flags"][facts] & flag != 0]
         wrong = np.flatnonzero(accepted & (board.count(facts) > 0))
-        found.report(board, CONSERVATION, kind, wrong, text)
+        result.report(board, CONSERVATION, kind, wrong, text)
 
 
-def _contents(board: Board, found: Judged, seen: Seen, facts: Int64s) -> None:
-    """Report records that differ from the accepted message, and those of no accepted message."""
+def _contents(board: Board, result: Judged, seen: Seen, facts: Int64s) -> None:
     fields, messages = board.facts, board.place[facts]
     forged = fields["flags"][facts] & FORGED != 0
-    _each(board, found, "forged", facts[forged], "its id was not given out by this group")
+    _each(board, result, "forged", facts[forged], "its id was not given out by this group")
     facts, messages = facts[~forged], messages[~forged]
     strange = ~board.known[messages] | board.is_cancel[messages]
-    _strangers(board, found, facts[strange])
+    _strangers(board, result, facts[strange])
     facts, messages = facts[~strange], messages[~strange]
     reference = board.reference[messages]
     asked = fields["partition"][reference]
@@ -215,47 +213,47 @@ def _contents(board: Board, found: Judged, seen: Seen, facts: Int64s) -> None:
     differs["created"] = board.in_journals[messages] & (created[facts] != created[reference])
     differs["partition"] = (asked >= 0) & (fields["partition"][facts] != asked)
     same = ~np.logical_or.reduce([*differs.values()])
-    _partitions(board, found, facts[(asked < 0) & (fields["partition"][facts] >= 0)])
-    what = "what arrived" if seen is Seen.DELIVERED else "the dead letter"
+    _partitions(board, result, facts[(asked < 0) & (fields["partition"][facts] >= 0)])
+    record = "what arrived" if seen is Seen.DELIVERED else "the dead letter"
     altered = np.flatnonzero(~same)
     _each(
         board,
-        found,
+        result,
         "altered",
         facts[altered],
-        lambda at: f"{what} differs from what was accepted in {_named(differs, altered[at])}",
+        lambda at: f"{record} differs from what was accepted in {_named(differs, altered[at])}",
     )
-    found.strange = np.union1d(found.strange, messages[~same])
+    result.strange = np.union1d(result.strange, messages[~same])
 
 
 def _differences(board: Board, facts: Int64s, reference: Int64s) -> dict[str, Mask]:
-    """Which fields of each fact differ from its reference, by name; shape (facts,). Of the fields
+    """Masks of the facts that differ from their reference, by field; shape (facts,). Of the fields
     that a digest covers only the topic can be named, as the fact has it, too."""
-    fields, found = board.facts, {}
+    fields, differs = board.facts, {}
     for name in ("due", "topic"):
-        found[name] = fields[name][facts] != fields[name][reference]
+        differs[name] = fields[name][facts] != fields[name][reference]
     silent = (fields["flags"][facts] | fields["flags"][reference]) & NO_DIGEST != 0
     other = ~silent & (fields["digest"][facts] != fields["digest"][reference])
-    found[CONTENT] = other & ~found["topic"]
-    return found
+    differs[CONTENT] = other & ~differs["topic"]
+    return differs
 
 
 def _named(differs: Mapping[str, Mask], at: int) -> str:
     return ", ".join(name for name, mask in differs.items() if mask[at])
 
 
-def _partitions(board: Board, found: Judged, facts: Int64s) -> None:
+def _partitions(board: Board, result: Judged, facts: Int64s) -> None:
     """Report records that asked for no partition and are not in that of their key."""
     fields, known = board.facts, board.context.terms.partitions
     crcs = np.array([crc32c(name.encode()) for name in known], np.uint32)
     judged = np.isin(fields["topic"][facts], crcs)
-    found.count(PARTITION_UNJUDGED, (board.count(facts[~judged]) > 0).sum())
+    result.count(PARTITION_UNJUDGED, (board.count(facts[~judged]) > 0).sum())
     wrong = facts[fields["flags"][facts] & ELSEWHERE != 0]
     text = "asked for no partition, and did not arrive in that of its key"
-    _each(board, found, OTHER_PARTITION, wrong, text)
+    _each(board, result, OTHER_PARTITION, wrong, text)
 
 
-def _strangers(board: Board, found: Judged, facts: Int64s) -> None:
+def _strangers(board: Board, result: Judged, facts: Int64s) -> None:
     """Report records of messages that no journal and no receipt has."""
     context, fields, messages = board.context, board.facts, board.place[facts]
     # A running node may have accepted it since the journals were read.
@@ -264,16 +262,16 @@ def _strangers(board: Board, found: Judged, facts: Int64s) -> None:
     seen = board.readable[messages]
     unknown = (seen | board.behind_the_log[messages]) & ~board.may_be_missing[messages] & ~newer
     inside, behind = facts[unknown & seen], facts[unknown & ~seen]
-    _each(board, found, "unknown", inside, "arrived, and was never accepted")
+    _each(board, result, "unknown", inside, "arrived, and was never accepted")
     text = f"arrived, and its offset is behind {context.log_end}, where the last journal ends"
-    _each(board, found, "unknown", behind, text)
-    found.strange = np.union1d(found.strange, messages[unknown])
+    _each(board, result, "unknown", behind, text)
+    result.strange = np.union1d(result.strange, messages[unknown])
     judged = context.options.judges(fields["due"][facts])
-    found.count("unaccounted", int((judged & ~unknown & ~newer).sum()))
-    found.count("newer", int((judged & newer).sum()))
+    result.count("unaccounted", int((judged & ~unknown & ~newer).sum()))
+    result.count("newer", int((judged & newer).sum()))
 
 
-def _strangers_again(board: Board, found: Judged, facts: Int64s, accepted: Mask) -> None:
+def _strangers_again(board: Board, result: Judged, facts: Int64s, accepted: Mask) -> None:
     """Report messages that arrived several times and are not among the accepted ones: their journal
     segment is gone, or was read before they were in it. No class counts them, and two records are
     one too many all the same."""
@@ -282,12 +280,12 @@ def _strangers_again(board: Board, found: Judged, facts: Int64s, accepted: Mask)
     facts = facts[board.context.options.judges(fields["due"][facts])]
     times = board.count(facts)
     again = ~accepted & (times > 1)
-    again[found.strange] = False
-    found.count("repeated", (times[again] - 1).sum())
+    again[result.strange] = False
+    result.count("repeated", (times[again] - 1).sum())
     facts = facts[again[board.place[facts]]]
     _each(
         board,
-        found,
+        result,
         "repeated",
         facts,
         lambda at: (
@@ -297,13 +295,13 @@ def _strangers_again(board: Board, found: Judged, facts: Int64s, accepted: Mask)
 
 
 def _each(
-    board: Board, found: Judged, kind: str, facts: Int64s, text: str | Callable[[int], str]
+    board: Board, result: Judged, kind: str, facts: Int64s, text: str | Callable[[int], str]
 ) -> None:
     """Report a problem for each message of these facts, once. ``text``: of all, or of each
     place."""
     messages, first = np.unique(board.place[facts], return_index=True)
     fields = board.facts.rows(facts[first])
-    found.report(
+    result.report(
         board,
         CONSERVATION,
         kind,
@@ -314,14 +312,15 @@ def _each(
     )
 
 
-def _receipts(board: Board, found: Judged) -> None:
-    """Report receipts that differ from the accepted message."""
+def _receipts(board: Board, result: Judged) -> None:
     facts = board.of(Seen.RECEIPT)
     if not len(facts):
         return
     fields = board.facts
     forged = fields["flags"][facts] & FORGED != 0
-    _each(board, found, "forged", facts[forged], "the receipt's id was not given out by this group")
+    _each(
+        board, result, "forged", facts[forged], "the receipt's id was not given out by this group"
+    )
     facts = facts[~forged]
     messages = board.place[facts]
     known = board.in_journals[messages]
@@ -332,7 +331,7 @@ def _receipts(board: Board, found: Judged) -> None:
     altered = np.flatnonzero(np.logical_or.reduce([*differs.values()]))
     _each(
         board,
-        found,
+        result,
         "altered",
         facts[altered],
         lambda at: f"the receipt differs from what was accepted in {_named(differs, altered[at])}",

@@ -48,12 +48,11 @@ class Options:
 
     @property
     def limits(self) -> AccountLimits:
-        """By which boundaries are judged."""
         late_ms = LATE_MS if self.late_ms is None else self.late_ms
         return AccountLimits(self.interval_ms, self.grace_ms, late_ms)
 
     def judges(self, due: Int64s) -> Mask:
-        """Which due times lie in the time that is judged."""
+        """True for due times, ms, that lie in the time that is judged; shape of ``due``."""
         return due_within(due, self.start_ms, self.end_ms)
 
 
@@ -109,7 +108,7 @@ class Context:
     slot_files: Mapping[int, str] = field(default_factory=dict)
     """Names of slot files by their numbers."""
     older: Sequence[str] = ()
-    """Why embedded topics may be of some time before; empty: they are not."""
+    """Reasons why embedded topics may be older copies; empty: they are not."""
     log_end: int | None = None
     """Everything that was committed before ``made_ms`` has a lower offset; None: not known."""
     problems: Sequence[Problem] = ()
@@ -134,8 +133,7 @@ class Context:
 
     @property
     def needed(self) -> int:
-        """How many of the given peers' journals must hold an entry to prove that it is
-        committed."""
+        """The number of given journals that must hold an entry to prove that it is committed."""
         return len(self.peers) // 2 + 1 if self.is_group and len(self.peers) > 1 else 1
 
     def topic_name(self, crc: int) -> str:
@@ -143,19 +141,19 @@ class Context:
 
 
 def within(ranges: Int64s, offset: Int64s) -> Mask:
-    """Which offsets lie in one of the ranges."""
+    """True for offsets that lie in one of the ranges; shape of ``offset``."""
     if not ranges.shape[1]:
         return np.zeros(len(offset), np.bool_)
     at = np.searchsorted(ranges[0], offset, side="right") - 1
-    found: Mask = (at >= 0) & (offset < ranges[1][np.maximum(at, 0)])
-    return found
+    inside: Mask = (at >= 0) & (offset < ranges[1][np.maximum(at, 0)])
+    return inside
 
 
 def covered(
     marks: Marks | None, due: Int64s, offset: Int64s, topic: npt.NDArray[np.uint32]
 ) -> Mask:
-    """Which messages a mark covers, shape (rows,): their topic's copy if held back, else the main
-    one."""
+    """True for messages that a mark covers, shape (rows,): if their topic is held back by its copy
+    of the mark, else by the main one."""
     if marks is None:
         return np.zeros(len(due), np.bool_)
     claimed = marks.main.covered(due, offset)
@@ -225,9 +223,9 @@ def _segments(
 
 
 def progress(marks: Marks) -> tuple[int, ...]:
-    """The order of marks, to find the newest of several peers'. Within an epoch no part shrinks but
-    when the mark is set back; the counters are in it as delivery to topics that are held back moves
-    no main mark."""
+    """The key that orders marks: the newest of several peers has the largest. Within an epoch no
+    part shrinks but when the mark is set back. The counters are in it because delivery to topics
+    that are held back moves no main mark."""
     main = marks.main
     answered = marks.delivered + marks.dead + marks.expired
     return marks.epoch, marks.resets, main.c, main.r, main.L, answered
@@ -270,9 +268,9 @@ def _older(layout: Layout, number: int, summaries: Mapping[int, FileSummary]) ->
     peer = layout.peers[number]
     ends: dict[int, int] = {}
     for file in layout.of(JOURNAL):
-        one = summaries.get(file.number)
-        if one is not None and (file.peer == number or one.last_epoch == peer.led_epoch):
-            ends[file.peer] = max(ends.get(file.peer, 0), one.last_index)
+        summary = summaries.get(file.number)
+        if summary is not None and (file.peer == number or summary.last_epoch == peer.led_epoch):
+            ends[file.peer] = max(ends.get(file.peer, 0), summary.last_index)
     behind = max(ends.values(), default=0) - ends.get(number, 0)
     if peer.older or peer.led_epoch < 0 or behind <= 0:
         return peer.older
@@ -282,7 +280,7 @@ def _older(layout: Layout, number: int, summaries: Mapping[int, FileSummary]) ->
 def _damaged_topics(
     layout: Layout, summaries: Mapping[int, FileSummary], older: Sequence[str]
 ) -> frozenset[int] | None:
-    found = set()
+    crcs = set()
     if older and layout.of(TOPIC):
         return None
     for file in layout.files:
@@ -293,5 +291,5 @@ def _damaged_topics(
             continue
         if not file.topic or file.peer == NO_PEER or file.topic == layout.dead_letter_topic:
             return None
-        found.add(crc32c(file.topic.encode()))
-    return frozenset(found)
+        crcs.add(crc32c(file.topic.encode()))
+    return frozenset(crcs)

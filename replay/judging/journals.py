@@ -1,10 +1,10 @@
-"""Which offsets the journals hold, which they lack, and whether a fault explains that.
+"""The offsets that journals hold, those that they lack, and the faults that explain it.
 
-Theory: offsets are dense. So nothing is missing between two entries if the second begins where the
-first one ends; else either a file is damaged, or rows were removed, or a segment is missing. The
-first two are problems of a file, and reported by its reader. The last may be no fault: a node
-deletes segments by its configuration, and a peer that fetched a snapshot lacks what was before.
-What was accepted there cannot be known then, unless another peer's journal holds it.
+Theory: offsets are dense. If an entry ends with offset 9 and the next one begins with 12, offsets
+10 and 11 are missing: a file is damaged, or rows were removed, or a segment is missing. The first
+two are problems of a file, and reported by its reader. The last may be no fault: a node deletes
+segments by its configuration, and a peer that fetched a snapshot lacks what was before. What was
+accepted there cannot be known then, unless another peer's journal holds it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...wheel.schema import Int64s
 from ..facts.summary import FileSummary
 
 Pairs = list[list[int]]
-"""Bases and ends of offsets, ascending and apart."""
+"""Ranges of offsets, ``[base, end]`` with the end excluded, ascending and apart."""
 _LAST = np.iinfo(np.int64).max
 
 
@@ -92,10 +92,10 @@ def journal_seen(peer: PeerFiles, files: Iterable[tuple[File, FileSummary | None
 
 
 def _newest_missing(peer: PeerFiles, reached: int) -> Problem:
-    found = f"the end after {reached}" if reached > 0 else "none"
+    end = f"the end after {reached}" if reached > 0 else "none"
     text = (
         f"expected entries up to index {peer.checkpoint_index}, where the checkpoint is, found"
-        f" {found}: the newest segment is missing, or the last one was cut where an entry ends."
+        f" {end}: the newest segment is missing, or the last one was cut where an entry ends."
         " Give a copy that has it"
     )
     return Problem(INTEGRITY, "missing", text, file=f"{peer.name}/{JOURNAL_DIRECTORY}")
@@ -115,7 +115,7 @@ def _extend(seen: JournalSeen, base: int, end: int, *, blamed: bool) -> None:
 
 
 def unread(journals: Sequence[JournalSeen], end: int) -> Pairs:
-    """Offsets below ``end`` that no journal holds and no problem explains."""
+    """Ranges of offsets below ``end`` that no journal holds and no problem explains."""
     known = (pair for seen in journals for pair in (*seen.held, *seen.blamed))
     return [[base, stop] for base, stop in _between(_joined(known), end) if base < stop]
 

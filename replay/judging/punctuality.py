@@ -1,7 +1,7 @@
 """Validator *punctuality*: no message before its due time, and how late each was.
 
 Theory: lateness is the time from when a message could leave (``account.limits.ready_ms``) to its
-first arrival.
+first arrival: due at 10 s, accepted at 12 s and arrived at 13 s, it is one second late.
 """
 
 from __future__ import annotations
@@ -14,54 +14,54 @@ from ...wheel.schema import Int64s
 from ..facts.fact import Seen
 from .board import Board
 from .conservation import wanted
-from .found import Judged
+from .judged import Judged
 
 
-def judge_punctuality(board: Board, found: Judged) -> tuple[Int64s, Int64s]:
+def judge_punctuality(board: Board, result: Judged) -> tuple[Int64s, Int64s]:
     """Report early and late messages, and those that are overdue. Returns as ``judge_arrivals``."""
-    there, lateness = judge_arrivals(board, found)
+    arrived, lateness = judge_arrivals(board, result)
     limit = board.context.options.late_ms
     if limit is not None:
         too_late = np.zeros(board.n, np.bool_)
-        too_late[there[lateness > limit]] = True
-        too_late[_overdue(board, found, limit, first_of=there)] = True
-        found.count_each("late", too_late)
-    return there, lateness
+        too_late[arrived[lateness > limit]] = True
+        too_late[_overdue(board, result, limit, arrived)] = True
+        result.count_each("late", too_late)
+    return arrived, lateness
 
 
-def judge_arrivals(board: Board, found: Judged) -> tuple[Int64s, Int64s]:
+def judge_arrivals(board: Board, result: Judged) -> tuple[Int64s, Int64s]:
     """Report early and late messages among those that arrived. Returns the numbers of all that
     arrived, and the lateness of each, ms, both of shape (arrived,)."""
     first = board.arrived_ms
     judged = board.known & ~board.is_cancel & wanted(board)
-    there = np.flatnonzero(judged & (first < NEVER_MS))
-    first, due = first[there], board.due[there]
+    arrived = np.flatnonzero(judged & (first < NEVER_MS))
+    first, due = first[arrived], board.due[arrived]
     by = (due - first)[first < due]
-    found.report(
+    result.report(
         board,
         PUNCTUALITY,
         "early",
-        there[first < due],
+        arrived[first < due],
         lambda at: f"arrived {by[at]} ms before it was due",
     )
-    lateness = np.maximum(first - board.ready_ms[there], 0)
+    lateness = np.maximum(first - board.ready_ms[arrived], 0)
     limit = board.context.options.late_ms
     if limit is not None:
         behind = lateness[lateness > limit]
-        late = there[lateness > limit]
-        found.report(board, PUNCTUALITY, "late", late, lambda at: f"arrived {behind[at]} ms late")
-    return there, lateness
+        late = arrived[lateness > limit]
+        result.report(board, PUNCTUALITY, "late", late, lambda at: f"arrived {behind[at]} ms late")
+    return arrived, lateness
 
 
-def _overdue(board: Board, found: Judged, limit: int, first_of: Int64s) -> Int64s:
-    """Report messages that are held still and overdue by more than ``limit``, ms; their numbers."""
-    arrived = np.zeros(board.n, np.bool_)
-    arrived[first_of] = True
-    waiting = board.committed & ~board.is_cancel & wanted(board) & ~arrived & ~board.claimed
+def _overdue(board: Board, result: Judged, limit: int, arrived: Int64s) -> Int64s:
+    """Report messages that are held still and overdue by more than ``limit``, ms. Returns their
+    numbers. ``arrived``: the numbers of those that arrived."""
+    waiting = board.committed & ~board.is_cancel & wanted(board) & ~board.claimed
+    waiting[arrived] = False
     waiting &= board.count(board.of(Seen.CANCELLED, Seen.DEAD)) == 0
     over = board.context.made_ms - board.due
     late = np.flatnonzero(waiting & (over > limit))
-    found.report(
+    result.report(
         board, PUNCTUALITY, "late", late, lambda at: f"not sent yet, {over[late[at]]} ms overdue"
     )
     return late

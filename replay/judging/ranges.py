@@ -22,7 +22,7 @@ from .again import judge_again
 from .agreement import judge_agreement
 from .conservation import judge_conservation
 from .context import Context, Options
-from .found import Judged
+from .judged import Judged
 from .order import judge_order
 from .punctuality import judge_punctuality
 from .strangers import without_strangers
@@ -52,22 +52,23 @@ def facts_by_range(scanned: DataFrame, partitions: int) -> DataFrame:
 
 
 def judge_range(facts: Facts, context: Context) -> tuple[Judged, pa.Table]:
-    """Judge a range of offsets; ``facts`` must be all there are of it. Returns the sums, too."""
-    found = Judged()
-    board = without_strangers(facts, context, found)
-    judge_conservation(board, found)
-    judge_again(board, found)
-    judge_agreement(board, found)
-    judge_order(board, found)
-    there, late_ms = judge_punctuality(board, found)
+    """Judge a range of offsets; ``facts`` must be all there are of it. Returns the result, and its
+    sums as rows of ``JUDGED_ARROW``."""
+    result = Judged()
+    board = without_strangers(facts, context, result)
+    judge_conservation(board, result)
+    judge_again(board, result)
+    judge_agreement(board, result)
+    judge_order(board, result)
+    arrived, late_ms = judge_punctuality(board, result)
     bucket_ms = bucket_of(board.due, context.options.interval_ms)
     parts = (
-        counts("count", found.counts),
-        counts("problems", found.problem_counts),
-        *tally(board.topic, bucket_ms, found.counted),
-        *lateness(board.topic[there], bucket_ms[there], late_ms),
+        counts("count", result.counts),
+        counts("problems", result.problem_counts),
+        *tally(board.topic, bucket_ms, result.counted),
+        *lateness(board.topic[arrived], bucket_ms[arrived], late_ms),
     )
-    return found, total(parts)
+    return result, total(parts)
 
 
 def ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[Facts]:
@@ -95,20 +96,20 @@ class Results:
         self._reported: Counter[str] = Counter()
         self._sums: list[pa.Table] = []
 
-    def add(self, found: Judged, sums: pa.Table) -> Iterator[pa.RecordBatch]:
+    def add(self, result: Judged, sums: pa.Table) -> Iterator[pa.RecordBatch]:
         self._sums.append(sums)
         if sum(map(len, self._sums)) > _HELD_ROWS_MAX:
             self._sums = [total(self._sums)]
             if len(self._sums[0]) > _HELD_ROWS_MAX:
                 yield from self.drain()
         listed = []
-        for problem in found.problems:
+        for problem in result.problems:
             self._reported[problem.kind] += 1
             if self._reported[problem.kind] <= self._problems_max:
                 listed.append(problem)
         if listed:
-            names = pa.array([one.kind for one in listed])
-            text = pa.array([one.to_json() for one in listed])
+            names = pa.array([problem.kind for problem in listed])
+            text = pa.array([problem.to_json() for problem in listed])
             yield from rows("problem", len(listed), name=names, text=text).to_batches()
 
     def drain(self) -> Iterator[pa.RecordBatch]:

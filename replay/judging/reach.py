@@ -1,4 +1,4 @@
-"""Which topics were read at all: only there can a message that did not arrive be called lost.
+"""The topics that were read: only there can a message that did not arrive be called lost.
 
 Theory: that a message did not arrive is known only when every place was read where it may be: its
 topic, and that of the dead letters; embedded topics of all peers, as each has what it delivered as
@@ -32,13 +32,13 @@ class TopicCoverage:
     dead_letters: bool = True
 
     def lacks_topic(self, topic: npt.NDArray[np.uint32]) -> Mask:
-        """Which messages' topics were not read at all; shape of ``topic``."""
+        """True for messages whose topic was not read at all; shape of ``topic``."""
         if self.read is None:
             return np.zeros(len(topic), np.bool_)
         return ~np.isin(topic, _array(self.read | self.in_part))
 
     def lacks_peers(self, topic: npt.NDArray[np.uint32]) -> Mask:
-        """Which messages' topics were read on some peers only; shape of ``topic``."""
+        """True for messages whose topic was read on some peers only; shape of ``topic``."""
         return np.isin(topic, _array(self.in_part))
 
 
@@ -47,14 +47,14 @@ def _array(topics: frozenset[int]) -> npt.NDArray[np.uint32]:
 
 
 def group_size(layout: Layout, summaries: Iterable[FileSummary]) -> int:
-    """How many peers the group has, by its state stores and configurations; 0: not known."""
-    return max(layout.group_size, *(one.peers for one in summaries), 0)
+    """The number of peers of the group, by its state stores and configurations; 0: not known."""
+    return max(layout.group_size, *(summary.peers for summary in summaries), 0)
 
 
 def reach(
     layout: Layout, summaries: Mapping[int, FileSummary], kafka: Collection[str] | None
 ) -> TopicCoverage:
-    """The topics that were read. ``kafka``: those that were read there; None: no Kafka."""
+    """The topics that were read. ``kafka``: those in Kafka; None: no Kafka was given."""
     embedded = {crc32c(file.topic.encode()) for file in layout.of(TOPIC)}
     dumps = [summaries[file.number] for file in layout.of(DUMP) if file.number in summaries]
     read = {crc for summary in dumps for crc in summary.read}

@@ -17,14 +17,14 @@ from ...wheel.texts import counted
 from ..facts.fact import Facts, Seen
 from .board import Board
 from .context import Context
-from .found import Judged
+from .judged import Judged
 
 _ROWS_MIN = 2
 """A file with fewer rows may be the right one, with a row that is wrong."""
 
 
-def without_strangers(facts: Facts, context: Context, found: Judged) -> Board:
-    """The board of these facts, without those of slot files that are another wheel's, which are
+def without_strangers(facts: Facts, context: Context, result: Judged) -> Board:
+    """The board of these facts without those of another wheel's slot files. Each such file is
     reported."""
     board = Board(facts, context)
     strange = _strangers(board)
@@ -39,8 +39,8 @@ def without_strangers(facts: Facts, context: Context, found: Judged) -> Board:
             " file most likely. Give that of this one"
         )
         name = context.slot_files.get(file, f"file {file}")
-        found.problem_counts["foreign"] = found.problem_counts.get("foreign", 0) + 1
-        found.problems.append(Problem(INTEGRITY, "foreign", text, file=name))
+        result.problem_counts["foreign"] = result.problem_counts.get("foreign", 0) + 1
+        result.problems.append(Problem(INTEGRITY, "foreign", text, file=name))
     peers = [
         replace(view, damaged_seconds=np.union1d(view.damaged_seconds, [*seconds.get(at, ())]))
         for at, view in enumerate(context.peers)
@@ -50,7 +50,7 @@ def without_strangers(facts: Facts, context: Context, found: Judged) -> Board:
 
 
 def _strangers(board: Board) -> Mapping[int, int]:
-    """The numbers of such files, each with how many rows it has here."""
+    """The number of rows of each such file among these facts, by ``File.number``."""
     facts = board.of(Seen.SLOT, Seen.ARCHIVED)
     messages = board.place[facts]
     known = board.in_journals[messages]

@@ -14,7 +14,8 @@ kept: of all messages, by topic, and by time bucket.
 ``topic`` is the CRC of its name.
 
 Rules
-- Milliseconds are exact up to 4096; beyond that three digits are kept. The maximum is exact.
+- Milliseconds are exact up to 4096; beyond that three digits are kept: 12,345 counts as 12,300, so
+  that up to a day there are 8,200 bars at most. The maximum is exact.
 - A time bucket begins at ``t - t % interval`` of due times; the begin belongs to it, the end not.
 """
 
@@ -70,11 +71,11 @@ def tally(
     """Count messages; arrays have shape (messages,). ``counted``: by a name in ``TALLIED``, how
     often each message counts."""
     classes = {name: often.astype(np.int64) for name, often in counted.items()}
-    found = _grouped(pa.table({"topic": topic, "bucket_ms": bucket_ms, **classes}), KEYS[2:4])
+    sums = _grouped(pa.table({"topic": topic, "bucket_ms": bucket_ms, **classes}), KEYS[2:4])
     for name in classes:
-        some = found.filter(pc.field(name) > 0)
-        topics, buckets = some["topic"].cast(pa.int64()), some["bucket_ms"]
-        yield rows("tally", len(some), name=name, topic=topics, bucket_ms=buckets, count=some[name])
+        part = sums.filter(pc.field(name) > 0)
+        topics, buckets = part["topic"].cast(pa.int64()), part["bucket_ms"]
+        yield rows("tally", len(part), name=name, topic=topics, bucket_ms=buckets, count=part[name])
 
 
 def lateness(
@@ -91,15 +92,14 @@ def lateness(
             "max_ms": late_ms,
         }
     )
-    found = _grouped(whole, KEYS[2:])
-    bars = {name: found[name] for name in ("late_ms", "count", "max_ms")}
-    yield rows("late", len(found), **bars)
-    yield rows("late", len(found), topic=found["topic"], **bars)
-    yield rows("late", len(found), bucket_ms=found["bucket_ms"], **bars)
+    histogram = _grouped(whole, KEYS[2:])
+    bars = {name: histogram[name] for name in ("late_ms", "count", "max_ms")}
+    yield rows("late", len(histogram), **bars)
+    yield rows("late", len(histogram), topic=histogram["topic"], **bars)
+    yield rows("late", len(histogram), bucket_ms=histogram["bucket_ms"], **bars)
 
 
 def rounded(lateness: Int64s) -> Int64s:
-    """Lateness, ms, exact up to ``EXACT_MS``, and with three digits beyond."""
     result = lateness.copy()
     large = np.flatnonzero(lateness > EXACT_MS)
     if len(large):
@@ -110,14 +110,14 @@ def rounded(lateness: Int64s) -> Int64s:
 
 
 def total(tables: Iterable[pa.Table]) -> pa.Table:
-    """The sum of rows that may be summed, at least one table."""
-    found = _grouped(pa.concat_tables(tables).drop_columns("text"), KEYS)
-    return found.append_column("text", pa.nulls(len(found), pa.utf8()))
+    """Sum the rows with equal ``KEYS`` of at least one table. Problems may not be among them."""
+    sums = _grouped(pa.concat_tables(tables).drop_columns("text"), KEYS)
+    return sums.append_column("text", pa.nulls(len(sums), pa.utf8()))
 
 
 def _grouped(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     """All other columns summed by ``keys``, but of ``max_ms`` the largest."""
     others = [name for name in table.column_names if name not in keys]
     how = [(name, "max" if name == "max_ms" else "sum") for name in others]
-    found = table.group_by(list(keys), use_threads=False).aggregate(how)
-    return found.rename_columns([*keys, *others])
+    sums = table.group_by(list(keys), use_threads=False).aggregate(how)
+    return sums.rename_columns([*keys, *others])

@@ -30,14 +30,14 @@ def sums(judged: DataFrame) -> DataFrame:
     )
 
 
-def problems(found: DataFrame) -> DataFrame:
+def problems(rows: DataFrame) -> DataFrame:
     """All problems among the rows of a scan, or of judging. Columns: those of ``PROBLEM_ARROW``."""
     problem = f.from_json("text", from_arrow_schema(PROBLEM_ARROW)).alias("problem")
-    return found.where("what = 'problem'").select(problem).select("problem.*")
+    return rows.where("what = 'problem'").select(problem).select("problem.*")
 
 
 def tallies(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
-    """How many messages of each class, by topic (the CRC of its name) and time bucket of
+    """Numbers of messages of each class, by topic (the CRC of its name) and time bucket of
     ``interval_ms``. ``topic``, ``bucket_ms``, and a column for each of ``TALLIED``."""
     rows = judged.where("what = 'tally'").withColumn("bucket_ms", _bucket(interval_ms))
     return rows.groupBy("topic", "bucket_ms").agg(
@@ -80,16 +80,15 @@ def lateness(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
 
 
 def listed(problems: DataFrame, shares: Mapping[str, int]) -> DataFrame:
-    """The first ``shares`` problems of each kind, by offset, file, position."""
-    some = [
+    """The first problems of each kind, by offset, file, position. ``shares``: how many of each."""
+    parts = [
         problems.where(f.col("kind") == kind).orderBy("offset", "file", "position").limit(share)
         for kind, share in shares.items()
     ]
-    return reduce(DataFrame.unionAll, some)
+    return reduce(DataFrame.unionAll, parts)
 
 
 def _bucket(interval_ms: int) -> Column:
-    """The begin of the wider time bucket of a row."""
     return f.col("bucket_ms") - f.pmod(f.col("bucket_ms"), f.lit(interval_ms))
 
 

@@ -23,7 +23,7 @@ _SHOWN = 10
 def by_topic(verdict: Verdict) -> str:
     if not verdict.by_topic:
         return ""
-    late = {one.topic: one for one in verdict.lateness if one.bucket_ms < 0}
+    late = {row.topic: row for row in verdict.lateness if row.bucket_ms < 0}
     groups = [GroupCounts("", -1, verdict.counts), *verdict.by_topic]
     names = [group.topic or "all topics" for group in groups]
     made = _figures(verdict, "topic", names, groups, [late.get(group.topic) for group in groups])
@@ -33,42 +33,42 @@ def by_topic(verdict: Verdict) -> str:
 def by_due_time(verdict: Verdict) -> str:
     if not verdict.by_bucket:
         return ""
-    late = {one.bucket_ms: one for one in verdict.lateness if one.bucket_ms >= 0}
+    late = {row.bucket_ms: row for row in verdict.lateness if row.bucket_ms >= 0}
 
     def made(groups: Sequence[GroupCounts]) -> str:
         names = [moment(group.bucket_ms) for group in groups]
-        found = [late.get(group.bucket_ms) for group in groups]
-        return _figures(verdict, "due from", names, groups, found)
+        lateness = [late.get(group.bucket_ms) for group in groups]
+        return _figures(verdict, "due from", names, groups, lateness)
 
     count, seconds = len(verdict.by_bucket), verdict.interval_ms / 1000
     text = f'<h2>By due time</h2><p class="soft">{count:,} buckets of {seconds:g} s, UTC.</p>'
     if count <= _SHOWN:
         return text + made(verdict.by_bucket)
-    lossy = [one for one in verdict.by_bucket if any(one.counts.get(name) for name in BAD)]
+    lossy = [group for group in verdict.by_bucket if any(group.counts.get(name) for name in BAD)]
     if lossy:
-        some = f"; the first {_SHOWN}:" if len(lossy) > _SHOWN else ":"
-        text += f"<h3>Messages are lost or undecided in {len(lossy):,} of them{some}</h3>"
+        shown = f"; the first {_SHOWN}:" if len(lossy) > _SHOWN else ":"
+        text += f"<h3>Messages are lost or undecided in {len(lossy):,} of them{shown}</h3>"
         text += made(lossy[:_SHOWN])
     return text + folded(f"all {count:,} buckets", made(verdict.by_bucket))
 
 
 def _figures(
     verdict: Verdict,
-    what: str,
+    heading: str,
     names: Sequence[str],
     groups: Sequence[GroupCounts],
     late: Sequence[Lateness | None],
 ) -> str:
-    """A table of groups' counts and lateness. ``what``: heading of ``names``, one a group."""
+    """A table of groups' counts and lateness. ``heading``: of ``names``, one a group."""
     asked = {"late"} if any("late" in group.counts for group in groups) else set()
     always = asked.union(_ALWAYS)
     columns = [name for name in _COLUMNS if name in always or verdict.counts.get(name)]
     rows = [
-        [name, *(f"{group.counts.get(column, 0):,}" for column in columns), *_lateness(one)]
-        for name, group, one in zip(names, groups, late, strict=True)
+        [name, *(f"{group.counts.get(column, 0):,}" for column in columns), *_lateness(row)]
+        for name, group, row in zip(names, groups, late, strict=True)
     ]
-    return table((what, *columns, "p50 ms", "p99 ms", "max ms"), rows, bad=BAD)
+    return table((heading, *columns, "p50 ms", "p99 ms", "max ms"), rows, bad=BAD)
 
 
-def _lateness(one: Lateness | None) -> list[str]:
-    return ["-"] * 3 if one is None else [f"{ms:,.0f}" for ms in (one.p50, one.p99, one.max)]
+def _lateness(row: Lateness | None) -> list[str]:
+    return ["-"] * 3 if row is None else [f"{ms:,.0f}" for ms in (row.p50, row.p99, row.max)]

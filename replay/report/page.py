@@ -29,7 +29,7 @@ _CARDS = (
     *("repeated", "late", "overdue", "unaccounted", "in doubt"),
 )
 _NAMES = {"dead": "dead letters", "unaccounted": "not judged"}
-"""Names of cards that are not called as they are counted."""
+"""Labels of cards that differ from the names of their counts."""
 _ALWAYS = {"accepted", "delivered", "pending", "lost"}
 _SHOWN = 10
 """Problems of a kind that are not folded away."""
@@ -61,7 +61,7 @@ def page(verdict: Verdict, made_ms: int) -> str:
 
 def _reasons(verdict: Verdict) -> str:
     if verdict.reasons:
-        return "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in verdict.reasons) + "</ul>"
+        return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in verdict.reasons) + "</ul>"
     count = verdict.counts["accepted"]
     once = " exactly once" if verdict.exactly_once else ""
     text = (
@@ -75,7 +75,7 @@ def _reasons(verdict: Verdict) -> str:
 def _open_points(verdict: Verdict) -> str:
     if not verdict.open_points:
         return ""
-    rows = [[one.subject, one.reason, one.remedy] for one in verdict.open_points]
+    rows = [[point.subject, point.reason, point.remedy] for point in verdict.open_points]
     return "<h2>Not decided</h2>" + table(("what", "why", "what to do"), rows, numbers=False)
 
 
@@ -95,7 +95,7 @@ def _problems(verdict: Verdict) -> str:
     total = sum(verdict.problem_counts.values())
     if not total:
         return "<h2>Problems</h2><p>None.</p>"
-    fails = {one.partition(": ")[0] for one in verdict.reasons}
+    fails = {reason.partition(": ")[0] for reason in verdict.reasons}
     kinds = sorted(verdict.problem_counts, key=lambda kind: (kind not in fails, kind))
     text = [] if fails & set(kinds) else ["None of these fails the proof."]
     if verdict.truncated:
@@ -108,7 +108,7 @@ def _problems(verdict: Verdict) -> str:
 
 
 def _of_kind(verdict: Verdict, kind: str, *, fails: bool) -> str:
-    listed = [one for one in verdict.problems if one.kind == kind]
+    listed = [problem for problem in verdict.problems if problem.kind == kind]
     number = verdict.problem_counts[kind]
     if not fails:
         return folded(f"{kind}: {number:,}, which fails nothing", _rows(listed))
@@ -119,14 +119,14 @@ def _of_kind(verdict: Verdict, kind: str, *, fails: bool) -> str:
 
 
 def _rows(problems: Sequence[Problem]) -> str:
-    rows = [[one.id or one.file, one.text] for one in problems]
+    rows = [[problem.id or problem.file, problem.text] for problem in problems]
     return table(("message or file", "what"), rows, numbers=False)
 
 
 def _inputs(verdict: Verdict) -> str:
     rows = [
-        [one.kind, f"{one.files:,}", f"{one.nbytes / 1e6:,.1f}", f"{one.rows:,}"]
-        for one in verdict.inputs
+        [given.kind, f"{given.files:,}", f"{given.nbytes / 1e6:,.1f}", f"{given.rows:,}"]
+        for given in verdict.inputs
     ]
     return "<h2>What was read</h2>" + table(("", "files", "MB", "rows"), rows)
 
@@ -153,14 +153,14 @@ def _agreement(verdict: Verdict) -> str:
 
 
 def _charts(verdict: Verdict) -> str:
-    times = [one for one in verdict.lateness if not one.topic and one.bucket_ms >= 0]
+    times = [row for row in verdict.lateness if not row.topic and row.bucket_ms >= 0]
     if not times:
         return ""
-    at = [one.bucket_ms for one in times]
+    at = [row.bucket_ms for row in times]
     series = [
-        ("p50", [one.p50 for one in times]),
-        ("p99", [one.p99 for one in times]),
-        ("max", [one.max for one in times]),
+        ("p50", [row.p50 for row in times]),
+        ("p99", [row.p99 for row in times]),
+        ("max", [row.max for row in times]),
     ]
     key = "".join(
         f'<span><i style="background:var(--{letter})"></i>{name}</span>'
@@ -172,7 +172,7 @@ def _charts(verdict: Verdict) -> str:
         f'<p class="key">{key}<span class="soft">milliseconds, {wide}</span></p>'
         + lines(at, series)
         + f'<h2>Delivered over time</h2><p class="soft">messages {wide}</p>'
-        + bars(at, [one.count for one in times], "messages delivered")
+        + bars(at, [row.count for row in times], "messages delivered")
     )
 
 

@@ -56,7 +56,7 @@ def bars(times_ms: Sequence[int], values: Sequence[float], label: str) -> str:
 
 
 def clock(time_ms: int) -> str:
-    """Time of day, UTC; for one with the date see ``moment``."""
+    """The time of day, UTC. ``moment`` gives the date, too."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%H:%M:%S")
 
 

@@ -43,7 +43,7 @@ def write_tables(
     findings = spark.createDataFrame(pa.Table.from_batches([problem_batch(verdict.problems)]))
     due = f.when(f.col("due_ms") >= 0, f.timestamp_millis("due_ms"))
     for name, frame, day in (
-        ("counts", _named(counts, topics), f.col("bucket")),
+        ("counts", named(counts, topics), f.col("bucket")),
         ("findings", findings, f.coalesce(due, made)),
         ("verdict", _verdict(spark, verdict, group), made),
     ):
@@ -53,14 +53,13 @@ def write_tables(
         rows.parquet(f"{directory}/{name}")
 
 
-def _named(counts: DataFrame, topics: Mapping[int, str]) -> DataFrame:
-    """Counts with the names of topics; a topic whose name is not known is named by its CRC."""
-    spark = counts.sparkSession
-    names = spark.createDataFrame(list(topics.items()), "topic bigint, name string")
-    unknown = f.format_string("topic %08x", "topic")
-    joined = counts.join(f.broadcast(names), "topic", "left")
-    others = [column for column in counts.columns if column not in ("topic", "bucket_ms")]
-    topic = f.coalesce("name", unknown).alias("topic")
+def named(rows: DataFrame, topics: Mapping[int, str]) -> DataFrame:
+    """Rows with the name of their topic in the place of its CRC, and the time ``bucket`` beside
+    ``bucket_ms``; these three columns are first. A CRC without a name is shown itself."""
+    names = rows.sparkSession.createDataFrame(list(topics.items()), "topic bigint, name string")
+    joined = rows.join(f.broadcast(names), "topic", "left")
+    others = [column for column in rows.columns if column not in ("topic", "bucket_ms")]
+    topic = f.coalesce("name", f.format_string("topic %08x", "topic")).alias("topic")
     bucket = f.timestamp_millis("bucket_ms").alias("bucket")
     return joined.select(topic, "bucket_ms", bucket, *others)
 

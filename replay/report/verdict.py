@@ -72,15 +72,15 @@ class Verdict:
     open_points: Sequence[OpenPoint]
     """Points that could not be decided; also listed beside reasons, as they may explain some."""
     counts: Mapping[str, int]
-    """accepted, the ``CLASSES``, and of these overdue (pending); repeated (arrivals beyond the
-    first; in a proof of exactly once also if there are none), unaccounted (records whose acceptance
-    lies outside the journals that were given), newer (records of messages that were accepted after
-    the proof began), in doubt (entries not known to be committed)."""
+    """accepted, the ``CLASSES``, and of the pending ones overdue. Besides: repeated (arrivals
+    beyond the first; in a proof of exactly once it is there even when 0), unaccounted (records
+    whose acceptance lies outside the journals that were given), newer (records of messages that
+    were accepted after the proof began), in doubt (messages not known to be committed)."""
     problem_counts: Mapping[str, int]
-    """How many problems of each kind there are, listed or not."""
+    """Numbers of problems by kind, listed or not."""
     problems: Sequence[Problem]
     truncated: bool
-    """``problems`` lists only a part of them."""
+    """True if ``problems`` lists only a part of them."""
     lateness: Sequence[Lateness]
     """All topics and times first, then by topic, then by time (all topics)."""
     agreement: Sequence[PairAgreement]

@@ -36,19 +36,18 @@ def anomalies_of(
     def judge(of_events: pa.Table, of_departures: pa.Table) -> pa.Table:
         return _texts(anomalies(_events(of_events), _departures(of_departures), now_ms, limits))
 
-    whose = f.coalesce("id_group", "topic", f.lit(""))
+    owner = f.coalesce("id_group", "topic", f.lit(""))
     place = f.coalesce("id_offset", "offset", f.lit(0))
-    rows = _by_range(events.select(*_ID_PARTS, *_JUDGED), whose, place)
+    rows = _by_range(events.select(*_ID_PARTS, *_JUDGED), owner, place)
     left = _by_range(departures, f.col("group"), f.col("offset"))
     return rows.cogroup(left).applyInArrow(judge, ANOMALIES)
 
 
-def _by_range(rows: DataFrame, whose: Column, place: Column) -> GroupedData:
-    return rows.groupBy(whose.alias("whose"), f.shiftright(place, _RANGE_BITS).alias("range"))
+def _by_range(rows: DataFrame, owner: Column, place: Column) -> GroupedData:
+    return rows.groupBy(owner.alias("whose"), f.shiftright(place, _RANGE_BITS).alias("range"))
 
 
 def _events(rows: pa.Table) -> pa.Table:
-    """Rows of the data source as events again (some columns of ``STORED``)."""
     group, due, offset, check = (
         rows.column(name).cast(field.type, safe=False).combine_chunks()
         for name, field in zip(_ID_PARTS, ID, strict=True)
@@ -62,7 +61,6 @@ def _events(rows: pa.Table) -> pa.Table:
 
 
 def _departures(rows: pa.Table) -> Departures:
-    """Departures of one wheel group."""
     if not rows.num_rows:
         return Departures()
     columns = [rows.column(field.name).cast(field.type, safe=False) for field in LEFT]
@@ -70,16 +68,15 @@ def _departures(rows: pa.Table) -> Departures:
     return Departures(group, pa.table(columns, schema=LEFT).to_batches())
 
 
-def _texts(found: pa.Table) -> pa.Table:
-    """Anomalies in the columns of ``ANOMALIES``."""
-    ids = found.column("id").combine_chunks()
+def _texts(rows: pa.Table) -> pa.Table:
+    ids = rows.column("id").combine_chunks()
     known = np.asarray(ids.is_valid())
     parts = pa.RecordBatch.from_struct_array(ids.filter(ids.is_valid()))
     check = np.asarray(parts.column("check"), np.uint32)
     texts = id_texts(parts.column("group"), times(parts, "due"), times(parts, "offset"), check)
-    place = found.schema.get_field_index("id")
+    place = rows.schema.get_field_index("id")
     at = pa.array(np.cumsum(known) - 1, mask=~known)
-    named = found.set_column(place, "id", texts.take(at))
-    place = found.schema.get_field_index("at")
-    moment = found.column("at").cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    named = rows.set_column(place, "id", texts.take(at))
+    place = rows.schema.get_field_index("at")
+    moment = rows.column("at").cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
     return named.set_column(place, "at", moment)

@@ -40,13 +40,13 @@ def latency(events: DataFrame, departures: DataFrame, interval_ms: int) -> DataF
         rank = f.expr(f"(total * {percent} + 99) div 100")
         return (f.max(f.when(f.col("rank") == rank, f.col("us"))) / 1000).alias(f"p{percent}")
 
-    found = ranked.groupBy(*keys).agg(
+    figures = ranked.groupBy(*keys).agg(
         f.count("*").alias("messages"),
         *(percentile(percent) for percent in (50, 95, 99)),
         (f.max("us") / 1000).alias("max"),
     )
-    names = [one.split()[0] for one in LATENCIES.split(", ")]
-    return found.withColumn("bucket", f.timestamp_millis("bucket_ms")).select(*names)
+    names = [column.split()[0] for column in LATENCIES.split(", ")]
+    return figures.withColumn("bucket", f.timestamp_millis("bucket_ms")).select(*names)
 
 
 def _part(rows: DataFrame, step: LatencyStep, us: Column) -> DataFrame:

@@ -15,8 +15,7 @@ from pyspark.sql import functions as f
 from ...trace.events import EventKind
 
 DEPTH = 16
-"""How many links a message is at most from the first one; what is further counts as another
-chain."""
+"""A message that is more links from the first one counts as another chain."""
 CHAINS = (
     "id string, topic string, sent timestamp, processed timestamp, total_ms double,"
     " messages bigint, answers bigint"
@@ -50,5 +49,5 @@ def slowest(events: DataFrame, limit: int, depth: int = DEPTH) -> DataFrame:
     )
     total = (f.unix_micros("processed") - f.unix_micros("sent")) / 1000
     timed = chains.withColumn("total_ms", total).where("total_ms is not null")
-    names = [one.split()[0] for one in CHAINS.split(", ")]
+    names = [column.split()[0] for column in CHAINS.split(", ")]
     return timed.orderBy(f.desc("total_ms"), "id").limit(limit).select(*names)

@@ -16,8 +16,8 @@ from slotwheel.replay.facts.making import journal_facts
 from slotwheel.replay.judging.again import judge_again
 from slotwheel.replay.judging.board import Board
 from slotwheel.replay.judging.context import Context, Options, PeerView
-from slotwheel.replay.judging.found import Judged
 from slotwheel.replay.judging.journals import as_ranges
+from slotwheel.replay.judging.judged import Judged
 from slotwheel.wheel.checks import REDELIVERED_ID_HEADER
 from support.factrows import EPOCH_MS, MINT, TERMS, rows
 

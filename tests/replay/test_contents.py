@@ -61,7 +61,6 @@ class _KafkaTopics(KafkaTopics):
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         super().__init__("")
-        self.found = [replayrun.TOPIC]
         self.partitions = {replayrun.TOPIC: 1}
         self._rows = factrows.as_spark(factrows.kafka_rows(rows))
 

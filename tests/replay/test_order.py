@@ -16,7 +16,7 @@ from slotwheel.replay.facts.chunks import OrderChunk
 from slotwheel.replay.facts.fact import FACT, OUT_OF_ORDER, Facts, Seen
 from slotwheel.replay.judging.board import Board
 from slotwheel.replay.judging.context import Context, Options
-from slotwheel.replay.judging.found import Judged
+from slotwheel.replay.judging.judged import Judged
 from slotwheel.replay.judging.order import judge_order
 from support.factrows import MINT, TERMS
 

@@ -15,7 +15,7 @@ from slotwheel.reading.files import NO_PEER
 from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Facts, Seen
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.judging.context import Context, Options, PeerView
-from slotwheel.replay.judging.found import Judged
+from slotwheel.replay.judging.judged import Judged
 from slotwheel.replay.judging.ranges import Results, judge_range
 from slotwheel.replay.judging.sums import KEYS, lateness, rounded, total
 from slotwheel.replay.proof import BUCKETS_MAX, _interval

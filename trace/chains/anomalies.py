@@ -1,11 +1,10 @@
-"""Finds what messages should not need, as retries, repeats and waiting: of one message, or of all
-of a time.
+"""Finds what messages should not need, such as retries, repeats and waiting.
 
 Rules
 - Each kind is one condition on the columns of events and departures, the same for one message and
   for millions; Spark calls the same function (``replay/traces``).
-- What two events say together (a repeat, a message that nobody answers for) is found among the
-  events that were given, and no others.
+- A repeat, and a message that nobody answers for, takes two events or their absence: it is judged
+  by the given events alone, so a time must be wide enough to have both.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ from .departures import Departures, integers, ready
 
 
 class AnomalyKind(StrEnum):
-    """``amount``: what the number of an anomaly is."""
+    """The kinds of anomalies, and what the ``amount`` of each is."""
 
     RETRY = "retry"
-    """Another attempt was asked for. ``amount``: behind so many."""
+    """Another attempt was asked for. ``amount``: the number of the failed one."""
     REPEAT = "repeat"
-    """A group has answered for one message more than once. ``amount``: so many times."""
+    """A group has answered for one message more than once. ``amount``: the number of answers."""
     LATE = "late"
-    """The wheel gave it away later than it was due. ``amount``: ms."""
+    """The wheel delivered it late. ``amount``: ms."""
     BACKLOG = "backlog"
     """It lay on its topic for long before a group first had it. ``amount``: ms."""
     STUCK = "stuck"
-    """It is due, or in an application's hands, for long. ``amount``: ms."""
+    """It is due, or an application has it, for long. ``amount``: ms."""
     EXPIRED = "expired"
     DEAD = "dead"
     CLOCKS = "clocks"
-    """By its consumer's clock a group had it before it was due, or accepted. ``amount``: ms, at
-    least so much the clocks differ."""
+    """By its clock a group had it before it was due, or accepted. ``amount``: the clocks differ by
+    at least so many ms."""
     GAP = "gap"
-    """A sender had no room for events. ``amount``: so many are missing."""
+    """A sender had no room for events. ``amount``: the number of missing ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnomalyLimits:
-    """From when on something is an anomaly, ms. ``late_ms``: as in an account of all messages."""
+    """What takes longer is an anomaly, ms. ``late_ms``: as in an account of all messages."""
 
     late_ms: int = LATE_MS
     backlog_ms: int = 60_000
@@ -76,7 +75,6 @@ ANOMALY = pa.schema(
 CLOCKS_MS = 10
 """Clocks that differ by less are not worth a word."""
 NO_GROUP = "a consumer without a group"
-"""In words."""
 _HELD = (EventKind.RECEIVED, EventKind.PROCESSED)
 _TEXTS = {
     AnomalyKind.RETRY: "attempt {amount} failed, and another one was asked for",
@@ -93,7 +91,6 @@ _TEXTS = {
 
 
 def anomaly_text(kind: AnomalyKind, amount: int | None, group: str | None, why: str | None) -> str:
-    """An anomaly in words."""
     span = span_text(amount or 0)
     text = _TEXTS[kind].format(amount=amount, span=span, group=group or NO_GROUP)
     return f"{text}: {why}" if why else text
@@ -104,8 +101,8 @@ def anomalies(
 ) -> pa.Table:
     """All anomalies (schema ``ANOMALY``) in the order of their times. ``events``: schema ``STORED``
     without its sender's columns, or with them."""
-    found = [*_of_events(events, departures, now_ms, limits), *_of_departures(departures, limits)]
-    every = pa.concat_tables([ANOMALY.empty_table(), *found])
+    parts = [*_of_events(events, departures, now_ms, limits), *_of_departures(departures, limits)]
+    every = pa.concat_tables([ANOMALY.empty_table(), *parts])
     return every.sort_by([("at", "ascending"), ("kind", "ascending")])
 
 
@@ -123,7 +120,7 @@ def _of_events(
     yield _made(AnomalyKind.DEAD, other, why=other.column("error"))
     yield _made(AnomalyKind.GAP, dropped, _ints_or_null(dropped, "count"))
     answers = events.filter(pc.is_in(events.column("kind"), pa.array(_HELD)))
-    # Of an event without an id and without a place nobody can say which message it is of.
+    # An event with neither an id nor a place names no message.
     named = (answers.column(name).is_valid() for name in ("id", "offset"))
     answers = answers.filter(pc.or_(*named))
     yield from _repeated_or_stuck(answers, now_ms, limits.stuck_ms)
@@ -144,7 +141,6 @@ def _of_departures(left: Departures, limits: AnomalyLimits) -> Iterator[pa.Table
 
 
 def _as_events(rows: pa.Table, left: Departures) -> pa.Table:
-    """Departures with the columns of events that an anomaly has."""
     columns = {
         "at": rows.column("at"),
         "id": left.ids(rows),
@@ -155,38 +151,37 @@ def _as_events(rows: pa.Table, left: Departures) -> pa.Table:
 
 
 def _repeated_or_stuck(events: pa.Table, now_ms: int, stuck_ms: int) -> Iterator[pa.Table]:
-    """``events``: ``received`` and ``processed``."""
-    whose = _whose(events)
-    count = int(whose.max()) + 1 if len(whose) else 0
+    owner = _owners(events)
+    count = int(owner.max()) + 1 if len(owner) else 0
     answered = np.asarray(pc.equal(events.column("kind"), EventKind.PROCESSED))
-    answers = np.bincount(whose[answered], minlength=count)
+    answers = np.bincount(owner[answered], minlength=count)
     last = np.zeros(count, np.int64)
-    last[whose[answered]] = np.flatnonzero(answered)
+    last[owner[answered]] = np.flatnonzero(answered)
     repeated = np.flatnonzero(answers > 1)
     yield _made(AnomalyKind.REPEAT, events.take(last[repeated]), answers[repeated])
     held_ms = now_ms - integers(events, "at")
-    stuck = ~answered & (answers[whose] == 0) & (held_ms > stuck_ms)
+    stuck = ~answered & (answers[owner] == 0) & (held_ms > stuck_ms)
     yield _made(AnomalyKind.STUCK, events.filter(pa.array(stuck)), held_ms[stuck])
 
 
-def _whose(events: pa.Table) -> Int64s:
-    """A number for each message and group, shape (rows,). A message without an id is known by its
-    place on its topic."""
+def _owners(events: pa.Table) -> Int64s:
+    """A number for each pair of message and group, shape (rows,). A message without an id is known
+    by its place on its topic."""
     ids = events.column("id").combine_chunks()
     known = np.asarray(ids.is_valid())
     of_id = [_codes(ids.field("group")), *(_plain(ids.field(name)) for name in ID.names[1:])]
     place = [_codes(events.column("topic"))]
     place += [_plain(events.column(name)) for name in ("partition", "offset")]
-    columns = [np.where(known, one, -1) for one in of_id]
-    columns += [np.where(known, -1, one) for one in place]
+    columns = [np.where(known, column, -1) for column in of_id]
+    columns += [np.where(known, -1, column) for column in place]
     columns.append(_codes(events.column("group")))
     order = np.lexsort(columns)
     new = np.zeros(len(order), np.bool_)
-    for one in columns:
-        new[1:] |= np.diff(one[order]) != 0
-    whose = np.empty(len(order), np.int64)
-    whose[order] = np.cumsum(new)
-    return whose
+    for column in columns:
+        new[1:] |= np.diff(column[order]) != 0
+    owner = np.empty(len(order), np.int64)
+    owner[order] = np.cumsum(new)
+    return owner
 
 
 def _codes(texts: pa.Array | pa.ChunkedArray) -> Int64s:
@@ -199,15 +194,16 @@ def _plain(values: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def _between_clocks(processed: pa.Table, left: Departures, backlog_ms: int) -> Iterator[pa.Table]:
-    """By how much later, or sooner, a group first had a message than it was delivered."""
+    """The time from the delivery of a message until a group first had it, if it is long or below
+    zero."""
     known = processed.filter(processed.column("id").is_valid()).sort_by("at")
-    known = known.take(np.unique(_whose(known), return_index=True)[1])  # of each group the first
-    place, there = left.find(known.column("id").combine_chunks())
+    known = known.take(np.unique(_owners(known), return_index=True)[1])  # of each group the first
+    place, left_wheel = left.find(known.column("id").combine_chunks())
     waited = np.zeros(known.num_rows, np.int64)
-    waited[there] = integers(known, "at")[there] - left.at[place[there]]
+    waited[left_wheel] = integers(known, "at")[left_wheel] - left.at[place[left_wheel]]
     # The node is answered after the record is on its topic, where it may have been read.
     early = np.zeros(known.num_rows, np.int64)
-    early[there] = left.ready[place[there]] - integers(known, "at")[there]
+    early[left_wheel] = left.ready[place[left_wheel]] - integers(known, "at")[left_wheel]
     over, before = waited > backlog_ms, early >= CLOCKS_MS
     yield _made(AnomalyKind.BACKLOG, known.filter(pa.array(over)), waited[over])
     yield _made(AnomalyKind.CLOCKS, known.filter(pa.array(before)), early[before])

@@ -1,14 +1,14 @@
-"""The chain of a message: all that happened to it, from its sender to whoever answered for it.
+"""The chain of a message: all that happened to it, from its sender to the consumers.
 
-Theory: what is called one message outside may be several in the wheel: each retry, each dead
-letter, and what is sent again has an id of its own, and leads to the message that it comes from. A
-chain is all of them. At each group of consumers it ends on its own; so an outcome is a group's, and
-the chain's state is the one of its groups that needs a look most; or that the wheel made a dead
-letter of what came last, which no group gets then.
+Theory: one message of an application may be several in the wheel: each retry, each dead letter, and
+each letter that is sent again has an id of its own, and names the message that it comes from. A
+chain is all of them. It ends at each group of consumers on its own, so an outcome is a group's. The
+chain's state is the worst outcome; or dead or expired, if the wheel made a dead letter of the last
+message, which no group gets then.
 
 Rules
-- What is not known is not there: a step without a time has happened, but nobody says when.
-- Whatever could be missing is said in ``missing``.
+- Nothing is guessed: a step without a time has happened, and nothing says when.
+- Whatever may be missing stands in ``missing``.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .anomalies import AnomalyKind
 
 
 class ChainState(StrEnum):
-    """Where a message stands. Of a chain with several groups the first of these that one has."""
+    """Where a message stands, the worst state first."""
 
     UNKNOWN = "unknown"
     DEAD = "dead"
     EXPIRED = "expired"
     FAILED = "failed"
-    """An attempt has failed, and nothing says what came of that."""
+    """An attempt has failed, and no event says what followed."""
     RETRYING = "retrying"
     RECEIVED = "received"
     """An application has it, and has not answered for it."""
     PENDING = "pending"
     DELIVERED = "delivered"
-    """It is on its topic. No consumer has said anything."""
+    """It is on its topic, and there is no event of a consumer."""
     CANCELLED = "cancelled"
     PROCESSED = "processed"
 
@@ -55,7 +55,7 @@ class StepKind(StrEnum):
 
 
 class Witness(StrEnum):
-    """Whose event or file says that something happened."""
+    """The one whose event or file says that something happened."""
 
     CLIENT = "client"
     WHEEL = "wheel"
@@ -65,9 +65,8 @@ class Witness(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ChainStep:
     """One thing that happened, or the due time of a message that waits. ``at_ms``: when it began;
-    None: not known. ``took_us``: how long it took, if it took time. ``id``: of the message of the
-    chain that it happened to; empty: of none that was stored. ``why``: its error, or what the wheel
-    knows it by."""
+    None: not known. ``took_us``: how long it took, if known. ``id``: of its message; empty: that
+    was not stored. ``why``: its error, or the source of the wheel's knowledge."""
 
     kind: StepKind
     tier: Witness
@@ -87,14 +86,11 @@ class ChainStep:
     tag: str | None = None
     traceparent: str | None = None
 
-    @property
-    def end_ms(self) -> float | None:
-        return None if self.at_ms is None else self.at_ms + (self.took_us or 0) / 1000
-
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """``at_ms``: when; None: not known. ``id``: of which message; empty: of none by itself."""
+    """An anomaly of the chain. ``at_ms``: None: not known. ``id``: of its message; empty: it has
+    none."""
 
     kind: AnomalyKind
     at_ms: int | None
@@ -106,8 +102,8 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class ChainMessage:
-    """A message of the wheel that belongs to the chain. ``comes_from``: the id of the one that it
-    was made of; None: of none. ``state``, ``why``: what the wheel knows of it."""
+    """A message of the wheel that belongs to the chain. ``comes_from``: the id of its parent; None:
+    it has none. ``state``, ``why``: as of ``MessageFate``."""
 
     id: str
     comes_from: str | None
@@ -121,10 +117,10 @@ class ChainMessage:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """``id``: that was asked for. ``outcomes``: of each group of consumers that said anything; the
-    empty one is of programs that name none. ``messages``: the first one, then those that came of
-    it. ``latency_ms``: of each step that is known (``LatencyStep``), of the first message.
-    ``missing``: what may be missing, a line each."""
+    """``id``: the one that was asked for. ``outcomes``: by group of consumers; the empty name is of
+    programs without a group. ``messages``: the first one, then those that came of it.
+    ``latency_ms``: by ``LatencyStep``, of the first message. ``missing``: lines that say what may
+    be missing."""
 
     id: str
     state: ChainState

@@ -24,14 +24,14 @@ LEFT = pa.schema(
         pa.field("topic", pa.utf8()),
     ]
 )
-"""A message that left at that time. ``state``: a ``MessageState``. ``created``, ``topic``: null if
-that is not known."""
+"""A message that left the wheel at ``at``. ``state``: a ``MessageState``; ``created``, ``topic``:
+null: not known."""
 
 
 class Departures:
     """Messages of the wheel's group ``group`` that left; ``rows``: schema ``LEFT``, or with further
-    columns. A message may be there twice: it was delivered again after a crash. ``mint``: of the
-    group; without one the ids of these messages have no check."""
+    columns. A message that was delivered again after a crash is there twice. ``mint``: of the
+    group; without it ids have no check."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Departures:
     ) -> None:
         self.group = group
         self._mint = mint
-        every = pa.Table.from_batches([one.select(LEFT.names) for one in rows], LEFT)
+        every = pa.Table.from_batches([batch.select(LEFT.names) for batch in rows], LEFT)
         self.rows = every.combine_chunks()
         delivered = self.delivered
         due, offset, at = (integers(delivered, name) for name in ("due", "offset", "at"))
@@ -79,7 +79,7 @@ class Departures:
 
 
 def ready(rows: pa.Table) -> Int64s:
-    """When a message could have left, ms; when it was due if nobody knows when it was accepted."""
+    """When a message could have left, ms: its due time if it is not known when it was accepted."""
     created = rows.column("created").cast(pa.int64())
     return ready_ms(integers(rows, "due"), np.asarray(pc.fill_null(created, -(1 << 62))))
 

@@ -17,12 +17,12 @@ from .latency import Latency
 
 
 def event_fields(events: pa.Table) -> Iterator[Fields]:
-    """Each event (schema ``STORED``), without what it does not have."""
+    """Each event (schema ``STORED``), without its nulls."""
     for row in events.to_pylist():
         fields: Fields = {"at_ms": _ms(row.pop("at")), "kind": row.pop("kind")}
         for name in ("id", "origin"):
-            found = id_of(row.pop(name))
-            fields[name] = None if found is None else str(found)
+            message_id = id_of(row.pop(name))
+            fields[name] = None if message_id is None else str(message_id)
         fields |= content("key", row.pop("key"))
         fields |= row
         yield _given(fields)
@@ -38,24 +38,24 @@ def chain_fields(chain: Chain) -> Fields:
         "id": chain.id,
         "state": str(chain.state),
         "outcomes": {group: str(state) for group, state in chain.outcomes.items()},
-        "messages": [_given(asdict(one)) for one in chain.messages],
+        "messages": [_given(asdict(message)) for message in chain.messages],
         "steps": steps,
         "latency_ms": dict(chain.latency_ms),
-        "anomalies": [_given(asdict(one)) for one in chain.anomalies],
+        "anomalies": [_given(asdict(anomaly)) for anomaly in chain.anomalies],
         "complete": not chain.missing,
         "missing": list(chain.missing),
     }
 
 
 def place_of(step: ChainStep) -> str:
-    """Topic, partition and offset, as far as they are known."""
+    """Topic, partition and offset with slashes, as far as they are known."""
     parts = (step.topic, step.partition, step.offset)
-    return "/".join(str(one) for one in parts if one is not None)
+    return "/".join(str(part) for part in parts if part is not None)
 
 
-def anomaly_fields(found: pa.Table) -> Iterator[Fields]:
+def anomaly_fields(anomalies: pa.Table) -> Iterator[Fields]:
     """Each anomaly of a table (schema ``ANOMALY``)."""
-    for row in found.to_pylist():
+    for row in anomalies.to_pylist():
         of_id = id_of(row["id"])
         yield _given(
             {
@@ -72,21 +72,20 @@ def anomaly_fields(found: pa.Table) -> Iterator[Fields]:
         )
 
 
-def latency_fields(one: Latency) -> Fields:
+def latency_fields(latency: Latency) -> Fields:
     return {
-        "topic": one.topic,
-        "from_ms": one.bucket_ms,
-        "step": str(one.step),
-        "messages": one.messages,
-        "p50_ms": one.p50,
-        "p95_ms": one.p95,
-        "p99_ms": one.p99,
-        "max_ms": one.max,
+        "topic": latency.topic,
+        "from_ms": latency.bucket_ms,
+        "step": str(latency.step),
+        "messages": latency.messages,
+        "p50_ms": latency.p50,
+        "p95_ms": latency.p95,
+        "p99_ms": latency.p99,
+        "max_ms": latency.max,
     }
 
 
 def _given(fields: Fields) -> Fields:
-    """Without what says nothing."""
     return {
         name: value
         for name, value in fields.items()

@@ -1,13 +1,12 @@
-"""Finds the chain of a message: its events, those of all messages that come of it, and what the
-wheel knows of each.
+"""Finds the chain of a message: the events and the fates of all its messages.
 
 Theory: an event leads from a message to the one that it comes from, and the store from that one to
 all that come from it. So whichever id is asked for, the search goes along these in both ways until
 nothing new is found.
 
 Rules
-- Anyone may write events. What has not the form of an id is not followed, and a chain is at most so
-  large, whatever its events lead to.
+- Anyone may write events. A text that is no id is not followed, and a chain has a largest size, so
+  that forged events cannot lead through the whole store.
 """
 
 from __future__ import annotations
@@ -28,16 +27,14 @@ from .assembling import assemble, id_of
 from .chain import Chain
 
 MESSAGES_MAX = 1_000
-"""A chain has so many at most: a message that is tried more often is shown in part."""
+"""Messages of a chain at most: one that is tried more often is shown in part."""
 EVENTS_MAX = 20_000
 """From so many events on no further messages are looked for."""
 Fates = Callable[[Sequence[str]], Sequence[MessageFate]]
-"""Tells what became of messages, by their ids."""
+"""Returns the fate of each message, by their ids."""
 
 
 class EventsById(Protocol):
-    """Where events are."""
-
     def of_id(self, wanted: MessageId) -> TracePage:
         """All events of the message, and of those that come from it."""
 
@@ -50,23 +47,23 @@ def find_chain(
     limits: AnomalyLimits = LIMITS,
     unread: Collection[str] = (),
 ) -> Chain:
-    """The chain of the message with the id ``text``. ``events``: None: there is no store;
-    ``unread``: topics that no consumer is expected to read.
+    """The chain of the message with the id ``text``. ``events``: the store, or None; ``unread``:
+    topics that no consumer is expected to read.
 
     Errors: ``UnknownId``: it is no id; those of ``events`` and ``fates``.
     """
     asked = MessageId.parse(text)
-    found: dict[MessageId, pa.Table] = {}
+    tables: dict[MessageId, pa.Table] = {}
     waiting, seen, missing = [asked], {asked}, []
     count = 0
     while waiting and events is not None and count < EVENTS_MAX:
-        one = waiting.pop(0)
-        page = events.of_id(one)
-        found[one] = table = page.events
+        message_id = waiting.pop(0)
+        page = events.of_id(message_id)
+        tables[message_id] = table = page.events
         count += table.num_rows
-        missing += [f"{one}: {problem.text}" for problem in page.problems]
+        missing += [f"{message_id}: {problem.text}" for problem in page.problems]
         if page.next is not None:
-            missing.append(f"{one}: it has more than these {table.num_rows} events")
+            missing.append(f"{message_id}: it has more than these {table.num_rows} events")
         for other in _linked(table):
             if other in seen:
                 continue
@@ -80,13 +77,12 @@ def find_chain(
         missing.append(f"{EVENTS_MAX} events and more: those of {left_out} are not looked for")
     if events is None:
         missing.append("there is no store of events: what clients and consumers did is not known")
-    every = _once(list(found.values()))
-    of_each = fates([str(one) for one in sorted(seen, key=str)])
+    every = _once(list(tables.values()))
+    of_each = fates([str(message_id) for message_id in sorted(seen, key=str)])
     return assemble(text, every, of_each, now_ms, limits, dict.fromkeys(missing), unread)
 
 
 def _linked(events: pa.Table) -> Iterator[MessageId]:
-    """The ids that these events have, each once."""
     for name in ("id", "origin"):
         ids = pa.Table.from_struct_array(events.column(name).drop_null())
         once = ids.group_by(ID.names, use_threads=False).aggregate([])
@@ -98,7 +94,7 @@ def _linked(events: pa.Table) -> Iterator[MessageId]:
 
 
 def _once(tables: Sequence[pa.Table]) -> pa.Table:
-    """All events of these tables, each once: one with an origin is in the table of that, too."""
+    """All events of these tables, each once: one with an origin is in two of them."""
     if not tables:
         return STORED.empty_table()
     every = pa.concat_tables(tables).combine_chunks()

@@ -10,7 +10,7 @@ same columns (``replay/traces``).
 Rules
 - A bucket is of the message's due time (``account.limits``), which each of its events has: so all
   steps of a message are in one bucket.
-- A percentile is a value that was measured: the lowest one that so many of all do not exceed.
+- A percentile is a value that was measured: of 10 values, p95 is the 10th and p50 the 5th.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ EVENT_COLUMNS = ("kind", "at", "took_us", "id", "topic", "error")
 def latencies(
     events: Iterable[pa.RecordBatch], departures: Departures, interval_ms: int
 ) -> list[Latency]:
-    """``events``: schema ``STORED``, or these of its columns: kind, at, took_us, id, topic, error.
-    ``departures``: of delivered messages alone. In the order of topic, bucket and step."""
+    """Figures in the order of topic, bucket and step. ``events``: ``EVENT_COLUMNS`` of schema
+    ``STORED``."""
     parts = [*_of_events(events, departures), *_of_departures(departures.delivered)]
     if not parts:
         return []
@@ -82,7 +82,7 @@ def latencies(
     changes = np.flatnonzero((np.diff(code) != 0) | (np.diff(bucket) != 0) | (np.diff(step) != 0))
     starts = np.concatenate([[0], changes + 1])
     ends = np.concatenate([changes + 1, [len(us)]])
-    found = [
+    figures = [
         Latency(
             names[code[start]],
             int(bucket[start]),
@@ -95,7 +95,9 @@ def latencies(
         )
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     ]
-    return sorted(found, key=lambda one: (one.topic, one.bucket_ms, steps.index(one.step)))
+    return sorted(
+        figures, key=lambda figure: (figure.topic, figure.bucket_ms, steps.index(figure.step))
+    )
 
 
 def _percentile(ordered_us: Int64s, percent: int) -> float:
@@ -141,15 +143,15 @@ def _of_events(events: Iterable[pa.RecordBatch], left: Departures) -> Iterator[p
             due[np.asarray(told)],
             np.asarray(took.drop_null()),
         )
-        place, there = left.find(ids)
-        place, could = place[there], due.copy()
-        could[there] = left.ready[place]
+        place, left_wheel = left.find(ids)
+        place, could = place[left_wheel], due.copy()
+        could[left_wheel] = left.ready[place]
         yield _part(LatencyStep.ARRIVAL, topic, due, (at - could) * 1000)
         yield _part(
             LatencyStep.BROKER,
-            topic.filter(pa.array(there)),
-            due[there],
-            (at[there] - left.at[place]) * 1000,
+            topic.filter(pa.array(left_wheel)),
+            due[left_wheel],
+            (at[left_wheel] - left.at[place]) * 1000,
         )
 
 

@@ -1,8 +1,8 @@
-"""Answers questions about messages: of a store of events, of a data directory, or of both.
+"""Answers questions about messages from a store of events, a data directory, or both.
 
 Rules
-- What one of the two could say, and is not there, is named in the answer (``Chain.missing``,
-  ``problems``).
+- The answer names what is missing (``Chain.missing``, ``problems``): without the store, a message
+  that was processed looks as if it waited on its topic.
 - A question about a time looks through ``EVENTS_MAX`` events and as many departures at most. With
   more it is refused, as half of them would give false figures.
 """
@@ -41,7 +41,7 @@ from .latency import EVENT_COLUMNS, Latency, latencies
 _HOUR_MS = 3_600_000
 EVENTS_MAX = 5_000_000
 STORE_DIRECTORY = "trace"
-"""In the data directory, if nobody says otherwise."""
+"""The name of the store in a data directory, by default."""
 
 
 def _read_place(text: str, _: WayIn) -> TraceKey | None:
@@ -91,7 +91,7 @@ class AnomalyQuery(TimeQuery, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LatencyFound:
-    """``problems``: what kept it from being complete."""
+    """``problems``: what could not be read."""
 
     latencies: list[Latency]
     problems: tuple[Problem, ...]
@@ -108,7 +108,7 @@ class AnomaliesFound:
 
 
 class TraceLookup:
-    """``store``, ``data``: directories, None: there is none. Not thread-safe."""
+    """``store``, ``data``: directories, or None. Not thread-safe."""
 
     def __init__(
         self, store: Path | None, data: Path | None, dead_letter_topic: str = DEAD_LETTER_TOPIC
@@ -144,13 +144,13 @@ class TraceLookup:
         return find_chain(message_id, store, self._fates, now_ms, limits, unread)
 
     def _has_store(self) -> bool:
-        """A gateway may make it later."""
+        # A gateway may make the directory later.
         return self._store_root is not None and self._store_root.is_dir()
 
     def _fates(self, ids: Sequence[str]) -> list[MessageFate]:
         if self._pending is None:
             why = "no data directory was given, so the wheel's files say nothing"
-            return [MessageFate(one, MessageState.UNKNOWN, why) for one in ids]
+            return [MessageFate(message_id, MessageState.UNKNOWN, why) for message_id in ids]
         return find(self._pending, ids, self._dead_letter_topic)
 
     def page(self, query: EventsQuery) -> TracePage:
@@ -158,22 +158,21 @@ class TraceLookup:
         return self._reader().page(query, query.page, query.limit)
 
     def latency(self, query: LatencyQuery, now_ms: int) -> LatencyFound:
-        """Latency by events and departures of that time; without a topic, of all topics but
-        slotwheel's own.
-        Errors: ``InvalidConfiguration``: there is no store; it would look through too much; as of
-        ``TimeQuery.between``."""
+        """Latency by events and departures of a time; without a topic, of all topics but
+        slotwheel's own. Errors: ``InvalidConfiguration``: there is no store, or the time has too
+        many rows; as of ``TimeQuery.between``."""
         between = query.between(now_ms)
         problems: list[Problem] = []
         events = list(self._events(EVENT_COLUMNS, *between, query.topic, problems))
         left = self._departures(*between, query.topic, problems)
-        found = latencies(events, left, query.interval_ms)
+        figures = latencies(events, left, query.interval_ms)
         if query.topic is None:
-            found = [one for one in found if one.topic not in self._own_topics]
-        return LatencyFound(found, tuple(problems))
+            figures = [figure for figure in figures if figure.topic not in self._own_topics]
+        return LatencyFound(figures, tuple(problems))
 
     def anomalies(self, query: AnomalyQuery, now_ms: int) -> AnomaliesFound:
-        """Likewise; at most as many as its limit. With a topic the gaps of all senders, too: what
-        is missing may be of that topic."""
+        """Anomalies of a time, with a topic also the gaps of all senders: missing events may be of
+        that topic. Errors: as of ``latency``."""
         between = query.between(now_ms)
         problems: list[Problem] = []
         rows = self._events(EVENT.names, *between, query.topic, problems)
@@ -181,9 +180,9 @@ class TraceLookup:
         events = pa.Table.from_batches(rows, schema)
         left = self._departures(*between, query.topic, problems)
         limits = AnomalyLimits(query.late_ms, query.backlog_ms, query.stuck_ms)
-        found = anomalies(events, left, now_ms, limits)
-        counts = Counter(found.column("kind").to_pylist())
-        first = found.slice(0, query.limit)
+        every = anomalies(events, left, now_ms, limits)
+        counts = Counter(every.column("kind").to_pylist())
+        first = every.slice(0, query.limit)
         return AnomaliesFound(first, dict(sorted(counts.items())), tuple(problems))
 
     def _reader(self) -> TraceReader:
@@ -204,12 +203,12 @@ class TraceLookup:
         problems: list[Problem],
     ) -> Iterator[pa.RecordBatch]:
         count = 0
-        for found in self._reader().batches(columns, from_ms, to_ms):
-            if isinstance(found, Problem):
-                problems.append(found)
+        for batch in self._reader().batches(columns, from_ms, to_ms):
+            if isinstance(batch, Problem):
+                problems.append(batch)
                 continue
-            count = _bounded(count + found.num_rows, "events")
-            yield _of_topic(found, topic, pc.equal(found.column("kind"), EventKind.DROPPED))
+            count = _bounded(count + batch.num_rows, "events")
+            yield _of_topic(batch, topic, pc.equal(batch.column("kind"), EventKind.DROPPED))
 
     def _departures(
         self, from_ms: int, to_ms: int, topic: str | None, problems: list[Problem]
@@ -234,18 +233,18 @@ class TraceLookup:
 def _of_topic(
     rows: pa.RecordBatch, topic: str | None, others: pa.Array | None = None
 ) -> pa.RecordBatch:
-    """``others``: which rows may be of any topic, as those that say how many are missing."""
+    """``others``: a mask of rows that may be of any topic, as those that say how many are
+    missing."""
     if topic is None:
         return rows
     wanted = pc.fill_null(pc.equal(rows.column("topic"), topic), False)
     return rows.filter(wanted if others is None else pc.or_(wanted, others))
 
 
-def _bounded(count: int, what: str) -> int:
-    """Errors: ``InvalidConfiguration``."""
+def _bounded(count: int, rows: str) -> int:
     if count > EVENTS_MAX:
         raise InvalidConfiguration(
-            f"that time has too many {what}",
+            f"that time has too many {rows}",
             got=f"more than {EVENTS_MAX:,}",
             limit=f"{EVENTS_MAX:,}",
             remedy="Ask for one part of the time after the other, or let Spark do it",

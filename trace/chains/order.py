@@ -1,11 +1,10 @@
 """The steps of a chain in the order in which they must have happened, whatever the clocks say.
 
-Theory: a sender, a node and a consumer have a clock each, and one that is three seconds behind has
-a message processed before it was delivered. But what can only follow what is known: nothing is
-accepted before it is produced, or received before it is delivered, and a retry is made of an
-attempt that failed. So a step stands at its own time, or at that of the last step that must have
-come before it, if that is later; and where the times of two such steps contradict it, the chain
-says by how much.
+Theory: a sender, a node and a consumer have a clock each; by one that is three seconds behind, a
+message was processed before it was delivered. But nothing is accepted before it is produced, or
+received before it is delivered, and a retry follows an attempt that failed. So a step stands at its
+own time, or at that of the last step that must have come before it, if that is later; where the two
+times contradict each other, the chain says by how much.
 
     produced -> accepted -> delivered -> received -> processed -> retried -> produced (again)
 """
@@ -38,8 +37,8 @@ _WHEEL_END = 2
 
 
 class Contradiction(NamedTuple):
-    """``step`` is dated ``ms`` before ``cause``, which must have come first; None: before its
-    message was due, or accepted."""
+    """``step`` is dated ``ms`` before ``cause``, which must have come first; without a cause,
+    before its message was due, or accepted."""
 
     step: ChainStep
     cause: ChainStep | None
@@ -54,19 +53,19 @@ class _Placed(NamedTuple):
 def in_order(
     steps: Iterable[ChainStep], messages: Sequence[ChainMessage], depths: Mapping[str, int]
 ) -> tuple[list[ChainStep], list[Contradiction]]:
-    """The steps, and where their times contradict that order. ``depths``: how many messages each
-    comes from."""
+    """The steps, and the contradictions of their times. ``depths``: the number of each message's
+    ancestors."""
     by_id: dict[str, list[ChainStep]] = defaultdict(list)
     places: list[tuple[tuple[bool, int, int, int, int], ChainStep]] = []
-    found: list[Contradiction] = []
-    parents = {one.id: one.comes_from for one in messages}
+    contradictions: list[Contradiction] = []
+    parents = {message.id: message.comes_from for message in messages}
     ready = {
-        one.id: ready_ms(one.due_ms or 0, one.created_ms)
-        for one in messages
-        if one.created_ms is not None
+        message.id: ready_ms(message.due_ms or 0, message.created_ms)
+        for message in messages
+        if message.created_ms is not None
     }
     ends: dict[str, _Placed] = {}
-    """The step of each message after which others can have been made of it."""
+    """The step of each message after which others can come from it."""
 
     def place(step: ChainStep, cause: _Placed | None) -> _Placed | None:
         depth, rank = depths.get(step.id, 0), _rank(step)
@@ -81,7 +80,9 @@ def in_order(
             if from_wheel:
                 before_ms = ready.get(step.id, before_ms)
             if before_ms is not None and before_ms - at_ms >= CLOCKS_MS:
-                found.append(Contradiction(step, None if from_wheel else of, before_ms - at_ms))
+                contradictions.append(
+                    Contradiction(step, None if from_wheel else of, before_ms - at_ms)
+                )
             at_ms = max(at_ms, cause.at_ms)
         places.append(((False, at_ms, depth, rank, step.at_ms), step))
         return _Placed(step, at_ms)
@@ -89,10 +90,10 @@ def in_order(
     for step in steps:
         if step.id and step.kind in _RANKS and not _is_unstored(step):
             by_id[step.id].append(step)
-        else:  # a due time is none at which anything happened
+        else:  # nothing happens at a due time by itself
             place(step, None)
-    for message_id in sorted(by_id, key=lambda one: (depths.get(one, 0), one)):
-        of_message = sorted(by_id[message_id], key=lambda one: (_rank(one), one.at_ms or 0))
+    for message_id in sorted(by_id, key=lambda of_id: (depths.get(of_id, 0), of_id)):
+        of_message = sorted(by_id[message_id], key=lambda step: (_rank(step), step.at_ms or 0))
         cause = ends.get(parents.get(message_id) or "")
         for step in of_message:
             if _rank(step) <= _WHEEL_END:
@@ -103,10 +104,12 @@ def in_order(
             if _rank(step) > _WHEEL_END:
                 attempt = step.group, step.attempt
                 last[attempt] = place(step, last.get(attempt, cause))
-        again = [one for one in last.values() if one is not None and one.step.kind in _AGAIN]
+        again = [
+            placed for placed in last.values() if placed is not None and placed.step.kind in _AGAIN
+        ]
         if again or made:
-            ends[message_id] = min(again or made, key=lambda one: one.at_ms)
-    return [step for _, step in sorted(places, key=lambda one: one[0])], found
+            ends[message_id] = min(again or made, key=lambda placed: placed.at_ms)
+    return [step for _, step in sorted(places, key=lambda entry: entry[0])], contradictions
 
 
 _AGAIN = (StepKind.RETRIED, StepKind.DEAD)

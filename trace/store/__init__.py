@@ -1,7 +1,5 @@
-"""The trace store: events of all senders on disk, found by id, key, tag, or time.
-
-In: values of the trace topic (``StoreWriter``). Out: events (``TraceReader``), from any process.
-"""
+"""The trace store: events of all senders on disk, found by id, key, tag, or time. One
+``StoreWriter`` adds values of the trace topic; any process reads events by a ``TraceReader``."""
 
 from .query import TraceKey, TraceQuery
 from .reader import TracePage, TraceReader

@@ -1,7 +1,7 @@
-"""What the store does not take, although it is a batch of events: row by row, each for a reason.
+"""Refuses events that cannot be shown, sorted and compared, and counts them by reason.
 
-Whoever may write to the trace topic may say anything. What can be shown, sorted and compared is
-stored as what it is, however late or forged; what cannot is refused, and counted.
+Anyone who may write to the trace topic may write anything. An event that can be shown is stored,
+however late or forged; a time in the year 300000 would be an error wherever it is printed.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from ...wheel.schema import Mask, times
 from ..events import ID, EventKind
 
 TIME_END_MS = 253_402_300_800_000
-"""The year 10000: no calendar of ours goes further."""
+"""The year 10000: Python's dates end before it."""
 NUMBER_END = 1 << 53
 FIELD_BYTES_MAX = 4096
-"""Of each text and of the key."""
+"""The largest text or key of an event."""
 REASONS = (
     *("not-events", "unknown-version"),
     *("unknown-kind", "absurd-time", "bad-number", "too-large"),
 )
-"""The first two are of whole batches."""
+"""The first two count whole batches."""
 _NOBODY = {"group": "", "due": 0, "offset": 0, "check": 0}
 _TEXTS = ("traceparent", "tag", "topic", "key", "group", "error")
 
 
 def checked(events: pa.RecordBatch) -> tuple[Mask, Counter[str]]:
-    """Which events are taken, shape (rows,), and how many are refused by reason."""
+    """A mask of the events that are taken, shape (rows,), and numbers of refused ones by reason."""
     count = events.num_rows
-    kinds = pa.array([one.value for one in EventKind])
+    kinds = pa.array([kind.value for kind in EventKind])
     refused: dict[str, Mask] = {
         "unknown-kind": ~np.asarray(pc.is_in(events.column("kind"), kinds)),
         "absurd-time": _absurd(times(events, "at")),
@@ -58,12 +58,12 @@ def checked(events: pa.RecordBatch) -> tuple[Mask, Counter[str]]:
 
 
 def _absurd(at: np.typing.NDArray[np.int64]) -> Mask:
-    found: Mask = (at < 0) | (at >= TIME_END_MS)
-    return found
+    absurd: Mask = (at < 0) | (at >= TIME_END_MS)
+    return absurd
 
 
 def _too_large(column: pa.Array) -> Mask:
     if column.null_count == len(column):
         return np.zeros(len(column), np.bool_)
-    found: Mask = np.asarray(pc.fill_null(pc.binary_length(column), 0)) > FIELD_BYTES_MAX
-    return found
+    large: Mask = np.asarray(pc.fill_null(pc.binary_length(column), 0)) > FIELD_BYTES_MAX
+    return large

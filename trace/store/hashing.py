@@ -1,7 +1,7 @@
-"""By which hashes events are found, and which topics, clients and groups a block may have.
+"""Hashes that events are found by, and masks of the topics, clients and groups in a block.
 
-Theory: hashes only narrow down where to look. What is found by one is compared with what was asked
-for, so that two values with one hash cost time and never an answer.
+Theory: hashes only narrow down where to look. Each event is compared with the question, so two
+values with one hash cost time, and never make a wrong answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..events import STORED
 HASHED = ("id", "key", "tag")
 """The names of the hash columns. ``id`` has the hashes of ``id`` and of ``origin``."""
 MASKED = ("topic", "client", "group")
-"""Columns of which each block has a mask."""
+"""Columns that have a mask in each block."""
 MASK_WORDS = 4
 """Words of 64 bits in a mask; a value sets one bit."""
 
@@ -28,13 +28,14 @@ Entries = tuple[UInt64s, UInt32s]
 
 
 def entries_of(rows: pa.RecordBatch, first_row: int) -> dict[str, Entries]:
-    """The hashes of a batch of events, by the names in ``HASHED``. ``first_row``: its number."""
+    """The hashes of a batch of events by the names in ``HASHED``. ``first_row``: number of the
+    first."""
     numbers = np.arange(first_row, first_row + rows.num_rows, dtype=np.uint32)
     ids = [_entries(rows.column(name), numbers, _hashes_of_ids) for name in ("id", "origin")]
-    found = {"id": (np.concatenate([h for h, _ in ids]), np.concatenate([r for _, r in ids]))}
+    entries = {"id": (np.concatenate([h for h, _ in ids]), np.concatenate([r for _, r in ids]))}
     for name in ("key", "tag"):
-        found[name] = _entries(rows.column(name), numbers, key_hashes)
-    return found
+        entries[name] = _entries(rows.column(name), numbers, key_hashes)
+    return entries
 
 
 def hash_of_id(wanted: MessageId) -> int:
@@ -42,12 +43,12 @@ def hash_of_id(wanted: MessageId) -> int:
 
 
 def hash_of_value(value: bytes | str) -> int:
-    """Of a key, a tag, or a value of one of ``MASKED``."""
+    """The hash of a key, a tag, or a value of one of ``MASKED``."""
     return int(key_hashes(pa.array([value]))[0])
 
 
 def mask_of(column: pa.Array) -> UInt64s:
-    """Which values a column may have, shape (``MASK_WORDS``,)."""
+    """A mask with the bits of all values of a column, shape (``MASK_WORDS``,)."""
     if pa.types.is_dictionary(column.type):
         used = column.indices.unique()
         values = column.dictionary.take(used)
@@ -60,7 +61,7 @@ def mask_of(column: pa.Array) -> UInt64s:
 
 
 def may_have(masks: UInt64s, value: str) -> np.typing.NDArray[np.bool_]:
-    """Which blocks may have a value. ``masks``: shape (blocks, ``MASK_WORDS``)."""
+    """True for blocks that may have a value. ``masks``: shape (blocks, ``MASK_WORDS``)."""
     bit = hash_of_value(value) % (64 * MASK_WORDS)
     word = masks[:, bit // 64] >> np.uint64(bit % 64)
     return (word & np.uint64(1)).astype(np.bool_)

@@ -1,4 +1,4 @@
-"""The index of a segment: what it holds and where, as arrays that are mapped into memory.
+"""The index of a segment: arrays that say where its events are, mapped into memory.
 
     | magic | version | header bytes | header crc | header: JSON | zeros | array | array | ...
     0       8         12             16           20             each array at a multiple of 8
@@ -35,7 +35,7 @@ VERSION = 1
 PAGE_ROWS = 4096
 _TYPES = ("<i8", "<u8", "<u4", "|u1")
 _PAGED = (".hash", ".row")
-"""Ends of the names of arrays that are checked page by page."""
+"""Arrays with names that end so are checked page by page."""
 REMEDY = "Delete the segment's two files; the events in them are lost"
 
 
@@ -59,24 +59,25 @@ class HashColumn:
         return cls(hashes, rows, hashes[::PAGE_ROWS].copy(), np.array(crcs, np.uint32))
 
     def range_of(self, wanted: int) -> tuple[int, int]:
-        """The pages that may hold a hash: from, and up to but without."""
+        """The first page that may hold a hash, and the one behind the last."""
         value = np.uint64(wanted)
         begin = int(np.searchsorted(self.firsts, value, "left"))
         end = int(np.searchsorted(self.firsts, value, "right"))
         return max(begin - 1, 0), end
 
     def find(self, wanted: int, path: str) -> UInt32s:
-        """The rows of a hash, ascending, shape (found,). Errors: ``Damaged``."""
+        """The rows of a hash, ascending, shape (rows,). Errors: ``Damaged``."""
         begin, end = self.range_of(wanted)
         self.check(path, begin, end)
         at = slice(begin * PAGE_ROWS, end * PAGE_ROWS)
         value, hashes = np.uint64(wanted), self.hashes[at]
         low, high = (int(np.searchsorted(hashes, value, side)) for side in ("left", "right"))
-        found: UInt32s = np.sort(self.rows[at][low:high])
-        return found
+        rows: UInt32s = np.sort(self.rows[at][low:high])
+        return rows
 
     def check(self, path: str, begin: int, end: int) -> None:
-        """Compare pages with their checksums: from, and up to but without. Errors: ``Damaged``."""
+        """Compare pages, from ``begin`` to before ``end``, with their checksums. Errors:
+        ``Damaged``."""
         for page in range(begin, end):
             if _page_crc(self.hashes, self.rows, page * PAGE_ROWS) != self.crcs[page]:
                 raise Damaged(
@@ -88,7 +89,6 @@ class HashColumn:
                 )
 
     def arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
-        """The arrays of an index file."""
         return {
             f"{name}.hash": self.hashes,
             f"{name}.row": self.rows,
@@ -99,7 +99,7 @@ class HashColumn:
 
 @dataclass(frozen=True, slots=True)
 class IndexContent:
-    """``about``: the header's further fields. ``arrays``: views of the mapped file."""
+    """``about``: the header's fields beside the arrays. ``arrays``: views of the mapped file."""
 
     about: Mapping[str, Any]
     arrays: Mapping[str, npt.NDArray[Any]]
@@ -110,7 +110,7 @@ class IndexContent:
 
 
 def index_parts(
-    about: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
+    fields: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
 ) -> list[bytes | memoryview]:
     """The bytes of an index file, in their order."""
     parts: list[bytes | memoryview] = []
@@ -126,7 +126,7 @@ def index_parts(
         padding = -len(view) % 8
         parts += [view, bytes(padding)]
         at += len(view) + padding
-    header = json.dumps({**about, "arrays": places}, separators=(",", ":")).encode()
+    header = json.dumps({**fields, "arrays": places}, separators=(",", ":")).encode()
     head = _HEAD.pack(MAGIC, VERSION, len(header), crc32c(header))
     return [head, header, bytes(-(len(head) + len(header)) % 8), *parts]
 
@@ -148,10 +148,10 @@ def read_index(path: Path) -> IndexContent:
     header = bytes(data[_HEAD.size : _HEAD.size + length])
     if len(header) < length or crc32c(header) != crc:
         raise _damaged(path, _HEAD.size, f"{length} bytes of header with their checksum", "others")
-    about = json.loads(header)
+    fields = json.loads(header)
     start = -(-(_HEAD.size + length) // 8) * 8
     arrays = {}
-    for name, (at, kind, count, checksum) in about.pop("arrays").items():
+    for name, (at, kind, count, checksum) in fields.pop("arrays").items():
         dtype = np.dtype(kind)
         end = start + at + count * dtype.itemsize
         if end > data.size:
@@ -160,7 +160,7 @@ def read_index(path: Path) -> IndexContent:
         if not name.endswith(_PAGED) and crc32c(array.view(np.uint8).data) != checksum:
             raise _damaged(path, start + at, f"array {name} as it was written", "another checksum")
         arrays[name] = array
-    return IndexContent(about, arrays)
+    return IndexContent(fields, arrays)
 
 
 def _page_crc(hashes: UInt64s, rows: UInt32s, start: int) -> int:

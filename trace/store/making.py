@@ -1,8 +1,9 @@
 """Writes one segment: events in the order of ``at``, block by block, and its index.
 
 Rules
-- Both files are durable before they get their names, and the events get theirs last.
-- A block's events may come from anywhere; all blocks of a segment have the same dictionaries.
+- Both files are durable before they get their names, and the events get theirs last: a segment that
+  is listed is whole, also after a power cut.
+- All blocks of a segment have the same dictionaries, which stand before the first one.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from .indexfile import HashColumn, index_parts
 from .names import NEW_SUFFIX, SegmentName
 
 BLOCK_ROWS = 4096
-"""Rows of a block: what is decompressed for one event. It takes about a millisecond."""
+"""Rows of a block, which is decompressed for one event: that takes about a millisecond."""
 _WRITING = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentAbout:
-    """What a segment says of itself. ``hour``: of arrival, hours since the epoch; ``topic``: where
-    its events come from; ``positions``: of the next record in each partition of it; ``numbers``:
-    the ranges of numbers, both ends included, that it has of each sender; ``source``: what the
-    positions are of."""
+    """The header of a segment's index. ``hour``: when its events arrived, hours since the epoch;
+    ``topic``: where they come from; ``positions``: the next position in each of its partitions;
+    ``numbers``: ranges of each sender's numbers, both ends included; ``source``: the topic's
+    ``TailRows.source``."""
 
     hour: int
     topic: str = ""
@@ -47,7 +48,7 @@ class SegmentAbout:
 
 
 class SegmentMaker:
-    """Use as a context manager: what is not finished is deleted."""
+    """Use it as a context manager: a segment that is not finished is deleted."""
 
     def __init__(self, root: Path, name: SegmentName) -> None:
         self._root, self._name = root, name
@@ -65,7 +66,7 @@ class SegmentMaker:
         self._masks: dict[str, list[UInt64s]] = {name: [] for name in MASKED}
 
     def add(self, block: pa.RecordBatch) -> None:
-        """Up to ``BLOCK_ROWS`` events, none of them before those of the last block."""
+        """Add up to ``BLOCK_ROWS`` events in the order of ``at``, none before the last block's."""
         if not block.num_rows:
             return
         self._writer.write_batch(block)
@@ -78,8 +79,8 @@ class SegmentMaker:
         for name, masks in self._masks.items():
             masks.append(mask_of(block.column(name)))
 
-    def finish(self, about: SegmentAbout, columns: Mapping[str, HashColumn]) -> None:
-        """Give the files their names. Errors: ``OSError``, ``SyncFailed``."""
+    def finish(self, header: SegmentAbout, columns: Mapping[str, HashColumn]) -> None:
+        """Write the index, sync both files and name them. Errors: ``OSError``, ``SyncFailed``."""
         self._writer.close()
         self._sink.close()
         with pa.memory_map(str(self._events)) as mapped:
@@ -99,7 +100,7 @@ class SegmentMaker:
             arrays[f"mask.{name}"] = np.concatenate([np.empty(0, np.uint64), *masks])
         for name, column in columns.items():
             arrays |= column.arrays(name)
-        fields = asdict(about) | {"rows": self._rows, "positions": list(about.positions.items())}
+        fields = asdict(header) | {"rows": self._rows, "positions": list(header.positions.items())}
         with open(self._index, "wb", opener=regular) as file:
             for part in index_parts(fields, arrays):
                 file.write(part)
@@ -125,7 +126,7 @@ class SegmentMaker:
             path.unlink(missing_ok=True)
 
 
-def write_segment(root: Path, name: SegmentName, about: SegmentAbout, events: pa.Table) -> None:
+def write_segment(root: Path, name: SegmentName, header: SegmentAbout, events: pa.Table) -> None:
     """Write events (schema ``STORED``, in any order) as a segment. Errors: ``OSError``."""
     rows = events.unify_dictionaries().combine_chunks()
     batch = rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], STORED)
@@ -134,11 +135,11 @@ def write_segment(root: Path, name: SegmentName, about: SegmentAbout, events: pa
     with SegmentMaker(root, name) as maker:
         for start in range(0, batch.num_rows, BLOCK_ROWS):
             maker.add(batch.slice(start, BLOCK_ROWS))
-        maker.finish(about, hash_columns(entries_of(batch, 0).items()))
+        maker.finish(header, hash_columns(entries_of(batch, 0).items()))
 
 
 def hash_columns(entries: Iterable[tuple[str, Entries]]) -> dict[str, HashColumn]:
-    return {name: HashColumn.of(*one) for name, one in entries}
+    return {name: HashColumn.of(*hashed) for name, hashed in entries}
 
 
 def _sync(path: Path) -> None:

@@ -1,13 +1,13 @@
-"""Makes one segment of several: which ones, and how.
+"""Makes one segment of several.
 
-Theory: small segments come every second, and a question asks each of them. So whenever eight
+Theory: small segments come every second, and a question looks into each of them. So whenever eight
 neighbours are of one level (they hold 1, 8, 64, ... flushes), they become one, up to ``ROWS_MAX``
-rows; and when their hour is over, what is left of it becomes as few as may be. An event is written
-once by its flush, and at most once for each level: five times in an hour of 3600 flushes, and
-once more at its end.
+rows; when their hour is over, its segments become as few as may be. An event is written once by its
+flush, and at most once for each level: five times in an hour of 3600 flushes, and once more at its
+end.
 
-All segments are sorted by time, so a merge goes through them block by block: of each one block is
-in memory, and for each row 40 bytes. So it has at most ``ROWS_MAX`` rows, of ``SEGMENTS_MAX``.
+All segments are sorted by time, so a merge goes through them block by block. It holds one block of
+each in memory, and 40 bytes for each row, which is why rows and segments are limited.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .numbers import NumberRanges, union
 from .segment import StoreSegment
 
 ROWS_MAX = 1 << 21
-"""Of a merged segment."""
+"""Rows of a merged segment at most."""
 FAN = 8
 """So many of one level become one of the next."""
 SEGMENTS_MAX = 64
-"""Become one at once: merges may fall behind flushes, and each segment has a block in memory."""
+"""Segments that become one at once at most: merges may fall behind flushes."""
 
 
 class KnownSegment(NamedTuple):
-    """What is to be known of a segment to merge or to delete it. ``hour``: of arrival."""
+    """A segment that may be merged or deleted. ``hour``: of arrival, hours since the epoch."""
 
     name: SegmentName
     hour: int
@@ -57,52 +57,52 @@ class KnownSegment(NamedTuple):
 def what_to_merge(
     known: Sequence[KnownSegment], hour: int, rows_max: int = ROWS_MAX
 ) -> list[KnownSegment]:
-    """The next segments to make one of; none: there is nothing to do. ``known``: sorted by name;
+    """The next segments to be made one; empty: there is nothing to do. ``known``: sorted by name;
     ``hour``: the present one."""
     for own_hour, group in groupby(_runs(known), key=lambda run: run[0].hour):
         for run in group:
             levels = [run] if own_hour < hour else _by_level(run)
             for neighbours in levels:
                 for at in range(len(neighbours) - 1):
-                    some = _as_many(neighbours[at:], rows_max)
-                    if len(some) > 1:
-                        return some
+                    chosen = _as_many(neighbours[at:], rows_max)
+                    if len(chosen) > 1:
+                        return chosen
     return []
 
 
 def _runs(known: Sequence[KnownSegment]) -> Iterator[list[KnownSegment]]:
     """Neighbours of one hour with nothing missing between them."""
     run: list[KnownSegment] = []
-    for one in known:
-        if run and (one.hour != run[-1].hour or one.name.first != run[-1].name.last + 1):
+    for segment in known:
+        if run and (segment.hour != run[-1].hour or segment.name.first != run[-1].name.last + 1):
             yield run
             run = []
-        run.append(one)
+        run.append(segment)
     if run:
         yield run
 
 
 def _by_level(run: list[KnownSegment]) -> list[list[KnownSegment]]:
-    """Eight neighbours each, of one level."""
-    found = []
-    for _, group in groupby(run, key=lambda one: one.level):
+    """Groups of eight neighbours of one level."""
+    eights = []
+    for _, group in groupby(run, key=lambda segment: segment.level):
         same = list(group)
-        found += [same[at : at + FAN] for at in range(0, len(same) - FAN + 1, FAN)]
-    return found
+        eights += [same[at : at + FAN] for at in range(0, len(same) - FAN + 1, FAN)]
+    return eights
 
 
 def _as_many(neighbours: Sequence[KnownSegment], rows_max: int) -> list[KnownSegment]:
-    rows = np.cumsum([one.rows for one in neighbours])
+    rows = np.cumsum([segment.rows for segment in neighbours])
     return list(neighbours[: min(int(np.searchsorted(rows, rows_max, "right")), SEGMENTS_MAX)])
 
 
 def merge(root: Path, names: Sequence[SegmentName]) -> KnownSegment:
-    """Make one segment of neighbours; they are still there. Errors: ``Damaged``, ``OSError``."""
+    """Make one segment of neighbours, and leave them there. Errors: ``Damaged``, ``OSError``."""
     segments = [StoreSegment(root, name) for name in names]
-    bases = np.cumsum([0, *(one.rows for one in segments)])
+    bases = np.cumsum([0, *(segment.rows for segment in segments)])
     order = _order(segments)
     name = SegmentName(names[0].first, names[-1].last)
-    about = SegmentAbout(
+    header = SegmentAbout(
         segments[0].hour,
         segments[-1].topic,
         segments[-1].positions,
@@ -116,14 +116,18 @@ def merge(root: Path, names: Sequence[SegmentName]) -> KnownSegment:
         place = np.empty(len(order), np.uint32)
         place[order] = np.arange(len(order), dtype=np.uint32)
         del order
-        entries = ((one, _entries(segments, one, place, bases)) for one in HASHED)
-        maker.finish(about, hash_columns(entries))
-    return KnownSegment(name, about.hour, int(bases[-1]))
+        entries = ((column, _entries(segments, column, place, bases)) for column in HASHED)
+        maker.finish(header, hash_columns(entries))
+    return KnownSegment(name, header.hour, int(bases[-1]))
 
 
 def _order(segments: Sequence[StoreSegment]) -> Int64s:
     """The rows of all segments in the order of their times, shape (rows,)."""
-    at = [times(one.read(block, ("at",)), "at") for one in segments for block in range(one.blocks)]
+    at = [
+        times(segment.read(block, ("at",)), "at")
+        for segment in segments
+        for block in range(segment.blocks)
+    ]
     order: Int64s = np.argsort(np.concatenate([np.empty(0, np.int64), *at]), kind="stable")
     return order
 
@@ -140,16 +144,16 @@ class _Source:
         self._batch: pa.RecordBatch | None = None
 
     def rows(self, begin: int, end: int) -> list[pa.RecordBatch]:
-        """Rows from one number up to, without, another one; not before those read last."""
-        found = []
+        """Rows ``begin`` to before ``end``; none before those of the last call."""
+        batches = []
         while begin < end:
             while begin >= self._end:
                 self._next()
             assert self._batch is not None
             count = min(end, self._end) - begin
-            found.append(self._batch.slice(begin - self._start, count))
+            batches.append(self._batch.slice(begin - self._start, count))
             begin += count
-        return found
+        return batches
 
     def _next(self) -> None:
         self._number += 1
@@ -167,32 +171,32 @@ class _Source:
 
 
 def _sources(segments: Sequence[StoreSegment]) -> list[_Source]:
-    coded = [one.name for one in STORED if pa.types.is_dictionary(one.type)]
-    with_rows = [one for one in segments if one.rows]
-    firsts = {one.name: one.read(0, tuple(coded)) for one in with_rows}
+    coded = [field.name for field in STORED if pa.types.is_dictionary(field.type)]
+    with_rows = [segment for segment in segments if segment.rows]
+    firsts = {segment.name: segment.read(0, tuple(coded)) for segment in with_rows}
     names = {
         name: pa.concat_arrays(
-            [pa.array([], pa.utf8())] + [one.column(name).dictionary for one in firsts.values()]
+            [pa.array([], pa.utf8())] + [batch.column(name).dictionary for batch in firsts.values()]
         ).unique()
         for name in coded
     }
     return [
         _Source(
-            one,
+            segment,
             {
-                name: pc.index_in(firsts[one.name].column(name).dictionary, names[name])
+                name: pc.index_in(firsts[segment.name].column(name).dictionary, names[name])
                 for name in coded
             }
-            if one.rows
+            if segment.rows
             else {},
             names,
         )
-        for one in segments
+        for segment in segments
     ]
 
 
 def _block(rows: Int64s, bases: Int64s, sources: Sequence[_Source]) -> pa.RecordBatch:
-    """Rows of the merged segment, by their numbers among those of all."""
+    """A block of the merged segment. ``rows``: numbers of its rows, counted through the parts."""
     source = np.searchsorted(bases, rows, "right") - 1
     place = np.empty(len(rows), np.int64)
     parts: list[pa.RecordBatch] = []
@@ -217,8 +221,8 @@ def _entries(segments: Sequence[StoreSegment], name: str, place: UInt32s, bases:
 
 
 def _numbers(segments: Sequence[StoreSegment]) -> dict[str, NumberRanges]:
-    found: dict[str, NumberRanges] = {}
-    for one in segments:
-        for sender, ranges in one.numbers.items():
-            found[sender] = union([*found.get(sender, []), *ranges])
-    return found
+    numbers: dict[str, NumberRanges] = {}
+    for segment in segments:
+        for sender, ranges in segment.numbers.items():
+            numbers[sender] = union([*numbers.get(sender, []), *ranges])
+    return numbers

@@ -2,8 +2,8 @@
 
 A segment is named by the numbers of the flushes that it holds, ``FIRST-LAST``. Its events are in
 ``FIRST-LAST.arrow``, and ``FIRST-LAST.index`` says where. The events get their name last, so a
-segment exists when that file does. One that is contained in another was merged into it, and does
-not count any more.
+segment exists when that file does. A segment that lies within another one was merged into it, and
+does not count: ``000000000003-000000000003`` beside ``000000000000-000000000007``.
 """
 
 from __future__ import annotations
@@ -40,23 +40,25 @@ class SegmentName(NamedTuple):
 
 
 def segment_names(names: Iterable[str]) -> list[SegmentName]:
-    """The segments among the names of a directory, also those that do not count, sorted."""
-    found = (_FORM.fullmatch(name) for name in names)
-    return sorted(SegmentName(int(one[1]), int(one[2])) for one in found if one is not None)
+    """The segments among the files of a directory, also those that do not count, sorted."""
+    matches = (_FORM.fullmatch(name) for name in names)
+    return sorted(
+        SegmentName(int(match[1]), int(match[2])) for match in matches if match is not None
+    )
 
 
 def those_that_count(names: Iterable[SegmentName]) -> list[SegmentName]:
-    """Without those that are contained in another one, sorted."""
+    """The names that lie in no other one, sorted."""
     kept: list[SegmentName] = []
-    for name in sorted(names, key=lambda one: (one.first, -one.last)):
+    for name in sorted(names, key=lambda name: (name.first, -name.last)):
         if not kept or not kept[-1].contains(name):
             kept.append(name)
     return kept
 
 
 def missing_segments(names: Iterable[SegmentName]) -> list[SegmentName]:
-    """The flushes that are missing between two that are there. Retention deletes only the oldest,
-    so these were lost."""
+    """The flushes that are missing between two segments. Retention deletes only the oldest, so
+    these were lost."""
     return [
         SegmentName(before.last + 1, behind.first - 1)
         for before, behind in pairwise(names)
@@ -68,9 +70,9 @@ def list_segments(root: Path | str) -> list[SegmentName]:
     """The segments that count now. A directory that changes while it is listed may lack the old
     name and the new one, so it is listed until it says the same twice."""
     before = None
-    while (found := segment_names(_names(Path(root)))) != before:
-        before = found
-    return those_that_count(found)
+    while (names := segment_names(_names(Path(root)))) != before:
+        before = names
+    return those_that_count(names)
 
 
 def _names(root: Path) -> list[str]:

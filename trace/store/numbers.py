@@ -1,11 +1,11 @@
-"""Which numbers of which senders are stored: what comes twice, and how much is missing.
+"""The numbers of senders that are stored: they show what comes twice, and how much is missing.
 
 Theory: a sender numbers its events from 0 on, so what is stored of it is a few ranges, mostly one.
 
 Rules
-- Memory is bounded, whatever is sent: of at most ``SENDERS_MAX`` senders, those heard of last; of
-  each at most ``RANGES_MAX`` ranges, of which the first two become one when there are more. What
-  comes then of a number between them counts as there.
+- Memory is bounded, whatever is sent: to ``SENDERS_MAX`` senders, those heard of last, and to
+  ``RANGES_MAX`` ranges of each. When there are more, the first two become one: 0-4 and 7-9 become
+  0-9, and event 5 is dropped if it comes later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NumberRanges = list[tuple[int, int]]
 
 
 class SenderNumbers:
-    """``missing``: how many numbers below the highest one are not there, of all senders."""
+    """``missing``: numbers below the highest one of their sender that are not stored, in all."""
 
     def __init__(self, senders_max: int = SENDERS_MAX, ranges_max: int = RANGES_MAX) -> None:
         self._senders_max = senders_max
@@ -33,14 +33,16 @@ class SenderNumbers:
         self.missing = 0
 
     def remember(self, sender: str, ranges: NumberRanges) -> None:
-        """What was stored before. What is missing before the first of it is not known."""
+        """Add ranges that a segment has. Numbers before the first of them do not count as missing:
+        retention may have deleted them."""
         before = self._ranges.pop(sender, [])
         united = union([*before, *ranges])
         self.missing += _gaps(united) - _gaps(before)
         self._keep(sender, united)
 
     def add(self, sender: str, numbers: Int64s) -> Mask:
-        """Which of these are new, shape (rows,): the first of each that is not there yet."""
+        """Add numbers. The result is true for the first of each that is not stored yet; shape
+        (rows,)."""
         before = self._ranges.pop(sender, [])
         new = np.zeros(len(numbers), np.bool_)
         distinct, first = np.unique(numbers, return_index=True)
@@ -67,7 +69,7 @@ class SenderNumbers:
 
 
 def ranges_of(numbers: Int64s) -> NumberRanges:
-    """Of at least one number, in any order, each once."""
+    """The ranges of at least one number, in any order and each once."""
     ordered = np.sort(numbers)
     ends = np.flatnonzero(np.diff(ordered) != 1)
     firsts = ordered[np.concatenate([[0], ends + 1])].tolist()
@@ -77,13 +79,13 @@ def ranges_of(numbers: Int64s) -> NumberRanges:
 
 def union(ranges: Iterable[tuple[int, int]]) -> NumberRanges:
     """Ranges in any order as ranges that are apart."""
-    found: NumberRanges = []
+    united: NumberRanges = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if united and first <= united[-1][1] + 1:
+            united[-1] = (united[-1][0], max(united[-1][1], last))
         else:
-            found.append((first, last))
-    return found
+            united.append((first, last))
+    return united
 
 
 def _gaps(ranges: NumberRanges) -> int:

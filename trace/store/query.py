@@ -1,4 +1,4 @@
-"""A question to the trace store, as data; and which events fulfil it."""
+"""A question to the trace store, as data, and its test of events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEY = re.compile(r"(-?[0-9]{1,18}),(-?[0-9]{1,18}),(.*)", re.DOTALL)
 
 
 class TraceKey(NamedTuple):
-    """The place of an event among all: they are in the order of these."""
+    """The place of an event: pages are in the order of these keys."""
 
     at_ms: int
     sender: str = ""
@@ -33,15 +33,15 @@ class TraceKey(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> TraceKey:
         """Errors: ``InvalidConfiguration``: it has not the form of a place."""
-        found = _KEY.fullmatch(text)
-        if found is None:
+        match = _KEY.fullmatch(text)
+        if match is None:
             raise InvalidConfiguration(
                 "not the place of an event",
                 got=repr(text[:100]),
                 limit="AT,NUMBER,SENDER",
                 remedy="Write it as the page before did",
             )
-        return cls(int(found[1]), found[3], int(found[2]))
+        return cls(int(match[1]), match[3], int(match[2]))
 
 
 def _read_id(text: str, _: WayIn) -> MessageId | None:
@@ -74,7 +74,7 @@ class TraceQuery(Question, frozen=True):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What a match is decided by, in the order of ``STORED``."""
+        """The columns that decide whether an event matches, in the order of ``STORED``."""
         wanted = {"at"}
         for name in ("key", "tag", "topic", "client", "group", "kind"):
             if getattr(self, name) is not None:
@@ -87,7 +87,7 @@ class TraceQuery(Question, frozen=True):
 
     @property
     def hashed(self) -> tuple[str, int] | None:
-        """By which hash column it is found, and the hash; None: by none."""
+        """The hash column that matches are found by, and the hash; None: without id, key, tag."""
         if self.id is not None:
             return "id", hash_of_id(self.id)
         for name in HASHED[1:]:
@@ -98,27 +98,30 @@ class TraceQuery(Question, frozen=True):
 
     @property
     def masked(self) -> dict[str, str]:
-        """What blocks are chosen by."""
-        found = ((name, getattr(self, name)) for name in MASKED)
-        return {name: value for name, value in found if value is not None}
+        """The values whose masks blocks are chosen by."""
+        values = ((name, getattr(self, name)) for name in MASKED)
+        return {name: value for name, value in values if value is not None}
 
     def matches(self, rows: pa.RecordBatch) -> Mask:
-        """Which rows fulfil it, shape (rows,). ``rows``: with ``columns`` at least."""
-        found: Mask = np.ones(rows.num_rows, np.bool_)
+        """True for rows that fulfil the query; shape (rows,). ``rows``: with ``columns`` at
+        least."""
+        matching: Mask = np.ones(rows.num_rows, np.bool_)
         at = times(rows, "at")
         if self.from_ms is not None:
-            found &= at >= self.from_ms
+            matching &= at >= self.from_ms
         if self.to_ms is not None:
-            found &= at < self.to_ms
+            matching &= at < self.to_ms
         for name in ("key", "tag", "topic", "client", "group", "kind"):
             value = getattr(self, name)
             if value is not None:
-                found &= _true(_equal(rows.column(name), value))
+                matching &= _true(_equal(rows.column(name), value))
         if self.failed is not None:
-            found &= np.asarray(rows.column("error").is_valid()) == self.failed
+            matching &= np.asarray(rows.column("error").is_valid()) == self.failed
         if self.id is not None:
-            found &= _has_id(rows.column("id"), self.id) | _has_id(rows.column("origin"), self.id)
-        return found
+            matching &= _has_id(rows.column("id"), self.id) | _has_id(
+                rows.column("origin"), self.id
+            )
+        return matching
 
 
 _ORDER = ("at", "kind", "id", "origin", "tag", "topic", "key", "group", "error", "client")
@@ -132,9 +135,9 @@ def _equal(column: pa.Array, value: bytes | str) -> pa.Array:
 
 
 def _has_id(ids: pa.StructArray, wanted: MessageId) -> Mask:
-    there = np.asarray(ids.is_valid())
-    if not there.any():
-        return there
+    matching = np.asarray(ids.is_valid())
+    if not matching.any():
+        return matching
     values = {
         "offset": pa.scalar(wanted.offset, pa.int64()),
         "due": pa.scalar(wanted.due, TIME),
@@ -142,10 +145,10 @@ def _has_id(ids: pa.StructArray, wanted: MessageId) -> Mask:
         "group": pa.scalar(wanted.group),
     }
     for name, value in values.items():
-        there = there & _true(pc.equal(ids.field(name), value))
-    return there
+        matching = matching & _true(pc.equal(ids.field(name), value))
+    return matching
 
 
-def _true(found: pa.Array) -> Mask:
-    mask: Mask = np.asarray(pc.fill_null(found, False))
+def _true(mask_or_null: pa.Array) -> Mask:
+    mask: Mask = np.asarray(pc.fill_null(mask_or_null, False))
     return mask

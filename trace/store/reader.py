@@ -1,16 +1,15 @@
 """Finds events: those of a message, of a key or a tag, or of a time.
 
-Theory: a question becomes a list of blocks, each with the time at which it begins: by the hashes of
-what is asked for, or by time and by the masks of what blocks may have. They are read in the order
-in which they begin, and no event can come before the begin of the next block. So a page is
-complete as soon as the next block begins behind it, however late some events came.
+Theory: a question becomes a list of blocks, by hashes or by time and masks. They are read in the
+order of their first times, and no event can come before the first time of the next block. So a page
+is complete as soon as the next block begins behind it, however late some events came.
 
 Rules
 - The writer may merge and delete meanwhile: a segment that was opened can be read to its end, and
   one that is gone when it is opened is found by its new name.
-- What is damaged is a problem, and the other segments and blocks are read.
-- The work for a page is bounded: after ``rows_max`` rows it ends where it is, and the key says
-  where to go on.
+- Damage is a problem of the answer, and the other segments and blocks are read.
+- The work for a page is bounded: after ``rows_max`` rows it ends where it is, and ``next`` says
+  where to go on. A question with few matches would else read the whole store at once.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from .query import TraceKey, TraceQuery
 from .segment import StoreSegment
 
 LIMIT = 100
-"""Events of a page, if nobody says otherwise."""
+"""Events of a page, by default."""
 ID_EVENTS_MAX = 10_000
 """Events of one message, at most."""
 ROWS_MAX = 20_000_000
-"""Rows that are looked through for one page, if nobody says otherwise."""
+"""Rows that are looked through for one page, by default."""
 _LOOKS = 5
 _ALL = tuple(STORED.names)
 
@@ -52,14 +51,14 @@ class TracePage:
     events: pa.Table
     """Schema ``STORED``."""
     next: TraceKey | None
-    """Behind which the next page begins; None: this was the last one."""
+    """The key behind which the next page begins; None: this was the last one."""
     looked_through: int = 0
-    """Rows that were read for it."""
+    """The number of rows that were read for it."""
     problems: tuple[Problem, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether every match up to ``next`` is there."""
+        """True if every match up to ``next`` is there."""
         return not self.problems
 
 
@@ -68,7 +67,7 @@ class _Block(NamedTuple):
     segment: StoreSegment
     number: int
     rows: Int64s | None
-    """Which of them may match; None: all."""
+    """Those that may match; None: all."""
 
 
 class TraceReader:
@@ -79,8 +78,7 @@ class TraceReader:
         self._open: dict[SegmentName, StoreSegment] = {}
 
     def of_id(self, wanted: MessageId) -> TracePage:
-        """All events of a message: those with its id, and of its retries, whose origin it is. Of
-        more than ``ID_EVENTS_MAX`` the first ones."""
+        """The first ``ID_EVENTS_MAX`` events with this id, or with this origin, as retries have."""
         return self.page(TraceQuery(id=wanted), limit=ID_EVENTS_MAX)
 
     def page(
@@ -91,35 +89,35 @@ class TraceReader:
         *,
         rows_max: int = ROWS_MAX,
     ) -> TracePage:
-        """The next events that fulfil a query, at most ``limit``. It has fewer than that and a
-        ``next`` where ``rows_max`` rows were looked through."""
+        """The next events that fulfil a query, at most ``limit``; fewer, with a ``next``, if
+        ``rows_max`` rows were looked through."""
         segments, problems = self._view()
         if after is not None:
             query = _from(query, after.at_ms)
         blocks = sorted(
-            (block for one in segments for block in _blocks(one, query, problems)),
+            (block for segment in segments for block in _blocks(segment, query, problems)),
             key=lambda block: block.first_at,
         )
-        found = _Matches(after, limit)
+        matches = _Matches(after, limit)
         looked = 0
         begun = None if after is None else after.at_ms
         for block in blocks:
-            if found.are_complete_before(block.first_at):
+            if matches.are_complete_before(block.first_at):
                 break
             # Where it ends must lie behind where it began, or the next page were this one again.
             ahead = begun is None or block.first_at > begun
             if looked >= rows_max and ahead:
-                events, last = found.page(block.first_at)
+                events, last = matches.page(block.first_at)
                 last = last or TraceKey(block.first_at)
                 return TracePage(events, last, looked, tuple(problems))
             count = block.segment.rows_of(block.number) if block.rows is None else len(block.rows)
             looked += count
             rows = _read(block, query, problems)
             if rows is not None:
-                found.add(rows)
+                matches.add(rows)
             if begun is None:
                 begun = block.first_at
-        events, last = found.page()
+        events, last = matches.page()
         return TracePage(events, last, looked, tuple(problems))
 
     def batches(
@@ -133,8 +131,8 @@ class TraceReader:
         segments, problems = self._view()
         query = TraceQuery(from_ms=from_ms, to_ms=to_ms)
         wanted = tuple(name for name in _ALL if name in {*columns, "at"})
-        for one in segments:
-            for block in _blocks(one, query, problems):
+        for segment in segments:
+            for block in _blocks(segment, query, problems):
                 rows = _checked(block, wanted, problems)
                 if rows is not None:
                     mask = query.matches(rows)
@@ -164,15 +162,14 @@ class TraceReader:
                     problems.append(_problem(name, "damaged", error))
             if not gone and not missing_segments(names):
                 break
-        self._open = {one.name: one for one in segments}
-        for one in missing_segments(names):
-            text = f"expected flushes {one.first} to {one.last}, found none"
-            problems.append(Problem(INTEGRITY, "missing", text, file=one.events_file))
+        self._open = {segment.name: segment for segment in segments}
+        for gap in missing_segments(names):
+            text = f"expected flushes {gap.first} to {gap.last}, found none"
+            problems.append(Problem(INTEGRITY, "missing", text, file=gap.events_file))
         return segments, problems
 
 
 def _blocks(segment: StoreSegment, query: TraceQuery, problems: list[Problem]) -> Iterator[_Block]:
-    """The blocks of a segment that may have matches."""
     wanted: Mask = np.ones(segment.blocks, np.bool_)
     if query.from_ms is not None:
         wanted &= segment.last_at >= query.from_ms
@@ -197,7 +194,6 @@ def _blocks(segment: StoreSegment, query: TraceQuery, problems: list[Problem]) -
 
 
 def _read(block: _Block, query: TraceQuery, problems: list[Problem]) -> pa.RecordBatch | None:
-    """The matches in a block."""
     if block.rows is None:
         few = _checked(block, query.columns, problems)
         if few is None:
@@ -233,7 +229,7 @@ class _Matches:
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
         self._at: Int64s = np.empty(0, np.int64)
-        """``at`` of the matches, ascending; at most as many as are wanted, and one."""
+        """Times of the first ``limit`` + 1 matches, ms, ascending."""
 
     def add(self, rows: pa.RecordBatch) -> None:
         if self._after is not None:
@@ -254,11 +250,12 @@ class _Matches:
             self._count = table.num_rows
 
     def are_complete_before(self, at_ms: int) -> bool:
-        """Whether there are as many as wanted, and one, before a time."""
+        """True if ``limit`` + 1 matches lie before ``at_ms``: later blocks change nothing."""
         return len(self._at) > self._limit and bool(self._at[-1] < at_ms)
 
     def page(self, before_ms: int | None = None) -> tuple[pa.Table, TraceKey | None]:
-        """The matches, those before a time; and behind which the next ones are, if there are."""
+        """The first ``limit`` matches, of those before ``before_ms``, and the key of the last if
+        there are more."""
         table = self._sorted()
         if before_ms is not None:
             at = np.asarray(table.column("at").cast(pa.int64()))
@@ -288,7 +285,7 @@ def _keys(rows: pa.RecordBatch) -> list[TraceKey]:
         rows.column("sender").cast(pa.utf8()).to_pylist(),
         times(rows, "number").tolist(),
     )
-    return [TraceKey(*one) for one in zip(*columns, strict=True)]
+    return [TraceKey(*key) for key in zip(*columns, strict=True)]
 
 
 def _from(query: TraceQuery, at_ms: int) -> TraceQuery:

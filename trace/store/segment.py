@@ -26,7 +26,8 @@ WHOLE_ROWS = 1 << 16
 
 
 class StoreSegment:
-    """Errors on construction: ``FileNotFoundError``, ``Damaged``, ``UnsupportedVersion``."""
+    """The events of a segment, mapped. Errors on construction: ``FileNotFoundError``, ``Damaged``,
+    ``UnsupportedVersion``."""
 
     def __init__(self, root: Path, name: SegmentName) -> None:
         self.name = name
@@ -67,11 +68,10 @@ class StoreSegment:
         return len(self.first_at)
 
     def rows_of(self, block: int) -> int:
-        """How many rows a block has."""
         return int(self._row_ends[block] - self.start_of(block))
 
     def start_of(self, block: int) -> int:
-        """The number of its first row."""
+        """The number of a block's first row."""
         return int(self._row_ends[block - 1]) if block else 0
 
     def whole_column(self, name: str) -> HashColumn:
@@ -81,7 +81,7 @@ class StoreSegment:
         return column
 
     def find(self, name: str, hashed: int) -> dict[int, Int64s] | None:
-        """Rows within their block, by block, that may have a hash; None: too many to say.
+        """The rows that may have a hash, by block, numbered within it; None: there are too many.
         Errors: ``Damaged``."""
         column = self._index.column(name)
         begin, end = column.range_of(hashed)
@@ -96,7 +96,8 @@ class StoreSegment:
         }
 
     def blocks_with(self, name: str, value: str) -> Mask:
-        """Which blocks may have a value in a column, one of ``MASKED``; shape (blocks,)."""
+        """True for blocks that may have a value in a column, one of ``MASKED``; shape
+        (blocks,)."""
         return may_have(self._arrays[f"mask.{name}"].reshape(-1, MASK_WORDS), value)
 
     def read(self, block: int, columns: tuple[str, ...] = tuple(STORED.names)) -> pa.RecordBatch:
@@ -112,7 +113,7 @@ class StoreSegment:
         return batch if batch.schema.names == list(columns) else batch.select(list(columns))
 
     def _check(self, part: int) -> None:
-        """A block, or behind the last one the footer."""
+        """Compare a block, or the footer behind the last one, with its checksum, once."""
         if part in self._sound:
             return
         start = int(self._ends[part - 1]) if part else 0

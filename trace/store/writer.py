@@ -1,16 +1,15 @@
-"""Makes the store of what the trace topic has.
+"""Writes the store from the records of the trace topic.
 
 Rules
-- Events and the positions behind them become durable by one rename. Who opens the store after a
-  kill reads on from ``positions``, and every event is in it once; from its begin, where another
-  ``source`` goes by the topic's name.
+- Events and the positions behind them become durable by one rename. A writer that opens the store
+  after a kill reads on from ``positions``, and every event is in it once. A topic that was made
+  anew under its old name has another ``source``, and is read from its begin.
 - Of events with one sender and one number the first is kept.
-- A merge runs beside all else, in a thread of its own, one at a time; a flush waits for none. It
-  knows nothing but whole segments and makes another one of them, which counts from its rename on.
-  While it runs nothing is deleted, so what it reads is there, and what it makes is not too old.
-- Memory is bounded: by ``FLUSH_ROWS`` and ``FLUSH_BYTES`` of what waits, and by what one merge
-  needs (``merging``).
-- One writer a directory; any number of readers, which it does not know.
+- One merge at a time runs in a thread of its own, and no flush waits for it. It reads whole
+  segments and makes another one, which counts from its rename on. While it runs nothing is deleted,
+  so what it reads is there, and what it makes is not too old.
+- Memory is bounded: by ``FLUSH_ROWS`` and ``FLUSH_BYTES`` of what waits, and by one merge.
+- A directory has one writer, and any number of readers, which it does not know.
 - Segments are deleted from the oldest one on, so that a gap is always a loss.
 """
 
@@ -57,18 +56,18 @@ log = logging.getLogger("slotwheel.trace")
 
 @dataclass(slots=True)
 class StoreCounts:
-    """Since the writer was opened. ``missing``: by the gaps in the numbers of its senders."""
+    """Numbers of events since the writer was opened. ``missing``: gaps in senders' numbers."""
 
     stored: int = 0
     twice: int = 0
     missing: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    """Events by the reason; of ``not-events`` and ``unknown-version`` whole batches."""
+    """Events by reason; of ``not-events`` and ``unknown-version`` whole batches."""
 
 
 class StoreWriter:
-    """``topic``: where the events come from; a store is of one topic. ``retain_ms``: how long after
-    their arrival events are kept; None: for good.
+    """Writes one directory. ``topic``: where all its events come from. ``retain_ms``: how long
+    after their arrival events are kept; None: for good.
 
     Errors on construction: ``DirectoryInUse``, ``InvalidConfiguration`` for another topic's store,
     ``OSError``."""
@@ -87,21 +86,20 @@ class StoreWriter:
         self._merged_rows_max = merged_rows_max
         self.counts = StoreCounts()
         self.positions: dict[int, int] = {}
-        """Of the next record of each partition of ``source``."""
+        """The next position in each partition of ``source``."""
         self.source = ""
-        """As of ``TailRows``; empty: not known, as in stores of earlier versions."""
+        """``TailRows.source``; empty: not known, as in stores of earlier versions."""
         self._numbers = SenderNumbers()
         self._known: list[KnownSegment] = []
         self._merger = ThreadPoolExecutor(1, "trace-merge")
         self._merging: tuple[list[KnownSegment], Future[KnownSegment]] | None = None
-        """Of what one is made, and when it is there."""
+        """The segments that are being merged, and the one that they become."""
         self._left_alone: set[SegmentName] = set()
-        """Damaged ones."""
+        """Segments that are not merged, as one of them is damaged."""
         self._next = 0
         self._rows: list[pa.RecordBatch] = []
         self._added: dict[str, list[Int64s]] = {}
         self.waiting_rows = self.waiting_bytes = 0
-        """Of what is not stored yet."""
         try:
             self._lock = DirectoryLock(self._root)
         except DirectoryInUse as error:
@@ -119,7 +117,7 @@ class StoreWriter:
 
     @property
     def full(self) -> bool:
-        """Whether as much waits as may."""
+        """True if as much waits as may: it is time to ``flush``."""
         return self.waiting_rows >= FLUSH_ROWS or self.waiting_bytes >= FLUSH_BYTES
 
     def go_on(self, source: str) -> None:
@@ -129,7 +127,7 @@ class StoreWriter:
         self.source = source or self.source
 
     def add(self, partition: int, next_position: int, value: bytes | None) -> None:
-        """One record of the topic. Never fails: what is not to be stored is counted."""
+        """Add one record of the topic. Never fails: events that are not stored are counted."""
         self.positions[partition] = next_position
         try:
             sender, events = decode(value or b"")
@@ -159,13 +157,13 @@ class StoreWriter:
         if not self._rows:
             return
         numbers = {
-            sender: union(one for some in added for one in ranges_of(some))
+            sender: union(number_range for numbers in added for number_range in ranges_of(numbers))
             for sender, added in self._added.items()
         }
         hour = now_ms // HOUR_MS
         name = SegmentName(self._next, self._next)
-        about = SegmentAbout(hour, self._topic, dict(self.positions), numbers, self.source)
-        write_segment(self._root, name, about, pa.Table.from_batches(self._rows, STORED))
+        header = SegmentAbout(hour, self._topic, dict(self.positions), numbers, self.source)
+        write_segment(self._root, name, header, pa.Table.from_batches(self._rows, STORED))
         self._known.append(KnownSegment(name, hour, self.waiting_rows))
         self._next += 1
         self.counts.stored += self.waiting_rows
@@ -173,33 +171,31 @@ class StoreWriter:
         self.waiting_rows = self.waiting_bytes = 0
 
     def tidy(self, now_ms: int, *, wait: bool = False) -> bool:
-        """Delete what is too old, and have what there is to merge merged, once; whether there may
-        be more to do. ``wait``: until that merge has ended.
-
-        Errors: ``OSError``, ``SyncFailed``, also of the merge before; the writer cannot be used
-        then."""
+        """Delete what is too old, and begin one merge. Returns true if there may be more to do.
+        ``wait``: until the merge has ended. Errors: ``OSError``, ``SyncFailed``, also of the merge
+        before; the writer cannot be used then."""
         self._end_merge(wait=wait)
         if self._merging is not None:
             return True
         self._delete_old(now_ms)
-        sound = [one for one in self._known if one.name not in self._left_alone]
+        sound = [segment for segment in self._known if segment.name not in self._left_alone]
         wanted = what_to_merge(sound, now_ms // HOUR_MS, self._merged_rows_max)
         if not wanted:
             return False
-        names = [one.name for one in wanted]
+        names = [segment.name for segment in wanted]
         self._merging = wanted, self._merger.submit(merge, self._root, names)
         self._end_merge(wait=wait)
         return True
 
     def _end_merge(self, *, wait: bool) -> None:
-        """Put what a merge has made in the place of what it was made of."""
+        """Put the merged segment in the place of its parts, if the merge has ended."""
         if self._merging is None:
             return
         wanted, made = self._merging
         if not wait and not made.done():
             return
         self._merging = None
-        names = [one.name for one in wanted]
+        names = [segment.name for segment in wanted]
         try:
             merged = made.result()
         except (Damaged, UnsupportedVersion) as error:
@@ -211,18 +207,17 @@ class StoreWriter:
         self._delete(names)
 
     def close(self) -> None:
-        """Waits for a merge. What was not flushed is read again."""
+        """Wait for a running merge. Events that were not flushed are read again from the topic."""
         self._merger.shutdown()
         self._lock.release()
 
     def _clean(self) -> None:
-        """Delete what a killed writer has left."""
-        there = [path.name for path in self._root.iterdir()]
-        names = segment_names(there)
+        files = [path.name for path in self._root.iterdir()]
+        names = segment_names(files)
         wanted = set(list_segments(self._root))
         self._delete([name for name in names if name not in wanted])
         kept = {name.index_file for name in wanted}
-        for name in there:
+        for name in files:
             if name.endswith((EVENTS_SUFFIX + NEW_SUFFIX, INDEX_SUFFIX + NEW_SUFFIX)) or (
                 name.endswith(INDEX_SUFFIX) and name not in kept
             ):
@@ -253,14 +248,14 @@ class StoreWriter:
         if self._retain_ms is None:
             return
         end = now_ms - self._retain_ms
-        old = [one for one in self._known if (one.hour + 1) * HOUR_MS <= end]
+        old = [segment for segment in self._known if (segment.hour + 1) * HOUR_MS <= end]
         if old:
             last = old[-1].name
-            self._known = [one for one in self._known if one.name > last]
+            self._known = [segment for segment in self._known if segment.name > last]
             self._delete([name for name in list_segments(self._root) if name <= last])
 
     def _delete(self, names: list[SegmentName]) -> None:
-        """The events first: without them the segment is not there."""
+        """Delete the events first: without that file the segment does not exist."""
         for name in names:
             (self._root / name.events_file).unlink(missing_ok=True)
             (self._root / name.index_file).unlink(missing_ok=True)

@@ -31,16 +31,16 @@
   }
 
   function showTimes(root) {
-    for (const one of root.querySelectorAll("time[datetime]")) {
-      const text = one.getAttribute("datetime");
+    for (const element of root.querySelectorAll("time[datetime]")) {
+      const text = element.getAttribute("datetime");
       const date = new Date(text);
       if (Number.isNaN(date.getTime())) continue;
-      one.textContent = local(date, text.includes("."));
+      element.textContent = local(date, text.includes("."));
     }
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
     if (zone === "UTC") return;
-    for (const one of document.querySelectorAll(".zone")) {
-      one.textContent = `${zone}; each has UTC as its title`;
+    for (const element of document.querySelectorAll(".zone")) {
+      element.textContent = `${zone}; each has UTC as its title`;
     }
   }
 
@@ -104,7 +104,7 @@
 
   function draw(root) {
     for (const figure of root.querySelectorAll("figure[data-chart]")) {
-      if (charts.some((one) => one.figure === figure)) continue;
+      if (charts.some((chart) => chart.figure === figure)) continue;
       const box = figure.querySelector(".plot");
       const data = JSON.parse(figure.dataset.values);
       const kind = figure.dataset.chart;
@@ -115,7 +115,7 @@
   }
 
   function drawAll() {
-    for (const one of charts.splice(0)) one.plot.destroy();
+    for (const chart of charts.splice(0)) chart.plot.destroy();
     draw(document);
   }
 
@@ -154,16 +154,16 @@
       if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     }
     let at = old.firstChild;
-    for (const one of [...now.childNodes]) {
+    for (const wanted of [...now.childNodes]) {
       let same = at;
-      if (one.id) while (same && same.id !== one.id) same = same.nextSibling;
-      if (!same || same.nodeName !== one.nodeName || (same.id && !one.id)) {
-        old.insertBefore(one, at);
+      if (wanted.id) while (same && same.id !== wanted.id) same = same.nextSibling;
+      if (!same || same.nodeName !== wanted.nodeName || (same.id && !wanted.id)) {
+        old.insertBefore(wanted, at);
         continue;
       }
       while (at !== same) at = removed(at);
       at = same.nextSibling;
-      morph(same, one);
+      morph(same, wanted);
     }
     while (at) at = removed(at);
   }

@@ -192,6 +192,15 @@ def test_the_audit_shows_what_was_lost_when_its_buckets_are_forgotten() -> None:
         assert shown_audit(report, 1_000, NOW_MS, "fine").differing == []
 
 
+def test_the_audit_knows_the_first_bucket_that_differed_also_of_rows_that_it_leaves_out() -> None:
+    pairs = [
+        Differing(f"bad-{n}", Boundary.WHEEL_TOPIC, "", 1_000 * n, 90_000 + n, 1, lost=1)
+        for n in range(1, audit_page.ROWS + 2)
+    ]
+    shown_one = shown_audit(AuditReport(99_000, 1_000, [], {}, {}, differing=pairs), 1_000, NOW_MS)
+    assert (len(shown_one.differing), shown_one.since_ms) == (audit_page.ROWS, 1_000)
+
+
 @pytest.mark.parametrize(
     ("age_ms", "problem", "restarts", "shown_text"),
     [

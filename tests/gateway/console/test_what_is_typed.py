@@ -15,6 +15,10 @@ from markupsafe import escape
 from playwright.sync_api import expect
 
 from slotwheel.gateway.console import shown
+from slotwheel.gateway.console.dead import RedriveForm
+from slotwheel.gateway.console.pending import PendingForm
+from slotwheel.policy.parameters import parameters_of
+from slotwheel.reading.letters.course import RedriveOrder
 from slotwheel.wheel.texts import typed_text, visible_text
 from support.gatewayprocess import NodeWithGateway
 
@@ -116,6 +120,36 @@ def test_what_stands_for_no_character_is_named(node: NodeWithGateway) -> None:
     answer = node.ask("GET", "/console/pending", params={"key": "\\u{d800}"})
     assert answer.status_code == 422
     assert "is no character" in answer.text
+
+
+def test_a_field_is_called_in_its_error_as_on_its_page(node: NodeWithGateway) -> None:
+    label = RedriveForm.fields["rate"].label
+    assert f">{label}</label>" in shown_page(node, "/console/dead")
+    answer = node.ask("GET", "/console/dead/redrive", params={"rate": "x"})
+    assert (answer.status_code, f"<dd>{label}</dd>" in answer.text) == (422, True)
+
+
+def test_all_messages_are_cancelled_only_by_a_condition_that_says_so(node: NodeWithGateway) -> None:
+    answer = node.ask("GET", "/console/pending/cancel")
+    assert (answer.status_code, "all messages are due from 2000-01-01" in answer.text) == (
+        422,
+        True,
+    )
+    assert "Every pending message" in shown_page(
+        node, "/console/pending/cancel", due_from="2000-01-01"
+    )
+
+
+def test_a_form_has_the_fields_of_its_question() -> None:
+    fields = {**PendingForm.fields, **RedriveForm.fields}
+    shown_texts = {name: (field.label, field.placeholder) for name, field in fields.items()}
+    assert shown_texts["due_to"] == ("Due before", "+10m or 2026-05-31T18:30Z")
+    assert shown_texts["buried_from"] == ("Buried from", "-1h or 2026-05-31T18:30Z")
+    assert shown_texts["header"] == ("Header", "name:value")
+    assert shown_texts["to_topic"] == ("To topic", "where they were meant to go")
+    assert shown_texts["key"] == ("Key", "")
+    parameters = {field.parameter.name for field in RedriveForm.fields.values()}
+    assert parameters == set(parameters_of(RedriveOrder))
 
 
 ALL_TIMES = """[...document.querySelectorAll("time")].map((one) =>

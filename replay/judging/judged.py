@@ -1,4 +1,5 @@
-"""The result of judging a range of offsets: counts, and problems up to a limit."""
+"""The result of judging a range of offsets: counts, and problems up to a limit, so that a wheel
+that has lost millions does not fill a task's memory with sentences about them."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Judged:
             self.counts[name] = self.counts.get(name, 0) + int(number)
 
     def count_each(self, name: str, often: npt.NDArray[Any]) -> None:
-        """Count messages of the whole board, by topic and time bucket, too."""
+        """Count messages of the whole board so that they are summed by topic and time bucket,
+        too."""
         self.count(name, int(often.sum()))
         self.counted[name] = often
 
@@ -47,8 +49,8 @@ class Judged:
         file: Callable[[int], str] = lambda _: "",
     ) -> None:
         """Report a problem of each of these messages (numbers on the board). ``text``: of all, or
-        of the one at a place among them. ``due``: if not the accepted one; ``position``: in the
-        topic, ``file``: that holds it. All are counted, and as many described as can be listed."""
+        by the place of each among them. ``due``: ms, if it is not the accepted one; ``position``:
+        in the topic; ``file``: that holds it. All are counted, and ``problems_max`` described."""
         if not len(messages):
             return
         self.problem_counts[kind] = self.problem_counts.get(kind, 0) + len(messages)
