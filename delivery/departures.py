@@ -23,6 +23,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
+from ..wheel import compute as pc
 from ..wheel.config import MIB
 from ..wheel.departurefile import (
     DEPARTURES_DIRECTORY,
@@ -59,6 +60,10 @@ class DepartureKeeper:
     def answered(self, chunk: Chunk, outcome: BatchOutcome, now_ms: int) -> None:
         """Called when a sink has answered for a chunk, before the wheel gets the answers."""
 
+    def held(self, topic: str, chunk: Chunk) -> None:
+        """Called when the sink holds a topic of a chunk of the main line back: the topic's own line
+        reads the cancelled rows of that chunk again."""
+
     def clean(self, now_ms: int) -> int:  # noqa: ARG002
         """Delete files whose time is over. Returns how many. Errors: ``OSError``."""
         return 0
@@ -85,6 +90,8 @@ class KeptDepartures(DepartureKeeper):
         self._free_at_s = self._again_at_s = 0.0
         self._withdrawn: dict[str | None, Int64s] = {}
         """Offsets of the cancelled rows of each line's last chunk."""
+        self._comes_again: dict[str | None, Int64s] = {}
+        """Offsets of cancelled rows that are kept, and that the line of their topic will read."""
 
     def withdrawn(self, chunk: Chunk, now_ms: int) -> None:
         if not len(chunk.withdrawn):
@@ -92,10 +99,21 @@ class KeptDepartures(DepartureKeeper):
             return
         rows = chunk.cancelled
         offset = times(rows, "offset")
-        new = np.flatnonzero(~np.isin(offset, self._withdrawn.get(chunk.topic, _NONE)))
+        again = self._comes_again.pop(chunk.topic, _NONE)
+        known = np.concatenate([again, self._withdrawn.get(chunk.topic, _NONE)])
+        new = np.flatnonzero(~np.isin(offset, known))
         if len(new):
             self._keep(rows, new, np.full(len(new), How.CANCELLED, np.uint8), now_ms)
         self._withdrawn[chunk.topic] = offset
+        if len(later := np.setdiff1d(again, offset)):
+            self._comes_again[chunk.topic] = later
+
+    def held(self, topic: str, chunk: Chunk) -> None:
+        if chunk.topic is None and len(chunk.withdrawn):
+            rows = chunk.cancelled
+            offset = times(rows, "offset")[np.asarray(pc.equal(rows.column("topic"), topic))]
+            if len(offset):
+                self._comes_again[topic] = offset
 
     def answered(self, chunk: Chunk, outcome: BatchOutcome, now_ms: int) -> None:
         left = np.flatnonzero(outcome.answered)

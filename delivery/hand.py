@@ -285,6 +285,7 @@ class Hand:
             self._events.expired(outcome.expired)
         held = [topic for topic in self._wheel.held_topics() if topic not in held_before]
         for topic in held:
+            self._departures.held(topic, chunk)
             self._events.held(topic, outcome.why(topic))
         if outcome.down:
             self._goes_down(outcome.why_not)

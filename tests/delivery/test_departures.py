@@ -95,6 +95,20 @@ def test_a_topic_that_is_held_back(rig: Rig) -> None:
     rig.wait(lambda: seen(rig, cancelled) == [[("cancelled", LATER)]])
 
 
+def test_a_topic_that_is_held_back_behind_its_cancelled_row(rig: Rig) -> None:
+    """The row was in the chunk that the sink did not take, and the topic's own line reads it again."""
+    answers = {LATER: Answer.NOT_NOW}
+    rig.scripted.script = lambda topic, _: answers.get(topic, Answer.ACCEPTED)
+    held, cancelled, good = (sent(rig, topic) for topic in (LATER, LATER, GOOD))
+    assert rig.wheel.cancel([str(cancelled)], rig.clock()) == ["cancelled"]
+    rig.start()
+    rig.wait(lambda: seen(rig, good) == [[("delivered", GOOD)]])
+    answers.clear()
+    rig.wait(lambda: rig.wheel.status().pending == 0)
+    rig.wait(lambda: seen(rig, held) == [[("delivered", LATER)]])
+    assert seen(rig, cancelled) == [[("cancelled", LATER)]]
+
+
 def test_it_is_kept_before_the_wheel_hears_of_it(rig: Rig) -> None:
     """As a mark may be written at once behind the answer."""
     master: Any = rig.hand._wheel
