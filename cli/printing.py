@@ -1,4 +1,4 @@
-"""Prints fields (``fields.py``) and tables: as text for people, as JSON for programs.
+"""Prints fields (``fields.py``) as text for people or as JSON for programs, and tables as text.
 
 Times are ISO 8601 in text. A closed pipe (``| head``) ends the command quietly.
 """
@@ -72,7 +72,8 @@ class Listing:
 
 @contextmanager
 def listing(as_json: bool, limit: int, noun: str) -> Iterator[Listing]:
-    """Give a ``Listing``; report if there were more than ``limit`` records, named ``noun``."""
+    """Give a ``Listing``. The first record beyond ``limit`` ends the block, and a line says so, in
+    which ``noun`` names the records. What stands behind the loop is not printed then."""
     with quiet_pipe():
         try:
             yield Listing(as_json, limit)

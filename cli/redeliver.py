@@ -1,9 +1,10 @@
 """``slotwheel replay --redeliver``: send messages that are in journals and archive once more.
 
-Theory: nothing is sent before the user has seen the number of messages and has confirmed it. They
-are sent through a node, due at once, so they are kept, retried and proven like any others. Receipts
-are handled in order; so whatever stops it, the command ends with the ``--skip`` to go on with: if
-the node dies when 3,000 of 5,000 are stored, ``--skip 3000`` sends the rest.
+Theory: nothing is sent before the user has seen the number of messages and confirmed it, or given
+``--yes``. They are sent through a node, due at once, so they are kept, retried and proven like any
+others. Receipts are handled in order; so whatever stops it, the command ends with the ``--skip`` to
+go on with: if the node dies when 3,000 of 5,000 are stored, ``--skip 3000`` sends the rest. What
+was under way may come twice, and the command says how many.
 """
 
 from __future__ import annotations

@@ -248,8 +248,9 @@ class Shipment:
         ]
 
     def due_ms(self, row: int) -> int:
-        """The due time of a row, ms since the epoch. For a delay it waits until the row is stored,
-        as the delay begins by the node's clock."""
+        """The due time of a row, ms since the epoch. A delay begins by the node's clock, so for one
+        it waits until the shipment has ended; of what was not stored it counts from this machine's
+        clock then."""
         if delay_of(int(self.due[row])) is not None:
             self.wait(None)
         return int(self.due[row])

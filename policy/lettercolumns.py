@@ -1,8 +1,9 @@
 """Finds the rows of a dead-letter topic that the sink made, and their originals, by column.
 
 A list column is a flat column and a border for each row. Only a node can write
-``slotwheel-dead-stage``, so a row whose last one is ``delivery`` is the sink's, and the message
-ends there. A row without it was sent to the topic itself, by an application or from intake.
+``slotwheel-dead-stage``. If the last one of a row is ``delivery``, the row is the sink's, and the
+message ends before that header. Any other row was sent to the topic itself, by an application or
+from intake.
 
 The former format had no stage: reason, topic and perhaps partition stood last, and no error text.
 """

@@ -37,8 +37,8 @@ from .rules.messages import EntryMeta, HardState, PeerMessage
 from .rules.states import Role
 from .rules.timing import NEVER
 from .snapshots.fetching import Fetching
-from .snapshots.pull import SnapshotFetch, send_snapshot
 from .snapshots.slots import fetch_slot, send_slot
+from .snapshots.transfer import SnapshotFetch, send_snapshot
 from .status import status_of
 from .transport.handshake import SLOT, fingerprint
 from .transport.incoming import Incoming

@@ -1,4 +1,5 @@
-"""The expiry of a message: from that millisecond on it is worth nothing, and is not delivered.
+"""The expiry of a message: from that millisecond on it is worth nothing, and is not delivered
+(``delivery/handover.py`` looks at it).
 
 The time is a header of the message, in decimal digits, and not a column: it is delivered with the
 message in any case, so that a consumer that lags behind can leave it out, too; and rows of which

@@ -238,8 +238,9 @@ class TopicBook:
             return absent if self._away or waited_s > DOOR_WAIT_S else None
 
     def is_asking(self, topics: Collection[str], waited_s: float) -> bool:
-        """Returns True while many of ``topics`` have no answer yet, and lets ``turn`` ask; for a
-        caller that has waited for ``waited_s``. Never blocks."""
+        """Returns True while a batch has to wait at the door, and lets ``turn`` ask: more than
+        ``UNSURE_MAX`` of ``topics`` have no sure answer. False once the caller has waited for
+        longer than ``DOOR_WAIT_S``, or while Kafka is away, or nobody could send. Never blocks."""
         with self._lock:
             undecided = []
             for topic in topics:

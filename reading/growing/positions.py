@@ -45,7 +45,7 @@ class JournalAt:
 
 @dataclass(frozen=True, slots=True)
 class TopicAt:
-    """The position of the next record of an embedded topic's index."""
+    """The place from which to read on in an embedded topic."""
 
     segment: int
     """First position of the segment."""

@@ -152,7 +152,8 @@ class LetterSource:
 
 
 def purge(topic: Topic) -> None:
-    """Delete the records of a topic of Kafka; the topic stays."""
+    """Delete the records that a topic of Kafka had when it was opened. Letters that came since were
+    neither counted nor confirmed, and stay, as the topic does."""
     _of_kafka(topic).purge()
 
 

@@ -48,9 +48,10 @@ class Judged:
         position: Int64s | None = None,
         file: Callable[[int], str] = lambda _: "",
     ) -> None:
-        """Report a problem of each of these messages (numbers on the board). ``text``: of all, or
-        by the place of each among them. ``due``: ms, if it is not the accepted one; ``position``:
-        in the topic; ``file``: that holds it. All are counted, and ``problems_max`` described."""
+        """Report one problem for each of ``messages`` (numbers on the board). ``text`` and ``file``
+        are called with the place in ``messages``, or ``text`` is the same for all. ``due``, ms,
+        replaces the accepted due times; ``position`` is the one in the topic. Every problem is
+        counted, and the first ``problems_max`` of a call are described."""
         if not len(messages):
             return
         self.problem_counts[kind] = self.problem_counts.get(kind, 0) + len(messages)

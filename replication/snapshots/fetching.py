@@ -10,7 +10,7 @@ from ...wheel.peers.snapshot_sink import SnapshotSink
 from ..rules.group import Group
 from ..transport.handshake import SNAPSHOT
 from ..transport.transport import ReplicationEvents, Transport
-from .pull import SnapshotFetch
+from .transfer import SnapshotFetch
 
 RETRY_S = 0.5
 REFUSED_RETRY_S = 5.0

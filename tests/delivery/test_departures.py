@@ -96,7 +96,7 @@ def test_a_topic_that_is_held_back(rig: Rig) -> None:
 
 
 def test_a_topic_that_is_held_back_behind_its_cancelled_row(rig: Rig) -> None:
-    """The row was in the chunk that the sink did not take, and the topic's own line reads it again."""
+    """The chunk that the sink did not take had the row, and the topic's own line reads it again."""
     answers = {LATER: Answer.NOT_NOW}
     rig.scripted.script = lambda topic, _: answers.get(topic, Answer.ACCEPTED)
     held, cancelled, good = (sent(rig, topic) for topic in (LATER, LATER, GOOD))

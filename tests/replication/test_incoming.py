@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwheel.replication.rules.messages import Ack, Append, EntryMeta, PeerMessage
-from slotwheel.replication.snapshots.pull import send_snapshot
+from slotwheel.replication.snapshots.transfer import send_snapshot
 from slotwheel.replication.transport.encoding import encode, pack_entries
 from slotwheel.replication.transport.handshake import (
     BULK,

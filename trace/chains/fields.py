@@ -17,7 +17,7 @@ from .latency import Latency
 
 
 def event_fields(events: pa.Table) -> Iterator[Fields]:
-    """Each event (schema ``STORED``), without its nulls."""
+    """The fields of each event (schema ``STORED``); null and empty ones are left out."""
     for row in events.to_pylist():
         fields: Fields = {"at_ms": _ms(row.pop("at")), "kind": row.pop("kind")}
         for name in ("id", "origin"):

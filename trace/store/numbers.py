@@ -24,7 +24,8 @@ NumberRanges = list[tuple[int, int]]
 
 
 class SenderNumbers:
-    """``missing``: numbers below the highest one of their sender that are not stored, in all."""
+    """Tells events that come twice from new ones, by sender and number. ``missing``: how many
+    numbers between stored ones, or before the first of a new sender, never came."""
 
     def __init__(self, senders_max: int = SENDERS_MAX, ranges_max: int = RANGES_MAX) -> None:
         self._senders_max = senders_max

@@ -44,8 +44,10 @@ class SlotRows:
     losses: Sequence[Loss] = ()
 
     def check(self, info: SlotInfo, upto: int, marks: Marks, given_up: Sequence[Loss] = ()) -> None:
-        """Raise unless these are all rows of a slot file with the catalog's record ``info`` and
-        rows below ``upto``. ``given_up``: what was lost of it here before.
+        """Raise if a row has an offset of ``upto`` or above or, before delivery by ``marks`` has
+        come to the slot, if rows or cancels are not as many as ``info`` and ``given_up`` (lost here
+        before) say: what a peer lacks would be lost here, too. Later, rows that have left may be
+        missing.
 
         Errors: ``Damaged``: the peers do not have the same rows.
         """

@@ -1,9 +1,10 @@
 """A whole data directory on its way to a peer that needs entries which no journal has any more.
 
 Theory: a snapshot is the state of one moment and the slot files up to their committed lengths, and
-nothing else: the journal follows by ordinary shipping, from the entry behind the checkpoint. Slot
-files only grow or are deleted, so the sender copies them while it goes on working, as long as its
-cleaner is paused. The receiver fills ``incoming/`` beside its own files (``snapshot_sink.py``), and
+nothing else. ``replication/rules/shipper.py`` decides when a peer needs one, and
+``replication/snapshots/transfer.py`` sends it. The journal follows by ordinary shipping, from the
+entry behind the checkpoint. Slot files only grow or are deleted, so the sender copies them while it
+goes on working, as long as its cleaner is paused. The receiver fills ``incoming/`` beside its own files (``snapshot_sink.py``), and
 one commit makes it true (``switch.py``).
 
     receiver                                 sender

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from slotwheel.replication.snapshots import pull
-from slotwheel.replication.snapshots.pull import SnapshotFetch, send_snapshot
+from slotwheel.replication.snapshots.transfer import SnapshotFetch, send_snapshot
 from slotwheel.replication.transport import incoming
 from slotwheel.replication.transport.exchange import open_channel
 from slotwheel.replication.transport.handshake import SNAPSHOT, Greeting
