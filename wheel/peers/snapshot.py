@@ -4,8 +4,8 @@ Theory: a snapshot is the state of one moment and the slot files up to their com
 nothing else. ``replication/rules/shipper.py`` decides when a peer needs one, and
 ``replication/snapshots/transfer.py`` sends it. The journal follows by ordinary shipping, from the
 entry behind the checkpoint. Slot files only grow or are deleted, so the sender copies them while it
-goes on working, as long as its cleaner is paused. The receiver fills ``incoming/`` beside its own files (``snapshot_sink.py``), and
-one commit makes it true (``switch.py``).
+goes on working, as long as its cleaner is paused. The receiver fills ``incoming/`` beside its own
+files (``snapshot_sink.py``), and one commit makes it true (``switch.py``).
 
     receiver                                 sender
     sink = SnapshotSink(files, group)
