@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from slotwheel.replication.snapshots import pull
+from slotwheel.replication.snapshots import transfer
 from slotwheel.replication.snapshots.transfer import SnapshotFetch, send_snapshot
 from slotwheel.replication.transport import incoming
 from slotwheel.replication.transport.exchange import open_channel
@@ -250,7 +250,7 @@ def test_a_request_that_is_none_is_refused(
 def test_what_takes_long_on_this_side_is_no_stall(
     rig: Callable[[Source], Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "STALL_S", 0.2)
+    monkeypatch.setattr(transfer, "STALL_S", 0.2)
     sink = Sink()
     stalled: list[bool] = []
 
@@ -291,7 +291,7 @@ def test_what_is_given_up_while_it_greets_asks_for_nothing(
         abandoned.wait(60)
         return channel
 
-    monkeypatch.setattr(pull, "open_channel", greet)
+    monkeypatch.setattr(transfer, "open_channel", greet)
     source = Source(1)
     made = rig(source)
     fetch = made.fetch(Sink())
@@ -354,7 +354,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(
 def test_a_sender_that_sends_nothing_is_noticed(
     rig: Callable[[Source], Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "STALL_S", 0.5)
+    monkeypatch.setattr(transfer, "STALL_S", 0.5)
     made, sink = rig(Source(3000)), Sink(0.005)
     with Proxy(made.a.server.port) as proxy:
         fetch = made.fetch(sink, proxy.address)
