@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -25,7 +26,7 @@ from support.warden import Warden
 
 HERE = Path(__file__).parent
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
-KAFKA_FIXTURES = {"broker", "kept_broker", "topic"}
+KAFKA_FIXTURES = {"broker", "kept_broker", "secured", "topic"}
 COMMON_BROKER = pytest.StashKey[CommonBroker]()
 """Of the process that hands the tests out to others."""
 WARDEN = pytest.StashKey[Warden]()
@@ -121,6 +122,9 @@ LONG = (
     "benchmarks/test_suite",
     "replay/test_interrupt",
     "gateway/test_dead_letters",
+    "gateway/test_generated_clients",
+    "gateway/test_schemathesis",
+    "test_interrupted_run",
     "test_retries",
     "test_peers_bad_input",
     "test_peers_snapshot",
@@ -141,9 +145,22 @@ LONG = (
     "wheel/test_wheel_machine",
     "cli/test_repair",
     "replication/test_simulation",
+    "test_waiting_kills",
+    "wheel/test_append_together",
+    "cli/test_verify",
+    "node/test_budget",
+    "node/test_duties",
+    "delivery/test_exactly_once_schedules",
+    "reading/test_every_place",
+    "reading/search/test_against_a_model",
+    "reading/search/test_beside_a_node",
+    "node/intake/test_hostile",
+    "wheel/test_peers_agree",
+    "benchmarks/test_page",
 )
 """The files that take longest, the longest first: they are begun first, so that none is left over
 at the end, and ``make test-quick`` leaves them out."""
+PLACES = {HERE / f"{name}.py": place for place, name in enumerate(LONG)}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -196,18 +213,41 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # On a busy machine any example may take long.
     settings.register_profile("slotwheel", deadline=None)
-    settings.load_profile("slotwheel")
+    settings.register_profile("quick", deadline=None, max_examples=25)
+    settings.load_profile("quick" if leaves_out_long(config) else "slotwheel")
     # A job in a shell's background ignores SIGINT, and so would every process that a test starts
     # to interrupt it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Long files need not be read for a run without them: they import Spark and browsers, in each
+    of its processes."""
+    return (collection_path in PLACES and leaves_out_long(config)) or None
+
+
+def leaves_out_long(config: pytest.Config) -> bool:
+    """True for ``make test-quick``, which tries a quarter of the examples, too."""
+    return "not long" in config.option.markexpr
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[Any]:
+    """Nothing of what is read here becomes garbage: the collector would look through all of it
+    again and again, a sixth of the time that it takes each process."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {HERE / f"{name}.py": place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path, len(LONG)))
+    items.sort(key=lambda item: PLACES.get(item.path, len(LONG)))
     for item in items:
-        if item.path in places:
+        if item.path in PLACES:
             item.add_marker("long")
         if KAFKA_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("kafka")

@@ -57,16 +57,16 @@ class Sender:
     def wait_until_spilled(self) -> None:
         nodes = self._peers.nodes.values()
         all_have = lambda: all(self.spilled(node).rows == self.count for node in nodes)  # noqa: E731
-        self._peers.wait("in slot files", all_have, 60)
+        self._peers.wait("in slot files", all_have)
 
     def path(self, node: PeerProcess) -> Path:
         return node.data / "slots" / f"{self.second}.arrows"
 
-    def arrivals(self, wanted: int, within_s: float = 60.0) -> list[int]:
+    def arrivals(self, wanted: int) -> list[int]:
         arrivals = EmbeddedArrivals([self._peers[name].data for name in PEERS], ["t"])
         have = lambda: len({one.number for one in arrivals.look()}) >= wanted  # noqa: E731
         try:
-            self._peers.wait("delivered", have, within_s)
+            self._peers.wait("delivered", have)
             assert all(one.at_ms >= one.due for one in arrivals.all)
             return [one.number for one in arrivals.all]
         finally:
@@ -79,8 +79,8 @@ def is_ready(node: PeerProcess) -> bool:
 
 def wait_until_mended(peers: Peers, name: str, second: int) -> None:
     node, told = peers[name], f"slot file mended second={second}"
-    peers.wait("mended", lambda: told in node.log_text(), 60)
-    peers.wait("ready", lambda: is_ready(node), 30)
+    peers.wait("mended", lambda: told in node.log_text())
+    peers.wait("ready", lambda: is_ready(node))
 
 
 def test_damage_on_two_of_three_peers_is_mended_before_it_is_due(peers: Peers) -> None:
@@ -124,15 +124,15 @@ def test_damage_again_and_again_under_load_and_kills(peers: Peers) -> None:
             flipped += 1
             flip(rng.choice(files))
         if number % 8 == 7:
-            peers.wait("ready", lambda: all(map(is_ready, peers.nodes.values())), 60)
+            peers.wait("ready", lambda: all(map(is_ready, peers.nodes.values())))
             victim.kill()
             victim.start()
             peers.wait_until_whole()
     assert flipped > 20
     total = 300 * len(senders)
-    numbers = senders[0].arrivals(total, 120)
+    numbers = senders[0].arrivals(total)
     assert set(numbers) == set(range(total))
-    peers.wait("ready", lambda: all(map(is_ready, peers.nodes.values())), 60)
+    peers.wait("ready", lambda: all(map(is_ready, peers.nodes.values())))
     peers.stop()
     assert peers.disagreements() == []
 
@@ -184,7 +184,7 @@ def test_what_no_peer_has_sound_is_repaired_on_one_and_mended_on_the_others(peer
         flip(messages.path(peers[name]), size - 40)
     peers.start()
     nodes = peers.nodes.values()
-    peers.wait("told", lambda: all(node.status().get("damaged_files") for node in nodes), 30)
+    peers.wait("told", lambda: all(node.status().get("damaged_files") for node in nodes))
     assert "slotwheel repair" in json.loads(peers["a"].get("/readyz")[1])["reasons"][-1]
     peers.stop()
     done = run_cli("repair", peers["a"].data, "--yes", "--json")
@@ -192,7 +192,7 @@ def test_what_no_peer_has_sound_is_repaired_on_one_and_mended_on_the_others(peer
     lost = did["lost_ids"]
     assert did["lost"] == len(lost) == did["rows"] - did["sound"] - did["from_journal"]
     peers.start()
-    peers.wait("ready", lambda: all(map(is_ready, nodes)), 60)
+    peers.wait("ready", lambda: all(map(is_ready, nodes)))
     peers.stop()
     assert peers.disagreements() == []
     for name in PEERS:

@@ -38,17 +38,17 @@ def test_a_master_that_was_paused_inside_a_slot_sends_nothing_when_it_wakes(
         promised = Promised(np.array(due, np.int64), receipts.offsets(0), topics=TOPICS)
         old = peers.wait_until_whole()
         with EmbeddedArrivals([peers[old].data], TOPICS) as sent:
-            peers.wait("in the midst of it", lambda: len(sent.look()) > count // 10, 20)
+            peers.wait("in the midst of it", lambda: len(sent.look()) > count // 10)
             pause = scene.faults.begin("SIGSTOP")
             pause.held = True
             peers[old].pause()
             assert len(sent.look()) < count
             new = peers.master(other_than=old)
-            scene.arrivals.wait_for(set(range(count)), 30)
+            scene.arrivals.wait_for(set(range(count)))
             held = len(sent.look())
             pause.end_ms = now_ms()
             peers[old].resume()
-            peers.wait("a standby again", lambda: peers[old].hello().get("role") != "master", 15)
+            peers.wait("a standby again", lambda: peers[old].hello().get("role") != "master")
             assert peers.wait_until_whole() == new
             found = scene.finish(promised)
             woken = len(sent.look()) - held

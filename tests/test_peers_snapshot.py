@@ -73,9 +73,7 @@ class Branch:
 
     def wait_for(self, nbytes: int) -> int:
         """Until so much has come in; how many lines of progress there are by then."""
-        self.peers.wait(
-            f"{nbytes} bytes there", lambda: max(self.received, default=0) >= nbytes, 60
-        )
+        self.peers.wait(f"{nbytes} bytes there", lambda: max(self.received, default=0) >= nbytes)
         return len(self.received)
 
     @property
@@ -87,13 +85,13 @@ class Branch:
     def installed(self) -> bool:
         return bool(self.told("snapshot-installed"))
 
-    def finish(self, within_s: float = 60) -> None:
+    def finish(self) -> None:
         """Until it has all; then nothing is left of the way there, and the peers agree."""
-        self.peers.wait("installed", lambda: self.installed, within_s)
+        self.peers.wait("installed", lambda: self.installed)
         self.peers.lab.heal()
         self.peers.wait_until_whole()
         # What a late attempt has left is removed a few files at a time.
-        self.peers.wait("removed", lambda: not (self.node.data / "incoming").exists(), 20)
+        self.peers.wait("removed", lambda: not (self.node.data / "incoming").exists())
         self.peers.stop()
         assert self.peers.disagreements() == []
 
@@ -116,7 +114,7 @@ def filled(path: Path, nbytes: int) -> Iterator[tuple[Peers, str]]:
         send(peers, nbytes, FAR_MS)
         master = peers.wait_until_whole()
         rows = nbytes // VALUE_BYTES
-        peers.wait("in slots", lambda: peers[master].status().get("slot_rows", 0) >= rows, 60)
+        peers.wait("in slots", lambda: peers[master].status().get("slot_rows", 0) >= rows)
         yield peers, master
 
 
@@ -146,7 +144,7 @@ def test_a_snapshot_outlives_a_break_a_kill_and_its_sender(tmp_path: Path, figur
         branch.node.kill()
         before = branch.received[-1]
         branch.node.start()
-        peers.wait("asked again", lambda: len(branch.received) > seen, 30)
+        peers.wait("asked again", lambda: len(branch.received) > seen)
         kept = branch.received[seen]
         branch.wait_for(size * 3 // 5)
         answer = peers.step_down(master)
@@ -154,7 +152,7 @@ def test_a_snapshot_outlives_a_break_a_kill_and_its_sender(tmp_path: Path, figur
         assert answer["done"], answer
         new = peers.master(other_than=master)
         send(peers, size // 10, FAR_MS + SLOTS * 500)
-        peers.wait("asked the new one", lambda: _asks(branch, new), 30)
+        peers.wait("asked the new one", lambda: _asks(branch, new))
         branch.finish()
     figure(
         f"{size} B at 8 Mbit/s: no attempt was lost in a break of 3 s; SIGKILL at {before} B, went"

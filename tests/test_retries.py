@@ -63,7 +63,8 @@ def test_attempts_come_at_their_times_and_say_what_they_are(
             letters = Reader(broker.bootstrap, [dead])
             found = letters.read(len(buried))
             letters.close()
-            assert node.metric("slotwheel_pending") == 0
+            # The mark moves behind what Kafka has.
+            eventually(lambda: node.metric("slotwheel_pending") == 0)
             assert node.signal() < 10
     finally:
         broker.delete_topic(retries)

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -131,9 +131,13 @@ def test_somebody_is_asked(node: NodeProcess, answer: str, code: int) -> None:
         while "Send them?" not in seen:
             seen += process.stderr.read(1)
         if answer == "\x03":
-            # One that comes in the instant before the read begins is noticed only after it.
-            eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
+            # One that comes in the instant before the read begins is noticed only after it: whoever
+            # sees nothing happen sends another one.
             process.send_signal(signal.SIGINT)
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(2.0)
+                process.send_signal(signal.SIGINT)
         else:
             os.write(main, answer.encode())
         out, _ = process.communicate(timeout=20)
@@ -224,7 +228,8 @@ def test_it_ends_with_how_to_go_on(
     server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
     address = f"127.0.0.1:{server.port}"
     try:
-        assert run(to_fake(address, directories)) == 1
+        # Within this time a busy machine, too, has answers to what it stored.
+        assert run(to_fake(address, directories, "--timeout", "4s")) == 1
         first = capsys.readouterr()
         told = json.loads(first.out)
         assert json.loads(first.err.splitlines()[-1])["error"]["code"]
@@ -263,7 +268,7 @@ def test_ctrl_c_while_sending(directories: list[str], number: signal.Signals) ->
         assert process.stderr is not None
         while "due at once" not in process.stderr.readline():
             assert process.poll() is None
-        time.sleep(1.0)
+        eventually(lambda: wheel.early)
         process.send_signal(number)
         out, error = process.communicate(timeout=20)
     finally:
@@ -272,7 +277,9 @@ def test_ctrl_c_while_sending(directories: list[str], number: signal.Signals) ->
     assert process.returncode == 130, error
     told = json.loads(out)
     assert (told["sent"], told["next_skip"], told["complete"]) == (0, 0, False)
-    assert told["perhaps_sent"] == told["messages"] > 3_000
+    assert told["messages"] > 3_000
+    # The node has seen a batch; the rest was being handed to the client.
+    assert 0 < told["perhaps_sent"] <= told["messages"]
     assert "Traceback" not in error
 
 

@@ -57,7 +57,7 @@ def test_every_way_to_leave(rig: Rig) -> None:
     rig.scripted.script = lambda topic, _: answers.get(topic, Answer.ACCEPTED)
     now = rig.clock()
     good, refused = sent(rig, GOOD), sent(rig, REFUSED)
-    soon = [(EXPIRES_HEADER, str(now + 31_000).encode())]
+    soon = [(EXPIRES_HEADER, str(now + 50_000).encode())]
     expired = sent(rig, GOOD, 30_500, soon)
     early = sent(rig, GOOD, 30_000)
     late = sent(rig, GOOD, 20_000)

@@ -58,22 +58,10 @@ def test_letters_are_counted_and_shown(dead: GatewayProcess) -> None:
     assert of_group["letters"] == []
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/v1/dead/0/999999", 404),
-        (f"/v1/dead/0/{1 << 70}", 404),
-        ("/v1/dead/0/-1", 404),
-        ("/v1/dead/x/y", 404),
-        ("/v1/dead?topic=nobodys", 404),
-        ("/v1/dead?limit=1001", 422),
-        ("/v1/dead?reasons=buried", 422),
-    ],
-)
-def test_what_is_not_there_is_named(dead: GatewayProcess, path: str, status: int) -> None:
-    answer = dead.request("GET", path)
-    assert answer.status_code == status, answer.text
-    assert answer.json()["error_code"] == status
+@pytest.mark.parametrize("path", ["/0/999999", f"/0/{1 << 70}", "/0/-1", "/x/y", "?topic=nobodys"])
+def test_what_is_not_there_is_named(dead: GatewayProcess, path: str) -> None:
+    answer = dead.request("GET", f"/v1/dead{path}")
+    assert (answer.status_code, answer.json()["error_code"]) == (404, 404), answer.text
 
 
 def test_a_topic_without_dead_letters_is_not_read_through(

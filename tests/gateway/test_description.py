@@ -6,8 +6,6 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-
 from slotwheel.gateway.table import openapi_json
 from support.gatewayprocess import GatewayProcess
 
@@ -29,22 +27,6 @@ def test_every_path_answers_other_methods_with_those_it_has(gateway: GatewayProc
         allowed = set(answer.headers["Allow"].split(", ")) - {"HEAD"}
         assert allowed == {one.upper() for one in methods}, path
         assert answer.json()["error_code"] == 405
-
-
-@pytest.mark.parametrize(
-    ("query", "place"),
-    [
-        ("what=1", "query"),
-        ("%ff=1", "query"),
-        ("&".join("a=1" for _ in range(2000)), "query"),
-    ],
-)
-def test_a_parameter_that_is_not_described_is_refused(
-    gateway: GatewayProcess, query: str, place: str
-) -> None:
-    answer = gateway.request("GET", f"/v1/levels?{query}")
-    assert answer.status_code in (400, 422)
-    assert answer.json()["place"] == place
 
 
 class Looked(HTMLParser):

@@ -68,29 +68,6 @@ def test_many_are_stored_in_their_order(node: NodeWithGateway, form: str) -> Non
     assert [row["value"] for row in rows] == [b"%d" % n for n in range(1000)]
 
 
-def test_a_bad_message_among_many_keeps_all_out_and_is_named(node: NodeWithGateway) -> None:
-    good = {"topic": "never", "value": "x", "delay_ms": 1}
-    for bad, place in (
-        ({"topic": "in/valid", "delay_ms": 1}, "$[2]"),
-        ({"topic": "never", "delay_ms": 1, "due_ms": 1}, "$[2]"),
-        ({"topic": "never"}, "$[2]"),
-        ({"topic": "never", "value": "x", "value_base64": "", "delay_ms": 1}, "$[2]"),
-        ({"topic": "never", "delay_ms": 1 << 50}, "$[2]"),
-        ({"topic": "never", "delay_ms": "soon"}, "$[2].delay_ms"),
-        ({"topic": "never", "delay_ms": 1, "dalay": 1}, "$[2]"),
-        ({"topic": "never", "delay_ms": 1, "value_base64": "&"}, "$[2].value_base64"),
-    ):
-        refused = ask(node, "POST", SEND, [good, good, bad, good])
-        assert (refused.status_code, refused.json()["place"]) == (422, place), refused.json()
-    line = "\n".join([json.dumps(good), "", json.dumps(good)[:-1]])
-    refused = ask(node, "POST", SEND, line, NDJSON)
-    assert (refused.status_code, refused.json()["place"]) == (400, "line 3")
-    assert ask(node, "POST", SEND, []).status_code == 422
-    ask(node, "POST", SEND, {"topic": "behind", "delay_ms": 1})
-    node.wait_for("behind", 1)
-    assert node.delivered("never") == []
-
-
 def test_single_messages_of_many_callers_share_batches_and_not_their_errors(
     node: NodeWithGateway,
 ) -> None:
@@ -108,14 +85,10 @@ def test_single_messages_of_many_callers_share_batches_and_not_their_errors(
     assert _figure(node, "slotwheel_http_batches") - before < 270
 
 
-def test_a_level_and_a_route_of_the_group(node: NodeWithGateway) -> None:
+def test_a_level_of_the_group(node: NodeWithGateway) -> None:
     sent = ask(node, "POST", SEND, {"topic": "level", "level": "5s"})
     assert sent.status_code == 201
     assert 3_000 < sent.json()["due_ms"] - now_ms() <= 5_000
-    refused = ask(node, "POST", SEND, {"topic": "level", "level": "soon"})
-    assert refused.status_code == 422
-    assert "soon" in refused.json()["got"]
-    assert ask(node, "POST", SEND, {"route": "nowhere", "delay_ms": 1}).status_code == 422
 
 
 def _figure(node: NodeWithGateway, name: str) -> float:
@@ -296,16 +269,6 @@ def test_a_repeat_with_a_key_has_the_times_of_the_first_one(node: NodeWithGatewa
     assert [one.json() for one in again] == [one.json() for one in first]
 
 
-def test_unusable_keys(node: NodeWithGateway) -> None:
-    message = {"topic": "never", "delay_ms": 1}
-    for key in ("", "x" * 256, "two words"):
-        refused = ask(node, "POST", SEND, message, {"Idempotency-Key": key})
-        assert (refused.status_code, refused.json()["place"]) == (400, "header Idempotency-Key")
-    ask(node, "POST", SEND, {"topic": "behind-keys", "delay_ms": 1})
-    node.wait_for("behind-keys", 1)
-    assert node.delivered("never") == []
-
-
 def _stream(table: pa.Table, compression: str | None = None) -> bytes:
     sink = pa.BufferOutputStream()
     settings = pa.ipc.IpcWriteOptions(compression=compression)
@@ -313,29 +276,6 @@ def _stream(table: pa.Table, compression: str | None = None) -> bytes:
         stream.write_table(table)
     found: bytes = sink.getvalue().to_pybytes()
     return found
-
-
-MESSAGE_FIELDS = "topic, value, value_base64, key, key_base64, headers, partition, due_ms, delay_ms"
-GOOD = {"topic": "t", "delay_ms": 60_000}
-
-
-@pytest.mark.parametrize(
-    ("body", "place", "known"),
-    [
-        ({**GOOD, "due": 1}, "$", MESSAGE_FIELDS),
-        ([GOOD, {**GOOD, "due": 1}], "$[1]", MESSAGE_FIELDS),
-        ({**GOOD, "headers": {"a": {"b64": ""}}}, "$.headers[...]", "base64"),
-        ({**GOOD, "headers": [["a", {"b64": ""}]]}, "$.headers[0][1]", "base64"),
-    ],
-)
-def test_an_unknown_field_is_answered_with_those_that_are_known(
-    node: NodeWithGateway, body: Any, place: str, known: str
-) -> None:
-    answer = ask(node, "POST", SEND, body)
-    assert answer.status_code == 422
-    error = answer.json()
-    assert (error["place"], error["message"][:28]) == (place, "Object contains unknown fiel")
-    assert error["limit"].startswith(known)
 
 
 def test_a_body_of_another_type_is_answered_with_those_that_are_taken(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
 
@@ -45,25 +43,6 @@ def test_a_message_gets_another_due_time_once(gateway: GatewayProcess, node: Nod
     assert row["value"] == b"x"
     again = gateway.request("POST", path, json={"delay_ms": 0})
     assert (again.status_code, again.json()["code"]) == (409, "already-cancelled")
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({}, 422),
-        ({"due_ms": 1, "delay_ms": 1}, 422),
-        ({"due_ms": "soon"}, 422),
-        ({"delay_ms": -1}, 422),
-        ({"delay_ms": 1 << 61}, 422),
-        ({"due": 1}, 422),
-    ],
-)
-def test_what_is_no_due_time_is_refused(
-    gateway: GatewayProcess, body: dict[str, object], status: int
-) -> None:
-    path = "/v1/messages/" + gateway.send(topic="stays", value="x", delay_ms=HOUR_MS)
-    assert gateway.request("POST", path + "/reschedule", json=body).status_code == status
-    assert gateway.request("DELETE", path).json()["answer"] == "cancelled"
 
 
 def test_the_group_says_what_it_has(gateway: GatewayProcess) -> None:

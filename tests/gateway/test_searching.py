@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from slotwheel.aside.process import NICE
 from support.gatewayprocess import GatewayProcess
@@ -114,26 +113,6 @@ def test_what_is_known_of_a_message(gateway: GatewayProcess, node: NodeProcess) 
     assert unknown["why"]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        *("limit=x", "limit=1&limit=2", "page=1", "page=,"),
-        *(f"page=1,{1 << 63}", "header=:x", "from_ms=-1", "from_ms=1.5"),
-        *(
-            "from_ms=5&to_ms=5",
-            "by=slot",
-            "offset=3",
-            "from_ms=null",
-            "limit=%D9%A1",
-        ),
-    ],
-)
-def test_a_bad_question_is_named(gateway: GatewayProcess, query: str) -> None:
-    answer = gateway.request("GET", f"/v1/messages?{query}")
-    assert answer.status_code == 422, answer.text
-    assert answer.json()["message"]
-
-
 def test_many_are_cancelled_by_what_they_are(gateway: GatewayProcess) -> None:
     ids = send_many(gateway, "bulk", 50)
     kept = send_many(gateway, "bulk-kept", 3)
@@ -150,24 +129,6 @@ def test_many_are_cancelled_by_what_they_are(gateway: GatewayProcess) -> None:
     assert report["id"] in [one["id"] for one in gateway.get("/v1/jobs")["jobs"]]
     stopped = gateway.request("DELETE", f"/v1/jobs/{report['id']}")
     assert stopped.json()["state"] == "done"
-
-
-@pytest.mark.parametrize(
-    "where",
-    [
-        {},
-        {"topic": []},
-        {"headers": {"a": None}},
-        {"from_ms": 1_800_000_000_002, "to_ms": 1_800_000_000_001},
-        {"from_ms": 1_800_000_000},
-        {"topic": "a", "to_ms": 1_800_000_000_000_000},
-        {"topics": ["a"]},
-        {"key_base64": ["%"]},
-    ],
-)
-def test_no_condition_cancels_nothing(gateway: GatewayProcess, where: dict[str, Any]) -> None:
-    answer = gateway.request("POST", "/v1/cancellations", json={"where": where})
-    assert answer.status_code == 422, answer.text
 
 
 def test_a_search_process_that_was_killed_is_started_again(gateway: GatewayProcess) -> None:

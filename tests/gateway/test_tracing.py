@@ -159,26 +159,6 @@ def test_latency_and_anomalies_are_those_of_the_events(gateway: GatewayProcess) 
     assert shown[0] == found["anomalies"][0]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "named"),
-    [
-        ("/v1/trace/<script>", 422, "<script>"),
-        ("/v1/trace/..%2f..%2fetc", 404, "/v1/"),
-        ("/v1/trace?id=nothing", 422, "nothing"),
-        ("/v1/trace?limit=0", 422, "limit"),
-        ("/v1/trace?state=dead", 422, "no such parameter"),
-        ("/v1/trace?from_ms=x", 422, "not a whole number"),
-        ("/v1/trace/anomalies?late_ms=-1", 422, "late_ms"),
-    ],
-)
-def test_what_cannot_be_asked_is_named(
-    gateway: GatewayProcess, path: str, status: int, named: str
-) -> None:
-    answer = gateway.request("GET", path)
-    assert answer.status_code == status, answer.text
-    assert named in answer.text
-
-
 def test_a_damaged_segment_is_a_problem_in_the_answer(gateway: GatewayProcess) -> None:
     at = 1_600_000_000_000
     plant(gateway, [event(0, at, "whole", tag="half")])

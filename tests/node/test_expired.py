@@ -20,7 +20,7 @@ def test_what_expires_in_an_outage_is_accounted_for_and_not_delivered(
 ) -> None:
     with NodeProcess(tmp_path / "data") as node:
         with Client(node.address, timeout_s=60) as client:
-            begin = now_ms() + 3_000 + count // 100
+            begin = now_ms() + 6_000 + count // 100
             due = [begin + number % 500 for number in range(count)]
             client.send_many(
                 Message("orders", b"%d" % n, due=at, ttl=0.25 + n % 4 / 4)

@@ -288,25 +288,14 @@ def test_a_changed_file_at_a_restart_is_the_next_version(tmp_path: Path) -> None
             assert client.forget("g")["version"] == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("levels = ['9h']", "beyond the horizon"),
-        ("levels = [", "is not TOML"),
-        ("policy = 5", "no such setting"),
-        ("[[routes.r]]\nto = ['a b']", "a b"),
-    ],
-)
-def test_a_node_does_not_start_with_a_file_that_cannot_hold(
-    tmp_path: Path, text: str, said: str
-) -> None:
-    (tmp_path / "policies.toml").write_text(text)
+def test_a_node_does_not_start_with_a_file_that_cannot_hold(tmp_path: Path) -> None:
+    (tmp_path / "policies.toml").write_text("levels = ['9h']")
     done = run_process(
         *("node", "--data", tmp_path / "data", "--listen", "127.0.0.1:0"),
         *("--policies", tmp_path / "policies.toml"),
     )
     assert done.returncode == 1
-    assert said in done.stderr
+    assert "beyond the horizon" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -375,7 +375,7 @@ def test_what_a_node_keeps_in_its_archive(spark: Any, tmp_path: Path) -> None:
             some = (Message("orders", bytes(100), due=due_ms + at // 20) for at in range(count))
             client.send_many(some)
             client.flush(60)
-        node.wait_for("orders", count, 60)
+        node.wait_for("orders", count)
         eventually(lambda: list(node.data.glob("archive/*/journal/*.journal")))
         audit = told.audit(tmp_path / "audit", node.data)
 

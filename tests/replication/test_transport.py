@@ -371,8 +371,12 @@ def test_tcp_is_asked_what_it_has_sent(make: Make) -> None:
     before = exchange._channel.progress()
     a.transport.send(append(1, 1000))
     eventually(lambda: len(b.entries) == 1000)
-    eventually(lambda: exchange._channel.progress().acknowledged > before.acknowledged + 100_000)
-    assert not exchange._channel.progress().queued
+
+    def all_is_acknowledged() -> bool:
+        progress = exchange._channel.progress()
+        return progress.acknowledged > before.acknowledged + 100_000 and not progress.queued
+
+    eventually(all_is_acknowledged)
 
 
 def test_a_lane_that_is_made_again_lets_no_other_node_of_that_id_in(

@@ -19,6 +19,7 @@ from slotwheel.wheel.schema import times
 from support.kafkaread import Reader
 from support.nodeprocess import topic_rows
 from support.promises import Arrival
+from support.waiting import PATIENCE_S
 
 
 class Arrivals:
@@ -33,7 +34,7 @@ class Arrivals:
         self.numbers.update(one.number for one in new)
         return self.all
 
-    def wait_for(self, numbers: set[int], within_s: float) -> None:
+    def wait_for(self, numbers: set[int], within_s: float = PATIENCE_S) -> None:
         """Look until all of them are there, or the time is over."""
         deadline = time.monotonic() + within_s
         while not numbers <= self.numbers and time.monotonic() < deadline:

@@ -15,6 +15,7 @@ from slotwheel import Consumer, Received
 from slotwheel.wheel.rows import Header
 from support.broker import Cluster
 from support.consumerprocess import QUICK
+from support.waiting import PATIENCE_S
 
 MakeGroup = Callable[..., "Group"]
 
@@ -79,7 +80,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def take(consumer: Consumer, count: int, within_s: float = 60.0) -> list[Received]:
+def take(consumer: Consumer, count: int, within_s: float = PATIENCE_S) -> list[Received]:
     """The next ``count`` messages, none of them answered."""
     found: list[Received] = []
     deadline = time.monotonic() + within_s

@@ -24,7 +24,7 @@ from slotwheel.wheel.schema import Int64s, times
 from slotwheel.wheel.wheel import Wheel
 from support.deliveries import MINT
 from support.memstate import MemoryState
-from support.waiting import now_ms
+from support.waiting import PATIENCE_S, now_ms
 from support.wheels import batch, master_of
 
 Script = Callable[[str, bytes | None], Answer]
@@ -192,7 +192,7 @@ class Rig:
         sent = batch([(at, *row) for at, row in zip(due, rows, strict=True)])
         self.wheel.append(sent, now).result(60)
 
-    def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    def wait(self, condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "it did not happen in time"

@@ -20,8 +20,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from .broker import ACLS, Broker
 from .java import INTERPRETED, SHORT_LIVED, classes_of
 
-_END_S = 120.0
-"""Java writes the archive as it ends."""
+_END_S = 600.0
+"""Java writes the archive as it ends: some seconds, on a busy machine minutes."""
 
 
 def of_kafka(_directory: Path, keep: str) -> None:

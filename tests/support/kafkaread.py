@@ -153,7 +153,7 @@ def read_all(bootstrap: str, topics: Iterable[str], count: int) -> list[Arrived]
 
 
 def read_committed(
-    bootstrap: str, topic: str, count: int, *, settle_s: float = 0.3, within_s: float = 60.0
+    bootstrap: str, topic: str, count: int, *, settle_s: float = 0.3, within_s: float = PATIENCE_S
 ) -> list[Record]:
     """At least ``count`` committed records of a topic, and those that come right behind them."""
     with closing(RecordReader(bootstrap, [topic])) as reader:

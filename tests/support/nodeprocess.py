@@ -132,7 +132,9 @@ class NodeProcess:
         """What stands in an embedded topic now."""
         return topic_rows(self.data, topic)
 
-    def wait_for(self, topic: str, count: int, timeout_s: float = 60.0) -> list[dict[str, Any]]:
+    def wait_for(
+        self, topic: str, count: int, timeout_s: float = PATIENCE_S
+    ) -> list[dict[str, Any]]:
         deadline = time.monotonic() + timeout_s
         while (found := sum(len(one) for one in _batches(self.data, topic))) < count:
             assert time.monotonic() < deadline, f"{found} of {count} in {topic}"

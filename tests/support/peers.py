@@ -204,7 +204,7 @@ class Peers:
         found = self[master].status()["replication"].get("peers", [])
         return {one["id"]: one for one in found if one["id"] != master}
 
-    def wait_until_whole(self, within_s: float = 120.0) -> str:
+    def wait_until_whole(self, within_s: float = PATIENCE_S) -> str:
         """Until there is a master, and every other peer is admitted and keeps up; the master."""
         deadline = time.monotonic() + within_s
         while True:
@@ -220,7 +220,7 @@ class Peers:
             assert time.monotonic() < deadline, f"{master} sees {behind}\n{self.log_ends()}"
             time.sleep(0.1)
 
-    def wait(self, what: str, check: Callable[[], bool], within_s: float) -> None:
+    def wait(self, what: str, check: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
         failed = lambda: f"not {what} in {within_s} s\n{self.log_ends()}"  # noqa: E731
         eventually(check, within_s, every_s=0.1, otherwise=failed)
 

@@ -29,15 +29,13 @@ from support.namespaces import Lab
 from support.nodeprocess import NodeProcess
 from support.peers import Peers, lab_of
 from support.promises import Account, Promised, account
-from support.waiting import now_ms
+from support.waiting import PATIENCE_S, now_ms
 from support.wallclock import WallClock
 
 ALONE = ("node",)
 SMALL = ("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms")
 """With these, spilling, cleaning and dropping segments happen all the time: a fault then meets each
 of them, and not only appends."""
-LATE_S = 60.0
-"""How long the last messages may take after they are due: a group gets back on its feet."""
 
 
 class Scenario:
@@ -171,14 +169,14 @@ class Scenario:
             self.repeat(1, step, pause_s)
 
     def wait_for_arrivals(self, count: int) -> None:
-        self.peers.wait("delivering", lambda: len(self.arrivals.look()) > count, LATE_S)
+        self.peers.wait("delivering", lambda: len(self.arrivals.look()) > count)
 
     def stop_sending(self) -> Promised:
         assert self.load is not None
         self._promised = self.load.stop()
         return self._promised
 
-    def finish(self, promised: Promised | None = None, *, within_s: float = LATE_S) -> Account:
+    def finish(self, promised: Promised | None = None, *, within_s: float = PATIENCE_S) -> Account:
         """End the load, wait until all that must come has come, and a moment more for what must
         not; what became of the promises. ``promised``: those of another load."""
         promised = promised or self._promised or self.stop_sending()

@@ -146,7 +146,7 @@ def test_the_chain_of_each_message_is_what_happened_to_it(
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
         stack.callback(producer.close)
         tracer = Tracer(KafkaPythonTarget(producer, events), client="shop", events_max=1_000_000)
-        outage_ms = clock_ms() + 3_000 + count // 5
+        outage_ms = clock_ms() + 6_000 + count // 5
         with Client(address, observer=tracer) as client:
             send(client, account, work, outage_ms)
             cancelled = [

@@ -36,7 +36,7 @@ from support.echoserver import (
     serve_by,
 )
 from support.exchange import RawClient, action_frame
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 HELLO = encode_hello(b"hello")
 
@@ -248,7 +248,11 @@ def end(client: RawClient) -> None:
     assert bytes(client.frame().body) == bytes(BODY_MAX)
 
 
-def test_of_all_connections_together_no_more_is_held_than_the_limit() -> None:
+def test_of_all_connections_together_no_more_is_held_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Otherwise the parts that a busy machine leaves lying for so long are given up.
+    monkeypatch.setattr(server_module, "STUCK_S", PATIENCE_S)
     with echoing(bytes_max=FULL) as node, ExitStack() as stack:
         first, second, third, fourth, fifth = (
             stack.enter_context(welcomed(node)) for _ in range(5)
@@ -284,10 +288,15 @@ def test_small_frames_are_held_up_to_the_limit_and_a_little_of_each(
             client.send_bytes(many)
         for client in clients:
             assert bytes(client.frame().body) == bytes(1000)
-        eventually(lambda: all(one.taken for one in node.made))
-        most = [one.connection.nbytes for one in node.made]
-        assert sum(most) <= BODY_MAX + (256 << 10) + len(clients) * (SMALL_BYTES + 1100)
-        assert min(most) <= SMALL_BYTES + 1100 < max(most)
+        of_each: list[int] = []
+
+        def some_fill_the_room() -> bool:
+            of_each[:] = [one.connection.nbytes for one in node.made]
+            assert sum(of_each) <= BODY_MAX + (256 << 10) + len(clients) * (SMALL_BYTES + 1100)
+            return max(of_each) > SMALL_BYTES + 1100
+
+        eventually(some_fill_the_room)
+        assert min(of_each) <= SMALL_BYTES + 1100
 
 
 @pytest.mark.parametrize("how", ["silent", "drips", "deaf"])

@@ -46,7 +46,7 @@ from support.broker import Broker, Cluster, TopicFactory
 from support.events import ToldEvents
 from support.fakewheel import FakeWheel
 from support.listreader import ListReader
-from support.waiting import eventually, now_ms
+from support.waiting import PATIENCE_S, eventually, now_ms
 
 READERS: dict[str, Callable[..., SourceReader]] = {
     "kafka-python": KafkaPythonReader,
@@ -439,8 +439,12 @@ def test_a_leader_that_alone_stops_to_answer_is_named(monkeypatch: pytest.Monkey
 def test_a_leader_that_returns_nothing_is_named_while_others_give_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    named = threading.Event()
+
     class Starving(Partitions):
         def poll(self, timeout_s: float) -> Polled:
+            if position(intake) > 15_000:  # what is named must be named before the others end
+                named.wait(PATIENCE_S)
             found = super().poll(timeout_s).records
             return Polled({one: records for one, records in found.items() if not one.partition}, {})
 
@@ -453,6 +457,7 @@ def test_a_leader_that_returns_nothing_is_named_while_others_give_records(
         why = "(partition 1) is not read: the partition has records, and its leader returns none"
         eventually(lambda: why in str(intake.unready()))
         assert 5 * delay_topic.SILENT_CHECKS <= position(intake) < 19_999
+        named.set()
 
 
 def test_where_reading_begins_is_agreed_before_it_is_stored_and_stored_before_it_is_read() -> None:
