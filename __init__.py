@@ -18,8 +18,10 @@ from slotwheel.wheel.lazy import late
 
 if TYPE_CHECKING:
     from slotwheel.client import Client, Message, Receipt, Receipts
+    from slotwheel.client.addresses import Nodes
     from slotwheel.client.asyncclient import AsyncClient
     from slotwheel.consumer import Consumer, Received
+    from slotwheel.security.tls import Tls
 else:
     # An application loads what it uses of these, and a command and a node none of it.
     __getattr__ = late(
@@ -29,9 +31,11 @@ else:
             "Client": "client.client",
             "Consumer": "consumer",
             "Message": "client.message",
+            "Nodes": "client.addresses",
             "Receipt": "client.receipts",
             "Receipts": "client.receipts",
             "Received": "consumer",
+            "Tls": "security.tls",
         },
     )
 
@@ -46,6 +50,7 @@ __all__ = [
     "InvalidMessage",
     "Message",
     "NodeUnreachable",
+    "Nodes",
     "NotRunning",
     "Overloaded",
     "Receipt",
@@ -53,6 +58,7 @@ __all__ = [
     "Received",
     "SequenceTooOld",
     "SlotwheelError",
+    "Tls",
     "UnknownId",
     "UnsupportedVersion",
     "__version__",

@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         report.figure("raw write + fdatasync, 1/s", raw, f"{raw:,.0f}")
         redis = _redis(directory, seconds, report)
         with GatewayBesideNode(directory / "data") as gateway:
-            one = _message()
+            one = message_body()
             gateway.load(directory, 8, 1.0, one)  # imports, policies, connections
             for text in chosen.connections.split(","):
                 count, who = int(text), f"{text} connections"
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _message() -> str:
+def message_body() -> str:
     return json.dumps({"topic": "bench", "value": "x" * _VALUE_BYTES, "delay_ms": 3_600_000})
 
 
@@ -100,7 +100,7 @@ def _tell(
     seconds: float,
 ) -> float:
     cpu_s, node_s = gateway.cpu_s, gateway.node.cpu_s
-    found = gateway.load(directory, count, seconds, _message())
+    found = gateway.load(directory, count, seconds, message_body())
     requests = max(1, found["requests"])
     rate = float(requests / found["seconds"])
     report.figure(f"messages/s, {who}", rate, f"{rate:,.0f}")
@@ -119,6 +119,7 @@ class GatewayBesideNode:
 
     def __init__(self, data: Path, *node_options: str) -> None:
         self.node = BenchNode(data, "--http", "127.0.0.1:0", *node_options)
+        self._scheme = "https" if "--tls-cert" in node_options else "http"
         self.place = ("", 0)
 
     def __enter__(self) -> Self:
@@ -151,7 +152,13 @@ class GatewayBesideNode:
         script.write_text(_SCRIPT.format(body=json.dumps(body)))
         host, port = self.place
         command = [program("wrk"), "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
-        command += ["--timeout", "10s", "-s", str(script), f"http://{host}:{port}/v1/messages"]
+        command += [
+            "--timeout",
+            "10s",
+            "-s",
+            str(script),
+            f"{self._scheme}://{host}:{port}/v1/messages",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found: dict[str, Any] = json.loads(done.stderr.splitlines()[-1])
         return found

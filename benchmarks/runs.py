@@ -135,6 +135,7 @@ SUITE = (
 ON_REQUEST = (
     Run("beside topics that do not exist", "strangers", 75),
     Run("a large second", "bigsecond", 110),
+    Run("TLS and rights", "secured", 110),
     # What each of them can do.
     Run(
         "delay queues, lateness at 500/s",

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..client import Client
+from ..client.addresses import Nodes
 from ..client.cancels import UNKNOWN
 from ..reading.search.followup import Cancellation
 from ..reading.search.pending import PendingReader
@@ -27,7 +28,7 @@ from .terminal import echo
 class BulkCancel:
     """A bulk cancel. ``yes``: it does not ask."""
 
-    address: str
+    address: Nodes
     timeout: timedelta
     yes: bool
     as_json: bool

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ..client import Client
+from ..client.addresses import Nodes
 from ..client.cancels import UNKNOWN, answers
 from ..client.message import clock_ms
 from .invocation import Exit
@@ -41,7 +42,7 @@ def command(
     where: tuple[str, ...],
     data: Path | None,
     yes: bool,
-    address: str,
+    address: Nodes,
     timeout: timedelta,
     as_json: bool,
 ) -> int:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import click
 
 from ..client import Client
+from ..client.addresses import Nodes
 from ..wheel.protocol import CLOCK_ACCEPT, CLOCK_SET_BACK, CLOCK_SHOW
 from ..wheel.texts import time_text
 from .shared import json_option, node_options, print_json
@@ -24,7 +25,9 @@ from .terminal import echo
 )
 @node_options
 @json_option
-def command(accept: bool, set_back: bool, address: str, timeout: timedelta, as_json: bool) -> None:
+def command(
+    accept: bool, set_back: bool, address: Nodes, timeout: timedelta, as_json: bool
+) -> None:
     """Show the clock that a node goes by, and the mark, up to which messages have left.
 
     A wall clock that jumps ahead by more than an hour is not believed before --accept. A mark that

@@ -43,6 +43,8 @@ COMMANDS = {
     "clock": ("clock", "Show a node's clock; accept a jump, set the mark back."),
     "policies": ("policies", "Show levels and retry policies of a group."),
     "routes": ("routes", "Show and try routes, and rules of consumer groups."),
+    "token": ("token", "Make tokens for a security file, and list them."),
+    "security": ("security", "Check who may do what by a security file."),
     "step-down": ("step_down", "Have the master hand over to one of its peers."),
     "inspect": ("inspect", "Print what stands in a data directory's files."),
     "verify": ("verify", "Check a data directory; change nothing."),

@@ -53,7 +53,7 @@ def command(**options: Any) -> None:
         for warning in group.warnings:
             event(log, logging.WARNING, warning)
         settings["peers"] = dict(group.peers)
-        if _is_default("listen"):
+        if _is_default("listen") and "peer_cert" not in settings:
             settings["listen"] = group.address
     else:
         settings["peers"] = {}

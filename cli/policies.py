@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ..client import Client
+from ..client.addresses import Nodes
 from ..policy.policyset import PolicySet
 from .configfile import read_policies
 from .printing import print_table
@@ -24,7 +25,7 @@ from .terminal import echo
 )
 @node_options
 @json_option
-def command(path: Path | None, address: str, timeout: timedelta, as_json: bool) -> None:
+def command(path: Path | None, address: Nodes, timeout: timedelta, as_json: bool) -> None:
     """Show the levels and the retry policies of a node's group, and which version they are."""
     settings = settings_of(path, address, timeout)
     if as_json:
@@ -40,7 +41,7 @@ def command(path: Path | None, address: str, timeout: timedelta, as_json: bool) 
     print_table(rows, "llrl", ("policy", "attempt again after", "jitter", "dead letters"))
 
 
-def settings_of(path: Path | None, address: str, timeout: timedelta) -> PolicySet:
+def settings_of(path: Path | None, address: Nodes, timeout: timedelta) -> PolicySet:
     """The policies in a file or, without ``path``, those of the node's group. Errors:
     ``InvalidConfiguration``, ``NodeUnreachable``, ``OSError``."""
     if path is not None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from ..client import Client
+from ..client.addresses import Nodes
 from ..client.resending import Resending
 from ..wheel.checks import check_topic
 from ..wheel.delay import as_due
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from ..replay.redeliver import Redelivery, RedeliveryCounts, Selection
 
 _OWN = {"redeliver", "to_topic", "yes", "skip", "address", "timeout"}
+_OF_ADDRESS = {"tls_ca", "tls_cert", "tls_key"}
+"""Options of which ``node_options`` makes a part of ``address``."""
 _SHARED = {"directories", "topics", "start", "end", "as_json"}
 
 
@@ -48,7 +51,7 @@ class RedeliverOptions:
     end: datetime
     as_json: bool
     to_topic: str
-    address: str
+    address: Nodes
     timeout: timedelta
     yes: bool
     skip: int
@@ -76,7 +79,7 @@ def redeliver_options(function: F) -> F:
     def command(**values: Any) -> int:
         own = {name: values.pop(name) for name in _OWN}
         if not own.pop("redeliver"):
-            _refuse(_OWN, "belongs to --redeliver")
+            _refuse(_OWN | _OF_ADDRESS, "belongs to --redeliver")
             code: int = function(**values)
             return code
         _refuse(values.keys() - _SHARED, "does not go with --redeliver")

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import click
 
 from ..client import Client
+from ..client.addresses import Nodes
 from ..client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, is_id
 from .invocation import Exit
 from .shared import (
@@ -28,7 +29,7 @@ def command(
     message_id: str,
     delay: timedelta | None,
     at: datetime | None,
-    address: str,
+    address: Nodes,
     timeout: timedelta,
     as_json: bool,
 ) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ..client import Client
+from ..client.addresses import Nodes
 from ..policy.routes import find_route
 from .policies import settings_of
 from .printing import print_table
@@ -36,7 +37,7 @@ _source = combined(
 
 @command.command("list")
 @_source
-def list_command(path: Path | None, address: str, timeout: timedelta, as_json: bool) -> None:
+def list_command(path: Path | None, address: Nodes, timeout: timedelta, as_json: bool) -> None:
     """Show all routes, and the rules that consumer groups have registered."""
     settings = settings_of(path, address, timeout)
     if as_json:
@@ -73,7 +74,7 @@ def explain(
     route: str,
     headers: tuple[tuple[str, str], ...],
     path: Path | None,
-    address: str,
+    address: Nodes,
     timeout: timedelta,
     as_json: bool,
 ) -> None:
@@ -105,7 +106,7 @@ def explain(
 @click.argument("group")
 @node_options
 @json_option
-def forget(group: str, address: str, timeout: timedelta, as_json: bool) -> None:
+def forget(group: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
     """Take back the rule of a consumer GROUP, so that its members can come with another one.
 
     Stop all of them first: messages that one member filters away are gone for the group.

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from ..client.addresses import Nodes
 from ..reading.messagefields import Fields, message_fields
 from ..reading.search.fate import MessageFate, MessageState, find
 from ..reading.search.pending import PendingCount, PendingPage, PendingReader
@@ -54,7 +55,7 @@ def command(
     by: str | None,
     follow_up: str | None,
     yes: bool,
-    address: str,
+    address: Nodes,
     timeout: timedelta,
     as_json: bool,
     **options: Any,

@@ -18,6 +18,7 @@ from typing import BinaryIO
 import click
 
 from ..client import Client, Message
+from ..client.addresses import Nodes
 from ..wheel.checks import check_topic, reserved_among, reserved_header
 from ..wheel.errors import InvalidMessage
 from .invocation import Exit
@@ -85,7 +86,7 @@ def command(
     partition: int | None,
     source: BinaryIO | None,
     receipts: Path | None,
-    address: str,
+    address: Nodes,
     timeout: timedelta,
     as_json: bool,
 ) -> int:

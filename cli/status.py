@@ -9,6 +9,7 @@ import click
 
 from ..broker.sources import MISSED
 from ..client import Client
+from ..client.addresses import Nodes
 from ..client.groupstatus import REPLICATION, group_status
 from ..replication.status import missing_votes
 from ..wheel.texts import time_text
@@ -39,7 +40,7 @@ _SOURCE_FIELDS = ("partition", "position", "lag")
     help="Show which records of delay topics can never be read any more, and forget them.",
 )
 @json_option
-def command(address: str, timeout: timedelta, acknowledge: bool, as_json: bool) -> None:
+def command(address: Nodes, timeout: timedelta, acknowledge: bool, as_json: bool) -> None:
     """Show what a node holds: messages pending, delivered, dead, expired; memory, files, marks.
 
     With peers, also how it sees the group: role, epoch, commit index, and of each peer its state

@@ -7,6 +7,7 @@ from datetime import timedelta
 import click
 
 from ..client import Client
+from ..client.addresses import Nodes
 from .shared import json_option, node_options, print_json
 from .terminal import echo
 
@@ -14,7 +15,7 @@ from .terminal import echo
 @click.command("step-down")
 @node_options
 @json_option
-def command(address: str, timeout: timedelta, as_json: bool) -> None:
+def command(address: Nodes, timeout: timedelta, as_json: bool) -> None:
     """Have the master of a group hand over to the peer that has most of the journal.
 
     Any peer's address will do: the master is found. Prints the new master's address. It takes less

@@ -22,12 +22,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..wheel.errors import InvalidConfiguration, NodeUnreachable, NotMaster, SlotwheelError
-from ..wheel.protocol import DEFAULT_ADDRESS, split_address
+from ..wheel.protocol import DEFAULT_ADDRESS, is_loopback, split_address
+
+if TYPE_CHECKING:
+    from ..security.tls import Tls
 
 SCHEMES = ("http://", "https://")
 """The address of a gateway begins with one of these."""
+SECURE = "tls://"
+"""The address of a node with TLS begins with this; that of the first one is enough."""
 DOUBT_S = 1.0
 HINTS_MAX = 8
 """The most hints that are followed in one round."""
@@ -40,11 +47,64 @@ _REASON_CHARS = 160
 _ADDRESS_CHARS = 200
 
 
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Where the nodes of a group are, and how they are reached: for whoever hands that on.
+    ``given``: as ``Client`` takes it; ``tls``: with ``tls://``, the files that are used; ``token``:
+    ``file:PATH``, the place of the token that proves who calls."""
+
+    given: str | Sequence[str]
+    tls: Tls | None = None
+    token: str | None = None
+
+    def __str__(self) -> str:
+        return self.given if isinstance(self.given, str) else ",".join(self.given)
+
+    @classmethod
+    def of(
+        cls,
+        address: str | Sequence[str] | Nodes,
+        tls: Tls | None = None,
+        token: str | None = None,
+    ) -> Nodes:
+        """``address`` itself, or what it says, reached by ``tls`` and ``token``."""
+        return address if isinstance(address, Nodes) else cls(address, tls, token)
+
+
 def split(given: str | Sequence[str]) -> tuple[str, ...]:
     """The addresses in ``"host:port,host:port"``, or in a sequence of such texts: each once."""
     texts = [given] if isinstance(given, str) else given
     parts = [part.strip() for text in texts for part in text.split(",")]
     return tuple(dict.fromkeys(filter(None, parts))) or ("",)
+
+
+def without_scheme(addresses: Sequence[str]) -> tuple[bool, tuple[str, ...]]:
+    """True for nodes with TLS, ``("tls://a:7200", "b:7200")``, and the addresses without it: ``a``
+    and ``b`` are both with TLS then, as all are that are found by them. Errors:
+    ``InvalidConfiguration`` when a later address has it and the first one has not: a client would
+    else speak to some nodes of a group where everybody can read it."""
+    with_tls = [address for address in addresses if address.startswith(SECURE)]
+    if with_tls and not addresses[0].startswith(SECURE):
+        raise InvalidConfiguration(
+            "some addresses are with TLS, and the first is not",
+            got=", ".join(addresses)[:_ADDRESS_CHARS],
+            limit="tls://host:port,host:port",
+            remedy="Begin the first address with tls://, which stands for all",
+        )
+    return bool(with_tls), tuple(address.removeprefix(SECURE) for address in addresses)
+
+
+def check_private_way(addresses: Sequence[str]) -> None:
+    """Errors: ``InvalidConfiguration`` for the plain address of another machine, to which a token
+    must not go: whoever is on the way could take it and be the client from then on."""
+    for address in addresses:
+        if not is_loopback(split_address(address)[0]):
+            raise InvalidConfiguration(
+                "a token would go to another machine where everybody can read it",
+                got=address[:_ADDRESS_CHARS],
+                limit="tls://host:port, or an address of this machine",
+                remedy="Begin the address with tls://",
+            )
 
 
 def check_addresses(addresses: Sequence[str]) -> None:

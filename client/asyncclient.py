@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
@@ -21,13 +21,15 @@ from ..wheel.errors import InvalidConfiguration, NotRunning
 from ..wheel.protocol import DEFAULT_ADDRESS
 from ..wheel.rows import Content
 from ..wire.pool import Pool
-from .addresses import Addresses, is_http
+from .addresses import Addresses, Nodes
 from .asynclink import AsyncLink
 from .asyncthreads import in_pool
 from .client import Client, needs_policies
-from .link import WireTransport
 from .message import Delay, DueTime, Headers, Message, clock_ms, message_of
 from .receipts import Receipts
+
+if TYPE_CHECKING:
+    from ..security.tls import Tls
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,10 +44,12 @@ class AsyncClient:
 
     def __init__(
         self,
-        address: str | Sequence[str] = DEFAULT_ADDRESS,
+        address: str | Sequence[str] | Nodes = DEFAULT_ADDRESS,
         *,
         timeout_s: float = 30.0,
         acks: str = "all",
+        tls: Tls | None = None,
+        token: str | None = None,
     ) -> None:
         if acks == "0":
             raise InvalidConfiguration(
@@ -54,8 +58,8 @@ class AsyncClient:
                 limit='acks="all" or "1"',
                 remedy="Use Client to send without answers",
             )
-        self._client = Client(address, timeout_s=timeout_s, acks=acks)
-        if is_http(self._client.addresses):
+        self._client = Client(address, timeout_s=timeout_s, acks=acks, tls=tls, token=token)
+        if self._client.wire is None:
             self._client.close()
             raise InvalidConfiguration(
                 "the asyncio client connects to nodes",
@@ -92,9 +96,17 @@ class AsyncClient:
             return self._kept(in_pool(self._pool, self._client.store, message))
         flat = self._client.prepare(message, clock_ms())
         if self._link is None:
-            ask = WireTransport().epoch_of_master
-            addresses = Addresses(self._client.addresses)
-            self._link = AsyncLink(addresses, self._acks, self._timeout_s, ask, self._pool)
+            wire = self._client.wire
+            assert wire is not None
+            self._link = AsyncLink(
+                Addresses(self._client.addresses),
+                self._acks,
+                self._timeout_s,
+                wire.epoch_of_master,
+                self._pool,
+                tls=wire.tls,
+                token=wire.token,
+            )
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
             self._link.store(flat, future)

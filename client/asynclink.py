@@ -28,11 +28,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from ..security.tokens import SecretFile
 from ..wheel.backoff import Backoff
 from ..wheel.delay import due_times
 from ..wheel.errors import (
+    Forbidden,
     InvalidBatch,
     InvalidMessage,
     NodeUnreachable,
@@ -70,10 +72,13 @@ from .addresses import Addresses
 from .asking import ANSWER_S, EpochOfMaster, Suspicion
 from .asyncthreads import in_pool
 from .batch import Batch, ClientObserver, Shipment
-from .hello import OF_APPENDS, Hello, hello_of, new_producer
+from .hello import OF_APPENDS, Hello, hello_body, hello_of, new_producer
 from .message import FlatMessage
 from .storing import plain_row
 from .tries import Tries
+
+if TYPE_CHECKING:
+    from ..security.tls import TlsFiles
 
 IN_FLIGHT_MAX = 2
 """Requests on their way; one more would be smaller, and cost another sync."""
@@ -123,8 +128,9 @@ class _Request:
 class AsyncLink:
     """A link that belongs to the loop that runs when it is made. A message is tried for
     ``timeout_s``. ``pool`` runs calls that block. ``observer``: as of ``Client``; a request is a
-    shipment. ``batches``, ``messages``: the numbers of requests and messages sent, repeats among
-    them."""
+    shipment. ``tls``: TLS is on, by these files; the event loop encrypts. ``token``: as of
+    ``WireTransport``. ``batches``, ``messages``: the numbers of requests and messages sent, repeats
+    among them."""
 
     def __init__(
         self,
@@ -134,11 +140,16 @@ class AsyncLink:
         epoch_of_master: EpochOfMaster,
         pool: Pool | Executor,
         observer: ClientObserver | None = None,
+        *,
+        tls: TlsFiles | None = None,
+        token: SecretFile | None = None,
     ) -> None:
+        self._tls = tls
+        self._token = token
         self._addresses = addresses
         self._pool = pool
         self._observer = observer
-        self._hello = AppendCommand(new_producer(), acks).encode()
+        self._command = AppendCommand(new_producer(), acks)
         self._timeout_s = timeout_s
         self._suspicion = Suspicion(addresses, epoch_of_master)
         self._loop = asyncio.get_running_loop()
@@ -275,7 +286,7 @@ class AsyncLink:
             if isinstance(error, NotMaster | NotRunning):
                 self.lost(error)
             else:
-                self._pause(self._backoff.failed())
+                self._pause(self._backoff.failed(), error.retry_after_ms / 1000)
             return
         messages = request.messages
         in_doubt = request.tries.in_doubt
@@ -296,14 +307,15 @@ class AsyncLink:
     def _send_again(self, requests: Iterable[_Request]) -> None:
         self._again = deque(sorted([*self._again, *requests], key=lambda request: request.sequence))
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float, at_least_s: float = 0.0) -> None:
         self._pausing = True
 
         def end() -> None:
             self._pausing = False
             self._go_on()
 
-        self._loop.call_later(min(self._addresses.pause_max_s, seconds), end)
+        pause_s = max(at_least_s, min(self._addresses.pause_max_s, seconds))
+        self._loop.call_later(pause_s, end)
 
     # The connection
 
@@ -326,8 +338,10 @@ class AsyncLink:
             while not self._closed and (self._waiting or self._again):
                 address = self._addresses.current
                 try:
+                    body = hello_body(self._command, self._token)
+                    wait_s = self._addresses.attempt_s
                     self._connection = await _Connection.open(
-                        self, address, self._hello, self._addresses.attempt_s, self._pool
+                        self, address, body, wait_s, self._pool, self._tls
                     )
                 except SlotwheelError as error:
                     at_once = self._addresses.failed(address, error)
@@ -426,16 +440,27 @@ def _sent_s(request: _Request) -> float:
 
 def _bad_messages(messages: Sequence[_Message], error: SlotwheelError) -> dict[int, SlotwheelError]:
     """The errors of messages that are at fault, by number; empty if the error names none."""
-    if not isinstance(error, InvalidMessage) or error.row is None:
+    if not isinstance(error, InvalidMessage | Forbidden) or error.row is None:
         return {}
     row, error.row = error.row, None  # its number in a request that the caller does not know
     if not 0 <= row < len(messages):
         return {}
+    topics = [message.flat.topic for message in messages]
+    if isinstance(error, Forbidden):  # so is each other message for that topic
+        return {at: copy(error) for at, topic in enumerate(topics) if topic == topics[row]}
     if not isinstance(error, UnknownTopic):
         return {row: error}
     absent = {topic: UnknownTopic.of([topic]) for topic in error.topics}
-    topics = [message.flat.topic for message in messages]
     return {at: absent[topic] for at, topic in enumerate(topics) if topic in absent}
+
+
+def _failed(error: OSError, address: str = "") -> SlotwheelError:
+    """The error of this package for a failed connection, TLS or not."""
+    if type(error).__module__ == "ssl":  # which who speaks no TLS has not loaded
+        from ..security.tls import refusal_of
+
+        return refusal_of(error)
+    return unreachable(error, address)
 
 
 class _Connection(asyncio.Protocol):
@@ -455,17 +480,23 @@ class _Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, link: AsyncLink, address: str, hello: bytes, timeout_s: float, pool: Pool | Executor
+        cls,
+        link: AsyncLink,
+        address: str,
+        hello: bytes,
+        timeout_s: float,
+        pool: Pool | Executor,
+        tls: TlsFiles | None,
     ) -> _Connection:
         """Connect to a master. Errors: ``SlotwheelError``."""
         connection = cls(link, address, hello)
         try:
             async with asyncio.timeout(timeout_s):
-                await connection._connect(pool, *split_address(address))
+                await connection._connect(pool, tls, *split_address(address))
                 (await connection._welcome).check_master()
         except OSError as error:  # ``TimeoutError``, too
             connection.end()
-            raise unreachable(error, address) from None
+            raise _failed(error, address) from None
         except ValueError as error:  # ``UnicodeError``, too
             connection.end()
             raise NodeUnreachable("not an address", got=repr(address), remedy=str(error)) from None
@@ -474,14 +505,19 @@ class _Connection(asyncio.Protocol):
             raise
         return connection
 
-    async def _connect(self, pool: Pool | Executor, host: str, port: int) -> None:
+    async def _connect(
+        self, pool: Pool | Executor, tls: TlsFiles | None, host: str, port: int
+    ) -> None:
         """Connect to the host's first address that answers. Errors: ``OSError``, ``ValueError``."""
+        secured: dict[str, Any] = (
+            {} if tls is None else {"ssl": tls.dialling, "server_hostname": host}
+        )
         # ``create_connection`` would look a name up in the loop's executor, which may be full.
         infos = await in_pool(pool, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         failed: OSError | None = None
         for address in dict.fromkeys(str(info[4][0]) for info in infos):
             try:
-                await self._loop.create_connection(lambda: self, address, port)
+                await self._loop.create_connection(lambda: self, address, port, **secured)
             except OSError as error:
                 failed = error
             else:
@@ -527,7 +563,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if isinstance(error, OSError):
-            self._lost(unreachable(error))
+            self._lost(_failed(error))
         else:
             self._lost(NodeUnreachable("the connection was closed by the other side"))
 

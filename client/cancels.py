@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..wheel.errors import UnknownId
 from ..wheel.ids import MessageId
@@ -16,12 +16,15 @@ ALREADY_CANCELLED = "already cancelled"
 UNKNOWN = "unknown"
 
 
-def answers(client: Client, ids: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each id with its answer, in order. A text that is not an id is unknown."""
+def answers(
+    client: Client, ids: Iterable[str], topics: Sequence[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Each id with its answer, in order. A text that is not an id is unknown. ``topics``: as of
+    ``Client.cancel``."""
     ids = iter(ids)
     while part := list(itertools.islice(ids, AT_ONCE)):
         good = [text for text in part if is_id(text)]
-        answers = dict(zip(good, client.cancel(good) if good else [], strict=True))
+        answers = dict(zip(good, client.cancel(good, topics=topics) if good else [], strict=True))
         for text in part:
             yield text, answers.get(text, UNKNOWN)
 

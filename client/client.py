@@ -24,13 +24,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 import pyarrow as pa
 
 from ..policy.policyset import PolicySet
 from ..policy.routes import Route
+from ..security.tokens import SecretFile
 from ..wheel.checks import due_beyond_horizon, too_large
 from ..wheel.delay import delay_of, due_times
 from ..wheel.errors import (
@@ -60,7 +61,15 @@ from ..wheel.protocol import (
 from ..wheel.request import RequestKey
 from ..wheel.rows import Content, from_columns
 from ..wheel.schema import times
-from .addresses import Addresses, check_addresses, is_http, split
+from .addresses import (
+    Addresses,
+    Nodes,
+    check_addresses,
+    check_private_way,
+    is_http,
+    split,
+    without_scheme,
+)
 from .asking import ANSWER_S, Asker
 from .batch import ROW_OVERHEAD, ClientObserver, nbytes_of
 from .buffer import Buffer
@@ -86,6 +95,9 @@ from .sender import Sender
 from .storing import Storer
 from .transport import ClientTransport
 
+if TYPE_CHECKING:
+    from ..security.tls import Tls
+
 _log = logging.getLogger("slotwheel.client")
 
 TIMEOUT_MAX_S = 1e9
@@ -103,8 +115,15 @@ class Client:
     the client finds the master and follows it. Messages that were in flight when a master failed
     are sent again to the next one, and stored once.
 
-    An address of a gateway, ``"http://host:port"``, is for programs that send single messages from
-    many processes; several are gateways of one group. ``acks`` is ``"all"`` then, and methods that
+    With ``"tls://a:7200,b:7200"`` connections are over TLS, to all of them: the name in the address
+    is compared with the node's certificate. ``tls``: files of the authorities that it has to be
+    proven by, and of a certificate of the client's own (``slotwheel.Tls``); without it those
+    authorities count that the system trusts. ``token``: ``"file:PATH"``, a private file with the
+    token that proves to a node who this client is; it is read for each connection.
+
+    An address of a gateway, ``"http://host:port"`` or ``"https://host:port"``, is for programs that
+    send single messages from many processes; several are gateways of one group, and ``tls`` and
+    ``token`` are for them then. ``acks`` is ``"all"`` then, and methods that
     concern single nodes (``register``, ``forget``, ``step_down``) raise.
 
     - ``timeout_s``: a message is tried for so long before its receipt gets ``Overloaded`` or
@@ -125,7 +144,7 @@ class Client:
 
     def __init__(
         self,
-        address: str | Sequence[str] = DEFAULT_ADDRESS,
+        address: str | Sequence[str] | Nodes = DEFAULT_ADDRESS,
         *,
         timeout_s: float = 30.0,
         linger_ms: float = 5.0,
@@ -135,6 +154,8 @@ class Client:
         buffer_bytes: int = 64 << 20,
         receipts: str | os.PathLike[str] | None = None,
         observer: ClientObserver | None = None,
+        tls: Tls | None = None,
+        token: str | None = None,
     ) -> None:
         if acks not in ACKS:
             raise InvalidMessage("unknown acks", got=repr(acks), limit=", ".join(ACKS))
@@ -152,16 +173,21 @@ class Client:
                 limit=f"more than 0 s, at most {TIMEOUT_MAX_S} s",
                 remedy="Give the seconds for which a message is tried; 30 is usual",
             )
-        self.addresses = split(address)
-        transport = self._transport(acks)
+        nodes = Nodes.of(address, tls, token)
+        self.tls, self.token = nodes.tls, nodes.token
+        self.is_secure, self.addresses = without_scheme(split(nodes.given))
+        secret = None if nodes.token is None else SecretFile.parse(nodes.token)
+        transport = self._transport(acks, nodes.tls, secret)
         self.address = ",".join(self.addresses)
-        self._asker = Asker(Addresses(address), transport, timeout_s)
+        self._asker = Asker(Addresses(self.addresses), transport, timeout_s)
         self._resolver = Resolver(self.policies)
         self._pid = os.getpid()
         self._closed = False
         self._acks, self._timeout_s = acks, timeout_s
         self._epoch_of_master = transport.epoch_of_master
-        plain = isinstance(transport, WireTransport) and acks != "0"
+        self.wire = transport if isinstance(transport, WireTransport) else None
+        """The connections to nodes; None over HTTP."""
+        plain = self.wire is not None and acks != "0"
         self._stores = plain and receipts is None and observer is None
         self._storers = threading.local()
         self._storers_lock = threading.Lock()
@@ -177,7 +203,7 @@ class Client:
             first_sequence=first_sequence,
         )
         self._sender = Sender(
-            Addresses(address),
+            Addresses(self.addresses),
             transport.open_link,
             transport.epoch_of_master,
             self._buffer,
@@ -193,11 +219,25 @@ class Client:
         self._at_exit = _close_at_exit(weakref.ref(self))
         atexit.register(self._at_exit)
 
-    def _transport(self, acks: str) -> ClientTransport:
+    def _transport(self, acks: str, tls: Tls | None, token: SecretFile | None) -> ClientTransport:
         """The transport for the addresses. Errors: ``InvalidConfiguration``."""
+        if self.is_secure:
+            check_addresses(self.addresses)
+            from ..security.tls import Tls, TlsFiles  # OpenSSL: 5 MB that a plain client lacks
+
+            return WireTransport(TlsFiles.of_client(tls or Tls()), token)
+        if tls is not None and not self.addresses[0].startswith("https://"):
+            raise InvalidConfiguration(
+                "files for TLS are given, and addresses without it",
+                got=",".join(self.addresses),
+                limit="tls://host:port, or https://host:port of a gateway",
+                remedy="Begin the address with tls://, or leave tls out",
+            )
         if not is_http(self.addresses):
             check_addresses(self.addresses)
-            return WireTransport()
+            if token is not None:
+                check_private_way(self.addresses)
+            return WireTransport(token=token)
         if acks != "all":
             raise InvalidConfiguration(
                 "a gateway answers when a message is stored",
@@ -205,11 +245,11 @@ class Client:
                 limit='acks="all"',
                 remedy="Leave acks out, or give the address of a node",
             )
-        from .http import (
-            HttpTransport,  # and with it TLS: 5 MB that a client of nodes does not need
-        )
+        # And with them TLS: 5 MB that a client of nodes does not need.
+        from .http import HttpTransport
+        from .httpconnection import GatewayAccess
 
-        return HttpTransport()
+        return HttpTransport(GatewayAccess(tls, token))
 
     def _identity(self) -> tuple[int, int]:
         """The producer as which this client sends, and its first sequence."""
@@ -294,6 +334,8 @@ class Client:
                 self._epoch_of_master,
                 acks=self._acks,
                 timeout_s=self._timeout_s,
+                secure=None if self.wire is None else self.wire.secure,
+                token=None if self.wire is None else self.wire.token,
             )
             with self._storers_lock:
                 self._all_storers.add(storer)
@@ -526,9 +568,15 @@ class Client:
 
     # Requests
 
-    def cancel(self, ids: str | Receipt | Sequence[str | Receipt]) -> list[str]:
+    def cancel(
+        self,
+        ids: str | Receipt | Sequence[str | Receipt],
+        *,
+        topics: Sequence[str] | None = None,
+    ) -> list[str]:
         """Cancel messages. Returns ``"cancelled"``, ``"already delivered"`` or ``"unknown"`` for
-        each.
+        each. ``topics``: messages of other topics are left as they are, and *unknown*; names, or
+        the begin of names and a ``*``. Over HTTP it is not to be had.
 
         Errors: ``UnknownId`` for a text that is no id (another group's is *unknown*),
         ``InvalidMessage`` for the receipt of a message to several topics (give its ``ids``),
@@ -540,16 +588,21 @@ class Client:
             MessageId.parse(text)
         answers: list[str] = []
         for start in range(0, len(texts), _CANCELS_AT_ONCE):
-            body = {"ids": texts[start : start + _CANCELS_AT_ONCE]}
+            body = {"ids": texts[start : start + _CANCELS_AT_ONCE], **_only(topics)}
             # A second cancel does no harm, so this request may be repeated.
             answers += self._ask(CANCEL, body, again=True)["answers"]
         return answers
 
     def reschedule(
-        self, message_id: str | Receipt, *, due: DueTime = None, delay: Delay = None
+        self,
+        message_id: str | Receipt,
+        *,
+        due: DueTime = None,
+        delay: Delay = None,
+        topics: Sequence[str] | None = None,
     ) -> tuple[str, str | None]:
         """Give a message a new due time. Returns the answer of ``cancel``, and the new id if it
-        moved.
+        moved. ``topics``: as of ``cancel``.
 
         Errors: ``InvalidMessage``, ``UnknownId``, ``NodeUnreachable`` (it may have happened then).
         """
@@ -558,7 +611,7 @@ class Client:
         new_due = due_of(due, delay)
         delay_ms = delay_of(new_due)
         fields = {"due_ms": new_due} if delay_ms is None else {"delay_ms": delay_ms}
-        answer = self._ask(RESCHEDULE, {"id": text, **fields})
+        answer = self._ask(RESCHEDULE, {"id": text, **fields, **_only(topics)})
         return answer["answer"], answer["id"]
 
     def status(self) -> dict[str, Any]:
@@ -776,3 +829,7 @@ def _id_of(item: str | Receipt) -> str:
             remedy="Give receipt.ids, or those of them that are meant",
         )
     return ids[0]
+
+
+def _only(topics: Sequence[str] | None) -> dict[str, list[str]]:
+    return {} if topics is None else {"topics": list(topics)}

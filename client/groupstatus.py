@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..wheel.errors import SlotwheelError
+from .addresses import SECURE
 from .client import Client
 
 REPLICATION = "replication"
@@ -23,7 +24,10 @@ def group_status(client: Client) -> dict[str, Any]:
     if group.get("role") == MASTER or not address:
         return status
     try:
-        with Client(address, timeout_s=_MASTER_TIMEOUT_S) as master:
+        if client.is_secure:
+            address = SECURE + address
+        proof: dict[str, Any] = {"tls": client.tls, "token": client.token}
+        with Client(address, timeout_s=_MASTER_TIMEOUT_S, **proof) as master:
             return master.status()
     except SlotwheelError:  # the master may have died just now
         return status

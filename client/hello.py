@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..security.tokens import SecretFile
 from ..wheel.errors import NotMaster, SlotwheelError
-from ..wheel.protocol import JSON_BYTES_MAX, PRODUCER_LIMIT, decode_json
+from ..wheel.protocol import JSON_BYTES_MAX, PRODUCER_LIMIT, AppendCommand, decode_json
 from ..wire.frames import FrameLimits, Kind
 from .columns import Limits
 from .message import clock_ms
@@ -37,6 +38,12 @@ class Hello:
         """Errors: ``NotMaster``."""
         if not self.serving:
             raise NotMaster(master=self.master)
+
+
+def hello_body(command: AppendCommand, token: SecretFile | None) -> bytes:
+    """The body of a hello with the token that stands in its file now; None: without one. Errors:
+    ``InvalidConfiguration``."""
+    return (command if token is None else replace(command, token=token.read())).encode()
 
 
 def hello_of(welcome: bytes) -> Hello:

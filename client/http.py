@@ -45,8 +45,8 @@ from ..wheel.protocol import (
 from ..wheel.request import RequestKey
 from ..wheel.schema import times
 from .columns import Limits
-from .httpconnection import TEXT_MAX, GatewayAnswer, GatewayConnection
-from .transport import LinkPort, OnAnswer, OnLost, ReadInThread
+from .httpconnection import TEXT_MAX, GatewayAccess, GatewayAnswer, GatewayConnection
+from .transport import LinkPort, OnAnswer, OnLost, OpenLink, ReadInThread
 
 _CLOSE_S = 1.0
 
@@ -65,6 +65,8 @@ class HttpLink(LinkPort):
         on_answer: OnAnswer,
         on_lost: OnLost,
         read_in_thread: ReadInThread,
+        *,
+        access: GatewayAccess | None = None,
     ) -> None:
         self.error: SlotwheelError | None = None
         # The node checks due times. Requests with a caller's key are not sent through a gateway.
@@ -77,7 +79,7 @@ class HttpLink(LinkPort):
         self._thread: threading.Thread | None = None
         self._closed = False
         self.group = ""
-        self._exchange = GatewayConnection(address, timeout_s)
+        self._exchange = GatewayConnection(address, timeout_s, access)
         read_in_thread(self._run)
 
     def write(
@@ -92,6 +94,9 @@ class HttpLink(LinkPort):
         if self.error is not None:
             raise self.error
         self._batches.put((rows, sequence))
+
+    def write_records(self, *_: Any, **__: Any) -> None:
+        raise AssertionError("plain rows, which this link says that it does not take")
 
     def cut(self) -> None:
         self._batches.put(None)
@@ -150,9 +155,17 @@ def stream_of(rows: pa.RecordBatch) -> bytes:
 
 class HttpTransport:
     """Links and calls over HTTP. ``connect`` only returns the address: calls are few, so each has a
-    connection of its own."""
+    connection of its own. ``access``: the proofs of who calls, and who answers."""
 
-    open_link = HttpLink
+    def __init__(self, access: GatewayAccess | None = None) -> None:
+        self._access = access or GatewayAccess()
+
+    @property
+    def open_link(self) -> OpenLink:
+        return partial(HttpLink, access=self._access)
+
+    def _open(self, address: str, timeout_s: float) -> contextlib.closing[GatewayConnection]:
+        return contextlib.closing(GatewayConnection(address, timeout_s, self._access))
 
     def connect(self, address: str) -> str:
         return address
@@ -165,7 +178,7 @@ class HttpTransport:
         return 0
 
     def greet(self, connection: str, timeout_s: float, *, of_master: bool) -> None:  # noqa: ARG002
-        with contextlib.closing(GatewayConnection(connection, timeout_s)) as exchange:
+        with self._open(connection, timeout_s) as exchange:
             exchange.ask("GET", "/v1/status", timeout_s=timeout_s)  # any answer is one
 
     def call(
@@ -178,7 +191,7 @@ class HttpTransport:
                 got=connection,
                 remedy="Give the addresses of the nodes",
             )
-        with contextlib.closing(GatewayConnection(connection, timeout_s)) as exchange:
+        with self._open(connection, timeout_s) as exchange:
             return carry_out(partial(exchange.ask, timeout_s=timeout_s), fields)
 
 

@@ -11,17 +11,22 @@ import http.client
 import json
 import re
 import socket
+import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from ..security.tls import Tls, TlsFiles, refusal_of
+from ..security.tokens import SecretFile
 from ..wheel.errors import (
     InvalidBatch,
+    InvalidConfiguration,
     NodeUnreachable,
     Overloaded,
     SlotwheelError,
     from_wire,
 )
+from ..wheel.protocol import is_loopback
 from .addresses import place_of
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -63,17 +68,62 @@ class GatewayAnswer:
         return error
 
 
+class GatewayAccess:
+    """The ways in which a client proves who it is to gateways, and they to it. Thread-safe.
+
+    ``tls``: files of the authorities that prove a gateway's certificate, and of a certificate of
+    the client's own; None: the system's authorities, and none. ``token``: the file of a bearer
+    token, which is read for each request, so that another one in the file counts at once. Errors:
+    ``InvalidConfiguration``."""
+
+    def __init__(self, tls: Tls | None = None, token: SecretFile | None = None) -> None:
+        self._token = token
+        self._files = TlsFiles.of_client(tls) if tls is not None else None
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """For the next connection with TLS; None: by the system's authorities."""
+        return None if self._files is None else self._files.dialling
+
+    def headers(self) -> dict[str, str]:
+        """The proof that goes along with a request. Errors: ``InvalidConfiguration``: its place has
+        none that could be used."""
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token.read()}"}
+
+    def check(self, tls: bool, host: str, address: str) -> None:
+        """Errors: ``InvalidConfiguration`` for a token that everybody on the way could read."""
+        if self._token is not None and not tls and not is_loopback(host):
+            raise InvalidConfiguration(
+                "a token would be sent without TLS",
+                got=address,
+                limit="https://HOST:PORT",
+                remedy="Give the gateway's address with https://, or leave the token out",
+            )
+
+
 class GatewayConnection:
     """One connection to a gateway. Only ``cut`` is thread-safe."""
 
-    def __init__(self, address: str, timeout_s: float) -> None:
-        """Errors: ``NodeUnreachable``."""
+    def __init__(self, address: str, timeout_s: float, access: GatewayAccess | None = None) -> None:
+        """Errors: ``NodeUnreachable``; ``InvalidConfiguration``: the certificate of what answers is
+        not accepted, or it speaks no TLS; as of ``GatewayAccess.check``."""
         tls, host, port = place_of(address)
-        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
-        self._connection = kind(host, port, timeout=timeout_s)
+        self._access = access or GatewayAccess()
+        self._access.check(tls, host, address)
+        self._connection: http.client.HTTPConnection
+        if tls:
+            context = self._access.context
+            self._connection = http.client.HTTPSConnection(
+                host, port, timeout=timeout_s, context=context
+            )
+        else:
+            self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
         self._connection.auto_open = 0  # ``cut`` would miss a socket that is opened later
         try:
             self._connection.connect()
+        except ssl.SSLError as error:
+            self._connection.close()
+            raise refusal_of(error) from None
         except OSError as error:
             raise NodeUnreachable(
                 f"gateway not reachable: {error}",
@@ -99,7 +149,7 @@ class GatewayConnection:
         Errors: ``NodeUnreachable``, mostly uncertain."""
         if self._connection.sock is None:
             raise NodeUnreachable("the gateway has ended the connection", remedy="Send it again")
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", **self._access.headers()}
         if key:
             headers["Idempotency-Key"] = key
         data: bytes | None = body if isinstance(body, bytes) else None

@@ -17,10 +17,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ..security.tokens import SecretFile
 from ..wheel.errors import NodeUnreachable, NotMaster, SlotwheelError
 from ..wheel.protocol import (
     HELLO,
@@ -35,10 +37,13 @@ from ..wheel.protocol import (
     encode_sequence,
 )
 from ..wheel.request import RequestKey
-from ..wire.channel import Channel, unreachable
+from ..wire.channel import Channel, Secure, unreachable
 from ..wire.frames import FrameLimits, Kind, decode_action, encode_action, error_of
-from .hello import OF_APPENDS, Hello, hello_of
+from .hello import OF_APPENDS, Hello, hello_body, hello_of
 from .transport import LinkPort, OnAnswer, OnLost, OpenLink, ReadInThread
+
+if TYPE_CHECKING:
+    from ..security.tls import TlsFiles
 
 _LOOK_S = 0.1
 """A thread that waits for bytes looks after so long, s, if it still has to."""
@@ -62,6 +67,9 @@ class Link(LinkPort):
         on_answer: OnAnswer,
         on_lost: OnLost,
         read_in_thread: ReadInThread,
+        *,
+        secure: Secure | None = None,
+        token: SecretFile | None = None,
     ) -> None:
         self._on_answer = on_answer
         self._on_lost = on_lost
@@ -73,7 +81,8 @@ class Link(LinkPort):
         self._reported = threading.Event()
         self._reader: threading.Thread | None = None
         self._written = self._answered = 0
-        self._channel = Channel.open(address, command.encode(), OF_APPENDS, timeout_s)
+        body = hello_body(command, token)
+        self._channel = Channel.open(address, body, OF_APPENDS, timeout_s, secure=secure)
         try:
             hello = hello_of(self._channel.welcome)
             hello.check_master()
@@ -216,8 +225,12 @@ class Link(LinkPort):
 class Caller:
     """Calls of one node, by any threads: each has a channel to itself, kept for the next call."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self, address: str, secure: Secure | None = None, token: SecretFile | None = None
+    ) -> None:
         self._address = address
+        self._secure = secure
+        self._token = token
         self._lock = threading.Lock()
         self._idle: list[Channel] = []
         self._closed = False
@@ -260,7 +273,8 @@ class Caller:
         return bytes(frame.body)
 
     def _open(self, timeout_s: float) -> Channel:
-        return Channel.open(self._address, AppendCommand().encode(), _OF_ACTIONS, timeout_s)
+        body = hello_body(AppendCommand(), self._token)
+        return Channel.open(self._address, body, _OF_ACTIONS, timeout_s, secure=self._secure)
 
     def _take(self) -> Channel | None:
         while True:
@@ -288,14 +302,20 @@ class Caller:
 
 
 class WireTransport:
-    """Links and calls to nodes."""
+    """Links and calls to nodes. ``tls``: TLS is on, by these files. ``token``: the file with the
+    token of the hellos, which is read for each connection, so that a new one counts at once."""
+
+    def __init__(self, tls: TlsFiles | None = None, token: SecretFile | None = None) -> None:
+        self.tls = tls
+        self.token = token
+        self.secure: Secure | None = None if tls is None else tls.dial
 
     @property
     def open_link(self) -> OpenLink:
-        return Link
+        return partial(Link, secure=self.secure, token=self.token)
 
     def connect(self, address: str) -> Caller:
-        return Caller(address)
+        return Caller(address, self.secure, self.token)
 
     def greet(self, connection: Caller, timeout_s: float, *, of_master: bool) -> None:
         hello = connection.greet(timeout_s)
@@ -309,7 +329,7 @@ class WireTransport:
 
     def epoch_of_master(self, address: str, timeout_s: float) -> int:
         """The epoch of the master that a node knows; 0: it knows none, or does not answer."""
-        caller = Caller(address)
+        caller = self.connect(address)
         try:
             hello = caller.greet(timeout_s)
         except SlotwheelError:

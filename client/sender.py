@@ -14,6 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ import pyarrow as pa
 from ..wheel.backoff import Backoff
 from ..wheel.delay import due_times
 from ..wheel.errors import (
+    Forbidden,
     InvalidBatch,
     InvalidMessage,
     NodeUnreachable,
@@ -57,6 +59,9 @@ _BACKOFF_S = 0.02
 _WATCH_S = 0.1
 _WRITTEN_HERE_MAX = 16 << 10
 """The most bytes of a batch that the caller's thread may write."""
+
+_OF_A_ROW = InvalidMessage | InvalidBatch | Forbidden
+"""Errors of single rows, of which nothing is stored: the others can be sent without them."""
 
 
 class Sender:
@@ -261,9 +266,10 @@ class Sender:
         shipment.fail(error)
         self._notify_of_end()
 
-    def _back_off(self) -> None:
+    def _back_off(self, at_least_s: float = 0.0) -> None:
         pause_s = min(self._addresses.pause_max_s, self._backoff.failed())
-        self._not_before = time.monotonic() + pause_s * random.uniform(0.5, 1.0)
+        pause_s *= random.uniform(0.5, 1.0)
+        self._not_before = time.monotonic() + max(at_least_s, pause_s)
         self._changed.notify_all()
 
     # The sender's thread
@@ -415,13 +421,13 @@ class Sender:
         if error.retryable:
             self._last_error = error
             self._buffer.send_again(batch)
-            self._back_off()
+            self._back_off(error.retry_after_ms / 1000)
             return
         if batch.rows is None:
             batch.keep(gathered([shipment.content for shipment in batch.shipments]))
         rows = batch.rows
         bad = {} if batch.shipments[0].whole else self._rows_to_drop(rows, error)
-        sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.tries.in_doubt
+        sure = isinstance(error, _OF_A_ROW) and not batch.tries.in_doubt
         if not bad and (len(batch.shipments) == 1 or not sure):
             # Rows that may be stored already must not be sent under another sequence.
             if batch.tries.in_doubt:
@@ -456,7 +462,7 @@ class Sender:
 
     def _rows_to_drop(self, rows: pa.RecordBatch, error: SlotwheelError) -> Errors:
         """The errors of the row that the node named, and of others that it would name next."""
-        if error.row is None or not isinstance(error, InvalidMessage | InvalidBatch):
+        if error.row is None or not isinstance(error, _OF_A_ROW):
             return {}
         if not 0 <= error.row < rows.num_rows:
             return {}
@@ -467,6 +473,11 @@ class Sender:
             absent = {topic: UnknownTopic.of([topic]) for topic in error.topics}
             bad |= {at: absent[topic] for at, topic in enumerate(topics) if topic in absent}
             return bad
+        if isinstance(error, Forbidden):  # so is each other row of that topic
+            topics = rows.column("topic").to_pylist()
+            return bad | {
+                at: copy(error) for at, topic in enumerate(topics) if topic == topics[row]
+            }
         return {**bad, row: error}
 
     def _lost(self, link: LinkPort | None, error: SlotwheelError) -> None:

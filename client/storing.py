@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 
+from ..security.tokens import SecretFile
 from ..wheel.arrowbytes import PlainRow
 from ..wheel.backoff import Backoff
 from ..wheel.delay import due_time
@@ -27,11 +28,11 @@ from ..wheel.protocol import (
     decode_stored_one,
     encode_request,
 )
-from ..wire.channel import Channel
+from ..wire.channel import Channel, Secure
 from ..wire.frames import Kind
 from .addresses import Addresses
 from .asking import ANSWER_S, EpochOfMaster, Suspicion
-from .hello import OF_APPENDS, hello_of, new_producer
+from .hello import OF_APPENDS, hello_body, hello_of, new_producer
 from .message import FlatMessage
 from .tries import Tries
 
@@ -50,12 +51,16 @@ class Storer:
         *,
         acks: str,
         timeout_s: float,
+        secure: Secure | None = None,
+        token: SecretFile | None = None,
     ) -> None:
         self._addresses = addresses
+        self._secure = secure
+        self._token = token
         self._suspicion = Suspicion(addresses, epoch_of_master)
         self._epoch = 0
         self._timeout_s = timeout_s
-        self._hello = AppendCommand(new_producer(), acks).encode()
+        self._command = AppendCommand(new_producer(), acks)
         self._sequence = 0
         self._channel: Channel | None = None
         self._served = False  # by it
@@ -117,7 +122,8 @@ class Storer:
     def _open(self, end: float) -> Channel:
         address = self._addresses.current
         wait_s = min(max(0.05, end - time.monotonic()), self._addresses.attempt_s)
-        channel = Channel.open(address, self._hello, OF_APPENDS, wait_s)
+        body = hello_body(self._command, self._token)
+        channel = Channel.open(address, body, OF_APPENDS, wait_s, secure=self._secure)
         try:
             hello = hello_of(channel.welcome)
             hello.check_master()
@@ -175,6 +181,7 @@ class Storer:
             at_once = addresses.failed(addresses.current, failed, doubt=doubt)
         reason = addresses.explain(failed)
         pause_s = 0.0 if at_once else min(addresses.pause_max_s, backoff.failed())
+        pause_s = max(pause_s, failed.retry_after_ms / 1000)
         if time.monotonic() + pause_s > end or (addresses.hopeless and not uncertain):
             raise reason.in_doubt() if uncertain else reason
         time.sleep(pause_s)

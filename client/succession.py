@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from ..wheel.protocol import STATUS
 from ..wheel.schema import times
+from .addresses import Nodes
 from .client import Client
 from .columns import Errors, Limits
 from .receipts import Receipts
@@ -35,7 +36,7 @@ class Successor(Client):
 
     def __init__(
         self,
-        address: str | Sequence[str],
+        address: str | Sequence[str] | Nodes,
         *,
         timeout_s: float,
         producer: int,

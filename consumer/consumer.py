@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from ..broker.header_names import UNREADABLE
+from ..client.addresses import Nodes
 from ..client.message import Headers, Message, encoded, flatten
 from ..policy.deadletters import BAD_RECORD, BURIED, DEAD_LETTER_TOPIC, EXPIRED, REFUSED
 from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning
@@ -80,7 +81,7 @@ class Consumer:
         bootstrap: str | None = None,
         data: str | os.PathLike[str] | None = None,
         client: str = "kafka-python",
-        wheel: str | Sequence[str] | None = None,
+        wheel: str | Sequence[str] | Nodes | None = None,
         retry: str = "default",
         where: Mapping[str, Any] | None = None,
         transactional: bool = False,

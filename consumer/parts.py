@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ..broker.header_names import UNREADABLE
 from ..broker.settings import CONFLUENT, KAFKA_PYTHON, check
 from ..client import Client
+from ..client.addresses import Nodes
 from ..policy.failure import retry_topic
 from ..policy.policyset import PolicySet
 from ..policy.retry import RetryPolicy, find_policy
@@ -48,7 +49,7 @@ class Wanted:
     bootstrap: str | None
     data: str | os.PathLike[str] | None
     client: str
-    wheel: str | Sequence[str] | None
+    wheel: str | Sequence[str] | Nodes | None
     retry: str
     where: Mapping[str, Any] | None
     transactional: bool

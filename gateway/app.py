@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Router
 
 from ..wheel.errors import NotRunning, SlotwheelError
+from .authentication import IDENTITY, RequestAuthenticator
 from .errors import HttpError, from_slotwheel
 from .metrics import GatewayMetrics
 from .requests import Reply, error_reply
@@ -34,6 +35,7 @@ _NO_SUCH_ROUTE = "(none)"
 
 class GatewayApp:
     """``guard``: which requests get to a route at all. ``direct``: routes by method and path.
+    ``public``: paths that need no proof; one with a parameter, ``/a/{name}``, means all below it.
     ``error_forms``: how errors look below a path's first segment, if not as elsewhere."""
 
     def __init__(
@@ -42,16 +44,21 @@ class GatewayApp:
         routes: Sequence[BaseRoute],
         metrics: GatewayMetrics,
         guard: SiteGuard,
+        authenticator: RequestAuthenticator,
         *,
+        public: Sequence[str],
         error_forms: Mapping[str, ErrorForm],
-        access_log: bool,
+        http_log: bool,
     ) -> None:
         self._direct = dict(direct)
         self._router = Router(routes, redirect_slashes=False, default=_no_such_route)
         self._metrics = metrics
         self.guard = guard
+        self.authenticator = authenticator
+        self._public = frozenset(path for path in public if "{" not in path)
+        self._public_below = tuple(path.partition("{")[0] for path in public if "{" in path)
         self._error_forms = error_forms
-        self._access_log = access_log
+        self._http_log = http_log
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         began = time.perf_counter()
@@ -60,7 +67,7 @@ class GatewayApp:
         if direct is not None:
             route = path
             try:
-                self.guard.check(scope)
+                await self._admit(scope)
                 answer = await direct(scope, receive)
             except ClientDisconnect:
                 return
@@ -81,9 +88,19 @@ class GatewayApp:
         path, as it came; ``client``: host and port of who sent it."""
         seconds = time.perf_counter() - began
         self._metrics.answered(method, route, status, seconds)
-        if self._access_log:
+        if self._http_log:
             peer = "-" if client is None else f"{client[0]}:{client[1]}"
             log.info("%s %s %d %.1f ms %s", method, sent, status, seconds * 1000, peer)
+
+    async def _admit(self, scope: Any) -> None:
+        """Find out who calls. Everything but what is public needs a proof, also a path that there
+        is not. Errors: as of ``SiteGuard.check``; ``Unauthenticated``."""
+        self.guard.check(scope)
+        path = scope["path"]
+        if path in self._public or path.startswith(self._public_below):
+            scope[IDENTITY] = self.authenticator.recall_public(scope)
+        else:
+            scope[IDENTITY] = await self.authenticator.identify(scope)
 
     async def _by_router(self, scope: Any, receive: Any, send: Any) -> tuple[str, int]:
         """The route's name and the status."""
@@ -97,7 +114,7 @@ class GatewayApp:
 
         scope["app"] = self  # so that the router raises its errors
         try:
-            self.guard.check(scope)
+            await self._admit(scope)
             await self._router(scope, receive, noting)
         except ClientDisconnect:
             status = status or 499

@@ -35,7 +35,9 @@ from urllib.parse import unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 
+from ..security.tls import PeerCertificate, TlsStream
 from .app import GatewayApp
+from .authentication import STRANGER
 from .direct import METHOD, PATH, DirectAnswer, DirectMessages
 from .errors import HttpError
 from .exchange import BODY_HELD_MAX, HttpExchange, failure
@@ -47,6 +49,8 @@ log = logging.getLogger("slotwheel.gateway")
 
 ALL = "all"
 _PIPELINED_MAX = 100
+_PLAIN_S = 1.0
+"""The caller of heads that are all alike is looked up again after so long, s."""
 _DISCARDED_MAX = 64 << 20
 """Bytes that are read and thrown away before a connection is closed that has had its answer."""
 _TURNED_AWAY_MAX = 100
@@ -56,12 +60,16 @@ _STATUS_LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() fo
 _UNSAFE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """In a header of an answer it would end the header, or is no text."""
 _CLOSE = b"connection", b"close"
+_CACHE = b"cache-control"
+TLS_STREAM = "tls-stream"
+"""The name under which a transport with TLS has its ``TlsStream``."""
 
 
 class ConnectionServer(Protocol):
     """What the connections of a server share. ``hosts``: the number of connections by address and
     of all (``ALL``), without those that were refused; ``tasks``: requests that are being answered;
-    ``date``: the header's value."""
+    ``date``: the header's value; ``guards``: headers of every answer, by which a browser keeps it
+    to itself."""
 
     app: GatewayApp
     direct: DirectMessages
@@ -70,11 +78,16 @@ class ConnectionServer(Protocol):
     tasks: set[Any]
     hosts: Counter[str]
     date: bytes
+    guards: Sequence[tuple[bytes, bytes]]
+
+    def stands(self, certificate: PeerCertificate | None) -> bool:
+        """Returns False for a certificate that is not accepted any more."""
 
 
 class HttpConnection(asyncio.Protocol):
     """One connection. ``client``: host and port of the other side, if they are known. ``writable``:
-    the other side takes what is written."""
+    the other side takes what is written. ``is_secure``: True with TLS. ``certificate``: the
+    client's, verified; None: it has none."""
 
     transport: asyncio.Transport
 
@@ -82,6 +95,8 @@ class HttpConnection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.tasks = server.tasks
         self.client: tuple[str, int] | None = None
+        self.is_secure = False
+        self.certificate: PeerCertificate | None = None
         self.writable = asyncio.Event()
         self.writable.set()
         self._server = server
@@ -122,7 +137,10 @@ class HttpConnection(asyncio.Protocol):
         self._arriving: DirectAnswer | None = None
         """The request that comes, if it may be answered past ASGI."""
         self._plain_headers: list[tuple[bytes, bytes]] | None = None
-        """Of a request that was: a head that is equal to it need not be looked through again."""
+        """Of a request that was: a head that is equal to it need not be looked through again, until
+        ``_plain_until``, as its caller may lose its rights."""
+        self._plain_until = 0.0
+        self._plain_identity = STRANGER
         self._first_line = b""
         """Of a request with an offer of another protocol."""
 
@@ -130,13 +148,16 @@ class HttpConnection(asyncio.Protocol):
         self.transport = transport
         self.client = _host_and_port(transport.get_extra_info("peername"))
         self._address = _host_and_port(transport.get_extra_info("sockname"))
+        stream: TlsStream | None = transport.get_extra_info(TLS_STREAM)
+        if stream is not None:
+            self.is_secure, self.certificate = True, stream.certificate
         connections, hosts = self._server.connections, self._server.hosts
         connections.add(self)
         host = self.client[0] if self.client else ""
         every = self._settings.connections_max
         for where, whose, limit in (("", ALL, every), (" from one address", host, _share(every))):
             if hosts[whose] >= limit:
-                self._refuse(_too_many(where, hosts[whose] + 1, limit))
+                self.refuse(_too_many(where, hosts[whose] + 1, limit))
                 if len(connections) - hosts[ALL] > _TURNED_AWAY_MAX:
                     transport.close()
                 return
@@ -174,9 +195,9 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parse(data)
         except HttpParserError as error:
-            self._refuse(self._refusal or unreadable(self._parser.get_method(), error))
+            self.refuse(self._refusal or unreadable(self._parser.get_method(), error))
         if self._in_head and self._head_bytes > self._settings.header_bytes_max:
-            self._refuse(self._headers_too_large())
+            self.refuse(self._headers_too_large())
 
     def _parse(self, data: bytes) -> None:
         """Errors: ``HttpParserError``."""
@@ -226,8 +247,10 @@ class HttpConnection(asyncio.Protocol):
         method, version = parser.get_method(), parser.get_http_version()
         single = self._url == _PATH and method == _METHOD and version == "1.1"
         if single and self._headers == self._plain_headers and self._is_free:
-            self._begin_direct()
-            return
+            if self.loop.time() < self._plain_until:
+                self._begin_direct()
+                return
+            self._plain_headers = None
         self._head_bytes = len(self._url) + sum([len(n) + len(v) + 4 for n, v in self._headers])
         if self._head_bytes > self._settings.header_bytes_max:
             self._refusal = self._headers_too_large()
@@ -246,11 +269,20 @@ class HttpConnection(asyncio.Protocol):
                 remedy="Await answers before further requests; those before this one are answered",
             )
             raise ValueError("too many requests")
-        if single and self._is_free and self._server.direct.takes(self._headers):
-            self._plain_headers = self._headers
-            self._begin_direct()
-        else:
+        identity = None
+        if single and self._is_free:
+            identity = self._server.direct.takes(self._headers, self.certificate_names)
+        if identity is None:
             self._begin_exchange()
+        else:
+            self._plain_headers, self._plain_identity = self._headers, identity
+            self._plain_until = self.loop.time() + _PLAIN_S
+            self._begin_direct()
+
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """The names of the client's certificate; empty without one."""
+        return () if self.certificate is None else self.certificate.names
 
     @property
     def _is_free(self) -> bool:
@@ -259,7 +291,7 @@ class HttpConnection(asyncio.Protocol):
         return (newest is None or newest.response_complete) and self.writable.is_set()
 
     def _begin_direct(self) -> None:
-        self._arriving = DirectAnswer(self._server.direct, self)
+        self._arriving = DirectAnswer(self._server.direct, self, self._plain_identity)
 
     def _begin_exchange(self) -> None:
         """Answer the request through ASGI, behind those that came before it."""
@@ -285,7 +317,8 @@ class HttpConnection(asyncio.Protocol):
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": version,
             "method": self._parser.get_method().decode("ascii"),
-            "scheme": "http",
+            "scheme": "https" if self.is_secure else "http",
+            "certificate_names": self.certificate_names,
             "server": self._address,
             "client": self.client,
             "root_path": "",
@@ -381,7 +414,11 @@ class HttpConnection(asyncio.Protocol):
         for name, value in headers:
             if _UNSAFE.search(name) or _UNSAFE.search(value):
                 raise ValueError(f"not to be sent as a header: {name!r}: {value!r}")
-        lines = [b"%s: %s\r\n" % header for header in ((b"date", self._server.date), *headers)]
+        guards = self._server.guards
+        if guards and any(name == _CACHE for name, _ in headers):  # a file that may be kept
+            guards = [guard for guard in guards if guard[0] != _CACHE]
+        every = ((b"date", self._server.date), *guards, *headers)
+        lines = [b"%s: %s\r\n" % header for header in every]
         first = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
         self.transport.write(b"".join([first, *lines, b"\r\n", body]))
 
@@ -457,11 +494,13 @@ class HttpConnection(asyncio.Protocol):
                 self.transport.abort()
             else:
                 limit = f"{allowed:g} s"
-                self._refuse(HttpError(408, "the request takes too long to arrive", limit=limit))
+                self.refuse(HttpError(408, "the request takes too long to arrive", limit=limit))
         elif not self._receiving_since and not running and now - self._active_at > idle_s:
             self.transport.close()
+        elif not self._server.stands(self.certificate):
+            self.shutdown()
 
-    def _refuse(self, error: HttpError) -> None:
+    def refuse(self, error: HttpError) -> None:
         """Answer this and close; behind the requests that came whole before, in their order."""
         if self._last_words is not None or self._ended_at:
             return

@@ -15,6 +15,7 @@ import msgspec
 
 from ..policy.fieldtexts import plain_text, texts_of
 from ..policy.parameters import Parameter
+from ..security.rights import Right
 from .endpoint import AnyEndpoint, QueryDecoder
 from .errors import ErrorBody
 from .generators import Plain, either
@@ -23,7 +24,8 @@ from .requests import ARROW, JSON
 OPENAPI = "3.0.3"
 """Generators of clients do not read 3.1 alike."""
 _REF = "#/components/schemas/{name}"
-_OF_ALL = (400, 403, 404, 405, 408, 421, 429, 431, 503)
+_OF_ALL = (400, 401, 403, 404, 405, 408, 421, 429, 431, 503)
+_BEARER = "token"
 _OF_QUERIES = (422,)
 _OF_BODIES = (413, 415, 422)
 _STATUS = {
@@ -31,7 +33,9 @@ _STATUS = {
     201: "Stored.",
     202: "Begun.",
     400: "The request is malformed.",
-    403: "A page of another site asks for it.",
+    401: "A security file is in use, and nobody knows who calls. `WWW-Authenticate` says how to"
+    " prove it.",
+    403: "The caller has not the right for it, or a page of another site asks for it.",
     404: "There is no such thing.",
     405: "The path has no such method; `Allow` says which it has.",
     406: "None of the types that `Accept` names is to be had here.",
@@ -88,6 +92,15 @@ def describe(
         "paths": paths,
         "components": {
             "schemas": dict(sorted(components.items())),
+            "securitySchemes": {
+                _BEARER: {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of the security file, or of an issuer of OpenID Connect"
+                    " that the file names. In its place a client certificate, where the gateway"
+                    " asks for one. Without a security file neither is needed.",
+                }
+            },
             "responses": {str(status): _error(status) for status in sorted(_statuses(table))},
         },
     }
@@ -134,13 +147,16 @@ def _errors_of(endpoint: AnyEndpoint) -> list[int]:
 
 
 def _operation(endpoint: AnyEndpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
-    text = endpoint.description
+    text, right = endpoint.description, endpoint.operation.right
     summary, _, rest = text.partition(". ")
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "tags": [_tag(endpoint.path)],
         "summary": summary.rstrip("."),
         "description": rest or text,
+        # Without a security file nobody needs a token.
+        "security": [{}] if right is Right.PUBLIC else [{_BEARER: []}, {}],
+        "x-right": right.value,
     }
     in_path = [
         {

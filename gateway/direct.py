@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..wheel.errors import SlotwheelError
+from ..security.oidc import RefusedToken
+from ..security.principals import Identity
+from ..wheel.errors import SlotwheelError, Unauthenticated
 from .app import GatewayApp
 from .errors import HttpError
 from .exchange import AnsweringConnection
@@ -51,23 +54,24 @@ class DirectMessages:
         self.messages = messages
         self._bytes_max = min(BYTES_MAX, body_bytes_max)
 
-    def takes(self, headers: RawHeaders) -> bool:
-        """Whether a request with this head is answered here, once its body has come."""
+    def takes(self, headers: RawHeaders, certificate_names: Sequence[str]) -> Identity | None:
+        """The caller of a request with this head, if it is answered here, once its body has come;
+        None: it takes the way through ASGI."""
         size = -1
         for name, value in headers:
             if name in _UNUSUAL:
-                return False
+                return None
             if name == b"content-length":
                 size = int(value)  # the parser has checked that it is a number
         if not 0 <= size <= self._bytes_max:
-            return False
+            return None
         scope = {"method": METHOD, "path": PATH, "headers": headers}
         try:
             self.app.guard.check(scope)
             content_type_of(scope, (JSON,))
-        except HttpError:
-            return False
-        return True
+            return self.app.authenticator.recall(headers, certificate_names)
+        except (HttpError, RefusedToken, Unauthenticated):
+            return None
 
 
 class DirectAnswer:
@@ -75,13 +79,16 @@ class DirectAnswer:
     task, as far as they ask. ``body``: what has come of it."""
 
     __slots__ = (
-        *("_began", "_cancelled", "_connection", "_direct"),
+        *("_began", "_cancelled", "_connection", "_direct", "_identity"),
         *("body", "keep_alive", "more_body", "response_complete"),
     )
 
-    def __init__(self, direct: DirectMessages, connection: DirectConnection) -> None:
+    def __init__(
+        self, direct: DirectMessages, connection: DirectConnection, identity: Identity
+    ) -> None:
         self._direct = direct
         self._connection = connection
+        self._identity = identity
         self._began = time.perf_counter()
         self.body = b""
         self.more_body = True
@@ -92,7 +99,7 @@ class DirectAnswer:
         """Store what has come; whether that was done. If not, it is no single message."""
         connection = self._connection
         try:
-            if not self._direct.messages.begin(self.body, self):
+            if not self._direct.messages.begin(self.body, self, self._identity):
                 return False
         except Exception as error:
             connection.loop.call_soon(self.set_exception, error)

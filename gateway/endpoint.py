@@ -6,6 +6,7 @@ else of the request.
 
 Rules
 - One path, one resource: a method that it does not have is 405 with those that it has.
+- Each endpoint is one operation, by which its right is known: nobody reaches one that has none.
 - A parameter of the query is read as its field is written (``policy/parameters.py``); one of a
   tuple may be given several times.
 """
@@ -26,12 +27,16 @@ from starlette.routing import Route
 
 from ..policy.parameters import Question, parameters_of
 from ..policy.written import WayIn
+from ..security.principals import Identity
+from ..security.rights import Operation, Right
 from ..wheel.errors import SlotwheelError
+from .authentication import identity_of
 from .errors import HttpError, from_slotwheel
 from .requests import FORM, JSON, Reply, content_type_of, decoded, read_body
 from .services import Services
 
 _PARAMETERS_MAX = 1000
+_QUESTIONS = (Right.READ, Right.OBSERVE)
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,13 +49,18 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, slots=True)
 class RouteCall(Generic[Q, B]):
-    """What a handler gets of a request. ``path``: values of the path's parameters."""
+    """What a handler gets of a request. ``services``: as its caller may use them. ``path``: values
+    of the path's parameters."""
 
     services: Services
     scope: Any
     path: Mapping[str, Any]
     query: Q
     body: B
+
+    @property
+    def identity(self) -> Identity:
+        return self.services.identity
 
 
 Handler = Callable[[RouteCall[Q, B]], Awaitable[Reply]]
@@ -60,6 +70,7 @@ Handler = Callable[[RouteCall[Q, B]], Awaitable[Reply]]
 class Endpoint(Generic[Q, B]):
     """A method of a path.
 
+    ``operation``: what its caller does, and so the right that it needs.
     ``name``: of the operation, in the description, by which generated clients call it.
     ``handler``: its docstring is the description, the first sentence is the summary; None where
     something else answers, and ``text`` describes it then. ``body``: None takes no body; ``form``:
@@ -71,6 +82,7 @@ class Endpoint(Generic[Q, B]):
     ``errors``: statuses besides those that every endpoint has.
     """
 
+    operation: Operation
     method: str
     path: str
     handler: Handler[Q, B] | None
@@ -95,6 +107,7 @@ AnyEndpoint = Endpoint[Any, Any]
 
 
 def endpoint(
+    operation: Operation,
     method: str,
     path: str,
     handler: Handler[Any, Any],
@@ -108,6 +121,7 @@ def endpoint(
     call, *_ = get_type_hints(handler).values()
     query, body = get_args(call)
     return Endpoint(
+        operation,
         method,
         path,
         handler,
@@ -129,11 +143,13 @@ def resources(endpoints: Iterable[AnyEndpoint], services: Services) -> list[Rout
 
 
 class _Resource:
-    """A path, as an ASGI application. ``__name__``: by which its requests are counted."""
+    """A path, as an ASGI application. ``__name__``: by which its requests are counted.
+    ``operations``: what a caller does by each method."""
 
     def __init__(self, path: str, endpoints: Sequence[AnyEndpoint], services: Services) -> None:
         self.__name__ = path
         self._services = services
+        self.operations = {one.method: one.operation for one in endpoints}
         self._methods = {
             one.method: (one, QueryDecoder(one.query), _body_decoder(one))
             for one in endpoints
@@ -154,6 +170,8 @@ class _Resource:
                 headers={"Allow": self._allowed},
             )
         endpoint, query_decoder, body_decoder = found
+        services = self._services.used_by(identity_of(scope))
+        services.authenticator.check(scope, endpoint.operation)
         query = query_decoder.decode(scope["query_string"])
         body = None
         if body_decoder is not None:
@@ -161,9 +179,23 @@ class _Resource:
             limit = self._services.settings.body_bytes_max
             body = body_decoder(await read_body(scope, receive, limit))
         assert endpoint.handler is not None
-        call = RouteCall(self._services, scope, scope["path_params"], query, body)
-        reply = await endpoint.handler(call)
+        call = RouteCall(services, scope, scope["path_params"], query, body)
+        with questioned(endpoint.operation, services.identity):
+            reply = await endpoint.handler(call)
         await reply(scope, receive, send)
+
+
+@contextmanager
+def questioned(operation: Operation, identity: Identity) -> Iterator[None]:
+    """Count a question against its caller's quota while it is answered. Errors: ``OverQuota``."""
+    if operation.right not in _QUESTIONS:
+        yield
+        return
+    identity.meter.ask()
+    try:
+        yield
+    finally:
+        identity.meter.answered()
 
 
 def _body_decoder(endpoint: AnyEndpoint) -> Callable[[bytes], Any] | None:

@@ -16,14 +16,17 @@ import msgspec
 from msgspec import inspect
 
 from ..wheel.errors import (
+    Forbidden,
     InvalidBatch,
     InvalidConfiguration,
     InvalidMessage,
     NodeUnreachable,
     NotRunning,
     Overloaded,
+    OverQuota,
     SequenceTooOld,
     SlotwheelError,
+    Unauthenticated,
     UnknownId,
     UnsupportedVersion,
 )
@@ -54,6 +57,7 @@ class HttpError(Exception):
         limit: Any = None,
         remedy: str = "",
         headers: Mapping[str, str] | None = None,
+        retry_after_ms: int = 0,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -65,6 +69,7 @@ class HttpError(Exception):
         self.limit = None if limit is None else str(limit)[:TEXT_MAX]
         self.remedy = remedy
         self.headers = dict(headers or {})
+        self.retry_after_ms = retry_after_ms
 
     @property
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
@@ -88,6 +93,8 @@ class ErrorBody(msgspec.Struct, omit_defaults=True):
     got: str | None = None
     limit: str | None = None
     remedy: str = ""
+    retry_after_ms: int = 0
+    """The same request may be sent again after so long."""
 
 
 def error_body(error: HttpError) -> ErrorBody:
@@ -99,6 +106,7 @@ def error_body(error: HttpError) -> ErrorBody:
         got=error.got,
         limit=error.limit,
         remedy=error.remedy,
+        retry_after_ms=error.retry_after_ms,
     )
 
 
@@ -116,10 +124,18 @@ def from_slotwheel(error: SlotwheelError, place: str = "") -> HttpError:
     """The answer to a request that ended with one of our errors. ``place``: where in the input, if
     that is known; otherwise the error's row."""
     headers: dict[str, str] = {}
+    retry_after_ms = 0
     if error.uncertain:  # 4xx would say that nothing was done
         status = 503
     elif isinstance(error, _CALLERS_FAULT):
         status = 422
+    elif isinstance(error, Unauthenticated):
+        status = 401
+        headers["WWW-Authenticate"] = "Bearer"
+    elif isinstance(error, Forbidden):
+        status = 403
+    elif isinstance(error, OverQuota):
+        status, retry_after_ms = 429, error.retry_after_ms
     elif isinstance(error, Overloaded):
         status = 429
     elif isinstance(error, _UNAVAILABLE):
@@ -129,7 +145,7 @@ def from_slotwheel(error: SlotwheelError, place: str = "") -> HttpError:
     else:
         status = 500
     if status in (429, 503):
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        headers["Retry-After"] = str(max(RETRY_AFTER_S, -(-retry_after_ms // 1000)))
     return HttpError(
         status,
         error.message,
@@ -139,6 +155,7 @@ def from_slotwheel(error: SlotwheelError, place: str = "") -> HttpError:
         limit=error.limit,
         remedy=error.remedy,
         headers=headers,
+        retry_after_ms=retry_after_ms,
     )
 
 

@@ -25,6 +25,7 @@ from ..client.batch import PLAIN_BYTES_MAX, nbytes_of
 from ..client.message import FlatMessage
 from ..wheel.errors import Overloaded
 from ..wheel.request import RequestKey
+from ..wheel.schema import distinct
 
 _MESSAGE_OVERHEAD = 200
 _PLAIN_HEADERS_MAX = 1_000
@@ -66,6 +67,13 @@ class Stored:
                 raise copy(outcome)
             found.append(outcome)
         return found
+
+
+def topics_in(rows: pa.RecordBatch | Sequence[FlatMessage]) -> list[str]:
+    """The topics of messages that are about to be stored, each once."""
+    if isinstance(rows, pa.RecordBatch):
+        return distinct(rows.column("topic"))
+    return list(dict.fromkeys(flat.topic for flat in rows))
 
 
 class Gatherer:

@@ -55,9 +55,13 @@ class JobReports(msgspec.Struct):
 
 
 class GatewayJob:
-    """``summary``: called at any time, by any thread, for what was done so far."""
+    """``summary``: called at any time, by any thread, for what was done so far. ``principal``: who
+    has begun it."""
 
-    def __init__(self, kind: str, total: int, summary: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, kind: str, total: int, summary: Callable[[], dict[str, Any]], principal: str = ""
+    ) -> None:
+        self.principal = principal
         self.id = secrets.token_hex(8)
         self.total = total
         self._kind = kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..security.rights import Right
 from .app import GatewayApp
 from .console.rendering import error_page
 from .console.table import FIRST_SEGMENT, PAGES
@@ -19,12 +20,15 @@ from .v1.messages import SendMessages
 def make_app(services: Services) -> tuple[GatewayApp, DirectMessages]:
     """The application, and what answers single messages past it."""
     messages = SendMessages(services)
+    endpoints = [*ENDPOINTS, *PAGES]
     app = GatewayApp(
         {(METHOD, PATH): messages},
-        [*resources([*ENDPOINTS, *PAGES], services), *rest_routes(services)],
+        [*resources(endpoints, services), *rest_routes(services)],
         services.metrics,
         SiteGuard(services.settings.listen, services.settings.names),
+        services.authenticator,
+        public=[one.path for one in endpoints if one.operation.right is Right.PUBLIC],
         error_forms={**dict.fromkeys(FIRST_SEGMENTS, error_form), FIRST_SEGMENT: error_page},
-        access_log=services.settings.access_log,
+        http_log=services.settings.http_log,
     )
     return app, DirectMessages(app, messages, services.settings.body_bytes_max)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from copy import copy
 from dataclasses import replace
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ from ..client.groupstatus import REPLICATION, group_status
 from ..reading.problems import INTEGRITY, Problem
 from ..reading.search.fate import MessageFate, MessageState
 from ..reading.search.pending import PendingCount, PendingPage
-from ..reading.search.query import Query
+from ..reading.search.query import MayTopic, Query
 from ..reading.search.worker import SearchProcess
 from ..wheel.errors import SlotwheelError
 from ..wheel.mark import RowKey
@@ -33,6 +34,7 @@ _STATUS_S = 2.0
 _BEHIND_S = 1.0
 _LOOK_AGAIN_S = 0.05
 _BEHIND = "behind"
+_NOT_VISIBLE = "there is no such message, or it is of a topic that the caller may not read"
 _NOTHING = Query(from_ms=0, to_ms=1)
 """A question that reads the log, and nothing else."""
 
@@ -57,6 +59,19 @@ class Searcher:
         self._pool = pool
         self._rows_max = rows_max
         self._questions = Questions(waiting_max)
+        self.may: MayTopic | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """True when it sees some topics alone."""
+        return self.may is not None
+
+    def limited_to(self, may: MayTopic | None) -> Searcher:
+        """The same searcher, for a caller who may see those topics of which ``may`` says so; None:
+        all."""
+        limited = copy(self)
+        limited.may = may
+        return limited
 
     async def count(
         self, query: Query, *, by_second: bool = False, by_topic: bool = False
@@ -64,13 +79,13 @@ class Searcher:
         """Errors: ``HttpError`` 422: it would look through too much; ``Overloaded``."""
         await self._check(query, by_topic)
         return await self._seen(
-            lambda: self.process.count(query, by_second=by_second, by_topic=by_topic)
+            lambda: self.process.count(query, by_second=by_second, by_topic=by_topic, may=self.may)
         )
 
     async def page(self, query: Query, after: RowKey | None, limit: int) -> PendingPage:
         """Errors: as of ``count``."""
         await self._check(query)
-        return await self._seen(lambda: self.process.page(query, after, limit=limit))
+        return await self._seen(lambda: self.process.page(query, after, limit=limit, may=self.may))
 
     async def find(self, ids: Sequence[str]) -> list[MessageFate]:
         """What became of messages; what may have changed behind the log that was seen is unknown.
@@ -80,6 +95,8 @@ class Searcher:
             seen = await self._seen(lambda: self.process.count(_NOTHING))
             behind = next((one for one in seen.problems if one.kind == _BEHIND), None)
         fates = await self._questions.ask(lambda: self.process.find(ids))
+        if self.may is not None:
+            fates = [_visible(fate, self.may) for fate in fates]
         if behind is None:
             return fates
         return [
@@ -90,7 +107,7 @@ class Searcher:
         ]
 
     async def _check(self, query: Query, by_topic: bool = False) -> None:
-        if query.ids or not (query.columns or by_topic):
+        if query.ids or not (query.columns or by_topic or self.is_limited):
             return
         times = Query(from_ms=query.from_ms, to_ms=query.to_ms)
         pending = (await self._questions.ask(lambda: self.process.count(times))).total
@@ -128,6 +145,15 @@ class Searcher:
             return int(found[REPLICATION]["commit"])
         except (TimeoutError, KeyError, SlotwheelError):
             return None
+
+
+def _visible(fate: MessageFate, may: MayTopic) -> MessageFate:
+    """The fate of a message, for a caller who may see some topics. Whatever is not known to be of
+    one of these looks as an id that nobody gave out: otherwise a caller could find out which
+    messages others have."""
+    if fate.topic is not None and may(fate.topic):
+        return fate
+    return MessageFate(fate.id, MessageState.UNKNOWN, _NOT_VISIBLE)
 
 
 def _incomplete(answer: Answered, committed: int | None) -> Answered:

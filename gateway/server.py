@@ -14,6 +14,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import uvloop
@@ -25,14 +26,15 @@ from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..client.addresses import Addresses
 from ..client.asynclink import AsyncLink
-from ..client.link import WireTransport
 from ..reading.search.worker import SearchProcess
+from ..security.accesslog import AccessLog
 from ..trace.chains.lookup import TraceLookup
 from ..trace.events import AUDIT_TOPIC
 from ..trace.targets import WheelTarget
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
 from .asking import Questions
+from .authentication import RequestAuthenticator
 from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .httpserver import END_S, HttpServer
@@ -91,16 +93,23 @@ async def _serve(settings: GatewaySettings, listening: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as undo:
         services = undo.enter_context(made_services(settings))
-        server = HttpServer(*make_app(services), settings)
+        server = HttpServer(*make_app(services), settings, settings.tls_files())
+        server.watch(services.authenticator.look)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.end)
         host, port = listening.getsockname()[:2]
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        log.info("gateway listening on %s", where)
+        log.info("gateway listening on %s%s", where, " with TLS" if settings.tls_cert else "")
+        if settings.exposed:
+            log.warning("strangers could misuse this gateway: %s", settings.exposed)
         if settings.data is None:
             log.info("search, and what is known of a message, are off: they need --data")
         await server.serve(listening)
     log.info("gateway stopped")
+
+
+def _access_log_failed(error: OSError) -> None:
+    log.warning("the access log cannot be written: %s", error)
 
 
 @contextlib.contextmanager
@@ -111,7 +120,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         auditor = None
         if settings.audit:
             auditor = Auditor(
-                WheelTarget(settings.nodes, AUDIT_TOPIC),
+                WheelTarget(settings.at_nodes, AUDIT_TOPIC),
                 client=f"gateway {settings.listen}",
                 interval_s=settings.audit_interval_ms / 1000,
             )
@@ -119,20 +128,26 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         # What waits is bounded by the gatherer, so that nothing ever waits for room here.
         room = 4 * settings.waiting_bytes_max
         client = Client(
-            settings.nodes, timeout_s=settings.answer_s, buffer_bytes=room, observer=auditor
+            settings.at_nodes,
+            timeout_s=settings.answer_s,
+            buffer_bytes=room,
+            observer=auditor,
         )
-        own = Client(settings.nodes[0], timeout_s=_OWN_S)
+        own = Client(replace(settings.at_nodes, given=settings.nodes[:1]), timeout_s=_OWN_S)
         for one in (client, own):
             undo.callback(one.close, 0.0)
         blocking = ThreadPoolExecutor(_LINK_THREADS, thread_name_prefix="gateway-link")
         undo.callback(blocking.shutdown, wait=False, cancel_futures=True)
+        assert client.wire is not None, "the settings have addresses of nodes"
         link = AsyncLink(
-            Addresses(settings.nodes),
+            Addresses(client.addresses),
             "all",
             settings.answer_s,
-            WireTransport().epoch_of_master,
+            client.wire.epoch_of_master,
             blocking,
             observer=auditor,
+            tls=client.wire.tls,
+            token=client.wire.token,
         )
         undo.callback(link.end)
         gatherer = Gatherer(client, link, settings.waiting_bytes_max)
@@ -189,6 +204,9 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             )
             readers.callback(audit.close)
             metrics.audit = lambda: audit.report
+        access_log = AccessLog(settings.access_log, _access_log_failed)
+        authenticator = RequestAuthenticator(settings.security, access_log)
+        undo.callback(authenticator.close)
         yield Services(
             settings=settings,
             client=client,
@@ -206,4 +224,5 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             fresh=FreshAnswers(),
             audit=audit,
             closing=undo,
+            authenticator=authenticator,
         )

@@ -7,16 +7,20 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from ..aside.asked import AskedAside
 from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..policy.policyset import PolicySet
+from ..reading.search.query import MayTopic
+from ..security.principals import Identity
+from ..security.rights import Right
 from ..trace.chains.lookup import TraceLookup
 from ..wheel.errors import Overloaded, SlotwheelError
 from .asking import Questions
+from .authentication import STRANGER, RequestAuthenticator
 from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .jobs import Jobs
@@ -113,6 +117,29 @@ class Services:
     audit: AuditProcess | None
     closing: ExitStack
     """What the routes have open; it is closed when the gateway ends."""
+    authenticator: RequestAuthenticator = field(default_factory=RequestAuthenticator)
+    identity: Identity = STRANGER
+    """The caller for whom they are used. By default it is one that has no rights, so that a way on
+    which nobody asked for a proof leads to a refusal."""
+
+    def used_by(self, identity: Identity) -> Services:
+        """The same services, used for a caller."""
+        services = copy(self)
+        services.identity = identity
+        return services
+
+    def patterns_for(self, right: Right) -> tuple[str, ...] | None:
+        """The topics of ``topics_for`` as a security file writes them, for a node to decide on."""
+        rights = self.identity.rights
+        return None if rights.is_unlimited else rights.topics(right).patterns
+
+    def topics_for(self, right: Right) -> MayTopic | None:
+        """Tells of a topic whether the caller has the right for it; None: for every topic, as of a
+        right that is a flag, and that the caller has."""
+        rights = self.identity.rights
+        if rights.is_unlimited or right in rights.flags:
+            return None
+        return rights.topics(right).has
 
     async def await_policies(self) -> None:
         """Until ``client.prepare_many`` need not ask for them. Errors: ``NodeUnreachable``."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..account.limits import INTERVAL_MS
+from ..client.addresses import Nodes, without_scheme
 from ..policy.deadletters import DEAD_LETTER_TOPIC
+from ..security.clientcerts import CLIENT_CERTS, OFF, REQUIRED
+from ..security.tls import Tls, TlsFiles, check_pair
 from ..trace.chains.lookup import STORE_DIRECTORY
 from ..trace.events import TRACE_TOPIC
 from ..wheel.config import WheelConfig, setting
 from ..wheel.errors import InvalidConfiguration
-from ..wheel.protocol import DEFAULT_ADDRESS, split_address
+from ..wheel.protocol import DEFAULT_ADDRESS, is_loopback, split_address
 
 DEFAULT_LISTEN = "127.0.0.1:8082"
+log = logging.getLogger("slotwheel.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +37,50 @@ class GatewaySettings:
 
     listen: str = setting(
         "listen",
-        "Where HTTP is served; port 0 takes a free one. It has no authentication: keep it on a"
-        " trusted network.",
+        "Where HTTP is served; port 0 takes a free one. An address that other machines can reach"
+        " needs --tls-cert and --security.",
         "HOST:PORT",
         default=DEFAULT_LISTEN,
+    )
+    tls_cert: Path | None = setting(
+        "tls-cert",
+        "Serve HTTPS with this certificate (PEM, with those between it and its authority).",
+        "FILE",
+        default=None,
+        kind="file",
+    )
+    tls_key: Path | None = setting(
+        "tls-key",
+        "Its key, if that is in a file of its own.",
+        "FILE",
+        default=None,
+        kind="file",
+    )
+    client_ca: Path | None = setting(
+        "client-ca",
+        "Authorities that have signed the certificates of clients.",
+        "FILE",
+        default=None,
+        kind="file",
+    )
+    client_certs: str = setting(
+        "http-client-certs",
+        "Ask HTTP clients for a certificate of --client-ca; a browser then asks its user.",
+        choices=CLIENT_CERTS,
+        default=OFF,
+    )
+    security: Path | None = setting(
+        "security",
+        "Who may do what: a security file. Without it everybody may do everything.",
+        "FILE",
+        default=None,
+        kind="file",
+    )
+    allow_insecure: bool = setting(
+        "allow-insecure",
+        "Listen on an address that others can reach although there is no TLS or no --security:"
+        " whoever reaches it may read, forge and delete messages.",
+        default=False,
     )
     names: tuple[str, ...] = setting(
         "http-name",
@@ -52,6 +97,21 @@ class GatewaySettings:
         default=(DEFAULT_ADDRESS,),
         kind="nodes",
         shown=DEFAULT_ADDRESS,
+    )
+    tls_ca: Path | None = setting(
+        "tls-ca",
+        "With --node tls://…: the authorities that prove the nodes' certificates, in PEM. [default:"
+        " those that the system trusts]",
+        "FILE",
+        default=None,
+        kind="file",
+    )
+    token_file: Path | None = setting(
+        "token-file",
+        "The token by which the gateway proves itself to the nodes, of a role with gateway = true.",
+        "FILE",
+        default=None,
+        kind="file",
     )
     data: Path | None = setting(
         "data",
@@ -113,7 +173,14 @@ class GatewaySettings:
         "TOPIC",
         default=(),
     )
-    access_log: bool = setting("access-log", "Log each request.", default=False)
+    http_log: bool = setting("http-log", "Log each request.", default=False)
+    access_log: str | None = setting(
+        "access-log",
+        "With --security: a line of JSON for each denial, read and administrative action; -:"
+        " standard output.",
+        "FILE|-",
+        default=None,
+    )
     log_format: str = setting(
         "log-format", "As of 'slotwheel node'.", default="text", kind="log format"
     )
@@ -135,6 +202,15 @@ class GatewaySettings:
     instances_max: int = 100
     instance_idle_s: float = 300.0
 
+    @property
+    def at_nodes(self) -> Nodes:
+        """The way to the nodes. With TLS the gateway's own certificate is that of its port, too:
+        whoever calls by it is the same."""
+        is_secure, _ = without_scheme(self.nodes)
+        tls = Tls(self.tls_ca, self.tls_cert, self.tls_key) if is_secure else None
+        token = None if self.token_file is None else f"file:{self.token_file}"
+        return Nodes(self.nodes, tls, token)
+
     def __post_init__(self) -> None:
         if self.trace_retain_ms and self.store is None:
             raise InvalidConfiguration(
@@ -146,7 +222,7 @@ class GatewaySettings:
                 "nowhere to read trace events from",
                 remedy="Give --bootstrap, or the --data directory of the node",
             )
-        for address in (self.listen, *self.nodes):
+        for address in (self.listen, *without_scheme(self.nodes)[1]):
             try:
                 split_address(address, to_listen=address == self.listen)
             except ValueError as error:
@@ -156,6 +232,49 @@ class GatewaySettings:
                     limit="host:port",
                     remedy=f"Give an address like {DEFAULT_LISTEN}",
                 ) from None
+
+        self._check_tls()
+
+    @property
+    def exposed(self) -> str:
+        """What other machines could misuse, where the port is neither private nor secured; empty:
+        nothing."""
+        host, _ = split_address(self.listen, to_listen=True)
+        lacking = {"--tls-cert": self.tls_cert, "--security": self.security}
+        names = [name for name, value in lacking.items() if value is None]
+        if not names or is_loopback(host):
+            return ""
+        return f"--listen {self.listen} has no {' and no '.join(names)}"
+
+    def _check_tls(self) -> None:
+        if self.exposed and not self.allow_insecure:
+            raise InvalidConfiguration(
+                f"strangers could reach this gateway: {self.exposed}",
+                remedy="Listen on 127.0.0.1; or give --tls-cert and --security; or, where the"
+                " network keeps strangers away, --allow-insecure",
+            )
+        check_pair(self.tls_cert, self.tls_key, "--tls")
+        if self.client_certs == OFF:
+            return
+        if self.tls_cert is None or self.client_ca is None:
+            raise InvalidConfiguration(
+                "certificates of clients are asked for, and cannot be verified",
+                got=f"--http-client-certs {self.client_certs}",
+                limit="with --tls-cert and --client-ca",
+                remedy="Give both, or leave out --http-client-certs",
+            )
+
+    def tls_files(self) -> TlsFiles | None:
+        """The certificate of the port; None: it has no TLS. Errors: ``InvalidConfiguration``."""
+        if self.tls_cert is None:
+            return None
+        authorities = None if self.client_certs == OFF else self.client_ca
+        return TlsFiles(
+            Tls(authorities, self.tls_cert, self.tls_key),
+            accepts=True,
+            requires_certificate=self.client_certs == REQUIRED,
+            alarm=lambda error: log.warning("the old files stay in use: %s", error),
+        )
 
     @property
     def store(self) -> Path | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..security.rights import Operation
 from .description import describe
 from .endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from .page import CONTENT_SECURITY_POLICY, HTML, page_of
@@ -26,12 +27,21 @@ async def metrics(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def healthz(call: RouteCall[NoQuery, None]) -> Reply:
     """Say whether the node works. 503 with the reasons if it does not."""
-    return await _of_node(call, "/healthz")
+    return _for_caller(call, await _of_node(call, "/healthz"))
 
 
 async def readyz(call: RouteCall[NoQuery, None]) -> Reply:
     """Say whether the node does its whole job. 503 with the reasons if it does not."""
-    return await _of_node(call, "/readyz")
+    return _for_caller(call, await _of_node(call, "/readyz"))
+
+
+def _for_caller(call: RouteCall[NoQuery, None], answer: Reply) -> Reply:
+    """The whole answer for who may observe; the status alone for others, as reasons have names of
+    topics and peers in them."""
+    rights = call.identity.rights
+    if rights.may(Operation.STATUS):
+        return answer
+    return Reply(answer.status, b"{}")
 
 
 async def _of_node(call: RouteCall[NoQuery, None], path: str) -> Reply:
@@ -65,6 +75,7 @@ def _page() -> bytes:
 ENDPOINTS: list[AnyEndpoint] = [
     *V1,
     endpoint(
+        Operation.METRICS,
         "GET",
         "/metrics",
         metrics,
@@ -72,10 +83,25 @@ ENDPOINTS: list[AnyEndpoint] = [
         answer_media={_TEXT: "Prometheus' text format."},
         name="getMetrics",
     ),
-    endpoint("GET", "/healthz", healthz, {200: dict[str, Any]}, name="getHealth"),
-    endpoint("GET", "/readyz", readyz, {200: dict[str, Any]}, name="getReadiness"),
-    endpoint("GET", "/openapi.json", openapi, {200: dict[str, Any]}, name="getDescription"),
+    endpoint(Operation.HEALTH, "GET", "/healthz", healthz, {200: dict[str, Any]}, name="getHealth"),
     endpoint(
-        "GET", "/docs", docs, {200: None}, answer_media={"text/html": "The page."}, name="getDocs"
+        Operation.HEALTH, "GET", "/readyz", readyz, {200: dict[str, Any]}, name="getReadiness"
+    ),
+    endpoint(
+        Operation.DESCRIBE,
+        "GET",
+        "/openapi.json",
+        openapi,
+        {200: dict[str, Any]},
+        name="getDescription",
+    ),
+    endpoint(
+        Operation.DESCRIBE,
+        "GET",
+        "/docs",
+        docs,
+        {200: None},
+        answer_media={"text/html": "The page."},
+        name="getDocs",
     ),
 ]

@@ -21,12 +21,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ..wheel.config import MIB, WheelConfig
+from ..wheel.config import KIB, MIB, WheelConfig
+from .descriptors import CONNECTIONS_MIN
 
 NODE_BYTES = 130 * MIB
 """The memory of a node's process at rest, with a Kafka client."""
 GATEWAY_BYTES = 130 * MIB
 """The memory of the gateway's process at rest."""
+TLS_BYTES = 32 * KIB
+"""The memory of a client's connection with TLS, most of it OpenSSL's."""
 _WINDOWS = 10
 """The most windows at one time: two of the slot that is delivered and the runs that join them,
 those that are ready before their time, one of open files, and those of held-back topics."""
@@ -93,6 +96,15 @@ def _upwards(mount: str, root: str, group: str, name: str) -> Iterator[Path]:
         if inside == PurePosixPath("."):
             return
         inside = inside.parent
+
+
+def secured_connections(most: int, limit: MemoryLimit | None) -> int:
+    """The most connections of clients with TLS: ``most``, or as many as take a tenth of the memory
+    that may be used, ``TLS_BYTES`` each. Example: of 256 MiB, 819; else those that are idle would
+    take more than the tail."""
+    if limit is None:
+        return most
+    return min(most, max(CONNECTIONS_MIN, limit.nbytes // 10 // TLS_BYTES))
 
 
 def needed(wheel: WheelConfig, *, gateway: bool) -> int:

@@ -17,10 +17,11 @@ from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..policy.policyset import PolicySet
 from ..replication.rules.group import Group
 from ..replication.rules.timing import Timing
+from ..security.clientcerts import CLIENT_CERTS, OFF
 from ..wheel.checks import check_topic
 from ..wheel.config import WheelConfig, setting, settings_of
 from ..wheel.errors import InvalidConfiguration
-from ..wheel.protocol import DEFAULT_ADDRESS, split_address
+from ..wheel.protocol import DEFAULT_ADDRESS, is_loopback, split_address
 from .budget import MemoryLimit
 from .logs import FORMATS, LEVELS, TEXT
 
@@ -45,9 +46,86 @@ class NodeConfig:
     listen: str = setting(
         "listen",
         "Where clients connect; port 0 takes a free one. With peers the default is this node's own"
-        " address among them. It has no authentication: keep it on a trusted network.",
+        " address among them, unless --peer-cert is given. Without --tls-cert and --client-ca it"
+        " has no authentication: keep it on a trusted network.",
         "HOST:PORT",
         default=DEFAULT_ADDRESS,
+    )
+    tls_cert: Path | None = setting(
+        "tls-cert",
+        "Use TLS at --listen, with this certificate and those that prove it, in PEM. Files of"
+        " certificates, keys and authorities may be exchanged while the node runs.",
+        "FILE",
+        default=None,
+        kind="file",
+        gateway="tls_cert",
+    )
+    """None: connections of clients are plain."""
+    tls_key: Path | None = setting(
+        "tls-key",
+        "The key of --tls-cert, without a password, if it is not in the same file.",
+        "FILE",
+        default=None,
+        kind="file",
+        gateway="tls_key",
+    )
+    client_ca: Path | None = setting(
+        "client-ca",
+        "With --tls-cert: let only those clients connect that prove a certificate of these"
+        " authorities.",
+        "FILE",
+        default=None,
+        kind="file",
+        gateway="client_ca",
+    )
+    """None: a client needs no certificate."""
+    tls_ca: Path | None = setting(
+        "tls-ca",
+        "With --http and --tls-cert: the authorities that prove this node, and other peers, to the"
+        " gateway beside it. [default: those that the system trusts]",
+        "FILE",
+        default=None,
+        kind="file",
+        gateway="tls_ca",
+    )
+    http_client_certs: str = setting(
+        "http-client-certs",
+        "With --http: ask HTTP clients for a certificate of --client-ca; a browser then asks its"
+        " user.",
+        choices=CLIENT_CERTS,
+        default=OFF,
+        gateway="client_certs",
+    )
+    security: Path | None = setting(
+        "security",
+        "Who may do what: a security file, mode 0600. Whoever connects proves itself then, by a"
+        " token or a certificate. [default: whoever connects may do everything]",
+        "FILE",
+        default=None,
+        kind="file",
+        gateway="security",
+    )
+    access_log: str | None = setting(
+        "access-log",
+        "Write each login, denial, read and administrative action there, as a line of JSON.",
+        "FILE|-",
+        default=None,
+        gateway="access_log",
+    )
+    token_file: Path | None = setting(
+        "token-file",
+        "With --security and --http: the token of the gateway, of a role with gateway = true.",
+        "FILE",
+        default=None,
+        kind="file",
+        gateway="token_file",
+    )
+    allow_insecure: bool = setting(
+        "allow-insecure",
+        "Listen on addresses that others can reach although there is no TLS or no --security:"
+        " whoever reaches one may read, forge and delete messages.",
+        default=False,
+        gateway="allow_insecure",
     )
     metrics: str | None = setting(
         "metrics",
@@ -59,7 +137,8 @@ class NodeConfig:
     http: str | None = setting(
         "http",
         "Start a gateway beside the node, which serves HTTP there: messages, Kafka's REST proxy,"
-        " search, and metrics and health instead of --metrics. It has no authentication.",
+        " search, and metrics and health instead of --metrics. It has the node's --tls-cert and"
+        " --security.",
         "HOST:PORT",
         default=None,
         gateway="listen",
@@ -73,7 +152,7 @@ class NodeConfig:
         gateway="names",
     )
     http_log: bool = setting(
-        "http-log", "With --http: log each request.", default=False, gateway="access_log"
+        "http-log", "With --http: log each request.", default=False, gateway="http_log"
     )
     audit: bool = setting(
         "audit",
@@ -92,6 +171,35 @@ class NodeConfig:
         factory=dict,
     )
     """Node id to ``host:port`` of all peers, this node among them; empty: it stands alone."""
+    peer_listen: str | None = setting(
+        "peer-listen",
+        "With --peer-cert: where peers connect. [default: this node's address among the peers]",
+        "HOST:PORT",
+        default=None,
+    )
+    """None: where clients do."""
+    peer_cert: Path | None = setting(
+        "peer-cert",
+        "Use TLS between peers, at an address of their own, with this certificate in PEM. Its name"
+        " is the node id.",
+        "FILE",
+        default=None,
+        kind="file",
+    )
+    peer_key: Path | None = setting(
+        "peer-key",
+        "The key of --peer-cert, without a password, if it is not in the same file.",
+        "FILE",
+        default=None,
+        kind="file",
+    )
+    peer_ca: Path | None = setting(
+        "peer-ca",
+        "The authorities that prove the certificates of peers, and of nobody else.",
+        "FILE",
+        default=None,
+        kind="file",
+    )
     election_ms: int = setting(
         "election",
         "With peers: how long without a word from the master before another is elected."
@@ -274,9 +382,107 @@ class NodeConfig:
                 limit=f"{low} to {high} ms",
                 remedy="Change --election; a few times the slowest round trip between peers",
             )
+        self._check_tls()
+        self._check_security()
         if self.policies is not None:
             self.policies.check_horizon(self.wheel.horizon_ms)
         self.group()
+
+    def _check_tls(self) -> None:
+        """Errors: ``InvalidConfiguration`` for files of TLS that would not be used, and where a
+        part of what the node says would go to anybody."""
+        for option, path, of, needed in (
+            ("tls-key", self.tls_key, "tls-cert", self.tls_cert),
+            ("client-ca", self.client_ca, "tls-cert", self.tls_cert),
+            ("tls-ca", self.tls_ca, "tls-cert", self.tls_cert),
+            ("tls-ca", self.tls_ca, "http", self.http),
+            ("peer-key", self.peer_key, "peer-cert", self.peer_cert),
+            ("peer-ca", self.peer_ca, "peer-cert", self.peer_cert),
+            ("peer-listen", self.peer_listen, "peer-cert", self.peer_cert),
+            ("peer-cert", self.peer_cert, "peer-ca", self.peer_ca),
+            ("peer-cert", self.peer_cert, "peer", self.peers or None),
+        ):
+            if path is not None and needed is None:
+                raise InvalidConfiguration(
+                    f"--{option} says nothing without --{of}",
+                    got=str(path),
+                    remedy=f"Give --{of}, too, or leave --{option} out",
+                )
+        if self.http_client_certs != OFF and (self.http is None or self.client_ca is None):
+            raise InvalidConfiguration(
+                "certificates of HTTP clients are asked for, and nobody could verify one",
+                got=f"--http-client-certs {self.http_client_certs}",
+                limit="with --http, --tls-cert and --client-ca",
+                remedy="Give them, or leave --http-client-certs out",
+            )
+        if self.peers and self.tls_cert is not None and self.peer_cert is None:
+            raise InvalidConfiguration(
+                "clients use TLS, and peers do not",
+                got="--tls-cert without --peer-cert",
+                limit="TLS for both, each with its own authorities",
+                remedy="Give --peer-cert, --peer-key and --peer-ca, too",
+            )
+        if self.peer_listen is not None:
+            check_address(self.peer_listen, "--peer-listen")
+            if self.peer_listen == self.listen:
+                raise InvalidConfiguration(
+                    "peers with TLS need an address of their own",
+                    got=self.peer_listen,
+                    limit="another one than --listen",
+                    remedy="Change --listen or --peer-listen",
+                )
+
+    def _check_security(self) -> None:
+        """Errors: ``InvalidConfiguration`` for settings with which strangers could come in, or a
+        part of this node could not."""
+        if self.security is None and self.token_file is not None:
+            raise InvalidConfiguration(
+                "a token is given, and nobody asks for it",
+                got=f"--token-file {self.token_file}",
+                remedy="Give --security, too, or leave it out",
+            )
+        if self.security is not None and self.peers and self.peer_cert is None:
+            raise InvalidConfiguration(
+                "callers have to prove who they are, and peers cannot",
+                got="--security with --peer and without --peer-cert",
+                remedy="Give --peer-cert, --peer-key and --peer-ca, too",
+            )
+        if self.security is not None and self.http is not None and self.token_file is None:
+            raise InvalidConfiguration(
+                "the gateway beside the node has nothing to prove itself with",
+                got="--security with --http and without --token-file",
+                remedy="Make a token for it with 'slotwheel token new', give its principal a role"
+                " with gateway = true, and give --token-file",
+            )
+        if (exposed := self.exposed()) and not self.allow_insecure:
+            raise InvalidConfiguration(
+                f"strangers could reach this node: {exposed[0]}",
+                got=", ".join(exposed[1:]) or None,
+                remedy="Listen on 127.0.0.1; or give --tls-cert and --security; or, where the"
+                " network keeps strangers away, --allow-insecure",
+            )
+
+    def exposed(self) -> list[str]:
+        """A text for each address that other machines can reach though nobody has to prove there
+        who it is, or others can read along. Metrics are meant to be read by everybody."""
+        lacking = {"no --tls-cert": self.tls_cert is None, "no --security": self.security is None}
+        addresses = {"--listen": (self.listen, lacking), "--http": (self.http, lacking)}
+        if self.peers and self.peer_cert is None:
+            own = self.peers.get(self.node_id)
+            addresses["--peer"] = (own, {"no --peer-cert": True})
+        texts = []
+        for option, (address, lacks) in addresses.items():
+            names = [name for name, lacking_here in lacks.items() if lacking_here]
+            if address is not None and names:
+                host, _ = split_address(address, to_listen=True)
+                if not is_loopback(host):
+                    texts.append(f"{option} {address} has {' and '.join(names)}")
+        return texts
+
+    @property
+    def peers_at(self) -> str:
+        """Where peers connect, with TLS: ``--peer-listen``, or this node's address among them."""
+        return self.peer_listen or self.peers[self.node_id]
 
     @property
     def to_kafka(self) -> bool:
@@ -291,7 +497,16 @@ class NodeConfig:
         if not self.peers:
             return None
         timing = Timing.of_promise(self.election_ms / 1000)
-        return Group(self.node_id, self.peers, timing, self.delivery)
+        return Group(self.node_id, self.peers, timing, self.delivery, self._clients_at)
+
+    @property
+    def _clients_at(self) -> str | None:
+        """Where clients reach this node among peers: its own host's name among them, as that is one
+        that others know, with the port for clients. None: where the peers do."""
+        if self.peer_cert is None or self.node_id not in self.peers:
+            return None
+        _, port = split_address(self.listen, to_listen=True)
+        return with_port(self.peers[self.node_id], port) if port else ""
 
 
 def check_address(address: str, option: str) -> tuple[str, int]:

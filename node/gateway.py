@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from ..aside.process import Aside
 from ..wheel.config import settings_of
 from ..wheel.errors import NotRunning
+from ..wheel.protocol import split_address
 
 if TYPE_CHECKING:  # the gateway, which imports this module, does without
     from .config import NodeConfig
@@ -46,6 +49,10 @@ def share(config: NodeConfig, listening: str) -> dict[str, Any]:
     """The node's share in the settings of its gateway: fields of ``GatewaySettings``. They go by
     the pipe, as they may have passwords."""
     others = [address for one, address in config.peers.items() if one != config.node_id]
+    if config.peer_cert is not None:  # at those addresses peers meet, and no clients
+        others = []
+    if config.tls_cert is not None:
+        listening = _secure_address(listening)
     return {
         "nodes": (listening, *others),
         "audit_ahead_ms": config.wheel.horizon_ms,
@@ -55,6 +62,16 @@ def share(config: NodeConfig, listening: str) -> dict[str, Any]:
             if declared.gateway
         },
     }
+
+
+def _secure_address(listening: str) -> str:
+    """The address of the node for a gateway beside it, with TLS. Where the node listens on every
+    address, it is ``localhost``, which its certificate has to name then."""
+    host, port = split_address(listening)
+    with contextlib.suppress(ValueError):
+        if ip_address(host).is_unspecified:
+            host = "localhost"
+    return f"tls://[{host}]:{port}" if ":" in host else f"tls://{host}:{port}"
 
 
 def _serve(_line: object, values: Mapping[str, Any]) -> None:

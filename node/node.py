@@ -48,10 +48,13 @@ from .masterthreads import MasterThreads
 from .metrics import Metrics, Scrape
 from .opening import open_wheel
 from .policies import GroupPolicies
+from .secured import NodeTls
+from .securitywatch import NodeRights
 from .sinks import WaysOut
 from .threads import Threads
 
 if TYPE_CHECKING:
+    from .intake.peerport import PeerServer
     from .peer import PeerNode
 
 log = logging.getLogger("slotwheel.node")
@@ -62,6 +65,7 @@ _LAST_MARK_S = 0.4
 _HAND_OVER_S = 0.3
 _GATEWAY_GONE_S = 5.0
 _SUCCESSOR_S = 0.2
+_PEER_SERVER_S = 0.2
 SWITCH_INTERVAL_S = 0.002
 """A thread keeps the interpreter for so long, s: shorter than usual, so that the hand is punctual;
 not shorter still, as each thread that waits for the interpreter wakes that often."""
@@ -110,6 +114,7 @@ class Node:
         self._threads = Threads(self.events.failed, on_fatal)
         self._single: MasterThreads | None = None
         self._peers: PeerNode | None = None
+        self._peer_server: PeerServer | None = None
         self._started = False
         self._stopping = False
         self._undo = contextlib.ExitStack()
@@ -124,17 +129,26 @@ class Node:
             self._lock = DirectoryLock(self.config.data)
             undo.callback(self._lock.release)
             check_free(self.config.listen)
+            if self.config.peer_cert is not None:
+                check_free(self.config.peers_at, "--peer-listen")
             if self.config.http is not None:
                 _wait_until_free(self.config.http)
             self._connections_max = descriptors.for_connections(
                 self.config.wheel, descriptors.limit()
             )
+            if self.config.tls_cert is not None:
+                self._connections_max = budget.secured_connections(
+                    self._connections_max, self.config.memory
+                )
             if self.config.metrics is not None:
                 self._health = HealthServer(
                     self.config.metrics, self._pages, self.config.http_names
                 )
                 undo.callback(self._health.close)
                 self.metrics_at = with_port(self.config.metrics, self._health.port)
+            self._tls = NodeTls(self.config, self.events)
+            self._rights = NodeRights(self.config, self.events)
+            undo.callback(self._rights.close)
             self._files = OsFiles(self.config.data)
             undo.callback(self._files.close)
             self.wheel = open_wheel(self.config, self._files, self._clock, self.metrics)
@@ -155,6 +169,12 @@ class Node:
             self._start_threads()
             self._wire = self._listen()
             self._threads.loop("wire", self._wire.turn)
+            self._listen_for_peers()
+            if self._tls.is_on:
+                self._threads.loop("certificates", self._tls.turn)
+            if self._rights.is_on:
+                renew = self._wire.renew_callers
+                self._threads.loop("rights", lambda: self._rights.turn(renew))
             if self._peers is not None:
                 self._peers.driver.start()
             self.listening = with_port(self.config.listen, self._wire.port)
@@ -176,6 +196,8 @@ class Node:
             pid=os.getpid(),
         )
         self._log_memory()
+        for text in self.config.exposed():
+            self.events.alarm("insecure", reason=f"{text}, by --allow-insecure")
 
     def _log_memory(self) -> None:
         """Log the memory limit and the node's limits; raise an alarm when these exceed it."""
@@ -229,7 +251,13 @@ class Node:
         wheel = self.wheel
         assert isinstance(wheel, PeerWheel), "a group has a wheel among peers"
         self._peers = peers = PeerNode(
-            group, wheel, self._clock, self.events, self._start_master, self._on_fatal
+            group,
+            wheel,
+            self._clock,
+            self.events,
+            self._start_master,
+            self._on_fatal,
+            self._tls.peers,
         )
         self._threads.loop("roles", peers.turn)
         self._damage.heal = Healing(wheel, peers.driver, group.others).turn
@@ -244,6 +272,7 @@ class Node:
             self._clock,
             self.events,
             self._on_fatal,
+            rights=self._rights.authenticator.rights_of_delay_topic,
             allowed=(lambda: True) if self._peers is None else self._peers.allowed,
         )
 
@@ -259,6 +288,7 @@ class Node:
                 "delivery": self.config.delivery,
                 "damaged_files": self._damage.all(),
                 "policies": self._policies.current.version,
+                **({"insecure": exposed} if (exposed := self.config.exposed()) else {}),
                 **self._delay_topics(),
                 **self._out.facts,
                 "limits": {name: getattr(self.config.wheel, name) for name in budget.FIELDS},
@@ -269,6 +299,8 @@ class Node:
             pages=self._pages,
             door=self._out.door,
             commit=self._commit,
+            tls=self._tls.clients,
+            callers=self._rights.callers,
         )
         peers = self._peers
         if peers is None:
@@ -276,10 +308,21 @@ class Node:
         wire = make(
             group=peers.status,
             step_down=peers.step_down,
-            peers=peers.driver.port,
+            peers=None if self._tls.peers is not None else peers.driver.port,
         )
         peers.on_deposed = wire.depose
         return wire
+
+    def _listen_for_peers(self) -> None:
+        """Serve peers at an address of their own, if they use TLS."""
+        if self._peers is None or self._tls.peers is None:
+            return
+        from .intake.peerport import PeerServer
+
+        port = self._peers.driver.port
+        server = PeerServer(self.config.peers_at, self._tls.peers, port, self.events)
+        self._peer_server = server
+        self._threads.loop("peer-wire", server.turn)
 
     def _sync(self) -> float:
         work.sync(self.wheel, self.metrics)
@@ -350,6 +393,7 @@ class Node:
         if (sources := self._sources) is not None:
             reasons += sources.unready()
         reasons += sorted(set(self._out.sink.problems.values()))[:1]
+        reasons += self._tls.problems() + self._rights.problems()
         reasons += self._damage.slot_files() + self._threads.failing()
         threads = self._master_threads
         reasons += [] if threads is None else threads.failing()
@@ -382,6 +426,8 @@ class Node:
         if (threads := self._master_threads) is not None:
             threads.request_stop()
         self._wire.close(grace_s=within_s / 4)
+        if self._peer_server is not None:
+            self._peer_server.close(_PEER_SERVER_S)
         # The syncer ends last: other threads may wait for a commit.
         left = self._stop_threads(deadline - _LAST_MARK_S)
         if "syncer" not in left and self._peers is None:

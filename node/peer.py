@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..replication.driver import Driver
 from ..replication.rules.group import Group
@@ -27,6 +27,9 @@ from ..wheel.peers.peer import PeerWheel
 from .events import NodeEvents
 from .logs import event
 from .masterthreads import MasterThreads
+
+if TYPE_CHECKING:
+    from ..security.tls import TlsFiles
 
 log = logging.getLogger("slotwheel.node")
 
@@ -39,7 +42,7 @@ _LAST_CHUNK_S = 0.05
 
 class PeerNode:
     """A peer of a group. ``start_master`` starts the master's threads, which ask ``allowed`` before
-    each delivery. ``clock`` returns the wall clock, ms."""
+    each delivery. ``clock`` returns the wall clock, ms. ``tls``: as of ``Transport``."""
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class PeerNode:
         events: NodeEvents,
         start_master: Callable[[Dispatcher], MasterThreads],
         on_fatal: Callable[[BaseException], None],
+        tls: TlsFiles | None = None,
     ) -> None:
         self._wheel = wheel
         self._clock = clock
@@ -65,6 +69,7 @@ class PeerNode:
             events=events,
             changed=self._changed.set,
             on_fatal=on_fatal,
+            tls=tls,
         )
 
     def allowed(self) -> bool:

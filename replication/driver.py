@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..wheel.journal.entry import Entry
 from ..wheel.peers.heal import SlotRows
@@ -43,6 +43,9 @@ from .status import status_of
 from .transport.handshake import SLOT, fingerprint
 from .transport.incoming import Incoming
 from .transport.transport import ReplicationEvents, Transport
+
+if TYPE_CHECKING:
+    from ..security.tls import TlsFiles
 
 TICK_S = 0.02
 """Time between two ticks, s; a quarter of a heartbeat, if that is less."""
@@ -70,7 +73,7 @@ class Driver:
     ``clock``: the wall clock in ms, for the wheel. ``changed`` is called, from any thread and under
     any lock, when role, master or ``wheel.serving`` may have changed: it must only wake a thread.
     ``on_fatal`` is called once, in the driver's thread, which then ends. ``address_of`` is for
-    tests: where to connect to.
+    tests: where to connect to. ``tls``: as of ``Transport``.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Driver:
         changed: Callable[[], None] = lambda: None,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
         address_of: Callable[[str], str] | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._wheel = wheel
         self._group = group
@@ -103,6 +107,7 @@ class Driver:
             key=lambda: fingerprint(wheel.group_key),
             events=events,
             address_of=address_of,
+            tls=tls,
             clock=boottime,
         )
         self._fetching = Fetching(
@@ -208,7 +213,8 @@ class Driver:
         Errors: ``SlotwheelError``.
         """
         greeting = self.transport.identity(peer, SLOT)
-        return fetch_slot(self.transport.address_of(peer), greeting, second, upto)
+        address, secure = self.transport.address_of(peer), self.transport.secure_to(peer)
+        return fetch_slot(address, greeting, second, upto, secure)
 
     # -- for the transport (Receiver), from its threads ------------------------------------------
 
@@ -364,7 +370,9 @@ class Driver:
         """Make the core's state visible outside; wake threads that wait for a role."""
         core, before = self._core, self._status
         self._publish_lease()
-        self._status = status_of(core, self._group, now, self.transport.status)
+        self._status = status_of(
+            core, self._group, now, self.transport.status, self.transport.clients_at
+        )
         moved = any(before.get(name) != self._status[name] for name in ("role", "master", "epoch"))
         with self._role_moved:
             self._role_moved.notify_all()

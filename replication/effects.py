@@ -83,7 +83,9 @@ class Effects:
             self._promise(ready.hard)
         if ready.deposed:
             self._transport.forget_shipments()
-            self._published_master = master_address(core, self._group) or ""
+            self._published_master = (
+                master_address(core, self._group, self._transport.clients_at) or ""
+            )
             wheel.stand_by(self._published_master)
         if ready.truncate_after is not None:
             wheel.cut_after(ready.truncate_after)
@@ -107,7 +109,7 @@ class Effects:
         """Publish the master's address, for redirects of callers. True if it has changed."""
         if core.role is Role.MASTER:
             return False
-        address = master_address(core, self._group) or ""
+        address = master_address(core, self._group, self._transport.clients_at) or ""
         if address == self._published_master:
             return False
         self._published_master = address

@@ -11,15 +11,20 @@ from .rules.states import Role
 
 
 def status_of(
-    core: Core, group: Group, now: float, links: Callable[[str], Mapping[str, object]]
+    core: Core,
+    group: Group,
+    now: float,
+    links: Callable[[str], Mapping[str, object]],
+    clients_at: Callable[[str], str],
 ) -> dict[str, Any]:
-    """The status; units are in the names, None: not known. ``links(peer)``: a peer's links."""
+    """The status; units are in the names, None: not known. ``links(peer)``: a peer's links.
+    ``clients_at``: as of ``Transport``."""
     return {
         "me": group.me,
         "role": core.role.value,
         "epoch": core.epoch,
         "master": core.master if core.role is not Role.MASTER else group.me,
-        "master_address": master_address(core, group),
+        "master_address": master_address(core, group, clients_at),
         "forms_group": core.forms_group,
         "waits_for": dict(core.waits_for),
         "commit": core.commit,
@@ -28,11 +33,10 @@ def status_of(
     }
 
 
-def master_address(core: Core, group: Group) -> str | None:
-    """The master's address; None: not known."""
-    if core.role is Role.MASTER:
-        return group.address
-    return group.peers.get(core.master) if core.master is not None else None
+def master_address(core: Core, group: Group, clients_at: Callable[[str], str]) -> str | None:
+    """Where clients reach the master; None: not known."""
+    master = group.me if core.role is Role.MASTER else core.master
+    return None if master is None or master not in group.peers else clients_at(master) or None
 
 
 def _peer(

@@ -13,11 +13,12 @@ from support.ports import free_address
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/http.md"
 WRITTEN = "127.0.0.1:8082"
-LASTS = "slotwheel node"
+WITH_RIGHTS = "127.0.0.1:8083"
+NODE, GATEWAY = "slotwheel node", "slotwheel gateway"
 
 
 def test_the_page_runs_as_written(tmp_path: Path) -> None:
-    http, node = free_address(), free_address()
+    http, with_rights, node = free_address(), free_address(), free_address()
     found = blocks(PAGE)
     ran = 0
     with ExitStack() as stack:
@@ -26,12 +27,17 @@ def test_the_page_runs_as_written(tmp_path: Path) -> None:
                 assert kind == "text", kind
                 continue
             ran += 1
-            commands = written.replace(WRITTEN, http).replace(LASTS, f"{LASTS} --listen {node}")
+            commands = written.replace(WRITTEN, http).replace(WITH_RIGHTS, with_rights)
+            commands = commands.replace(NODE, f"{NODE} --listen {node}")
+            commands = commands.replace(GATEWAY, f"{GATEWAY} --node {node}")
             expected = found[number + 1] if number + 1 < len(found) else ("", "")
-            lines = expected[1].replace(WRITTEN, http).splitlines() if expected[0] == "text" else []
+            lines = expected[1].splitlines() if expected[0] == "text" else []
+            lines = [
+                line.replace(WRITTEN, http).replace(WITH_RIGHTS, with_rights) for line in lines
+            ]
             session = Session(commands, tmp_path)
             stack.callback(session.stop)
             session.expect(lines)
-            if LASTS not in commands:
+            if NODE not in commands and GATEWAY not in commands:
                 session.end(interrupt=False)
     assert ran > 10, "the page has lost its commands"

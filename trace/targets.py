@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..client import Client
+from ..client.addresses import Nodes
 from ..wheel.errors import NodeUnreachable
 from .events import TRACE_TOPIC
 
@@ -15,7 +16,7 @@ _ANSWER_S = 10.0
 class WheelTarget:
     """Sends batches to a node, which delivers them at once."""
 
-    def __init__(self, address: str | Sequence[str], topic: str = TRACE_TOPIC) -> None:
+    def __init__(self, address: str | Sequence[str] | Nodes, topic: str = TRACE_TOPIC) -> None:
         """Errors: ``InvalidConfiguration``."""
         self._client = Client(address, timeout_s=_ANSWER_S, linger_ms=0)
         self._topic = topic

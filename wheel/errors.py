@@ -28,6 +28,8 @@ class SlotwheelError(Exception):
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
+    retry_after_ms: int = 0
+    """The same call cannot succeed sooner, ms; 0: nothing is known of that."""
     limit_is: ClassVar[str] = ""
     """The word for ``limit`` in the text. By default a number with its unit, or a time, is a
     *limit*, and anything else is what was *expected*."""
@@ -104,6 +106,8 @@ class SlotwheelError(Exception):
 NOTHING_STORED = "Nothing was stored."
 """A remedy begins with this where it is certain."""
 _NOT_KNOWN = "is not known"
+_RETRY_AFTER_MAX_MS = 60_000
+"""A client waits no longer than this, ms, whatever a node asks for."""
 _MEASURE = re.compile(r"-?\d[\d.]*( (bytes|ms|s|rows)( .*)?)?|\d{4}-\d\d-\d\dT\S*")
 """``5``, ``10240 bytes``, ``7200 s ahead``, a time; not ``1 to 5`` or ``17 or newer``."""
 _PLAIN = (str, bytes, int, float, list, type(None))
@@ -175,6 +179,44 @@ class Overloaded(SlotwheelError):
 
     code = "overloaded"
     retryable = True
+
+
+class OverQuota(SlotwheelError):
+    """A principal has used up its quota; nothing was stored. The same call succeeds after
+    ``retry_after_ms`` milliseconds, if nobody else uses the quota meanwhile."""
+
+    code = "over-quota"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_ms: int = 0, **more: Any) -> None:
+        self.retry_after_ms = retry_after_ms
+        super().__init__(message, **more)
+
+    def to_wire(self) -> dict[str, Any]:
+        return {**super().to_wire(), "retry_after_ms": self.retry_after_ms}
+
+
+class Unauthenticated(SlotwheelError):
+    """The caller did not prove who it is. The text never says why: a stranger who learned that a
+    token has expired would know that it was a good one. ``reason`` is for the server's own log; it
+    stands neither in the text nor in what is sent."""
+
+    code = "unauthenticated"
+
+    def __init__(
+        self, message: str = "who calls is not known here", *, reason: str = "", **more: Any
+    ) -> None:
+        self.reason = reason
+        more.setdefault(
+            "remedy", "Give a token or a certificate that the node's security file names"
+        )
+        super().__init__(message, **more)
+
+
+class Forbidden(SlotwheelError):
+    """The caller is known, and its roles do not have the right. Names operation and topic."""
+
+    code = "forbidden"
 
 
 class NodeUnreachable(SlotwheelError):
@@ -289,6 +331,9 @@ _BY_CODE: dict[str, type[SlotwheelError]] = {
         UnsupportedVersion,
         UnknownId,
         Overloaded,
+        OverQuota,
+        Unauthenticated,
+        Forbidden,
         NodeUnreachable,
         NotRunning,
         NotMaster,
@@ -313,7 +358,7 @@ def from_wire(fields: dict[str, Any]) -> SlotwheelError:
         for name in ("got", "limit")
         if (value := fields.get(name)) is not None
     }
-    return cls(
+    error = cls(
         shown_text(str(fields.get("message", "unknown error")), lines=False),
         got=texts.get("got"),
         limit=texts.get("limit"),
@@ -321,6 +366,10 @@ def from_wire(fields: dict[str, Any]) -> SlotwheelError:
         row=row if isinstance(row, int) else None,
         uncertain=fields.get("uncertain") is True,
     )
+    wait_ms = fields.get("retry_after_ms")
+    if isinstance(error, OverQuota) and type(wait_ms) is int:
+        error.retry_after_ms = max(0, min(wait_ms, _RETRY_AFTER_MAX_MS))
+    return error
 
 
 _REMEDIES = {

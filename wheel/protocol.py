@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Self
 
 import numpy as np
@@ -50,7 +51,7 @@ POLICIES = "policies"
 REGISTER = "register"
 FORGET = "forget"
 CLOCK = "clock"
-CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK = "show", "accept", "set-back"
+CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK = CLOCK_COMMANDS = ("show", "accept", "set-back")
 """The commands of ``clock``."""
 ACKNOWLEDGE = "acknowledge"
 ACTIONS = {
@@ -154,13 +155,21 @@ class RefusedBatch:
 
 @dataclass(frozen=True, slots=True)
 class AppendCommand:
-    """A client's hello. ``producer`` 0 means: no protection from repeats."""
+    """A client's hello. ``producer`` 0 means: no protection from repeats. ``token`` proves who
+    calls; empty: nothing does, or a certificate. Errors and ``repr`` never show it."""
 
     producer: int = 0
     acks: str = "all"
+    token: str = field(default="", repr=False)
+
+    def without_token(self) -> Self:
+        """The hello for whoever keeps it after the caller is known."""
+        return replace(self, token="") if self.token else self
 
     def encode(self) -> bytes:
         fields = {"producer": f"{self.producer:x}", "acks": self.acks}
+        if self.token:
+            fields["token"] = self.token
         return encode_json(fields) + b"\n\n"  # so that a web server answers at once that it is one
 
     @classmethod
@@ -170,16 +179,19 @@ class AppendCommand:
         try:
             producer = int(str(fields["producer"]), 16)
             acks = str(fields.get("acks", "all"))
+            token = fields.get("token", "")
+            if not isinstance(token, str):
+                raise ValueError("token is no text")
             if not 0 <= producer < PRODUCER_LIMIT or acks not in ACKS:
                 raise ValueError("producer or acks out of range")
         except (KeyError, ValueError) as error:
             raise InvalidBatch(
                 "not a client's hello",
-                got=repr(body[:200]),
+                got=repr({**fields, "token": "…"} if "token" in fields else fields)[:200],
                 limit=f"producer below {PRODUCER_LIMIT:x} (hex), acks {'|'.join(ACKS)}",
                 remedy=f"See docs/formats.md ({type(error).__name__}: {error})",
             ) from None
-        return cls(producer, acks)
+        return cls(producer, acks, token)
 
 
 def split_address(address: str, *, to_listen: bool = False) -> tuple[str, int]:
@@ -195,6 +207,15 @@ def split_address(address: str, *, to_listen: bool = False) -> tuple[str, int]:
     if not (0 if to_listen else 1) <= int(port) < 65536:
         raise ValueError("no such port")
     return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Returns True for a host that only this machine can reach. A name other than ``localhost`` is
+    not looked up, as it may mean another address tomorrow."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def encode_sequence(sequence: int, request: RequestKey | None = None) -> bytes:

@@ -460,23 +460,36 @@ class Wheel:
             return self._room.wait_for(lambda: not self._capacity.full(self._held), timeout_s)
 
     def cancel(
-        self, ids: Sequence[MessageId | str], now_ms: int, timeout_s: float = 10.0
+        self,
+        ids: Sequence[MessageId | str],
+        now_ms: int,
+        timeout_s: float = 10.0,
+        *,
+        may: Callable[[str], bool] | None = None,
     ) -> list[CancelAnswer]:
-        """Cancel messages by their ids; one answer each, true when it is given.
+        """Cancel messages by their ids; one answer each, true when it is given. With ``may``, a
+        message whose topic it refuses, or cannot be read any more, is *unknown*.
 
         Blocks until the cancels are committed, or ``timeout_s``: then *unknown* is the answer.
         Errors: ``UnknownId`` when a text has not the form of an id.
         """
         dispatcher = self._serving_dispatcher
-        return dispatcher.canceller.cancel(ids, self._queue_for(dispatcher, now_ms), timeout_s)
+        append = self._queue_for(dispatcher, now_ms)
+        return dispatcher.canceller.cancel(ids, append, timeout_s, may)
 
     def reschedule(
-        self, message_id: MessageId, due_ms: int, now_ms: int, timeout_s: float = 10.0
+        self,
+        message_id: MessageId,
+        due_ms: int,
+        now_ms: int,
+        timeout_s: float = 10.0,
+        *,
+        may: Callable[[str], bool] | None = None,
     ) -> tuple[CancelAnswer, MessageId | None]:
         """Cancel a message and send it again with another due time, in one entry.
 
-        Returns what became of the old one, and the id of the new one if it was stored. Errors:
-        ``Overloaded``, with nothing done.
+        Returns what became of the old one, and the id of the new one if it was stored. ``may``: as
+        of ``cancel``. Errors: ``Overloaded``, with nothing done.
         """
         dispatcher = self._serving_dispatcher
         self.check_clock(now_ms)
@@ -486,6 +499,7 @@ class Wheel:
             self._queue_for(dispatcher, now_ms),
             lambda rows: check_input(rows, self.config, now_ms, reserved=True),
             timeout_s,
+            may,
         )
 
     def check_clock(self, now_ms: int) -> None:

@@ -8,6 +8,9 @@ Nothing waits without a limit: ``receive`` has a time, and a ``send`` that block
 side reads nothing, ends by ``shut``, which any thread may call. What TCP knows of the other machine
 (``progress``) tells a slow network from a machine that lost its power, of which TCP itself says
 nothing for minutes.
+
+A channel is plain or secured by TLS (``TlsChannel``) from its first byte to its last. The two
+differ in how bytes are sent and received, so a plain one asks nowhere whether it is secured.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING
 
 from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
 from ..wheel.files import Bytes
@@ -39,8 +43,18 @@ from .frames import (
     error_of,
 )
 
+if TYPE_CHECKING:  # OpenSSL takes 5 MB, which who speaks no TLS does not need
+    from ..security.tls import PeerCertificate, TlsStream
+
 _RECEIVED_MAX = 32 << 10
 """Bytes received at once, besides large bodies: Python allocates so much each time."""
+_SECURED_BYTES = 64 << 10
+"""Bytes of TLS received at once."""
+_RECORD_BYTES = 16 << 10
+"""The most plain bytes of one record of TLS."""
+_SEALED_AT_ONCE = 256 << 10
+"""Plain bytes that are made TLS before the first of them is sent: so much more memory a send takes.
+"""
 _LAST_WORD_S = 1.0
 _REMEDY = "Check the address, and that the node runs"
 
@@ -57,6 +71,10 @@ _INFO = struct.Struct(
 assert _INFO.size == 148
 
 
+Secure = Callable[[str], "TlsStream"]
+"""Begins the stream of TLS to the host that was connected to. Errors: ``InvalidConfiguration``."""
+
+
 @dataclass(frozen=True, slots=True)
 class TcpProgress:
     """TCP's progress with what was written. ``acknowledged``: bytes that the other machine has.
@@ -70,7 +88,9 @@ class TcpProgress:
 
 class Channel:
     """A connection. ``welcome``: the body of the other side's, if it was opened here.
-    ``limits``: of the frames that may come; it may be set anew."""
+    ``limits``: of the frames that may come; it may be set anew. ``is_secure``: TLS is on."""
+
+    is_secure = False
 
     def __init__(self, sock: socket.socket, frames: FrameReader) -> None:
         """Adopt a connection, of which ``frames`` has what was received so far."""
@@ -91,29 +111,40 @@ class Channel:
         timeout_s: float,
         *,
         welcome_s: float = 0.0,
-    ) -> Self:
+        secure: Secure | None = None,
+    ) -> Channel:
         """Connect to ``host:port``, say hello (its body, JSON) and read the welcome; then frames
         within ``limits`` may come, and errors. ``welcome_s``: so much longer than ``timeout_s`` the
         welcome may take, which a node sends between two writes to its disk, while its kernel
-        answers at once whoever connects.
+        answers at once whoever connects. ``secure``: TLS is on, and the other side has proven who
+        it is before anything is said to it.
 
-        Errors: ``NodeUnreachable``; ``UnsupportedVersion`` when an older node listens there; what
-        the node answers."""
+        Errors: ``NodeUnreachable``; ``UnsupportedVersion`` when an older node listens there;
+        ``InvalidConfiguration`` when the sides do not agree on TLS; what the node answers."""
         end = time.monotonic() + timeout_s + welcome_s
         try:
-            sock = socket.create_connection(split_address(address), timeout_s)
+            host, port = split_address(address)
+            stream = None if secure is None else secure(host)
+            sock = socket.create_connection((host, port), timeout_s)
         except ValueError as error:  # ``UnicodeError``, too
             raise NodeUnreachable(
                 "not an address", got=repr(address), limit="host:port", remedy=str(error)
             ) from None
         except OSError as error:
             raise unreachable(error, address) from None
-        channel = cls(sock, FrameReader(OF_NODE, greeted=True))
+        frames = FrameReader(OF_NODE, greeted=True)
+        if stream is None:
+            channel = cls(sock, frames)
+        else:
+            _shake_hands(sock, stream, end, address)
+            channel = TlsChannel(sock, frames, stream)
         try:
             try:
-                sock.sendall(encode_hello(hello))
+                channel._send([encode_hello(hello)])
             except OSError as error:
-                raise unreachable(error, address) from None
+                if stream is None:
+                    raise unreachable(error, address) from None
+                # The other side may have refused the certificate: what it said is still to be read.
             frame = channel.receive(max(0.0, end - time.monotonic()))
             if frame is None:
                 raise unreachable(TimeoutError(), address)
@@ -125,6 +156,16 @@ class Channel:
         channel.welcome = bytes(frame.body)
         channel.limits = limits
         return channel
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """The certificate that the other side has proven."""
+        return None
+
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """The names that the other side has proven; empty without TLS or a certificate."""
+        return () if self.certificate is None else self.certificate.names
 
     @property
     def limits(self) -> FrameLimits:
@@ -197,7 +238,9 @@ class Channel:
             if frame is not None:
                 return frame
             if end is not None:
-                timeout_s = max(0.0, end - time.monotonic())
+                timeout_s = end - time.monotonic()
+                if timeout_s <= 0:  # else a byte now and then would keep the caller for ever
+                    return None
 
     def _wait_at_most(self, timeout_s: float | None) -> None:
         """Set how long the kernel waits, so that a thread waits in the call that receives. Of two
@@ -236,7 +279,7 @@ class Channel:
             count = self._socket.recv_into(room)
             self._frames.received(count)
         if not count:
-            raise NodeUnreachable("the connection was closed by the other side", remedy=_REMEDY)
+            raise _closed()
 
     @property
     def is_stale(self) -> bool:
@@ -272,6 +315,127 @@ class Channel:
     def close(self) -> None:
         """End it and free everything. Not while another thread uses it."""
         self._socket.close()
+
+
+class TlsChannel(Channel):
+    """A channel whose handshake of TLS is over.
+
+    A thread that waits in ``recv`` holds no lock. Ciphertext is made and sent under one lock, so it
+    leaves in the order in which it was made. An answer to a key update leaves at once if nobody
+    sends, else with the next frame.
+    """
+
+    is_secure = True
+
+    def __init__(self, sock: socket.socket, frames: FrameReader, stream: TlsStream) -> None:
+        super().__init__(sock, frames)
+        self._stream = stream
+        self._received = memoryview(bytearray(_SECURED_BYTES))
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        return self._stream.certificate
+
+    def _send(self, parts: list[Bytes]) -> None:
+        if sum(map(len, parts)) <= _RECORD_BYTES:  # one record costs less than two
+            self._socket.sendall(self._stream.seal(b"".join(parts)))
+            return
+        for part in parts:
+            plain = memoryview(part)
+            for begin in range(0, len(plain), _SEALED_AT_ONCE):
+                self._socket.sendall(self._stream.seal(plain[begin : begin + _SEALED_AT_ONCE]))
+
+    def _receive(self) -> None:
+        """Pass on what is there, or receive once: nothing may be whole then."""
+        try:
+            if self._stream.has_unread and self._pass_on():
+                return
+            count = self._socket.recv_into(self._received)
+            if not count:
+                raise _closed()
+            self._pass_on(self._received[:count])
+        finally:
+            if self._stream.has_outgoing:
+                self._flush()
+
+    def _pass_on(self, received: Bytes = b"") -> bool:
+        """Pass plain bytes on to the reader of frames. ``received``: ciphertext that has just come.
+        Returns False if there are none."""
+        room = self._frames.room
+        if room is None:
+            plain = self._stream.read(_RECEIVED_MAX, received)
+            if plain is None:
+                return False
+            if not plain:
+                raise _closed()
+            self._frames.feed(plain)
+            return True
+        count = self._stream.read_into(room, received)
+        if count < 0:
+            return False
+        if not count:
+            raise _closed()
+        self._frames.received(count)
+        return True
+
+    def _flush(self) -> None:
+        if self._sending.acquire(blocking=False):
+            try:
+                with contextlib.suppress(OSError):  # whoever reads or sends next finds it, too
+                    self._socket.sendall(self._stream.outgoing())
+            finally:
+                self._sending.release()
+
+    @property
+    def is_stale(self) -> bool:
+        return self._stream.has_unread or super().is_stale
+
+    def end_sending(self) -> None:
+        if self._sending.acquire(blocking=False):
+            try:
+                with contextlib.suppress(OSError):
+                    self._socket.send(self._stream.end(), socket.MSG_DONTWAIT)
+            finally:
+                self._sending.release()
+        super().end_sending()
+
+
+def _shake_hands(sock: socket.socket, stream: TlsStream, end: float, address: str) -> None:
+    """Go through the handshake until the time ``end``; close the socket if it fails. Errors:
+    ``NodeUnreachable``, ``InvalidConfiguration``."""
+    try:
+        while not _shake(sock, stream):
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            sock.settimeout(left_s)
+            received = sock.recv(_SECURED_BYTES)
+            if not received:
+                raise _closed("in the handshake of TLS")
+            stream.feed(received)
+    except OSError as error:
+        sock.close()
+        raise unreachable(error, address) from None
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _shake(sock: socket.socket, stream: TlsStream) -> bool:
+    """Go on with the handshake, and send what that gives. Returns True once it is over."""
+    try:
+        is_over = stream.shake_hands()
+    except SlotwheelError:
+        with contextlib.suppress(OSError):
+            sock.sendall(stream.outgoing())  # why
+        raise
+    sock.sendall(stream.outgoing())
+    return is_over
+
+
+def _closed(when: str = "") -> NodeUnreachable:
+    text = "the connection was closed by the other side"
+    return NodeUnreachable(f"{text} {when}" if when else text, remedy=_REMEDY)
 
 
 def unreachable(error: OSError, address: str = "") -> NodeUnreachable:

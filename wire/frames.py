@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from ..wheel.errors import (
     InvalidBatch,
+    InvalidConfiguration,
     NodeUnreachable,
     SlotwheelError,
     UnsupportedVersion,
@@ -171,8 +172,8 @@ class FrameReader:
     """Cuts what is received into frames. ``limits``: of the frames that may come; it may be set
     anew at any time. ``greeted``: no magic stands before the first frame.
 
-    Errors of ``next``: ``InvalidBatch``, ``UnsupportedVersion``, ``NodeUnreachable``; nothing more
-    can be read then.
+    Errors of ``next``: ``InvalidBatch``, ``UnsupportedVersion``, ``InvalidConfiguration``,
+    ``NodeUnreachable``; nothing more can be read then.
     """
 
     def __init__(self, limits: FrameLimits, *, greeted: bool = False) -> None:
@@ -245,6 +246,8 @@ class FrameReader:
         ready = len(self._held) - self._at - _HEAD.size
         if ready < 0:
             self._forget()
+            if self._first and self._connected and self._held.startswith(_TLS_ALERT):
+                _check_node(self._held)  # an alert is shorter than a head, and nothing follows it
             return None
         kind, reserved, metadata_bytes, body_bytes = _HEAD.unpack_from(self._held, self._at)
         limit = self.limits.get(kind)
@@ -300,6 +303,13 @@ class FrameReader:
         if len(self._held) < _MAGIC.size:
             return False
         magic, version = _MAGIC.unpack_from(self._held)
+        if self._held.startswith(TLS_HANDSHAKE):
+            raise InvalidBatch(
+                "a client begins TLS, and this node has no certificate",
+                got=repr(self._held[: _MAGIC.size]),
+                limit=f"{MAGIC!r}, version {VERSION} of the wire",
+                remedy="Give the client the address without tls://, or the node --tls-cert",
+            )
         if magic != MAGIC:
             raise InvalidBatch(
                 "not a client of slotwheel's wire",
@@ -358,6 +368,12 @@ def _check_node(begin: bytes) -> None:
             limit=f"version {VERSION} of the wire",
             remedy="Use a client and a node of matching versions",
         )
+    if begin.startswith(_TLS_ALERT):
+        raise InvalidConfiguration(
+            "what listens there speaks TLS, and this client does not",
+            got="an alert of TLS",
+            remedy="Give the address as tls://HOST:PORT",
+        )
     raise NodeUnreachable(
         "something answers there that is no slotwheel node",
         got=repr(begin),
@@ -365,6 +381,9 @@ def _check_node(begin: bytes) -> None:
     )
 
 
+TLS_HANDSHAKE = b"\x16\x03"
+_TLS_ALERT = b"\x15\x03"
+"""The first bytes of TLS's records (RFC 8446, 5.1): their type, and the version's first byte."""
 _FLIGHT_FRAMES = (b"\x04", b"\x07")
 """SETTINGS and GOAWAY: the frames that an HTTP/2 server sends first (RFC 9113)."""
 _PREFACE = b"PRI * HT"

@@ -11,6 +11,10 @@ a group grows with the load.
 A newcomer has no session, a few kB of memory and some seconds, until its hello is whole. Whoever
 needs a thread of its own (a peer) leaves with it: its connection is handed over as a ``Channel``.
 
+With TLS the handshake is a newcomer's first part. What a read gives may then be less than was
+received: the rest has left the socket, so epoll does not report it, and the server keeps a list of
+its own of connections with more to read.
+
 Rules
 - Nothing waits for a single connection: what cannot be written at once is kept. Until it is gone no
   further answer of that session is made, so its window fills and nothing more of it is read.
@@ -27,6 +31,10 @@ Rules
 - A turn reads and answers so much of each connection at most: one that sends without end leaves the
   others their share.
 - An error of a connection ends that connection, after its last answers and with the reason.
+- With TLS, a newcomer's handshake and hello have each a limit of some kB, and both one of some
+  seconds. A turn goes on with a few handshakes, each of which takes a millisecond: a stranger who
+  begins many delays other newcomers, and nobody who has said hello.
+- A connection whose certificate does not stand any more (``TlsFiles.stands``) is ended.
 """
 
 from __future__ import annotations
@@ -40,13 +48,21 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..wheel.errors import InvalidBatch, NodeUnreachable, Overloaded, SlotwheelError
-from .channel import Channel
+from ..wheel.errors import (
+    InvalidBatch,
+    InvalidConfiguration,
+    NodeUnreachable,
+    NotRunning,
+    Overloaded,
+    SlotwheelError,
+)
+from .channel import Channel, TlsChannel
 from .frames import (
     HELLO_BYTES_MAX,
     OF_NEWCOMER,
+    TLS_HANDSHAKE,
     WHOLE,
     Frame,
     FrameLimits,
@@ -57,12 +73,24 @@ from .frames import (
     last_word,
 )
 
+if TYPE_CHECKING:  # OpenSSL takes 5 MB, which a node without TLS does not need
+    from ..security.tls import PeerCertificate, TlsFiles, TlsStream
+
 NEWCOMERS_MAX = 256
 """Connections without a hello. One more ends the oldest of the address that has most of them."""
 CHANNELS_MAX = 256
 """Connections that were handed over: each has a thread."""
 HELLO_S = 10.0
 """A connection may take so long, s, for its hello."""
+TLS_HELLO_S = 5.0
+"""A connection with TLS may take so long, s, for its handshake and its hello."""
+HANDSHAKE_BYTES_MAX = 16 << 10
+"""So many bytes may come before a handshake is over, certificates among them."""
+TRUST_EVERY_S = 3.0
+"""So often, s, certificates of open connections are compared with what is accepted now: with the
+ten seconds until files are looked at, who is not trusted any more is out within fifteen."""
+HANDSHAKES_A_TURN = 8
+"""A turn goes on with so many handshakes."""
 THROWN_AWAY_MAX = 256 << 20
 """Bytes of a too large body that are read, so that its sender gets an answer, and goes on."""
 SMALL_BYTES = 16 << 10
@@ -73,6 +101,8 @@ _COUNTED_BYTES = 2 << 10
 """Received bytes are counted at once from so many on, or all connections together could take more
 within a turn than there is room for."""
 _SCRATCH_BYTES = 256 << 10
+_SECURED_AT_LEAST = 17 << 10
+"""Ciphertext is received in pieces of at least so many bytes, a record and its frame."""
 _READS_A_TURN = 4
 _ACCEPTED_A_TURN = 64
 _THROWN_AWAY = 16
@@ -141,13 +171,28 @@ class Work(Protocol):
     def work(self) -> None: ...
 
 
-class Connection:
-    """One connection. ``host``: of the other side."""
+OnRefused = Callable[[str, SlotwheelError], None]
+"""Gets the host of a newcomer that was refused for good, and the reason."""
 
-    def __init__(self, server: Server, sock: socket.socket, host: str) -> None:
+
+class Connection:
+    """One connection. ``host``: of the other side. ``stream``: of TLS, if that is on."""
+
+    def __init__(
+        self, server: Server, sock: socket.socket, host: str, stream: TlsStream | None = None
+    ) -> None:
         self.host = host
         self._server = server
         self.sock = sock
+        self.stream = stream
+        # The path of each connection is chosen once: a plain one asks nowhere whether it is one.
+        self.receive_into: Callable[[memoryview], int] = sock.recv_into
+        self.seal: Callable[[bytes], bytes] = _as_it_is
+        if stream is not None:
+            self.receive_into, self.seal = self._receive_secured, self._seal
+        self.begin = b""  # of who speaks no TLS where it is on
+        self.shaken_bytes = 0  # received before the handshake was over
+        self.has_unread = False  # more was received over TLS than was read
         self.frames = FrameReader(OF_NEWCOMER)
         self.session: Session | None = None
         self.out = _NOTHING
@@ -162,6 +207,13 @@ class Connection:
         self.events = _READ
         self.began_s = time.monotonic()
 
+    def free(self) -> None:
+        """Let go of what it has of OpenSSL, 30 kB, once it is closed. Its own methods refer to it,
+        so they would stay until the collector of garbage comes: strangers who connect again and
+        again would fill 100 MB meanwhile."""
+        self.receive_into, self.seal = self.sock.recv_into, _as_it_is
+        self.stream = None
+
     def resolved(self) -> None:
         """Note, from any thread, that an answer may be ready."""
         self._server.ready(self)
@@ -172,6 +224,124 @@ class Connection:
 
     def let_go(self) -> None:
         self.held = False
+
+    @property
+    def is_secure(self) -> bool:
+        """True if TLS is on."""
+        return self.stream is not None
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """The certificate that the other side has proven."""
+        return None if self.stream is None else self.stream.certificate
+
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """The names that the other side has proven; empty without TLS or a certificate."""
+        return () if self.stream is None else self.stream.names
+
+    @property
+    def shakes_hands(self) -> bool:
+        """True while a handshake of TLS is not over."""
+        return self.stream is not None and not self.stream.is_ready
+
+    def _receive_secured(self, room: memoryview) -> int:
+        """Receive and decrypt as ``socket.recv_into`` receives. Less than ``room`` holds, or
+        ``BlockingIOError``, says that all was read, unless ``has_unread``."""
+        stream = self.stream
+        assert stream is not None
+        if not stream.is_ready and not self._shake_hands(stream):
+            return 0
+        room = room[:_SCRATCH_BYTES]  # or one that sends without end would keep the others waiting
+        count, is_empty = 0, False
+        self.has_unread = False
+        try:
+            while count < len(room):
+                if stream.has_unread:
+                    got = stream.read_into(room[count:])
+                elif is_empty:  # epoll reports what comes from now on
+                    if not count:
+                        raise BlockingIOError
+                    break
+                else:
+                    target = self._server.ciphertext[: max(len(room) - count, _SECURED_AT_LEAST)]
+                    received = self.sock.recv_into(target)
+                    if not received:
+                        break
+                    is_empty = received < len(target)
+                    got = stream.read_into(room[count:], target[:received])
+                if not got:
+                    break
+                count += max(0, got)
+        except SlotwheelError:  # it was altered: nothing can be said to the other side any more
+            raise ConnectionResetError from None
+        except OSError:
+            if not count:
+                raise
+        self.has_unread = stream.has_unread
+        return count
+
+    def _shake_hands(self, stream: TlsStream) -> bool:
+        """Go on with the handshake. Returns True once it is over; False: the other side has left.
+        Errors: ``OSError``; ``SlotwheelError``: it is refused."""
+        while not stream.is_ready:
+            left = HANDSHAKE_BYTES_MAX - self.shaken_bytes
+            if left <= 0:
+                raise InvalidBatch(
+                    "a handshake of TLS is too long",
+                    got=f"{self.shaken_bytes} bytes, and more",
+                    limit=f"{HANDSHAKE_BYTES_MAX} bytes",
+                    remedy="Use a certificate with fewer others that prove it",
+                )
+            received = self.sock.recv(left)
+            if not received:
+                return False
+            if not self.shaken_bytes and received[:1] != TLS_HANDSHAKE[:1]:
+                self.begin, self.seal = received, _as_it_is
+                raise InvalidConfiguration(
+                    "this node speaks TLS, and who connected does not",
+                    got=repr(received[:8]),
+                    remedy="Give the address as tls://HOST:PORT, and the authority of the node's"
+                    " certificate by tls=Tls(ca=…) or --tls-ca",
+                )
+            self.shaken_bytes += len(received)
+            stream.feed(received)
+            try:
+                stream.shake_hands()
+            finally:
+                self._send_handshake(stream.outgoing())
+        return True
+
+    def _send_handshake(self, sealed: bytes) -> None:
+        """Send a part of the handshake: a new connection has room for it. Errors: ``OSError``."""
+        if self.sock.send(sealed) < len(sealed):
+            raise ConnectionResetError
+
+    def _seal(self, plain: bytes) -> bytes:
+        """Errors: ``OSError``: the connection broke."""
+        assert self.stream is not None
+        if self.lost or not self.stream.is_ready:
+            return b""
+        try:
+            return self.stream.seal(plain)
+        except SlotwheelError:
+            raise ConnectionResetError from None
+
+    def last_word_of(self, error: SlotwheelError) -> bytes:
+        """The reason for which it ends, as its other side can read it."""
+        if self.begin:
+            return last_word(self.begin, error)
+        if self.shakes_hands:
+            return b""  # an alert of TLS was sent
+        if self.session is None and isinstance(error, InvalidBatch):
+            return last_word(self.frames.begin, error)
+        return encode_error(WHOLE, error)
+
+    def channel(self) -> Channel:
+        """The connection for a thread of its own, which goes on where this one has stopped."""
+        if self.stream is None:
+            return Channel(self.sock, self.frames)
+        return TlsChannel(self.sock, self.frames, self.stream)
 
     @property
     def takes(self) -> bool:
@@ -202,6 +372,7 @@ class Server:
 
     ``bytes_max``: held of all connections together, besides ``SMALL_BYTES`` of each; more than a
     single frame. ``broken``: called with an exception that is no error of a connection, but a bug.
+    ``tls``: TLS is on, by these files. ``refused``: called when a newcomer is.
     Errors: ``OSError`` when it cannot listen there.
     """
 
@@ -217,7 +388,11 @@ class Server:
         connections_max: int,
         bytes_max: int,
         quiet_s: float,
+        tls: TlsFiles | None = None,
+        refused: OnRefused | None = None,
     ) -> None:
+        self._tls = tls
+        self._refused = refused
         self._greet = greet
         self._work = work
         self._who_leaves = who_leaves
@@ -233,7 +408,11 @@ class Server:
         self._ready: deque[Connection] = deque()  # an answer may be ready
         self._changed: dict[Connection, None] = {}  # to be watched anew when the turn ends
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self.ciphertext = memoryview(bytearray(0 if tls is None else _SCRATCH_BYTES))
+        self._unread: dict[Connection, None] = {}  # with more to read than epoll knows of
+        self._handshakes_left = 0  # in this turn
         self._looked_s = 0.0
+        self._trusted_s = 0.0
         self._closed = False
         self._ended = threading.Event()
         self._thread_id = 0  # of the thread that turns
@@ -299,7 +478,9 @@ class Server:
             self._end_all()
             return _WAIT_S
         comes = False
-        for number, mask in self._poll.poll(0.0 if self._ready else self._work.wait_s):
+        self._handshakes_left = HANDSHAKES_A_TURN
+        unread, self._unread = self._unread, {}
+        for number, mask in self._poll.poll(0.0 if self._ready or unread else self._work.wait_s):
             if number == self._wakes:
                 os.eventfd_read(self._wakes)
                 self._awake = False  # before ``_ready`` is looked at, and not before it was read
@@ -307,6 +488,9 @@ class Server:
                 comes = True
             elif (connection := self._connections.get(number)) is not None:
                 self._serve(connection, mask)
+        for connection in unread:
+            if connection.registered and connection.has_unread and not connection.lost:
+                self._serve(connection, select.EPOLLIN)
         if comes:  # last, as it may get the number of one that was dropped
             for _ in range(_ACCEPTED_A_TURN):
                 if not self._accept():
@@ -339,6 +523,7 @@ class Server:
         """Close a connection at once."""
         if self._forget(connection):
             connection.sock.close()
+            connection.free()
 
     def _forget(self, connection: Connection) -> bool:
         """Take a connection out. Returns whether it was there."""
@@ -389,6 +574,10 @@ class Server:
             return
         if mask & _WRITE:
             self.handle(connection, self._answer, connection)
+        if connection.shakes_hands:
+            if not self._handshakes_left:  # epoll reports it again
+                return
+            self._handshakes_left -= 1
         if mask & ~_WRITE and connection.registered:
             self._changed[connection] = None
             self.handle(connection, self._receive, connection)
@@ -410,7 +599,8 @@ class Server:
             if len(self._newcomers) >= NEWCOMERS_MAX:
                 [(greedy, _)] = Counter(c.host for c in self._newcomers).most_common(1)
                 self.drop(next(c for c in self._newcomers if c.host == greedy))
-            connection = Connection(self, sock, address[0])
+            stream = None if self._tls is None else self._tls.accept()
+            connection = Connection(self, sock, address[0], stream)
             self._poll.register(sock, connection.events)
             self._connections[sock.fileno()] = connection
             self._newcomers[connection] = None
@@ -425,8 +615,12 @@ class Server:
         if now_s - self._looked_s < _LOOK_EVERY_S:
             return
         self._looked_s = now_s
-        for connection in [c for c in self._newcomers if now_s - c.began_s > HELLO_S]:
+        hello_s = HELLO_S if self._tls is None else TLS_HELLO_S
+        for connection in [c for c in self._newcomers if now_s - c.began_s > hello_s]:
             self.drop(connection)
+        if self._tls is not None and now_s - self._trusted_s >= TRUST_EVERY_S:
+            self._trusted_s = now_s
+            self._end_the_distrusted(self._tls)
         if not (self._queue or self.full):
             return
         for connection in list(self._connections.values()):
@@ -435,6 +629,19 @@ class Server:
                 self.drop(connection)
             elif stuck:
                 self._end(connection, _too_slow())
+
+    def _end_the_distrusted(self, tls: TlsFiles) -> None:
+        """End connections whose certificate does not stand any more. One that does not read its
+        last answers is closed at the next look."""
+        for connection in list(self._connections.values()):
+            if not tls.stands(connection.certificate):
+                if connection.ended:
+                    self.drop(connection)
+                else:
+                    self._end(connection, _distrusted())
+        for channel in list(self._channels):
+            if not tls.stands(channel.certificate):
+                channel.shut()
 
     def _hello(self, connection: Connection, frame: Frame) -> None:
         serves = self._greet(connection, frame)
@@ -449,7 +656,8 @@ class Server:
         connection.frames.thrown_away_max = THROWN_AWAY_MAX
         body = serves.welcome
         # Nothing can stand before it.
-        connection.out = memoryview(encode_frame(Kind.WELCOME, b"", len(body)) + body)
+        welcome = connection.seal(encode_frame(Kind.WELCOME, b"", len(body)) + body)
+        connection.out = memoryview(welcome)
         self._ready.append(connection)
 
     def _make_room(self, newcomer: Connection) -> None:
@@ -476,7 +684,7 @@ class Server:
                 remedy="Try again in some seconds",
             )
         self._forget(connection)
-        channel = Channel(connection.sock, connection.frames)
+        channel = connection.channel()
         self._channels.add(channel)
 
         def run() -> None:
@@ -516,7 +724,7 @@ class Server:
                 if not target:
                     return
             try:
-                count = connection.sock.recv_into(target)
+                count = connection.receive_into(target)
             except BlockingIOError:
                 return
             except OSError:
@@ -613,7 +821,7 @@ class Server:
                 answers, connection.last_word = [connection.last_word], b""
             if not answers:
                 break
-            connection.out = memoryview(b"".join(answers))
+            connection.out = memoryview(connection.seal(b"".join(answers)))
             if not connection.last_word:  # the session has given all that it had
                 self._send(connection)
                 break
@@ -626,6 +834,8 @@ class Server:
         """Throw away what has come meanwhile: while something is unread, the kernel ends a
         connection by a reset, which may overtake the last word."""
         with contextlib.suppress(OSError):
+            if connection.stream is not None and not connection.begin:
+                connection.sock.send(connection.stream.end())
             connection.sock.shutdown(socket.SHUT_WR)
             for _ in range(_THROWN_AWAY):
                 if not connection.sock.recv_into(self._scratch):
@@ -645,10 +855,9 @@ class Server:
 
     def _end(self, connection: Connection, error: SlotwheelError) -> None:
         """Read nothing more of it, and send the reason after all answers."""
-        if connection.session is None and isinstance(error, InvalidBatch):
-            connection.last_word = last_word(connection.frames.begin, error)
-        else:
-            connection.last_word = encode_error(WHOLE, error)
+        connection.last_word = connection.last_word_of(error)
+        if connection.session is None and self._refused is not None and not error.retryable:
+            self._refused(connection.host, error)
         connection.frames = FrameReader(OF_NEWCOMER)  # frees what has come
         connection.ended = True
         self._ready.append(connection)
@@ -665,10 +874,23 @@ class Server:
         if connection.held or connection.lost:  # it is watched again in a moment, or never
             return
         reads = _READ if self._reads(connection) else 0
+        if reads and connection.has_unread:
+            self._unread[connection] = None
         events = reads | (_WRITE if connection.out else 0)
         if events != connection.events:
             connection.events = events
             self._poll.modify(connection.sock, events)
+
+
+def _as_it_is(plain: bytes) -> bytes:
+    return plain
+
+
+def _distrusted() -> NotRunning:
+    return NotRunning(
+        "the certificate by which this connection began is not accepted any more",
+        remedy="Connect again, with one that is",
+    )
 
 
 def _too_slow() -> Overloaded:

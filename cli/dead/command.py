@@ -16,6 +16,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from ...client.addresses import Nodes
 from ...policy.deadletters import DEAD_LETTER_TOPIC, notes_topic
 from ...reading.directory import reading
 from ...reading.letters.course import RedriveCourse, RedriveOrder
@@ -229,7 +230,7 @@ def _print_whole(fields: Fields) -> None:
 @node_options
 @json_option
 def redrive_command(
-    dry_run: bool, yes: bool, address: str, timeout: timedelta, as_json: bool, **options: Any
+    dry_run: bool, yes: bool, address: Nodes, timeout: timedelta, as_json: bool, **options: Any
 ) -> int:
     """Send dead letters again, through a node, to the topics they were meant for. Each letter is
     sent once, however often this is run and by whatever filters: what was sent stands in the topic

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from ...client.message import clock_ms
+from ...security.rights import Operation
 from ...wheel.texts import typed_text
 from ..endpoint import AnyEndpoint, Endpoint, Handler, RouteCall
 from ..errors import HttpError
@@ -57,7 +58,11 @@ class CountedBody(ActionBody, forbid_unknown_fields=True):
 
 
 def page_endpoint(
-    path: str, handler: Handler[Any, Any], query: type[PartsQuery], times: tuple[str, ...] = ()
+    operation: Operation,
+    path: str,
+    handler: Handler[Any, Any],
+    query: type[PartsQuery],
+    times: tuple[str, ...] = (),
 ) -> AnyEndpoint:
     """A page. ``times``: the fields of ``query`` that are times; a question's form has its own."""
     if issubclass(query, QuestionForm):
@@ -67,7 +72,7 @@ def page_endpoint(
         call = _read_back(call)
         return _with_fixed_times(call, times) or await handler(call)
 
-    return Endpoint("GET", BASE + path, page_of_fixed_times, query, None, {})
+    return Endpoint(operation, "GET", BASE + path, page_of_fixed_times, query, None, {})
 
 
 def _read_back(call: RouteCall[Any, Any]) -> RouteCall[Any, Any]:
@@ -99,6 +104,7 @@ def _with_fixed_times(call: RouteCall[Any, Any], times: tuple[str, ...]) -> Repl
 
 
 def action_endpoint(
+    operation: Operation,
     path: str,
     handler: Handler[Any, Any],
     query: type[Any],
@@ -116,4 +122,4 @@ def action_endpoint(
         finally:
             call.services.fresh.forget()
 
-    return Endpoint("POST", BASE + path, guarded, query, body, {}, form=True)
+    return Endpoint(operation, "POST", BASE + path, guarded, query, body, {}, form=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..endpoint import RouteCall
 from ..jobs import JobReport
 from ..requests import Reply
-from ..v1.joblist import job_of, stopped_job
+from ..v1.joblist import job_of, jobs_of, stopped_job
 from .acting import ActionBody
 from .parts import PagePart, PartsQuery, page
 from .rendering import address, redirect
@@ -17,7 +17,7 @@ class JobForm(PartsQuery, forbid_unknown_fields=True):
 
 async def jobs(call: RouteCall[PartsQuery, None]) -> Reply:
     async def reports() -> list[JobReport]:
-        return [kept.report() for kept in call.services.jobs.every()]
+        return [job.report() for job in jobs_of(call.services)]
 
     parts = {"jobs": PagePart("jobs/list.html", None, reports, live=True)}
     return await page(call, "jobs", "jobs.html", parts)

@@ -12,6 +12,7 @@ from ...client.groupstatus import REPLICATION
 from ...client.message import clock_ms
 from ...reading.search.pending import PendingCount
 from ...reading.search.query import Query
+from ...security.rights import Right
 from ...wheel.config import TICK_MS
 from ..endpoint import RouteCall
 from ..requests import Reply
@@ -71,10 +72,16 @@ async def overview(call: RouteCall[PartsQuery, None]) -> Reply:
     status = partial(status_of, services)
 
     async def slots() -> PendingBySlot:
-        return by_slot(await searcher_of(services).count(Query(), by_second=True), clock_ms())
+        # A figure of the whole, as the node's status has it, for who may observe.
+        searcher = searcher_of(services, Right.OBSERVE)
+        return by_slot(await searcher.count(Query(), by_second=True), clock_ms())
 
     async def wrong() -> list[Wrong]:
-        return wrongs(await node_health(services), await node_figures(services), await status())
+        found = wrongs(await node_health(services), await node_figures(services), await status())
+        if services.settings.exposed:
+            text = f"strangers could misuse this gateway: {services.settings.exposed}"
+            found.insert(0, Wrong(text, True))
+        return found
 
     parts = {
         "alarms": node_part("overview/alarms.html", "alarms", wrong),
@@ -117,9 +124,16 @@ def by_slot(counted: PendingCount, now_ms: int) -> PendingBySlot:
     )
 
 
+def exposed(status: dict[str, Any]) -> list[str]:
+    """A text for each address at which the node lets strangers in, by ``--allow-insecure``."""
+    texts: list[str] = status.get("insecure", [])
+    return texts
+
+
 def wrongs(health: NodeHealth, figures: NodeFigures, status: dict[str, Any]) -> list[Wrong]:
     """All that is or was wrong, what is wrong now first."""
     wrong = [Wrong(reason, True) for reason in (*health.unhealthy, *health.unready)]
+    wrong += [Wrong(f"strangers can reach this node: {text}", True) for text in exposed(status)]
     if status["held_topics"]:
         topics = ", ".join(status["held_topics"])
         wrong.append(Wrong(f"topics that say not now: {topics}", True))

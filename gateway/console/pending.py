@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...reading.search.query import Query, page_text, parse_page
+from ...security.rights import Right
 from ...wheel.errors import InvalidConfiguration
 from ..endpoint import RouteCall
 from ..errors import HttpError, from_slotwheel
@@ -71,12 +72,18 @@ async def pending(call: RouteCall[QuestionForm, None]) -> Reply:
     return await page(call, "pending", "pending.html", parts, form=form)
 
 
-def count_part(services: Services, query: Query, template: str, more: dict[str, Any]) -> PagePart:
+def count_part(
+    services: Services,
+    query: Query,
+    template: str,
+    more: dict[str, Any],
+    right: Right = Right.READ,
+) -> PagePart:
     async def count() -> Matches:
-        counted = await searcher_of(services).count(query)
+        counted = await searcher_of(services, right).count(query)
         return Matches(counted.total, list(map(str, counted.problems)))
 
-    return PagePart(template, ("count", query), count, more=more)
+    return PagePart(template, ("count", query, right), count, more=more)
 
 
 async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None = None) -> Reply:
@@ -93,7 +100,8 @@ async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None 
             limit="at least one; all messages are due from 2000-01-01",
         )
     more = {"filters": filters, "action": address("/pending/cancel", **filters)}
-    parts = {"form": count_part(services, query, "pending/confirm.html", more)}
+    form_part = count_part(services, query, "pending/confirm.html", more, Right.CANCEL)
+    parts = {"form": form_part}
     return await page(
         call, "pending", "pending_cancel.html", parts, problem, form=form, filters=filters
     )
@@ -106,7 +114,7 @@ async def cancel(call: RouteCall[QuestionForm, CountedBody]) -> Reply:
     query = call.query.question(Query)
     try:
         body.check()
-        counted = await searcher_of(services).count(query)
+        counted = await searcher_of(services, Right.CANCEL).count(query)
         if counted.total > body.shown:
             raise HttpError(
                 409,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ...security.rights import Operation
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
 from ..requests import Reply
@@ -38,24 +39,36 @@ async def static_file(call: RouteCall[FileQuery, None]) -> Reply:
 
 
 PAGES: list[AnyEndpoint] = [
-    Endpoint("GET", "/", to_console, NoQuery, None, {}),
-    Endpoint("GET", f"{BASE}/static/{{name}}", static_file, FileQuery, None, {}),
-    page_endpoint("", overview.overview, PartsQuery),
-    page_endpoint("/pending", pending.pending, pending.PendingForm),
-    page_endpoint("/pending/cancel", pending.confirm, pending.PendingForm),
-    action_endpoint("/pending/cancel", pending.cancel, pending.PendingForm, CountedBody),
-    page_endpoint("/message", message.message, message.MessageForm),
-    page_endpoint("/message/cancel", message.confirm_cancel, message.MessageForm),
-    action_endpoint("/message/cancel", message.cancel, message.MessageForm),
-    page_endpoint("/message/reschedule", message.confirm_move, message.MoveForm, ("due",)),
-    action_endpoint("/message/reschedule", message.move, message.MoveForm),
-    page_endpoint("/dead", dead.dead, dead.LettersForm),
-    page_endpoint("/dead/letter", dead.letter, dead.PlaceForm),
-    page_endpoint("/dead/redrive", dead.confirm, dead.RedriveForm),
-    action_endpoint("/dead/redrive", dead.redrive, dead.RedriveForm, CountedBody),
-    page_endpoint("/audit", audit.audit, audit.AuditForm),
-    page_endpoint("/jobs", jobs.jobs, PartsQuery),
-    page_endpoint("/job", jobs.job, jobs.JobForm),
-    action_endpoint("/job/stop", jobs.stop, jobs.JobForm),
-    page_endpoint("/node", node.node, PartsQuery),
+    Endpoint(Operation.DESCRIBE, "GET", "/", to_console, NoQuery, None, {}),
+    Endpoint(
+        Operation.DESCRIBE, "GET", f"{BASE}/static/{{name}}", static_file, FileQuery, None, {}
+    ),
+    page_endpoint(Operation.STATUS, "", overview.overview, PartsQuery),
+    page_endpoint(Operation.SEARCH, "/pending", pending.pending, pending.PendingForm),
+    page_endpoint(Operation.CANCEL, "/pending/cancel", pending.confirm, pending.PendingForm),
+    action_endpoint(
+        Operation.CANCEL, "/pending/cancel", pending.cancel, pending.PendingForm, CountedBody
+    ),
+    page_endpoint(Operation.SEARCH, "/message", message.message, message.MessageForm),
+    page_endpoint(Operation.CANCEL, "/message/cancel", message.confirm_cancel, message.MessageForm),
+    action_endpoint(Operation.CANCEL, "/message/cancel", message.cancel, message.MessageForm),
+    page_endpoint(
+        Operation.RESCHEDULE,
+        "/message/reschedule",
+        message.confirm_move,
+        message.MoveForm,
+        ("due",),
+    ),
+    action_endpoint(Operation.RESCHEDULE, "/message/reschedule", message.move, message.MoveForm),
+    page_endpoint(Operation.LETTERS, "/dead", dead.dead, dead.LettersForm),
+    page_endpoint(Operation.LETTERS, "/dead/letter", dead.letter, dead.PlaceForm),
+    page_endpoint(Operation.REDRIVE, "/dead/redrive", dead.confirm, dead.RedriveForm),
+    action_endpoint(
+        Operation.REDRIVE, "/dead/redrive", dead.redrive, dead.RedriveForm, CountedBody
+    ),
+    page_endpoint(Operation.AUDIT, "/audit", audit.audit, audit.AuditForm),
+    page_endpoint(Operation.JOBS, "/jobs", jobs.jobs, PartsQuery),
+    page_endpoint(Operation.JOBS, "/job", jobs.job, jobs.JobForm),
+    action_endpoint(Operation.JOBS, "/job/stop", jobs.stop, jobs.JobForm),
+    page_endpoint(Operation.STATUS, "/node", node.node, PartsQuery),
 ]

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 
 from ...consumer.message import SourcePartition
+from ...security.rights import Right
 from ..requests import Reply
 from ..services import Services
 from .cluster import Cluster
@@ -26,26 +27,30 @@ class Browsing:
 
     async def topics(self, request: Request) -> Reply:
         """``GET /topics``."""
-        return await self._answer(request, self._cluster.topics)
+        may = self._may(request)
+        return await self._answer(
+            request,
+            lambda: [topic for topic in self._cluster.topics() if may is None or may(topic)],
+        )
 
     async def topic(self, request: Request) -> Reply:
         """``GET /topics/{topic}``."""
-        topic = request.path_params["topic"]
+        topic = self._visible_topic(request)
         return await self._answer(request, lambda: self._topic(topic))
 
     async def partitions(self, request: Request) -> Reply:
         """``GET /topics/{topic}/partitions``."""
-        topic = request.path_params["topic"]
+        topic = self._visible_topic(request)
         return await self._answer(request, lambda: self._topic(topic).partitions)
 
     async def partition(self, request: Request) -> Reply:
         """``GET /topics/{topic}/partitions/{partition}``."""
-        topic, partition = request.path_params["topic"], partition_in(request.path_params)
+        topic, partition = self._visible_topic(request), partition_in(request.path_params)
         return await self._answer(request, lambda: self._partition(topic, partition))
 
     async def offsets(self, request: Request) -> Reply:
         """``GET /topics/{topic}/partitions/{partition}/offsets``."""
-        topic, partition = request.path_params["topic"], partition_in(request.path_params)
+        topic, partition = self._visible_topic(request), partition_in(request.path_params)
 
         def extent() -> PartitionExtent:
             self._partition(topic, partition)
@@ -57,6 +62,18 @@ class Browsing:
     async def brokers(self, request: Request) -> Reply:
         """``GET /brokers``."""
         return await self._answer(request, lambda: BrokerIds(self._cluster.brokers()))
+
+    def _may(self, request: Request) -> Callable[[str], bool] | None:
+        return self._services.authenticator.topics_for(request.scope, Right.CONSUME)
+
+    def _visible_topic(self, request: Request) -> str:
+        """The topic in the path. One that the caller may not consume looks as if there were none.
+        Errors: 40401."""
+        topic: str = request.path_params["topic"]
+        may = self._may(request)
+        if may is not None and not may(topic):
+            raise no_topic(topic)
+        return topic
 
     async def _answer(self, request: Request, question: Callable[[], Any]) -> Reply:
         kind = answer_type(request.scope)

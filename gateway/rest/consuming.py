@@ -11,6 +11,7 @@ from starlette.requests import Request
 from ...consumer.message import SourcePartition
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage
+from ..authentication import identity_of
 from ..errors import HttpError
 from ..requests import Reply, decoded, read_body
 from .cluster import Cluster
@@ -53,14 +54,15 @@ class Consuming:
         body = await self._body(request)
         given = decoded(_INSTANCE, body) if body else InstanceBody()
         host = (request.scope.get("client") or ("",))[0]
-        made = self._instances.create(request.path_params["group"], given, host)
+        owner = identity_of(request.scope).principal
+        made = self._instances.create(request.path_params["group"], given, host, owner)
         name = made.settings.name
         uri = f"{_origin(request)}/consumers/{made.group}/instances/{name}"
         return Reply(200, msgspec.json.encode(InstanceCreated(name, uri)), kind)
 
     async def delete(self, request: Request) -> Reply:
         """``DELETE …``: the instance."""
-        await self._instances.end(self._instances.find(**request.path_params))
+        await self._instances.end(self._instances.find_for(request))
         return _DONE
 
     # Subscriptions and assignments
@@ -81,14 +83,17 @@ class Consuming:
                 instance.subscribe_to_pattern(given.topic_pattern)
             else:
                 topics = list(dict.fromkeys(given.topics or ()))
-                self._check_topics([(name, f"$.topics[{at}]") for at, name in enumerate(topics)])
+                places = [(name, f"$.topics[{at}]") for at, name in enumerate(topics)]
+                self._check_topics(instance, places)
                 instance.subscribe(topics)
 
         await self._with_instance(request, subscribe)
         return _DONE
 
-    def _check_topics(self, places: Sequence[tuple[str, str]]) -> None:
+    def _check_topics(self, instance: ConsumerInstance, places: Sequence[tuple[str, str]]) -> None:
         """Check topics; beside each is its place in the request. Errors: 40401, 503."""
+        for topic, place in places:
+            instance.check_topic(topic, place)
         if not self._cluster.topics_appear:
             first = [(SourcePartition(topic, 0), place) for topic, place in places]
             self._cluster.check_partitions(first)
@@ -115,7 +120,7 @@ class Consuming:
         given = decoded(_PARTITIONS, await self._body(request, needed=True)).partitions
 
         def assign(instance: ConsumerInstance) -> None:
-            instance.assign(self._checked(given))
+            instance.assign(self._checked(instance, given))
 
         await self._with_instance(request, assign)
         return _DONE
@@ -134,7 +139,7 @@ class Consuming:
         given = decoded(_OFFSETS, await self._body(request, needed=True)).offsets
 
         def seek(instance: ConsumerInstance) -> None:
-            partitions = zip(self._checked(given), given, strict=True)
+            partitions = zip(self._checked(instance, given), given, strict=True)
             instance.seek({partition: item.offset for partition, item in partitions})
 
         await self._with_instance(request, seek)
@@ -152,7 +157,7 @@ class Consuming:
         given = decoded(_PARTITIONS, await self._body(request, needed=True)).partitions
 
         def seek(instance: ConsumerInstance) -> None:
-            extents = self._cluster.extents(self._checked(given))
+            extents = self._cluster.extents(self._checked(instance, given))
             instance.seek({at: offset_of(extent) for at, extent in extents.items()})
 
         await self._with_instance(request, seek)
@@ -169,7 +174,7 @@ class Consuming:
             if given is None:
                 instance.commit()
                 return
-            partitions = zip(self._checked(given), given, strict=True)
+            partitions = zip(self._checked(instance, given), given, strict=True)
             instance.commit({partition: item.offset + 1 for partition, item in partitions})
 
         await self._with_instance(request, commit)
@@ -182,7 +187,9 @@ class Consuming:
         given = decoded(_PARTITIONS, body).partitions if body else None
 
         def committed(instance: ConsumerInstance) -> list[OffsetOf]:
-            partitions = instance.holdings.partitions if given is None else self._checked(given)
+            partitions = (
+                instance.holdings.partitions if given is None else self._checked(instance, given)
+            )
             positions = instance.positions_of(partitions) if partitions else {}
             return [
                 OffsetOf(partition.topic, partition.partition, positions[partition])
@@ -193,9 +200,12 @@ class Consuming:
         offsets = await self._with_instance(request, committed)
         return Reply(200, msgspec.json.encode(OffsetsOf(offsets)), kind)
 
-    def _checked(self, given: Sequence[TopicPartitionName | OffsetOf]) -> list[SourcePartition]:
+    def _checked(
+        self, instance: ConsumerInstance, given: Sequence[TopicPartitionName | OffsetOf]
+    ) -> list[SourcePartition]:
         """The partitions of a request's items, which exist. Errors: 40401, 40402, 503."""
-        self._check_topics([(item.topic, f"$[{number}]") for number, item in enumerate(given)])
+        places_of_topics = [(item.topic, f"$[{number}]") for number, item in enumerate(given)]
+        self._check_topics(instance, places_of_topics)
         partitions = [SourcePartition(item.topic, item.partition) for item in given]
         places = [(partition, f"$[{number}]") for number, partition in enumerate(partitions)]
         self._cluster.check_partitions(places)
@@ -207,7 +217,7 @@ class Consuming:
         self, request: Request, function: Callable[[ConsumerInstance], T]
     ) -> T:
         """Call with the instance in the request's path. Errors: 40403, and those of the call."""
-        async with self._instances.using(**request.path_params) as instance:
+        async with self._instances.using(request) as instance:
             return await self._instances.run(function, instance)
 
     async def _body(self, request: Request, *, needed: bool = False) -> bytes:
@@ -220,5 +230,5 @@ class Consuming:
 def _origin(request: Request) -> str:
     """The URL of this gateway by the address that the request came to: an instance lives here, and
     a balancer, whose address the client has, might pass the next request to another gateway."""
-    host, port = request.scope["server"]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme, (host, port) = request.scope["scheme"], request.scope["server"]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from ...consumer.message import SourcePartition
 from ...consumer.source import PositionedSource, SourceAway
+from ...security.rights import EVERYTHING, Operation, Rights
 from ..errors import HttpError
 from .cluster import Cluster
-from .errors import illegal_state
+from .errors import illegal_state, no_topic
 from .holdings import Holdings
 from .media import EmbeddedFormat
 
@@ -44,12 +45,20 @@ class InstanceSettings:
 
 
 class ConsumerInstance:
-    """A consumer instance. A caller must have its ``lock``. ``used``: the time of the last call, by
+    """A consumer instance. A caller must have its ``lock``. ``owner``: the principal whose it is.
+    ``used``: the time of the last call, by
     the loop's clock. ``ended``: no more calls are allowed."""
 
     def __init__(
-        self, cluster: Cluster, group: str, settings: InstanceSettings, now: float
+        self,
+        cluster: Cluster,
+        group: str,
+        settings: InstanceSettings,
+        now: float,
+        owner: str = "",
     ) -> None:
+        self.owner = owner
+        self._rights = EVERYTHING
         self.group, self.settings = group, settings
         self.lock = asyncio.Lock()
         self.used = now
@@ -62,6 +71,29 @@ class ConsumerInstance:
         self._manual = False
         self.holdings = Holdings(auto_commit=settings.auto_commit)
 
+    # Rights
+
+    def limit_to(self, rights: Rights) -> None:
+        """Go by these rights of its owner, which may be others than at the last request. Errors:
+        ``Forbidden``: one of its topics is not among them any more, so it can only be deleted."""
+        self._rights = rights
+        if rights.is_unlimited:
+            return
+        for topic in [*self._topics, *(held.topic for held in self.holdings.partitions)]:
+            rights.demand(Operation.CONSUME, topic)
+
+    def check_topic(self, topic: str, place: str = "") -> None:
+        """Errors: 40401: a topic that the owner may not consume looks as if there were none."""
+        if not self._rights.may(Operation.CONSUME, topic):
+            raise no_topic(topic, place)
+
+    def _matching(self, pattern: str) -> list[str]:
+        return [
+            topic
+            for topic in matching(pattern, self._cluster.topics())
+            if self._rights.may(Operation.CONSUME, topic)
+        ]
+
     # Subscription and assignment
 
     def subscribe(self, topics: Sequence[str]) -> None:
@@ -71,7 +103,7 @@ class ConsumerInstance:
 
     def subscribe_to_pattern(self, pattern: str) -> None:
         self._check_kind("pattern")
-        topics = matching(pattern, self._cluster.topics())
+        topics = self._matching(pattern)
         self._open(topics)
         self._topics, self._pattern, self._matched_at = topics, pattern, time.monotonic()
 
@@ -141,7 +173,7 @@ class ConsumerInstance:
         if self._pattern is None or time.monotonic() - self._matched_at < PATTERN_EVERY_S:
             return
         self._matched_at = time.monotonic()
-        topics = matching(self._pattern, self._cluster.topics())
+        topics = self._matching(self._pattern)
         if topics != self._topics:
             self._open(topics)
             self._topics = topics

@@ -15,9 +15,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
+from starlette.requests import Request
+
 from ...consumer.source import ConsumerFailed, SourceAway
 from ...wheel.checks import TOPIC_PATTERN, is_topic
 from ...wheel.errors import DirectoryInUse, NodeUnreachable
+from ..authentication import identity_of
 from ..errors import RETRY_AFTER_S, HttpError
 from ..settings import GatewaySettings
 from .cluster import Cluster
@@ -48,9 +51,11 @@ class Instances:
         self._loop = asyncio.get_running_loop()
         self._look: asyncio.Task[None] | None = None
 
-    def create(self, group: str, given: InstanceBody, host: str = "") -> ConsumerInstance:
-        """Make an instance for the address ``host``, which may have three quarters of all. Errors:
-        40902, 42204, 429."""
+    def create(
+        self, group: str, given: InstanceBody, host: str = "", owner: str = ""
+    ) -> ConsumerInstance:
+        """Make an instance for the address ``host``, which may have three quarters of all, and for
+        the principal ``owner``, whose it is. Errors: 40902, 42204, 429."""
         check_name(group, "the group")
         settings = _settings(given)
         if (group, settings.name) in self._known:
@@ -63,7 +68,7 @@ class Instances:
                 remedy="Take another name, or leave it out, or DELETE that one",
             )
         self._hosts = {key: owner for key, owner in self._hosts.items() if key in self._known}
-        count = sum(owner == host for owner in self._hosts.values())
+        count = sum(other == host for other in self._hosts.values())
         share = self._max - self._max // 4
         if len(self._known) >= self._max or count >= share:
             raise HttpError(
@@ -73,28 +78,35 @@ class Instances:
                 remedy="DELETE those that are not used any more; they also end by themselves",
                 headers={"Retry-After": str(RETRY_AFTER_S)},
             )
-        made = ConsumerInstance(self._cluster, group, settings, self._loop.time())
+        made = ConsumerInstance(self._cluster, group, settings, self._loop.time(), owner)
         self._known[group, settings.name] = made
         self._hosts[group, settings.name] = host
         if self._look is None:
             self._look = self._loop.create_task(self._end_idle())
         return made
 
-    def find(self, group: str, name: str) -> ConsumerInstance:
-        """The instance of that name. Errors: 40403."""
+    def find(self, group: str, name: str, owner: str = "") -> ConsumerInstance:
+        """The instance of that name, if it is that principal's. Errors: 40403."""
         instance = self._known.get((group, name))
-        if instance is None:
+        if instance is None or instance.owner != owner:
             raise no_instance(group, name)
         return instance
 
+    def find_for(self, request: Request) -> ConsumerInstance:
+        """The instance in a request's path, if it is its caller's. Errors: 40403."""
+        return self.find(**request.path_params, owner=identity_of(request.scope).principal)
+
     @asynccontextmanager
-    async def using(self, group: str, name: str) -> AsyncIterator[ConsumerInstance]:
-        """Lock an instance for a request. Errors: 40403."""
-        instance = self.find(group, name)
+    async def using(self, request: Request) -> AsyncIterator[ConsumerInstance]:
+        """Lock the instance in a request's path for it. Errors: 40403; ``Forbidden``: its caller
+        has lost the right for one of its topics."""
+        instance = self.find_for(request)
+        group, name = instance.group, instance.settings.name
         instance.used = self._loop.time()
         async with instance.lock:
             if instance.ended:
                 raise no_instance(group, name)
+            instance.limit_to(identity_of(request.scope).rights)
             try:
                 yield instance
             finally:

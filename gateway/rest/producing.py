@@ -24,6 +24,7 @@ from ...consumer.message import SourcePartition
 from ...wheel.errors import InvalidMessage, SlotwheelError
 from ...wheel.ids import MessageId
 from ...wheel.request import RequestKey
+from ..authentication import identity_of
 from ..errors import HttpError, from_slotwheel
 from ..idempotency import idempotency_key, request_of
 from ..requests import Reply, check_objects, decoded, read_body
@@ -99,9 +100,11 @@ class Producing:
                     got=record.partition,
                     remedy="Leave it out",
                 )
+        topics = [topic] * len(given.records)
+        self._admit(request, given, topics)
         if partition is not None:
             await self._check({SourcePartition(topic, partition): ""})
-        stored = await self._store(given, [topic] * len(given.records), partition)
+        stored = await self._store(given, topics, partition)
         offsets = [ProducedOffset(partition, id_, due_ms) for _, partition, id_, due_ms in stored]
         return Reply(200, msgspec.json.encode(ProducedOffsets(offsets)), answer)
 
@@ -109,12 +112,22 @@ class Producing:
         """``POST /topics``: records that name their topics."""
         answer = answer_type(request.scope)
         given = await self._given(request, _MANY_TOPICS)
-        stored = await self._store(given, [record.topic for record in given.records], None)
+        topics = [record.topic for record in given.records]
+        self._admit(request, given, topics)
+        stored = await self._store(given, topics, None)
         offsets = [
             TopicOffset(partition, id_, due_ms, topic=topic)
             for topic, partition, id_, due_ms in stored
         ]
         return Reply(200, msgspec.json.encode(ProducedOffsets(offsets)), answer)
+
+    def _admit(self, request: Request, given: _Given, topics: Sequence[str]) -> None:
+        """Errors: ``Forbidden``, ``OverQuota``, before anybody looks whether the topics exist."""
+        identity = identity_of(request.scope)
+        different = dict.fromkeys(topics)
+        self._services.authenticator.admit_rows(
+            identity, different, len(topics), len(given.content)
+        )
 
     async def _given(
         self, request: Request, decoders: dict[EmbeddedFormat, msgspec.json.Decoder[Any]]

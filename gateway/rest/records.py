@@ -56,11 +56,11 @@ class Records:
 
     async def get(self, request: Request) -> Reply:
         """``GET …/records``."""
-        instance = self._instances.find(**request.path_params)
+        instance = self._instances.find_for(request)
         settings, holdings = instance.settings, instance.holdings
         kind = records_answer_type(request.scope, settings.embedded)
         query = _QUERY.decode(request.scope["query_string"])
-        async with self._instances.using(**request.path_params):
+        async with self._instances.using(request):
             taken = await self._taken(request, instance, query)
             try:
                 rendered = list(_rendered(taken, settings.embedded, more=query.headers))

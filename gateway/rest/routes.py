@@ -8,6 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
+from ...security.rights import Operation
+from ..authentication import RequestAuthenticator, identity_of
+from ..endpoint import questioned
 from ..errors import HttpError
 from ..requests import Reply
 from ..services import Services
@@ -22,6 +25,8 @@ from .records import Records
 FIRST_SEGMENTS = ("topics", "brokers", "consumers")
 """The first segments of this interface's paths, below which errors have its form."""
 _Handler = Callable[[Request], Awaitable[Reply]]
+_Table = dict[tuple[str, str], tuple[Operation, _Handler]]
+"""What a caller does, and so the right that it needs, and what answers it, by method and path."""
 
 
 def routes(services: Services) -> list[BaseRoute]:
@@ -29,44 +34,46 @@ def routes(services: Services) -> list[BaseRoute]:
     cluster = _cluster_of(services)
     producing = Producing(services, cluster)
     partition = "/topics/{topic}/partitions/{partition}"
-    table: dict[tuple[str, str], _Handler] = {
-        ("POST", "/topics"): producing.to_many_topics,
-        ("POST", "/topics/{topic}"): producing.to_topic,
-        ("POST", partition): producing.to_topic,
+    append, consume = Operation.APPEND, Operation.CONSUME
+    table: _Table = {
+        ("POST", "/topics"): (append, producing.to_many_topics),
+        ("POST", "/topics/{topic}"): (append, producing.to_topic),
+        ("POST", partition): (append, producing.to_topic),
     }
     if cluster is None:
         reading = ("/topics", "/topics/{topic}", "/topics/{topic}/{rest:path}", "/brokers")
-        return _made(table | {("GET", path): _no_topics for path in reading})
+        table |= {("GET", path): (consume, _no_topics) for path in reading}
+        return _made(table, services)
     services.closing.callback(cluster.close)
     browsing = Browsing(services, cluster)
     table |= {
-        ("GET", "/topics"): browsing.topics,
-        ("GET", "/topics/{topic}"): browsing.topic,
-        ("GET", "/topics/{topic}/partitions"): browsing.partitions,
-        ("GET", partition): browsing.partition,
-        ("GET", partition + "/offsets"): browsing.offsets,
-        ("GET", "/brokers"): browsing.brokers,
+        ("GET", "/topics"): (consume, browsing.topics),
+        ("GET", "/topics/{topic}"): (consume, browsing.topic),
+        ("GET", "/topics/{topic}/partitions"): (consume, browsing.partitions),
+        ("GET", partition): (consume, browsing.partition),
+        ("GET", partition + "/offsets"): (consume, browsing.offsets),
+        ("GET", "/brokers"): (Operation.BROKERS, browsing.brokers),
     }
     instances = Instances(cluster, services.settings)
     services.closing.callback(instances.close)
     consuming = Consuming(cluster, instances)
     instance = "/consumers/{group}/instances/{name}"
     table |= {
-        ("POST", "/consumers/{group}"): consuming.create,
-        ("DELETE", instance): consuming.delete,
-        ("POST", instance + "/subscription"): consuming.subscribe,
-        ("GET", instance + "/subscription"): consuming.subscription,
-        ("DELETE", instance + "/subscription"): consuming.unsubscribe,
-        ("POST", instance + "/assignments"): consuming.assign,
-        ("GET", instance + "/assignments"): consuming.assignments,
-        ("POST", instance + "/positions"): consuming.seek,
-        ("POST", instance + "/positions/beginning"): consuming.seek_to_beginning,
-        ("POST", instance + "/positions/end"): consuming.seek_to_end,
-        ("POST", instance + "/offsets"): consuming.commit,
-        ("GET", instance + "/offsets"): consuming.committed,
-        ("GET", instance + "/records"): Records(cluster, instances).get,
+        ("POST", "/consumers/{group}"): (consume, consuming.create),
+        ("DELETE", instance): (consume, consuming.delete),
+        ("POST", instance + "/subscription"): (consume, consuming.subscribe),
+        ("GET", instance + "/subscription"): (consume, consuming.subscription),
+        ("DELETE", instance + "/subscription"): (consume, consuming.unsubscribe),
+        ("POST", instance + "/assignments"): (consume, consuming.assign),
+        ("GET", instance + "/assignments"): (consume, consuming.assignments),
+        ("POST", instance + "/positions"): (consume, consuming.seek),
+        ("POST", instance + "/positions/beginning"): (consume, consuming.seek_to_beginning),
+        ("POST", instance + "/positions/end"): (consume, consuming.seek_to_end),
+        ("POST", instance + "/offsets"): (consume, consuming.commit),
+        ("GET", instance + "/offsets"): (consume, consuming.committed),
+        ("GET", instance + "/records"): (consume, Records(cluster, instances).get),
     }
-    return _made(table)
+    return _made(table, services)
 
 
 def _cluster_of(services: Services) -> Cluster | None:
@@ -78,24 +85,34 @@ def _cluster_of(services: Services) -> Cluster | None:
     return None if settings.data is None else EmbeddedCluster(settings.data)
 
 
-def _made(table: Mapping[tuple[str, str], _Handler]) -> list[BaseRoute]:
+def _made(table: _Table, services: Services) -> list[BaseRoute]:
     """A route for each path, with and without a slash at its end, as that interface takes both."""
-    by_path: dict[str, dict[str, _Handler]] = {}
-    for (method, path), handler in table.items():
-        by_path.setdefault(path, {})[method] = handler
+    by_path: dict[str, dict[str, tuple[Operation, _Handler]]] = {}
+    for (method, path), entry in table.items():
+        by_path.setdefault(path, {})[method] = entry
     made: list[BaseRoute] = []
-    for path, handlers in by_path.items():
+    for path, entries in by_path.items():
         for variant in (path, path + "/"):
-            made.append(Route(variant, _by_method(path, handlers), methods=list(handlers)))
+            answer = _by_method(path, entries, services.authenticator)
+            made.append(Route(variant, answer, methods=list(entries)))
     return made
 
 
-def _by_method(path: str, handlers: Mapping[str, _Handler]) -> Any:
+def _by_method(
+    path: str,
+    entries: Mapping[str, tuple[Operation, _Handler]],
+    authenticator: RequestAuthenticator,
+) -> Any:
     async def answer(request: Request) -> Reply:
-        method = "GET" if request.method == "HEAD" else request.method
-        return await handlers[method](request)
+        operation, handler = entries["GET" if request.method == "HEAD" else request.method]
+        authenticator.check(request.scope, operation)
+        with questioned(operation, identity_of(request.scope)):
+            return await handler(request)
 
     answer.__name__ = path  # by which the gateway counts requests
+    answer.operations = {  # type: ignore[attr-defined]  # as of a resource
+        method: operation for method, (operation, _) in entries.items()
+    }
     return answer
 
 

@@ -10,6 +10,7 @@ import msgspec
 from ...account.vocabulary import AuditVerdict
 from ...audit.watch.watching import AuditReport
 from ...client.message import clock_ms
+from ...security.rights import Operation
 from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import Reply, as_json
@@ -115,5 +116,13 @@ def _answer(report: AuditReport, query: AuditQuery) -> Reply:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    endpoint("GET", "/v1/audit", audit, {200: AuditAnswer}, errors=(404, 503), name="getAudit"),
+    endpoint(
+        Operation.AUDIT,
+        "GET",
+        "/v1/audit",
+        audit,
+        {200: AuditAnswer},
+        errors=(404, 503),
+        name="getAudit",
+    ),
 ]

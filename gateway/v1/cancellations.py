@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from ...reading.search.followup import Cancellation
 from ...reading.search.pending import PendingCount
 from ...reading.search.query import Query
 from ...reading.search.worker import WaitingFinder
+from ...security.rights import Operation, Right
 from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport
@@ -84,19 +86,20 @@ async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> 
     order in which they are due, and is answered 202; its summary has how many messages got which
     answer."""
     query = call.body.where.query()
-    counted = await searcher_of(call.services).count(query)
+    searcher = searcher_of(call.services, Right.CANCEL)
+    counted = await searcher.count(query)
     if call.query.dry_run:
-        return as_json(pending_counts(counted))
+        return as_json(pending_counts(counted, is_limited=searcher.is_limited))
     return as_json(start_cancellation(call.services, query, counted).report(), 202)
 
 
 def start_cancellation(services: Services, query: Query, counted: PendingCount) -> GatewayJob:
     """A job that cancels the messages of ``query`` that were accepted before they were ``counted``.
     Errors: ``Overloaded``; as of ``searcher_of``."""
-    searcher = searcher_of(services)
+    searcher = searcher_of(services, Right.CANCEL)
     cancellation = Cancellation(
-        WaitingFinder(searcher.process),
-        services.client.cancel,
+        WaitingFinder(searcher.process, searcher.may),
+        partial(services.client.cancel, topics=services.patterns_for(Right.CANCEL)),
         query,
         before=counted.point.next_offset,
         problems=dict.fromkeys(counted.problems),
@@ -110,13 +113,14 @@ def start_cancellation(services: Services, query: Query, counted: PendingCount) 
             "problems": list(map(str, cancellation.problems)),
         }
 
-    job = GatewayJob("cancellation", counted.total, summary)
+    job = GatewayJob("cancellation", counted.total, summary, services.identity.principal)
     services.jobs.start(job, lambda running: cancellation.run(running.advance, running.stopped))
     return job
 
 
 ENDPOINTS: list[AnyEndpoint] = [
     endpoint(
+        Operation.CANCEL,
         "POST",
         "/v1/cancellations",
         begin_cancellation,

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ...client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, answers, is_id
 from ...policy.written import Instant
+from ...security.rights import Operation, Right
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import Reply, as_json
@@ -72,7 +73,8 @@ async def cancel_one(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def cancelled(services: Services, ids: list[str]) -> list[IdAnswer]:
     """Cancel messages; the answer to each, in their order."""
-    pairs = await services.run(answers, services.client, ids)
+    topics = services.patterns_for(Right.CANCEL)
+    pairs = await services.run(answers, services.client, ids, topics)
     return [IdAnswer(message_id, answer) for message_id, answer in pairs]
 
 
@@ -90,7 +92,11 @@ async def moved(services: Services, message_id: str, given: RescheduleBody) -> M
         raise _not_done(message_id, UNKNOWN)
     delay = None if given.delay_ms is None else timedelta(milliseconds=given.delay_ms)
     answer, new_id = await services.run(
-        services.client.reschedule, message_id, due=given.due_ms, delay=delay
+        services.client.reschedule,
+        message_id,
+        due=given.due_ms,
+        delay=delay,
+        topics=services.patterns_for(Right.CANCEL),
     )
     if new_id is None:
         raise _not_done(message_id, ALREADY_CANCELLED if answer == CANCELLED else answer)
@@ -109,11 +115,20 @@ def _not_done(message_id: str, answer: str) -> HttpError:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    endpoint("POST", "/v1/cancel", cancel_many, {200: IdAnswers}, name="cancelMessages"),
     endpoint(
-        "DELETE", "/v1/messages/{id}", cancel_one, {200: IdAnswer}, (404, 409), name="cancelMessage"
+        Operation.CANCEL, "POST", "/v1/cancel", cancel_many, {200: IdAnswers}, name="cancelMessages"
     ),
     endpoint(
+        Operation.CANCEL,
+        "DELETE",
+        "/v1/messages/{id}",
+        cancel_one,
+        {200: IdAnswer},
+        (404, 409),
+        name="cancelMessage",
+    ),
+    endpoint(
+        Operation.RESCHEDULE,
         "POST",
         "/v1/messages/{id}/reschedule",
         reschedule,

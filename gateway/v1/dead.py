@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Meta
 
 from ...policy.deadletters import notes_topic
@@ -21,6 +22,8 @@ from ...reading.letters.looking import LetterCounts, count_letters, letter_at, l
 from ...reading.letters.notes import Redriven
 from ...reading.letters.redrive import redriven_before
 from ...reading.letters.source import LetterSource, Topic
+from ...reading.search.query import MayTopic
+from ...security.rights import Operation, Right
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
 from ..endpoint import AnyEndpoint, RouteCall, endpoint
@@ -82,6 +85,8 @@ class LetterList(msgspec.Struct):
     kept_by_node: int
     """Further letters that fulfil the conditions: the topic in Kafka did not take them, so they lie
     in the data directory of the node."""
+    limited_by_rights: bool
+    """Whether only letters were counted that were meant for topics that the caller may read."""
 
 
 class LettersQuery(LetterQuery, frozen=True):
@@ -121,6 +126,9 @@ class OpenLetters:
     topic: str
     opened: Topic
     damage: list[str]
+    may: MayTopic | None = None
+    """Tells of a topic whether letters that were meant for it may be seen; None: all may, and those
+    that do not say where they were meant to go."""
 
     def read(self, wanted: LetterQuery, seconds: float | None = None) -> Iterator[pa.RecordBatch]:
         """The letters that are wanted, schema ``LETTER``. ``seconds``: reading ends after so long,
@@ -145,9 +153,16 @@ class OpenLetters:
                     limit=f"a dead letter among the first {FOREIGN_MAX:,} records",
                     remedy="Name a topic in which dead letters lie",
                 )
-            letters = wanted.of(letters_of(records))
+            letters = self._visible(wanted.of(letters_of(records)))
             if letters.num_rows:
                 yield letters
+
+    def _visible(self, letters: pa.RecordBatch) -> pa.RecordBatch:
+        if self.may is None:
+            return letters
+        topics = letters.column("for_topic")
+        seen = [topic for topic in topics.unique().to_pylist() if topic and self.may(topic)]
+        return letters.filter(pc.is_in(topics, pa.array(seen, pa.utf8())))
 
     def redriven(self, *, whole: bool = False) -> Redriven:
         return redriven_before(self.source, self.topic, self.opened, whole=whole)
@@ -155,10 +170,15 @@ class OpenLetters:
 
 @contextmanager
 def open_letters(
-    services: Services, topic: str | None, *, embedded: bool = False
+    services: Services,
+    topic: str | None,
+    *,
+    embedded: bool = False,
+    right: Right = Right.READ,
 ) -> Iterator[OpenLetters]:
     """The dead-letter topic in Kafka; in the data directory if the gateway knows no Kafka, or with
-    ``embedded``. ``topic``: None or empty: that of the node. Blocks. Errors: ``HttpError`` 404: no
+    ``embedded``. ``topic``: None or empty: that of the node. ``right``: the caller sees letters
+    that were meant for topics for which it has this right. Blocks. Errors: ``HttpError`` 404: no
     such topic, or neither Kafka nor a directory; those of Kafka."""
     settings, damage = services.settings, list[str]()
     topic = topic or settings.dead_letter_topic
@@ -182,7 +202,7 @@ def open_letters(
             raise HttpError(
                 404, error.message, place="topic", got=topic, remedy=error.remedy
             ) from None
-        yield OpenLetters(source, topic, opened, damage)
+        yield OpenLetters(source, topic, opened, damage, services.topics_for(right))
 
 
 async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
@@ -219,7 +239,8 @@ def listed_letters(services: Services, query: LettersQuery) -> LetterList:
     for reason, topic in kinds:
         sent = counts[reason, topic, True]
         rows.append(LetterCount(reason, topic, sent + counts[reason, topic, False], sent))
-    return LetterList(rows, shown, damage, kept)
+    is_limited = services.topics_for(Right.READ) is not None
+    return LetterList(rows, shown, damage, kept, is_limited)
 
 
 def _kept_by_node(services: Services, query: LettersQuery, damage: list[str]) -> int:
@@ -303,7 +324,7 @@ async def start_redrive(
     try:
         if letters_max is not None and letters > letters_max:
             raise HttpError(409, "there are more letters by now", got=letters, limit=letters_max)
-        job = GatewayJob("redrive", letters, redrive.summary)
+        job = GatewayJob("redrive", letters, redrive.summary, services.identity.principal)
         services.jobs.start(job, redrive.run)
     except (HttpError, Overloaded):
         redrive.close()
@@ -315,14 +336,14 @@ def _counted(
     stack: ExitStack, services: Services, order: RedriveOrder, *, dry_run: bool
 ) -> RedriveCourse:
     order.check_target(order.topic or services.settings.dead_letter_topic)
-    letters = stack.enter_context(open_letters(services, order.topic))
+    letters = stack.enter_context(open_letters(services, order.topic, right=Right.REDRIVE))
     course = RedriveCourse(
         order,
         letters.source,
         letters.topic,
         letters.opened,
         letters.redriven(whole=True),
-        address=",".join(services.settings.nodes),
+        address=services.settings.at_nodes,
         timeout_s=services.settings.answer_s,
         dry_run=dry_run,
     )
@@ -357,8 +378,17 @@ class RunningRedrive:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    endpoint("GET", "/v1/dead", list_letters, {200: LetterList}, (404,), name="listDeadLetters"),
     endpoint(
+        Operation.LETTERS,
+        "GET",
+        "/v1/dead",
+        list_letters,
+        {200: LetterList},
+        (404,),
+        name="listDeadLetters",
+    ),
+    endpoint(
+        Operation.LETTERS,
         "GET",
         "/v1/dead/{partition:int}/{position:int}",
         get_letter,
@@ -367,6 +397,7 @@ ENDPOINTS: list[AnyEndpoint] = [
         name="getDeadLetter",
     ),
     endpoint(
+        Operation.REDRIVE,
         "POST",
         "/v1/dead/redrive",
         begin_redrive,

@@ -8,6 +8,7 @@ import msgspec
 
 from ...client.groupstatus import REPLICATION, group_status
 from ...policy.routes import find_route
+from ...security.rights import Operation
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..requests import Reply, as_json
 from ..services import Services
@@ -105,10 +106,28 @@ async def explain(call: RouteCall[NoQuery, ExplainBody]) -> Reply:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    endpoint("GET", "/v1/status", status, {200: dict[str, Any]}, name="getStatus"),
-    endpoint("GET", "/v1/peers", peers, {200: dict[str, Any]}, name="getPeers"),
-    endpoint("GET", "/v1/levels", levels, {200: LevelDelays}, name="getLevels"),
-    endpoint("GET", "/v1/policies", policies, {200: PoliciesAnswer}, name="getPolicies"),
-    endpoint("GET", "/v1/routes", routes, {200: RoutesAnswer}, name="getRoutes"),
-    endpoint("POST", "/v1/routes/explain", explain, {200: ExplainedRoute}, name="explainRoute"),
+    endpoint(
+        Operation.STATUS, "GET", "/v1/status", status, {200: dict[str, Any]}, name="getStatus"
+    ),
+    endpoint(Operation.STATUS, "GET", "/v1/peers", peers, {200: dict[str, Any]}, name="getPeers"),
+    endpoint(Operation.POLICIES, "GET", "/v1/levels", levels, {200: LevelDelays}, name="getLevels"),
+    endpoint(
+        Operation.POLICIES,
+        "GET",
+        "/v1/policies",
+        policies,
+        {200: PoliciesAnswer},
+        name="getPolicies",
+    ),
+    endpoint(
+        Operation.POLICIES, "GET", "/v1/routes", routes, {200: RoutesAnswer}, name="getRoutes"
+    ),
+    endpoint(
+        Operation.POLICIES,
+        "POST",
+        "/v1/routes/explain",
+        explain,
+        {200: ExplainedRoute},
+        name="explainRoute",
+    ),
 ]

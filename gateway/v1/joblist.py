@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...security.rights import Operation, Right
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport, JobReports
@@ -12,9 +13,9 @@ _STOP_S = 5.0
 
 
 async def list_jobs(call: RouteCall[NoQuery, None]) -> Reply:
-    """List the jobs of this gateway, the newest first. Those that have ended are kept for a day,
-    the last hundred of them."""
-    return as_json(JobReports([job.report() for job in call.services.jobs.every()]))
+    """List the jobs of this gateway, the newest first: those that the caller has begun, and for an
+    administrator all. Those that have ended are kept for a day, the last hundred of them."""
+    return as_json(JobReports([job.report() for job in jobs_of(call.services)]))
 
 
 async def get_job(call: RouteCall[NoQuery, None]) -> Reply:
@@ -36,10 +37,22 @@ async def stopped_job(services: Services, job_id: str) -> JobReport:
     return job.report()
 
 
+def jobs_of(services: Services) -> list[GatewayJob]:
+    """The jobs that the caller has begun, for an administrator all; the newest first."""
+    return [job for job in services.jobs.every() if _is_visible(services, job)]
+
+
+def _is_visible(services: Services, job: GatewayJob) -> bool:
+    identity = services.identity
+    rights = identity.rights
+    is_admin = rights.is_unlimited or Right.ADMIN in rights.flags
+    return is_admin or job.principal == identity.principal
+
+
 def job_of(services: Services, job_id: str) -> GatewayJob:
-    """Errors: ``HttpError`` 404."""
+    """A job that the caller may see. Errors: ``HttpError`` 404."""
     job = services.jobs.find(job_id)
-    if job is None:
+    if job is None or not _is_visible(services, job):
         raise HttpError(
             404,
             "no such job",
@@ -51,7 +64,7 @@ def job_of(services: Services, job_id: str) -> GatewayJob:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    endpoint("GET", "/v1/jobs", list_jobs, {200: JobReports}, name="listJobs"),
-    endpoint("GET", "/v1/jobs/{id}", get_job, {200: JobReport}, name="getJob"),
-    endpoint("DELETE", "/v1/jobs/{id}", stop_job, {200: JobReport}, name="stopJob"),
+    endpoint(Operation.JOBS, "GET", "/v1/jobs", list_jobs, {200: JobReports}, name="listJobs"),
+    endpoint(Operation.JOBS, "GET", "/v1/jobs/{id}", get_job, {200: JobReport}, name="getJob"),
+    endpoint(Operation.JOBS, "DELETE", "/v1/jobs/{id}", stop_job, {200: JobReport}, name="stopJob"),
 ]

@@ -17,9 +17,13 @@ import pyarrow as pa
 from ...client import Message
 from ...client.asynclink import MessageAnswer
 from ...client.message import clock_ms
+from ...security.principals import Identity
+from ...security.rights import Operation
 from ...wheel.errors import InvalidMessage, SlotwheelError
 from ..arrowbody import read_table
+from ..authentication import identity_of
 from ..errors import HttpError, too_many_messages
+from ..gathering import topics_in
 from ..idempotency import idempotency_key, request_of
 from ..requests import (
     ARROW,
@@ -46,61 +50,78 @@ class SendMessages:
         self._services = services
 
     async def __call__(self, scope: Any, receive: Any) -> Reply:
+        identity = identity_of(scope)
+        self._services.authenticator.check(scope, Operation.APPEND)
         kind = content_type_of(scope, (JSON, NDJSON, ARROW))
         key = idempotency_key(scope)
         body = await read_body(scope, receive, self._services.settings.body_bytes_max)
         if kind == JSON and not _is_array(body):
-            return await self._one(decoded(_ONE, body, "", _names_in), body, key)
+            return await self._one(decoded(_ONE, body, "", _names_in), body, key, identity)
         if kind == ARROW:
-            return await self._many(read_table(body, self._rows_max), body, key)
+            return await self._many(read_table(body, self._rows_max), body, key, identity)
         given = (
             _lines(body, self._rows_max)
             if kind == NDJSON
             else decoded(_MANY, body, "", _names_in_all)
         )
-        return await self._many(given, body, key)
+        return await self._many(given, body, key, identity)
 
     @property
     def _rows_max(self) -> int:
         return self._services.client.batch_limits[0]
 
-    def begin(self, body: bytes, taker: MessageAnswer) -> bool:
-        """Store the one message in a body; ``taker`` gets its id, for ``stored_one``, or an error.
-        False: there are several, or it has a level or a route; nothing was done. Errors:
-        ``HttpError``, ``SlotwheelError``: it cannot be stored."""
-        return not _is_array(body) and self._begin(decoded(_ONE, body, "", _names_in), body, taker)
+    def begin(self, body: bytes, taker: MessageAnswer, identity: Identity) -> bool:
+        """Store the one message in a body for a caller; ``taker`` gets its id, for ``stored_one``,
+        or an error. False: there are several, or it has a level or a route; nothing was done.
+        Errors: ``HttpError``, ``SlotwheelError``: it cannot be stored."""
+        if _is_array(body):
+            return False
+        return self._begin(decoded(_ONE, body, "", _names_in), body, taker, identity)
 
-    def _begin(self, given: MessageBody, body: bytes, taker: MessageAnswer) -> bool:
+    def _begin(
+        self, given: MessageBody, body: bytes, taker: MessageAnswer, identity: Identity
+    ) -> bool:
         if given.route is not None or given.level is not None:
             return False
         services = self._services
         flat = services.client.prepare(given.message(), clock_ms())
+        services.authenticator.admit_rows(identity, [flat.topic], 1, len(body))
         services.gatherer.store_for(taker, flat, len(body))
         return True
 
-    async def _one(self, given: MessageBody, body: bytes, key: str | None) -> Reply:
+    async def _one(
+        self, given: MessageBody, body: bytes, key: str | None, identity: Identity
+    ) -> Reply:
         try:
             future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            if key is None and self._begin(given, body, future):
+            if key is None and self._begin(given, body, future, identity):
                 return stored_one(await future)
-            ids, due_ms = await self._store([given], body, key)
+            ids, due_ms = await self._store([given], body, key, identity)
         except SlotwheelError as error:
             without_row(error)
             raise
         return as_json(StoredMessages(ids[0], due_ms, 1, ids), 201)
 
     async def _many(
-        self, given: Sequence[MessageBody] | pa.Table, body: bytes, key: str | None
+        self,
+        given: Sequence[MessageBody] | pa.Table,
+        body: bytes,
+        key: str | None,
+        identity: Identity,
     ) -> Reply:
         if not len(given):
             raise HttpError(422, "there is no message", limit="at least one")
         if len(given) > self._rows_max:
             raise too_many_messages(self._rows_max)
-        ids, due_ms = await self._store(given, body, key)
+        ids, due_ms = await self._store(given, body, key, identity)
         return as_json(StoredMessages(ids[0], due_ms, len(given), ids))
 
     async def _store(
-        self, given: Sequence[MessageBody] | pa.Table, body: bytes, key: str | None
+        self,
+        given: Sequence[MessageBody] | pa.Table,
+        body: bytes,
+        key: str | None,
+        identity: Identity,
     ) -> tuple[list[str], int]:
         """Ids of all messages, and when the first of them is due."""
         services, now_ms = self._services, clock_ms()
@@ -118,6 +139,7 @@ class SendMessages:
             rows, numbers = await services.run(prepare, _messages(given), now_ms)
         else:
             rows, numbers = prepare(_messages(given), now_ms)
+        services.authenticator.admit_rows(identity, topics_in(rows), len(rows), len(body))
         request = None if key is None else request_of(key, body, rows if named else None)
         stored = await services.gatherer.store_whole(rows, request, len(body))
         try:

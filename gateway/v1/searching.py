@@ -8,6 +8,7 @@ import msgspec
 
 from ...reading.search.pending import PendingCount, PendingPage
 from ...reading.search.query import CountQuery, PageQuery, page_text
+from ...security.rights import Operation, Right
 from ...wheel.config import TICK_MS
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
@@ -45,6 +46,8 @@ class PageEnd(msgspec.Struct):
     """Messages that were read for it."""
     read_point: ReadUpTo
     problems: list[str]
+    limited_by_rights: bool
+    """Whether only topics that the caller may read were looked at."""
 
 
 class FoundMessages(PageEnd):
@@ -68,6 +71,8 @@ class PendingCounts(msgspec.Struct, omit_defaults=True):
     looked_through: int
     read_point: ReadUpTo
     problems: list[str]
+    limited_by_rights: bool = False
+    """Whether only topics that the caller may read were looked at."""
     slots: list[SlotCount] | None = None
     """Counts by second, with ``by=slot``."""
     topics: dict[str, int] | None = None
@@ -93,15 +98,16 @@ class KnownMessage(msgspec.Struct):
     """Its content, as long as a file of the wheel has it."""
 
 
-def searcher_of(services: Services) -> Searcher:
-    """Errors: ``HttpError`` 404: there is no data directory to search."""
+def searcher_of(services: Services, right: Right = Right.READ) -> Searcher:
+    """A searcher that sees the topics for which the caller has the right. Errors: ``HttpError``
+    404: there is no data directory to search."""
     if services.searcher is None:
         raise HttpError(
             404,
             "this gateway does not search",
             remedy="Start it beside a node, or with --data DIRECTORY of one",
         )
-    return services.searcher
+    return services.searcher.limited_to(services.topics_for(right))
 
 
 async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
@@ -112,12 +118,13 @@ async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
     kind = wanted_type(call.scope, (JSON, NDJSON))
     searcher, query = searcher_of(call.services), call.query
     page = await searcher.page(query, query.page, query.limit)
-    return Reply(200, await call.services.run(_written, page, kind), kind)
+    text = await call.services.run(_written, page, kind, searcher.is_limited)
+    return Reply(200, text, kind)
 
 
-def _written(page: PendingPage, kind: str) -> bytes:
+def _written(page: PendingPage, kind: str, is_limited: bool) -> bytes:
     following = None if page.next is None else page_text(page.next)
-    end = {"next": following, **_read(page)}
+    end = {"next": following, **_read(page, is_limited)}
     messages = found_messages(page.ids, page.rows)
     if kind == JSON:
         return msgspec.json.encode({"messages": messages, **end})
@@ -129,15 +136,18 @@ async def count_messages(call: RouteCall[CountQuery, None]) -> Reply:
     """Count pending messages. Without topic, key and header nothing has to be read for it."""
     by, searcher = call.query.by, searcher_of(call.services)
     counted = await searcher.count(call.query, by_second=by == "slot", by_topic=by == "topic")
-    return as_json(pending_counts(counted, by))
+    return as_json(pending_counts(counted, by, is_limited=searcher.is_limited))
 
 
-def pending_counts(counted: PendingCount, by: str | None = None) -> PendingCounts:
-    """A count as its answer. ``by``: ``slot``, ``topic`` or None."""
+def pending_counts(
+    counted: PendingCount, by: str | None = None, *, is_limited: bool
+) -> PendingCounts:
+    """A count as its answer. ``by``: ``slot``, ``topic`` or None. ``is_limited``: of the
+    searcher."""
     slots = [SlotCount(second * TICK_MS, count) for second, count in counted.by_second.items()]
     return PendingCounts(
         counted.total,
-        **_read(counted),
+        **_read(counted, is_limited),
         slots=slots if by == "slot" else None,
         topics=counted.by_topic if by == "topic" else None,
     )
@@ -167,11 +177,13 @@ async def known_message(services: Services, message_id: str) -> KnownMessage:
     )
 
 
-def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
+def _read(answer: PendingCount | PendingPage, is_limited: bool) -> dict[str, Any]:
     point = answer.point
     return {
         "complete": answer.complete,
-        "looked_through": answer.looked_through,
+        # The number of all messages is not for who may read some of them.
+        "looked_through": 0 if is_limited else answer.looked_through,
+        "limited_by_rights": is_limited,
         "read_point": msgspec.convert(point, ReadUpTo, from_attributes=True),
         "problems": list(map(str, answer.problems)),
     }
@@ -179,10 +191,28 @@ def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
 
 ENDPOINTS: list[AnyEndpoint] = [
     endpoint(
-        "GET", "/v1/messages", list_messages, {200: FoundMessages}, (406,), name="searchMessages"
+        Operation.SEARCH,
+        "GET",
+        "/v1/messages",
+        list_messages,
+        {200: FoundMessages},
+        (406,),
+        name="searchMessages",
     ),
     endpoint(
-        "GET", "/v1/messages/count", count_messages, {200: PendingCounts}, name="countMessages"
+        Operation.SEARCH,
+        "GET",
+        "/v1/messages/count",
+        count_messages,
+        {200: PendingCounts},
+        name="countMessages",
     ),
-    endpoint("GET", "/v1/messages/{id}", get_message, {200: KnownMessage}, name="getMessage"),
+    endpoint(
+        Operation.SEARCH,
+        "GET",
+        "/v1/messages/{id}",
+        get_message,
+        {200: KnownMessage},
+        name="getMessage",
+    ),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...security.rights import Operation
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery
 from ..idempotency import KEY_PARAMETER
 from ..requests import ARROW, NDJSON
@@ -21,6 +22,7 @@ from .types import MessageBody, StoredMessages
 
 _SENT: Any = MessageBody | list[MessageBody]
 _SEND: AnyEndpoint = Endpoint(
+    Operation.APPEND,
     "POST",
     "/v1/messages",
     handler=None,

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...client.message import clock_ms
-from ...trace.chains.chain import Chain
+from ...reading.search.query import MayTopic
+from ...security.rights import Operation, Right
+from ...trace.chains.chain import Chain, ChainState
 from ...trace.chains.fields import anomaly_fields, chain_fields, event_fields, latency_fields
 from ...trace.chains.lookup import (
     AnomaliesFound,
@@ -24,6 +28,7 @@ from ..errors import HttpError
 from ..requests import Reply, as_json
 from ..services import Services
 
+_NOT_VISIBLE = "there is no such message, or it is of a topic that the caller may not read"
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -69,6 +74,8 @@ class TraceEvents(msgspec.Struct):
     looked_through: int
     """Events that were read for it."""
     problems: list[str]
+    limited_by_rights: bool
+    """Whether only events of topics that the caller may read are shown."""
 
 
 class FoundStep(msgspec.Struct, omit_defaults=True):
@@ -157,6 +164,8 @@ class StepLatencies(msgspec.Struct):
     latencies: list[StepLatency]
     complete: bool
     problems: list[str]
+    limited_by_rights: bool
+    """Whether only topics that the caller may read are shown."""
 
 
 class FoundAnomalies(msgspec.Struct):
@@ -188,8 +197,15 @@ async def ask_lookup(
 
 
 async def chain_of(services: Services, message_id: str) -> Chain:
-    """Errors: ``UnknownId``: it has not the form of an id; as of ``ask_lookup``."""
-    return await ask_lookup(services, TraceLookup.chain, message_id, clock_ms())
+    """The chain of a message, for who may read the topic of the chain's first message; for others
+    it looks as that of a message of which nothing is known. Errors: ``UnknownId``; as of
+    ``ask_lookup``."""
+    chain = await ask_lookup(services, TraceLookup.chain, message_id, clock_ms())
+    may = services.topics_for(Right.READ)
+    topic = chain.messages[0].topic if chain.messages else None
+    if may is None or (topic is not None and may(topic)):
+        return chain
+    return Chain(message_id, ChainState.UNKNOWN, {}, (), (), {}, (), (_NOT_VISIBLE,))
 
 
 async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
@@ -205,25 +221,40 @@ async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
 async def list_events(call: RouteCall[EventsQuery, None]) -> Reply:
     """List events of clients and consumers in the order of their times, a page at a time."""
     page = await ask_lookup(call.services, TraceLookup.page, call.query)
-    return await call.services.run(_events_reply, page)
+    return await call.services.run(_events_reply, page, call.services.topics_for(Right.READ))
 
 
-def _events_reply(page: TracePage) -> Reply:
-    events = [msgspec.convert(fields, TraceEvent) for fields in event_fields(page.events)]
+def _events_reply(page: TracePage, may: MayTopic | None) -> Reply:
+    """``may``: tells of a topic whether its events are shown; None: all are. A page may then have
+    fewer events than its limit."""
+    table, looked_through = page.events, page.looked_through
+    if may is not None:
+        topics = table.column("topic")
+        seen = [topic for topic in topics.unique().to_pylist() if topic and may(topic)]
+        table = table.filter(pc.is_in(topics, pa.array(seen, topics.type)))
+        looked_through = table.num_rows
+    events = [msgspec.convert(fields, TraceEvent) for fields in event_fields(table)]
     following = None if page.next is None else str(page.next)
     problems = list(map(str, page.problems))
-    return as_json(TraceEvents(events, following, page.complete, page.looked_through, problems))
+    return as_json(
+        TraceEvents(events, following, page.complete, looked_through, problems, may is not None)
+    )
 
 
 async def found_latency(services: Services, query: LatencyQuery) -> StepLatencies:
     """How long steps took in the time of ``query``. Errors: as of ``ask_lookup``."""
     answer = await ask_lookup(services, TraceLookup.latency, query, clock_ms())
-    return await services.run(_latencies_shown, answer)
+    return await services.run(_latencies_shown, answer, services.topics_for(Right.READ))
 
 
-def _latencies_shown(answer: LatencyFound) -> StepLatencies:
-    rows = [msgspec.convert(latency_fields(row), StepLatency) for row in answer.latencies]
-    return StepLatencies(rows, not answer.problems, list(map(str, answer.problems)))
+def _latencies_shown(answer: LatencyFound, may: MayTopic | None) -> StepLatencies:
+    rows = [
+        msgspec.convert(latency_fields(row), StepLatency)
+        for row in answer.latencies
+        if may is None or may(row.topic)
+    ]
+    problems = list(map(str, answer.problems))
+    return StepLatencies(rows, not problems, problems, may is not None)
 
 
 async def get_latency(call: RouteCall[LatencyQuery, None]) -> Reply:
@@ -232,7 +263,19 @@ async def get_latency(call: RouteCall[LatencyQuery, None]) -> Reply:
 
 
 async def found_anomalies(services: Services, query: AnomalyQuery) -> FoundAnomalies:
-    """The anomalies in the time of ``query``. Errors: as of ``ask_lookup``."""
+    """The anomalies in the time of ``query``. Errors: as of ``ask_lookup``; ``HttpError`` 422: the
+    caller may read some topics, and the question, whose answer counts anomalies, names none of
+    them."""
+    may = services.topics_for(Right.READ)
+    if may is not None and not (query.topic and may(query.topic)):
+        raise HttpError(
+            422,
+            "anomalies are counted for a topic that you may read",
+            place="query topic",
+            got=query.topic or "none",
+            limit="one that your roles let you read",
+            remedy="Give topic",
+        )
     answer = await ask_lookup(services, TraceLookup.anomalies, query, clock_ms())
     return await services.run(_anomalies_shown, answer)
 
@@ -249,16 +292,32 @@ async def list_anomalies(call: RouteCall[AnomalyQuery, None]) -> Reply:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    endpoint("GET", "/v1/trace", list_events, {200: TraceEvents}, name="listTraceEvents"),
     endpoint(
-        "GET", "/v1/trace/latency", get_latency, {200: StepLatencies}, name="getTraceLatencies"
+        Operation.TRACE, "GET", "/v1/trace", list_events, {200: TraceEvents}, name="listTraceEvents"
     ),
     endpoint(
+        Operation.TRACE,
+        "GET",
+        "/v1/trace/latency",
+        get_latency,
+        {200: StepLatencies},
+        name="getTraceLatencies",
+    ),
+    endpoint(
+        Operation.TRACE,
         "GET",
         "/v1/trace/anomalies",
         list_anomalies,
         {200: FoundAnomalies},
         name="listTraceAnomalies",
     ),
-    endpoint("GET", "/v1/trace/{id}", get_chain, {200: FoundChain}, (422,), name="getMessageTrace"),
+    endpoint(
+        Operation.TRACE,
+        "GET",
+        "/v1/trace/{id}",
+        get_chain,
+        {200: FoundChain},
+        (422,),
+        name="getMessageTrace",
+    ),
 ]

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...policy.failure import retry_topic
 from ...policy.rule import parse_rule
+from ...security.rights import Operation, Right, TopicList
 from ...wheel.checks import check_topic
 from ...wheel.delay import DELAY_LIMIT_MS
 from ...wheel.errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning
@@ -26,6 +27,7 @@ from ...wheel.protocol import (
     CANCEL,
     CLOCK,
     CLOCK_ACCEPT,
+    CLOCK_COMMANDS,
     CLOCK_SET_BACK,
     CLOCK_SHOW,
     FORGET,
@@ -40,6 +42,7 @@ from ...wheel.protocol import (
     STEP_DOWN,
     STEP_DOWN_MAX_S,
 )
+from .callers import ConnectedCaller
 from .ports import Clock, ClockPort, GroupPort, Page, PoliciesPort, StepDown, WheelPort
 
 CANCELS_MAX = 10_000
@@ -76,8 +79,6 @@ class Actions:
         self._pages = pages
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             HELLO: lambda _fields: self.hello(),  # on a connection whose welcome may be old
-            CANCEL: self._cancel,
-            RESCHEDULE: self._reschedule,
             STATUS: self._status,
             STEP_DOWN: self._step_down,
             PAGE: self._page,
@@ -85,20 +86,25 @@ class Actions:
             CLOCK: self._operate_clock,
             ACKNOWLEDGE: self._acknowledge_unread,
         }
-        self._changes: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
+        self._changes: dict[str, Callable[[ConnectedCaller, dict[str, Any]], dict[str, Any]]] = {
+            CANCEL: self._cancel,
+            RESCHEDULE: self._reschedule,
             REGISTER: self._register,
             FORGET: self._forget,
         }
 
-    def carry_out(self, name: str, fields: dict[str, Any], host: str) -> dict[str, Any]:
-        """Do the action ``name`` for a client at ``host``. Returns the fields of the answer.
+    def carry_out(
+        self, name: str, fields: dict[str, Any], caller: ConnectedCaller
+    ) -> dict[str, Any]:
+        """Do the action ``name`` for a caller. Returns the fields of the answer.
 
-        Errors: ``SlotwheelError``."""
+        Errors: ``SlotwheelError``; ``Forbidden`` when it may not."""
+        if name not in ACTIONS:
+            raise InvalidBatch("unknown action", got=repr(name)[:80], limit=", ".join(ACTIONS))
+        caller.check(operation_of(name, fields))
         if (change := self._changes.get(name)) is not None:
-            return change(host, fields)
-        if (answer := self._answers.get(name)) is not None:
-            return answer(fields)
-        raise InvalidBatch("unknown action", got=repr(name)[:80], limit=", ".join(ACTIONS))
+            return change(caller, fields)
+        return self._answers[name](fields)
 
     def hello(self) -> dict[str, Any]:
         """The fields with which a node greets a client that connects."""
@@ -125,7 +131,7 @@ class Actions:
         place = {name: seen.get(name) for name in ("role", "epoch", "master", "master_address")}
         return {**place, "serving": self._wheel.serving}
 
-    def _cancel(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _cancel(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         texts = fields.get("ids")
         if not isinstance(texts, list) or not 1 <= len(texts) <= CANCELS_MAX:
             raise InvalidMessage(
@@ -133,16 +139,20 @@ class Actions:
             )
         self.check_master()
         ids = [str(text) for text in texts]
-        answers = self._wheel.cancel(ids, self._clock(), CANCEL_TIMEOUT_S)
+        may = _topics_of(caller, fields)
+        answers = self._wheel.cancel(ids, self._clock(), CANCEL_TIMEOUT_S, may=may)
         return {"answers": [str(answer.value) for answer in answers]}
 
-    def _reschedule(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _reschedule(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         message_id = MessageId.parse(str(fields.get("id")))
         now_ms = self._clock()
         due_ms = _new_due_ms(fields, now_ms)
+        may = _topics_of(caller, fields)
         self.check_master()
         try:
-            answer, moved = self._wheel.reschedule(message_id, due_ms, now_ms, CANCEL_TIMEOUT_S)
+            answer, moved = self._wheel.reschedule(
+                message_id, due_ms, now_ms, CANCEL_TIMEOUT_S, may=may
+            )
         except NotMaster as error:  # a second request to another node could move it twice
             raise NotRunning(
                 "the master was deposed; whether the message was moved is not known",
@@ -184,15 +194,15 @@ class Actions:
         self.check_master()
         return {"policies": self._port().current.to_dict()}
 
-    def _register(self, host: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def _register(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         rule = None if fields.get("rule") is None else parse_rule(fields["rule"])
         self.check_master()
-        settings = self._port().register(_group_of(fields), rule, host)
+        settings = self._port().register(_group_of(fields), rule, caller.host)
         return {"policies": settings.to_dict()}
 
-    def _forget(self, host: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def _forget(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         self.check_master()
-        return {"policies": self._port().forget(_group_of(fields), host).to_dict()}
+        return {"policies": self._port().forget(_group_of(fields), caller.host).to_dict()}
 
     def _operate_clock(self, fields: dict[str, Any]) -> dict[str, Any]:
         port, do = self._operated_clock, fields.get("do", CLOCK_SHOW)
@@ -203,9 +213,6 @@ class Actions:
         elif do == CLOCK_SET_BACK:
             self.check_master()
             port.set_back()
-        elif do != CLOCK_SHOW:
-            every = ", ".join((CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK))
-            raise InvalidMessage("no usable 'do'", got=repr(do)[:80], limit=every)
         return {"clock": port.show()}
 
     def _acknowledge_unread(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
@@ -226,6 +233,36 @@ class Actions:
     def not_master(self) -> NotMaster:
         master = "" if self._group is None else self._group().get("master_address")
         return NotMaster(master=str(master or ""))
+
+
+def operation_of(name: str, fields: dict[str, Any]) -> Operation:
+    """The operation that an action is, by which its caller's rights are checked. The action
+    ``clock`` is one for each of its commands. Errors: ``InvalidMessage`` for a command that there
+    is not."""
+    if name == CLOCK:
+        do = fields.get("do", CLOCK_SHOW)
+        if do not in CLOCK_COMMANDS:
+            every = ", ".join(CLOCK_COMMANDS)
+            raise InvalidMessage("no usable 'do'", got=repr(do)[:80], limit=every)
+        name = f"{CLOCK}-{do}"
+    operation = Operation.named(name)
+    assert operation is not None, f"the action {name} has no right"
+    return operation
+
+
+def _topics_of(caller: ConnectedCaller, fields: dict[str, Any]) -> Callable[[str], bool] | None:
+    """Tells of a topic whether the caller may cancel its messages; None: it may cancel all. A
+    gateway, which may everything, names in ``topics`` those for which its own caller has the right.
+    Errors: ``InvalidMessage``."""
+    rights = caller.rights
+    own = None if rights.is_unlimited else rights.topics(Right.CANCEL).has
+    given = fields.get("topics")
+    if given is None:
+        return own
+    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+        raise InvalidMessage("no usable 'topics'", got=repr(given)[:80], limit="a list of texts")
+    named = TopicList(given).has
+    return named if own is None else lambda topic: own(topic) and named(topic)
 
 
 def _new_due_ms(fields: dict[str, Any], now_ms: int) -> int:

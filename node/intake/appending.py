@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...security.rights import Rights
 from ...wheel.errors import NotMaster, NotRunning, Overloaded
 from .agreeing import is_done
 from .delay_source import DelaySource
@@ -61,7 +62,8 @@ class _Parts:
 
 
 class SourceAppender:
-    """Appends records of delay topics, in the thread of the intake."""
+    """Appends records of delay topics, in the thread of the intake. ``rights``: as of
+    ``DelayTopicIntake``."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class SourceAppender:
         dead_topic: str = DEAD_LETTER_TOPIC,
         policies: PoliciesPort | None = None,
         door: Door | None = None,
+        rights: Callable[[str], Rights],
     ) -> None:
         self._wheel = wheel
         self._clock = clock
@@ -79,6 +82,7 @@ class SourceAppender:
         self._dead_topic = dead_topic
         self._policies = policies
         self._door = door
+        self._rights = rights
         self._next_off = 0.0
 
     def time(self) -> int:
@@ -141,7 +145,16 @@ class SourceAppender:
         started = time.perf_counter()
         now_ms = self.time()
         settings = None if self._policies is None else self._policies.current
-        made = partial(rows_of, part, str(source.place), config, now_ms, self._dead_topic, settings)
+        made = partial(
+            rows_of,
+            part,
+            str(source.place),
+            config,
+            now_ms,
+            self._dead_topic,
+            settings,
+            rights=self._rights(source.place.topic),
+        )
         rows, dead, off = made()
         if self._door is not None:
             parts.asked = parts.asked or started

@@ -50,6 +50,8 @@ from ...broker.sources import (
     selected,
 )
 from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...security.principals import Authenticator
+from ...security.rights import Rights
 from ...wheel.backoff import Backoff
 from ...wheel.errors import NotMaster, NotRunning
 from ...wheel.texts import counted
@@ -84,6 +86,9 @@ _NO_ANSWER = "the partition's leader does not answer"
 _NO_RECORDS = "the partition has records, and its leader returns none"
 
 
+_OPEN = Authenticator()
+
+
 class _MadeAnew(Exception):
     """A topic was made anew since its reading began: the reading of all sources begins again."""
 
@@ -93,7 +98,8 @@ class DelayTopicIntake:
 
     ``partitions``: those of each of ``topics`` that are read; None: all. ``begin_at``: one of
     ``sources.CHOICES``, for sources that are not in the table. ``door`` knows the topics that
-    Kafka has: a record for another one is a dead letter.
+    Kafka has: a record for another one is a dead letter. ``rights`` returns those of a delay
+    topic's records, by its name; by default those of a node without a security file.
     """
 
     def __init__(
@@ -109,6 +115,7 @@ class DelayTopicIntake:
         dead_topic: str = DEAD_LETTER_TOPIC,
         policies: PoliciesPort | None = None,
         door: Door | None = None,
+        rights: Callable[[str], Rights] = _OPEN.rights_of_delay_topic,
     ) -> None:
         self._wheel = wheel
         self._open_reader = open_reader
@@ -118,7 +125,13 @@ class DelayTopicIntake:
         self._clock = clock
         self._events = events
         self._appender = SourceAppender(
-            wheel, clock, events, dead_topic=dead_topic, policies=policies, door=door
+            wheel,
+            clock,
+            events,
+            dead_topic=dead_topic,
+            policies=policies,
+            door=door,
+            rights=rights,
         )
         self._backoff = Backoff(0.1)
         self._next_commit = 0.0

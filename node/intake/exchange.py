@@ -46,6 +46,7 @@ from ...wheel.protocol import (
     encode_stored,
 )
 from ...wheel.request import RequestKey
+from .callers import ConnectedCaller, local_caller
 from .door import Door
 from .ports import Clock, IntakeEvents, WheelPort
 
@@ -63,13 +64,16 @@ class _InLine:
     nbytes: int
     received_s: float
     outcome: AppendOutcome | None = None
+    charged: bool = False
+    """True once its rows count against the caller's quota: it may be offered again and again."""
 
 
 class AppendExchange:
     """An exchange. Once ``closing`` is set, no further batch is accepted; once ``ending`` is set,
     batches are answered without waiting for their commit. ``resolved`` is called, from any thread,
-    when an answer may be ready. ``door`` refuses topics that do not exist; None: all are taken. One
-    thread may read while another one answers.
+    when an answer may be ready. ``caller``: whose rows they are; None: of one who may everything.
+    ``door`` refuses topics that do not exist; None: all are taken. One thread may read while
+    another one answers.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class AppendExchange:
         ending: threading.Event,
         room_timeout_s: float,
         resolved: Callable[[], object],
+        caller: ConnectedCaller | None = None,
         has_peers: bool = False,
         door: Door | None = None,
     ) -> None:
@@ -96,6 +101,7 @@ class AppendExchange:
         self._ending = ending
         self._room_timeout_s = room_timeout_s
         self._resolved = resolved
+        self._caller = caller or local_caller()
         self._door = door
         self._line: deque[_InLine | NotMaster] = deque()  # in the order of the answers
         self._waiting: _InLine | None = None  # read last; not appended yet
@@ -180,6 +186,10 @@ class AppendExchange:
         check_size(item.nbytes, self._wheel.config.batch_bytes_max)
         if item.batch is None:
             raise InvalidBatch("metadata without a batch", remedy="Send both in one frame")
+        self._caller.check_rows(item.batch)
+        if not item.charged:
+            self._caller.charge(item.rows, item.nbytes)
+            item.charged = True
         if item.request is not None:
             producer, sequence = item.request.producer, item.request.sequence
         else:

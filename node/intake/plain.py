@@ -40,6 +40,7 @@ from ...wheel.protocol import (
 )
 from ...wheel.request import RequestKey
 from ...wire.frames import Frame, Kind, encode_answer
+from .callers import ConnectedCaller
 from .door import Door
 from .exchange import failed_on
 from .ports import Clock, IntakeEvents, WheelPort
@@ -61,12 +62,15 @@ OnPlainAnswer = Callable[["Request", bytes | None], None]
 class Request:
     """A request under way. ``number`` is its number in its connection. ``batch`` has its rows, and
     this request as ``caller``; without rows ``error`` has the reason. ``nbytes`` estimates its
-    memory. ``silent``: its sender wants no receipt. ``waits``: it is not answered yet."""
+    memory. ``caller`` has sent it; ``charged``: its rows count against that one's quota.
+    ``silent``: its sender wants no receipt. ``waits``: it is not answered yet."""
 
     __slots__ = (
         "_answer",
         "batch",
         "began_s",
+        "caller",
+        "charged",
         "error",
         "key",
         "nbytes",
@@ -79,6 +83,7 @@ class Request:
         self,
         frame: Frame,
         command: AppendCommand,
+        caller: ConnectedCaller,
         answer: OnPlainAnswer,
         *,
         early: bool,
@@ -87,6 +92,8 @@ class Request:
         """Errors: ``InvalidBatch``: without a number it cannot be answered."""
         self.number, self.key, count = decode_request(frame.metadata)
         self._answer = answer
+        self.caller = caller
+        self.charged = False
         self.silent = command.acks == "0"
         self.began_s = time.perf_counter()
         self.waits = True
@@ -158,10 +165,12 @@ class PlainIntake:
         """True when requests wait for room."""
         return bool(self._waiting)
 
-    def take(self, frame: Frame, command: AppendCommand, answer: OnPlainAnswer) -> Request:
+    def take(
+        self, frame: Frame, command: AppendCommand, caller: ConnectedCaller, answer: OnPlainAnswer
+    ) -> Request:
         """Take a request. Errors: ``InvalidBatch``: without a number it cannot be answered."""
         early = self._has_peers and command.acks == "1"
-        request = Request(frame, command, answer, early=early, bytes_max=self.bytes_max)
+        request = Request(frame, command, caller, answer, early=early, bytes_max=self.bytes_max)
         self._taken.append(request)
         return request
 
@@ -198,6 +207,10 @@ class PlainIntake:
             raise NotRunning("the node is shutting down", remedy="Try again in a moment")
         if request.error is not None:
             raise request.error
+        request.caller.check_plain(request.batch)
+        if not request.charged:
+            request.caller.charge(len(request.batch.rows), request.batch.nbytes)
+            request.charged = True
         if self._door is not None and self._wheel.serving:
             self._door.check_plain(
                 request.batch, self._wheel, time.perf_counter() - request.began_s

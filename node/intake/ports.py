@@ -80,15 +80,27 @@ class WheelPort(Protocol):
         self, rows: pa.RecordBatch, now_ms: int, *, source: int, first: int, last: int
     ) -> Future[Any]: ...
     def cancel(
-        self, ids: Sequence[MessageId | str], now_ms: int, timeout_s: float = 10.0
-    ) -> Any: ...
+        self,
+        ids: Sequence[MessageId | str],
+        now_ms: int,
+        timeout_s: float = 10.0,
+        *,
+        may: Callable[[str], bool] | None = None,
+    ) -> Any:
+        """Cancel messages. ``may`` tells of a topic whether its messages may be cancelled; those of
+        other topics are *unknown*. None: all may."""
+
     def reschedule(
         self,
         message_id: MessageId,
         due_ms: int,
         now_ms: int,
         timeout_s: float = 10.0,
-    ) -> Any: ...
+        *,
+        may: Callable[[str], bool] | None = None,
+    ) -> Any:
+        """Move a message. ``may``: as of ``cancel``."""
+
     def status(self) -> Any: ...
 
 
@@ -121,10 +133,11 @@ class PeerPort(Protocol):
     """The part of replication that the server uses: a connection whose hello begins with
     ``PEER_COMMAND`` is passed to it."""
 
-    def admit(self, hello: bytes) -> Callable[[Channel], None]:
-        """Check the hello, without waiting. Returns a function that answers it and serves the
-        channel until it ends, in a thread of its own. Errors of both, which are sent to the peer:
-        ``SlotwheelError``."""
+    def admit(self, hello: bytes, names: Sequence[str] | None = None) -> Callable[[Channel], None]:
+        """Check the hello, without waiting. ``names``: those that the caller's certificate has
+        proven, of which its node id has to be one; None: there is no TLS. Returns a
+        function that answers it and serves the channel until it ends, in a thread of its own.
+        Errors of both, which are sent to the peer: ``SlotwheelError``."""
 
 
 class IntakeEvents:

@@ -23,9 +23,10 @@ from ...policy.deadletters import DEAD_LETTER_TOPIC, letter_headers
 from ...policy.failure import Origin
 from ...policy.headers import ASKS_AGAIN
 from ...policy.policyset import PolicySet
+from ...security.rights import EVERYTHING, Operation, Rights
 from ...wheel.checks import bad_rows, is_time
 from ...wheel.config import WheelConfig
-from ...wheel.errors import InvalidMessage, UnknownTopic
+from ...wheel.errors import Forbidden, InvalidMessage, SlotwheelError, UnknownTopic
 from ...wheel.expiry import EXPIRES_HEADER
 from ...wheel.rows import Header, from_columns
 from ...wheel.texts import counted
@@ -77,13 +78,17 @@ def rows_of(
     dead_topic: str = DEAD_LETTER_TOPIC,
     settings: PolicySet | None = None,
     absent: Collection[str] = (),
+    rights: Rights = EVERYTHING,
 ) -> IntakeRows:
     """Make rows of all ``records`` (at least one). ``source`` is ``topic/partition``. A row for one
-    of the topics ``absent`` is a dead letter, unless its record is a retry."""
+    of the topics ``absent`` is a dead letter, unless its record is a retry. A record is one if
+    ``rights`` do not let it schedule to each of its topics; those of dead letters, to which a retry
+    may lead, are the node's choice and not the record's."""
     settings = settings or PolicySet()
+    for_letters = {dead_topic, *(policy.dead_letters for policy in settings.policies.values())}
     bytes_max = min(config.message_bytes_max, config.batch_bytes_max // 2)
     made: list[list[Row]] = []
-    reasons: dict[int, InvalidMessage] = {}
+    reasons: dict[int, SlotwheelError] = {}
     topic, _, partition = source.rpartition("/")
     places = [Origin(topic, int(partition), offset) for offset in records.offsets]
     columns = zip(records.timestamps, records.keys, records.values, records.headers, strict=True)
@@ -100,11 +105,15 @@ def rows_of(
             off.append(record[0] - now_ms)
         try:
             wheel_rows = rows_of_record(*record, settings, dead_topic, at, now_ms)
+            again = any(name in ASKS_AGAIN for name, _ in record[3])
+            chosen = {row.topic for row in wheel_rows} - (for_letters if again else set())
+            for chosen_topic in chosen - {""}:  # for no topic there is a better error
+                rights.demand(Operation.APPEND, chosen_topic)
             # A retry's consumer has gone on: the sink decides when it is due.
-            gone = () if any(name in ASKS_AGAIN for name, _ in record[3]) else absent
+            gone = () if again else absent
             lost |= {number} if any(row.topic in gone for row in wheel_rows) else set()
             made.append([letter(number, row) if row.topic in gone else row for row in wheel_rows])
-        except InvalidMessage as error:
+        except (InvalidMessage, Forbidden) as error:
             reasons[number] = copy(error)
             made.append([Row(now_ms, dead_topic, None, None, None, ())])
 
@@ -145,7 +154,7 @@ def rows_of(
 
 
 def _dead_letter(
-    error: InvalidMessage,
+    error: SlotwheelError,
     at: Origin,
     key: bytes | None,
     value: bytes | None,

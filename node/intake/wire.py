@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from copy import copy
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -36,6 +36,7 @@ from ...wheel.errors import (
     NotRunning,
     Overloaded,
     SlotwheelError,
+    Unauthenticated,
 )
 from ...wheel.files import Bytes
 from ...wheel.protocol import (
@@ -62,6 +63,7 @@ from ...wire.frames import (
 from ...wire.pool import Pool
 from ...wire.server import Connection, Leave, Server
 from .actions import Actions
+from .callers import Callers, ConnectedCaller
 from .door import Door
 from .exchange import AppendExchange, AppendOutcome, append_waiting, failed_on, received_bytes_max
 from .plain import PlainIntake, Request
@@ -76,6 +78,10 @@ from .ports import (
     StepDown,
     WheelPort,
 )
+from .refusals import Refusals
+
+if TYPE_CHECKING:
+    from ...security.tls import TlsFiles
 
 CONNECTIONS_MAX = 10_000
 """A node with a low limit of open files accepts fewer (``node/descriptors.py``)."""
@@ -104,7 +110,8 @@ class WireIntake:
     A node with peers gives ``group`` and ``step_down``, and calls ``depose`` when it is no longer
     the master. ``peers`` serves other peers. ``door``: as of ``AppendExchange``. ``commit`` writes,
     syncs and commits a group of the wheel's queued entries, and returns True if there may be more;
-    without it another thread commits. The other arguments: as of ``Actions``.
+    without it another thread commits. ``tls``: TLS is on, by these files. ``callers`` knows who
+    connects; None: everybody may do everything. The other arguments: as of ``Actions``.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -129,6 +136,8 @@ class WireIntake:
         pages: Mapping[str, Page] = MappingProxyType({}),
         door: Door | None = None,
         commit: Callable[[], bool] | None = None,
+        tls: TlsFiles | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self._wheel = wheel
         self._clock = clock
@@ -138,6 +147,7 @@ class WireIntake:
         self._door = door
         self._peers = peers
         self._commit = commit
+        self._callers = callers or Callers()
         self._closing = threading.Event()
         self._ending = threading.Event()
         self.actions = Actions(
@@ -158,6 +168,7 @@ class WireIntake:
         self._blocked: set[ClientSession] = set()  # their batches wait for room in the wheel
         self._retried_s = 0.0  # the last time at which such batches were tried
         self._deposed: list[NotMaster] = []
+        self._lost: list[tuple[ClientSession, Unauthenticated]] = []  # to be ended
         self._plain = PlainIntake(
             wheel,
             clock,
@@ -181,6 +192,8 @@ class WireIntake:
                 connections_max=connections_max,
                 bytes_max=wheel.config.tail_bytes_max + self._body_max,
                 quiet_s=quiet_s,
+                tls=tls,
+                refused=Refusals("connection-refused", self._events),
             )
         except OSError:
             check_free(address)  # it may have been taken just now
@@ -199,10 +212,15 @@ class WireIntake:
             raise NotRunning("the node is shutting down", remedy="Try again in a moment")
         body = bytes(hello.body)
         if not body.startswith(PEER_COMMAND):
-            return ClientSession(self, connection, AppendCommand.decode(body))
+            command = AppendCommand.decode(body)
+            caller = self._callers.admit(connection, command)
+            return ClientSession(self, connection, command.without_token(), caller)
+        self._callers.check_peer(connection)
         if self._peers is None:
             raise InvalidConfiguration(
-                "this node has no peers",
+                "peers are not served at this address"
+                if self._has_peers
+                else "this node has no peers",
                 remedy="Name all peers on every one of them, or correct the peers' addresses",
             )
         return self._peers.admit(body)
@@ -222,6 +240,9 @@ class WireIntake:
             for session in self.server.sessions():
                 if isinstance(session, ClientSession):
                     self.server.handle(session.connection, session.depose, error)
+        while self._lost:
+            lost, reason = self._lost.pop()
+            self.server.handle(lost.connection, lost.end, reason)
         self._append_small()
         self._to_commit |= self._plain.append(wake=self._commit is None)
         if self._to_commit:  # one group, so that a queue which others fill keeps no answer waiting
@@ -292,6 +313,7 @@ class WireIntake:
             ending=self._ending,
             room_timeout_s=self._room_timeout_s,
             resolved=session.connection.resolved,
+            caller=session.caller,
             has_peers=self._has_peers,
             door=self._door,
         )
@@ -309,7 +331,7 @@ class WireIntake:
         return self._wheel.config.batch_bytes_max
 
     def take_plain(self, session: ClientSession, frame: Frame) -> Request:
-        return self._plain.take(frame, session.command, session.answered_plain)
+        return self._plain.take(frame, session.command, session.caller, session.answered_plain)
 
     def append(self, session: ClientSession, exchange: AppendExchange, frame: Frame) -> None:
         exchange.read(_batch_of(frame.body), frame.metadata, frame.thrown_away)
@@ -347,7 +369,7 @@ class WireIntake:
         self, session: ClientSession, number: int, name: str, fields: dict[str, Any]
     ) -> None:
         try:
-            answer = self.actions.carry_out(name, fields, session.connection.host)
+            answer = self.actions.carry_out(name, fields, session.caller)
             result = encode_result(number, encode_json(answer))
         except SlotwheelError as error:
             result = encode_error(number, error)
@@ -367,6 +389,14 @@ class WireIntake:
     def depose(self) -> None:
         """Answer every client that has appended here that this node is no longer the master."""
         self._deposed.append(self.actions.not_master())
+        self.server.wake()
+
+    def renew_callers(self) -> None:
+        """Give every client the rights of now, and end the connections of those who are known no
+        more."""
+        for session in self.server.sessions():
+            if isinstance(session, ClientSession) and (error := session.caller.renew()):
+                self._lost.append((session, error))
         self.server.wake()
 
     def close(self, grace_s: float = 1.0) -> None:
@@ -392,9 +422,16 @@ class WireIntake:
 class ClientSession:
     """A client's connection; see ``wire.server.Session``."""
 
-    def __init__(self, intake: WireIntake, connection: Connection, command: AppendCommand) -> None:
+    def __init__(
+        self,
+        intake: WireIntake,
+        connection: Connection,
+        command: AppendCommand,
+        caller: ConnectedCaller,
+    ) -> None:
         self.connection = connection
         self.command = command
+        self.caller = caller
         self.exchange: AppendExchange | None = None
         """The exchange of a client that has sent a batch."""
         self.limits: FrameLimits = intake.limits()
@@ -411,6 +448,7 @@ class ClientSession:
 
     @property
     def welcome(self) -> bytes:
+        self.caller.connect()  # not before: only a session that has its place ends by ``gone``
         return encode_json(self._intake.actions.hello())
 
     @property
@@ -515,8 +553,13 @@ class ClientSession:
         elif not self._waits:
             raise copy(error)
 
+    def end(self, error: SlotwheelError) -> None:
+        """End its connection after its answers. Errors: ``error``."""
+        raise error
+
     def gone(self) -> None:
         self._intake.left(self)
+        self.caller.leave()
         self.exchange = None  # it refers to the connection: the two would keep each other alive
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from ...client import Client
+from ...client.addresses import Nodes
 from ...client.resending import Resending
 from ...policy.deadletters import notes_topic
 from ...wheel.checks import check_topic
@@ -91,7 +92,7 @@ class RedriveCourse:
         opened: Topic,
         redriven: Redriven,
         *,
-        address: str,
+        address: str | Nodes,
         timeout_s: float,
         dry_run: bool,
     ) -> None:

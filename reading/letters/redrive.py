@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from ...client.addresses import Nodes
 from ...client.columns import pieces, without
 from ...client.message import clock_ms
 from ...client.receipts import Receipts
@@ -99,7 +100,7 @@ def redriven_before(
 
 
 def begin(
-    source: LetterSource, topic: str, address: str, timeout_s: float, known: Redriven
+    source: LetterSource, topic: str, address: str | Nodes, timeout_s: float, known: Redriven
 ) -> Turn:
     """Take the turn: from then on no earlier redrive sends. ``known``: the notes as they were read
     before. Errors: those of the node and of Kafka; ``InvalidConfiguration``: the node is of another

@@ -39,7 +39,7 @@ from ..departures import DepartureReader
 from ..files import due_within
 from ..problems import INTEGRITY, Problem
 from ..recordedblocks import committed_blocks, read_ahead
-from .query import LIMIT, ContentMatcher, Query
+from .query import LIMIT, ContentMatcher, MayTopic, Query
 from .view import AnswerPoint, View, key_columns
 from .watch import DirectoryWatch
 
@@ -186,19 +186,25 @@ class PendingReader:
             return CancelRecord(incomplete=True)
 
     def count(
-        self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
+        self,
+        query: Query | None = None,
+        *,
+        by_second: bool = False,
+        by_topic: bool = False,
+        may: MayTopic | None = None,
     ) -> PendingCount:
-        """Count the pending messages that fulfil a query. If it only asks for due times, slots that
-        no mark has reached are counted by the catalog, without reading them.
+        """Count the pending messages that fulfil a query, of the topics that ``may`` be seen; None:
+        of all. If it only asks for due times, slots that no mark has reached are counted by the
+        catalog, without reading them.
 
         Errors: as of ``view``.
         """
         query = query or Query()
         view = self.view()
         by_catalog: dict[int, int] = {}
-        if not (query.columns or query.ids or by_topic):
+        if not (query.columns or query.ids or by_topic or may):
             by_catalog = _by_catalog(view, query)
-        scan = _Scan(self, view, query)
+        scan = _Scan(self, view, query, may=may)
         counts, topics, looked = dict(by_catalog), Counter[str](), 0
         for slot in scan.slots(skipped=by_catalog.keys()):
             looked += slot.looked
@@ -224,14 +230,15 @@ class PendingReader:
         limit: int = LIMIT,
         rows_max: int = ROWS_MAX,
         content: bool = True,
+        may: MayTopic | None = None,
     ) -> PendingPage:
         """The first ``limit`` pending messages that fulfil a query, behind the due time and offset
-        ``after``. ``content``: with topic, key, value and headers.
+        ``after``. ``content``: with topic, key, value and headers. ``may``: as of ``count``.
 
         Errors: as of ``view``.
         """
         view = self.view()
-        scan = _Scan(self, view, query or Query(), after)
+        scan = _Scan(self, view, query or Query(), after, may)
         page = _PageRows(limit, content)
         looked, following = 0, None
         for slot in scan.slots():
@@ -338,12 +345,17 @@ class _Scan:
     """The slots that may hold matches, one after the other."""
 
     def __init__(
-        self, reader: PendingReader, view: View, query: Query, after: RowKey | None = None
+        self,
+        reader: PendingReader,
+        view: View,
+        query: Query,
+        after: RowKey | None = None,
+        may: MayTopic | None = None,
     ) -> None:
         self._reader = reader
         self._view = view
         self._query = query
-        self._content = ContentMatcher(query)
+        self._content = ContentMatcher(query, may)
         self._after = after
         self._offsets = _offsets_of(view, query.ids) if query.ids else None
         self.problems = list(view.problems)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -140,11 +140,16 @@ class CountQuery(Query, frozen=True):
     """Count for each second in which messages are due, or for each topic."""
 
 
-class ContentMatcher:
-    """Finds the rows with the topics, keys and headers of a query. Ids and due times name slots,
-    and are looked at where these are chosen."""
+MayTopic = Callable[[str], bool]
+"""Tells of a topic whether its messages may be seen by whoever asks."""
 
-    def __init__(self, query: Query) -> None:
+
+class ContentMatcher:
+    """Finds the rows with the topics, keys and headers of a query, of those topics that ``may`` be
+    seen; None: all. Ids and due times name slots, and are looked at where these are chosen."""
+
+    def __init__(self, query: Query, may: MayTopic | None = None) -> None:
+        self._may = may
         self._values = {
             name: pa.array(values, kind)
             for name, values, kind in (
@@ -164,6 +169,10 @@ class ContentMatcher:
             if not pc.any(found).as_py():
                 return None
             mask &= pc.fill_null(found, False).to_numpy()
+        if self._may is not None:
+            column = pa.chunked_array([batch.column("topic") for batch in batches])
+            seen = [topic for topic in column.unique().to_pylist() if topic and self._may(topic)]
+            mask &= pc.is_in(column, pa.array(seen, pa.utf8())).to_numpy()
         for name, value in self._headers:
             found = _with_header([batch.column("headers") for batch in batches], name, value)
             if found is None:

@@ -13,7 +13,7 @@ from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...wheel.mark import RowKey
 from .fate import MessageFate, find
 from .pending import ROWS_MAX, PendingCount, PendingPage, PendingReader
-from .query import LIMIT, Query
+from .query import LIMIT, MayTopic, Query
 
 
 class SearchProcess(AskedAside[PendingReader]):
@@ -26,9 +26,14 @@ class SearchProcess(AskedAside[PendingReader]):
         self._dead_letter_topic = dead_letter_topic
 
     def count(
-        self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
+        self,
+        query: Query | None = None,
+        *,
+        by_second: bool = False,
+        by_topic: bool = False,
+        may: MayTopic | None = None,
     ) -> Future[PendingCount]:
-        return self.ask(PendingReader.count, query, by_second=by_second, by_topic=by_topic)
+        return self.ask(PendingReader.count, query, by_second=by_second, by_topic=by_topic, may=may)
 
     def page(
         self,
@@ -38,9 +43,16 @@ class SearchProcess(AskedAside[PendingReader]):
         limit: int = LIMIT,
         rows_max: int = ROWS_MAX,
         content: bool = True,
+        may: MayTopic | None = None,
     ) -> Future[PendingPage]:
         return self.ask(
-            PendingReader.page, query, after, limit=limit, rows_max=rows_max, content=content
+            PendingReader.page,
+            query,
+            after,
+            limit=limit,
+            rows_max=rows_max,
+            content=content,
+            may=may,
         )
 
     def find(self, ids: Sequence[str]) -> Future[list[MessageFate]]:
@@ -48,13 +60,15 @@ class SearchProcess(AskedAside[PendingReader]):
 
 
 class WaitingFinder:
-    """A ``Finder`` that waits for the answers of a search process."""
+    """A ``Finder`` that waits for the answers of a search process, of the topics that ``may`` be
+    seen; None: of all."""
 
-    def __init__(self, search: SearchProcess) -> None:
+    def __init__(self, search: SearchProcess, may: MayTopic | None = None) -> None:
         self._search = search
+        self._may = may
 
     def count(self, *given: Any, **named: Any) -> PendingCount:
-        return self._search.count(*given, **named).result()
+        return self._search.count(*given, **named, may=self._may).result()
 
     def page(self, *given: Any, **named: Any) -> PendingPage:
-        return self._search.page(*given, **named).result()
+        return self._search.page(*given, **named, may=self._may).result()

@@ -4,9 +4,10 @@ Theory: membership is configured, never negotiated. Each peer is configured with
 its own id; a handshake (``transport/handshake.py``) compares the lists of two peers, so a typing
 error is found when they first meet and not when a majority is miscounted.
 
-Rules: an address serves peers and clients alike, so clients can use "the master's address". One
-peer is a group, too. An even number works, with a warning: it needs a larger majority and survives
-no more failures.
+Rules: an address serves peers and clients alike, so clients can use "the master's address". Where
+peers have a port of their own, each tells the others where its clients connect (``clients_at``).
+One peer is a group, too. An even number works, with a warning: it needs a larger majority and
+survives no more failures.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _EVERYWHERE = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104
 @dataclass(frozen=True, slots=True)
 class Group:
     """The peers of one wheel group, seen from ``me``. ``peers``: node id to ``host:port``.
-    ``delivery``: the delivery semantics, for whoever becomes the master.
+    ``delivery``: the delivery semantics, for whoever becomes the master. ``clients_at``: where
+    clients reach this node, ``host:port``, if that is not where its peers do; it may be empty, as
+    it is not known of a node that takes any free port.
 
     Errors on construction: ``InvalidConfiguration``.
     """
@@ -37,6 +40,7 @@ class Group:
     peers: Mapping[str, str]
     timing: Timing = field(default_factory=lambda: Timing.of_promise(0.8))
     delivery: str = ""
+    clients_at: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peers", MappingProxyType(dict(sorted(self.peers.items()))))

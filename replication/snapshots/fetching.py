@@ -74,6 +74,7 @@ class Fetching:
             self._done,
             self._events.event,
             self._clock,
+            self._transport.secure_to(peer),
         )
         self._events.event("snapshot-fetch", peer=peer)
         self._fetch.start()

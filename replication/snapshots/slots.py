@@ -22,6 +22,7 @@ from ...wheel.peers.heal import SlotRows
 from ...wheel.schema import ROW
 from ...wheel.slots.blocks import encode_blocks, seal, sound_end
 from ...wheel.state import decode_losses
+from ...wire.channel import Secure
 from ...wire.frames import Kind
 from ..transport.exchange import open_channel
 from ..transport.handshake import Greeting
@@ -63,12 +64,15 @@ def send_slot(rows: ReadSlotRows, request: bytes, send: SendPart) -> None:
         send(second, number, b"".join(seal(data, 0)))
 
 
-def fetch_slot(address: str, greeting: Greeting, second: int, upto: int) -> SlotRows:
-    """Fetch the rows of a second below offset ``upto`` from a peer. Errors: ``SlotwheelError``: it
+def fetch_slot(
+    address: str, greeting: Greeting, second: int, upto: int, secure: Secure | None = None
+) -> SlotRows:
+    """Fetch the rows of a second below offset ``upto`` from a peer. ``secure``: as of
+    ``open_channel``. Errors: ``SlotwheelError``: it
     cannot be reached, it refuses, or its answer does not match."""
     end = time.monotonic() + _TIMEOUT_S
     parts: list[SentPart] = []
-    with closing(open_channel(address, greeting, PARTS)) as channel:
+    with closing(open_channel(address, greeting, PARTS, secure)) as channel:
         channel.send(Kind.REQUEST, b"", _REQUEST.pack(second, upto))
         while (part := receive_part(channel, max(0.0, end - time.monotonic()))) is not None:
             expected = second, HEADER + len(parts)

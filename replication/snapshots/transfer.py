@@ -25,7 +25,7 @@ from ...wheel.errors import NodeUnreachable, SlotwheelError, SyncFailed
 from ...wheel.peers.snapshot import SnapshotSource
 from ...wheel.peers.snapshot_request import SnapshotRequest
 from ...wheel.peers.snapshot_sink import SnapshotSink
-from ...wire.channel import Channel
+from ...wire.channel import Channel, Secure
 from ...wire.frames import Kind
 from ..transport.exchange import open_channel
 from ..transport.handshake import Greeting
@@ -84,7 +84,9 @@ class SnapshotFetch:
         done: Callable[[SnapshotFetch], None],
         event: EmitEvent,
         clock: Callable[[], float] = time.monotonic,
+        secure: Secure | None = None,
     ) -> None:
+        self._secure = secure
         self.peer = peer
         self.update: Any = None
         self.error: Exception | None = None
@@ -148,7 +150,7 @@ class SnapshotFetch:
 
     def _fetch(self) -> Any:
         request = self._sink.begin(self._check_wanted)
-        with closing(open_channel(self._address, self._greeting, PARTS)) as channel:
+        with closing(open_channel(self._address, self._greeting, PARTS, self._secure)) as channel:
             self._channel = channel
             self._check_wanted()  # before this, ``abandon`` had no channel to shut
             self._waits_since = self._clock()

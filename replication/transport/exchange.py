@@ -20,14 +20,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ...wheel.errors import InvalidBatch, SlotwheelError
 from ...wheel.files import Bytes
 from ...wheel.journal.scan import ENTRY_BYTES_MAX
-from ...wire.channel import Channel, TcpProgress
+from ...wire.channel import Channel, Secure, TcpProgress
 from ...wire.frames import Frame, FrameLimits, Kind
 from .encoding import HEADER_BYTES_MAX
 from .handshake import BULK, CONTROL, Greeting
+
+if TYPE_CHECKING:
+    from ...security.tls import PeerCertificate
 
 # The metadata of a beat that answers messages; one without it asks for an answer.
 # +-----------+
@@ -56,10 +60,15 @@ def encode_beat(taken: int) -> bytes:
     return _TAKEN.pack(taken)
 
 
-def open_channel(address: str, greeting: Greeting, limits: FrameLimits) -> Channel:
-    """A channel to a peer that has answered the greeting. ``limits``: of its frames. Errors:
-    ``SlotwheelError``: it is not reachable, or refuses."""
-    return Channel.open(address, greeting.encode(), limits, CONNECT_S, welcome_s=WELCOME_S)
+def open_channel(
+    address: str, greeting: Greeting, limits: FrameLimits, secure: Secure | None = None
+) -> Channel:
+    """A channel to a peer that has answered the greeting. ``limits``: of its frames. ``secure``:
+    the peer proves its node id before it is greeted. Errors: ``SlotwheelError``: it is not
+    reachable, or refuses."""
+    return Channel.open(
+        address, greeting.encode(), limits, CONNECT_S, welcome_s=WELCOME_S, secure=secure
+    )
 
 
 class Exchange:
@@ -76,6 +85,7 @@ class Exchange:
         check: Callable[[Greeting], None],
         on_change: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        secure: Secure | None = None,
     ) -> None:
         self._clock = clock
         self._on_change = on_change
@@ -89,7 +99,7 @@ class Exchange:
         self._lock = threading.Lock()
         self._moved = self.received_at  # when TCP was last seen to move
         self._sent = TcpProgress()
-        self._channel = open_channel(address, greeting, _BEATS)
+        self._channel = open_channel(address, greeting, _BEATS, secure)
         try:
             self.peer = Greeting.decode(self._channel.welcome)
             check(self.peer)
@@ -139,6 +149,11 @@ class Exchange:
                 return 0.0, 0.0
             silent_s = now - max(self.received_at, self._moved, self._unbeaten[0][1])
             return silent_s, self._sent.unacknowledged_s
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """The certificate that the peer has proven; None without TLS."""
+        return self._channel.certificate
 
     def cut(self) -> None:
         """End the exchange at once, from any thread; a blocked ``write`` returns with an error."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -36,7 +36,8 @@ class Greeting:
     """The sender's identity and configuration. ``to``: the id it wants to reach. ``key``:
     fingerprint of the group's key, empty while it is not known. ``promise_ms``: how long it keeps
     the promise that leases rely on. ``lane``: what the exchange is for. ``delivery``: the delivery
-    semantics."""
+    semantics. ``clients_at``: where clients reach the sender; empty: where its peers do, or it is
+    not known."""
 
     group: str
     node_id: str
@@ -48,6 +49,7 @@ class Greeting:
     promise_ms: int = 0
     lane: str = CONTROL
     delivery: str = ""
+    clients_at: str = ""
 
     def encode(self) -> bytes:
         fields = {
@@ -62,6 +64,7 @@ class Greeting:
             "promise_ms": self.promise_ms,
             "lane": self.lane,
             "delivery": self.delivery,
+            "clients": self.clients_at,
         }
         return PEER_COMMAND + json.dumps(fields).encode()
 
@@ -84,7 +87,8 @@ class Greeting:
                 remedy="Run the same version of slotwheel on every peer",
             )
         names = ("group", "node", "to", "instance", "key", "lane", "delivery")
-        texts: list[Any] = [fields.get(name) for name in names]
+        # The last came later: of a peer that does not send it, nothing is known.
+        texts: list[Any] = [*(fields.get(name) for name in names), fields.get("clients", "")]
         peers, store = fields.get("peers"), fields.get("store")
         if (
             not all(isinstance(text, str) and len(text) <= 200 for text in texts)
@@ -101,14 +105,37 @@ class Greeting:
             raise _unreadable(body) from None
         if len(store_id) != STORE_ID_BYTES:
             raise _unreadable(body)
-        group, node_id, to, instance, key, lane, delivery = texts
-        promise_ms: int = fields["promise_ms"]
-        return cls(group, node_id, to, instance, store_id, peers, key, promise_ms, lane, delivery)
+        group, node_id, to, instance, key, lane, delivery, clients_at = texts
+        return cls(
+            group=group,
+            node_id=node_id,
+            to=to,
+            instance=instance,
+            store=store_id,
+            peers=peers,
+            key=key,
+            promise_ms=fields["promise_ms"],
+            lane=lane,
+            delivery=delivery,
+            clients_at=clients_at,
+        )
 
 
 def fingerprint(key: bytes | None) -> str:
     """A hash of the group's key: it identifies the group, and cannot make ids."""
     return "" if not key else hashlib.sha256(b"slotwheel group key " + key).hexdigest()[:32]
+
+
+def check_proof(theirs: Greeting, names: Sequence[str]) -> None:
+    """Compare the id in a greeting with the ``names`` that a certificate has proven, before
+    anything is answered. Errors: ``InvalidConfiguration``, which names nothing that the caller has
+    not said itself: it may have stolen the certificate of a client."""
+    if theirs.node_id not in names:
+        raise InvalidConfiguration(
+            "the certificate is not that peer's",
+            got=theirs.node_id,
+            remedy="Give each peer a certificate whose name is its node id",
+        )
 
 
 def check_greeting(ours: Greeting, theirs: Greeting) -> None:

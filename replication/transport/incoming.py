@@ -30,7 +30,7 @@ from ...wire.frames import Frame, Kind
 from ..rules.messages import PeerMessage
 from .encoding import decode, unpack_entries
 from .exchange import MESSAGES, encode_beat
-from .handshake import SNAPSHOT, Greeting, PeerInstances, check_greeting
+from .handshake import SNAPSHOT, Greeting, PeerInstances, check_greeting, check_proof
 from .parts import REQUESTS, SendPart, send_part
 
 SILENT_S = 10.0
@@ -51,6 +51,9 @@ SendSlot = Callable[[bytes, SendPart], None]
 class IncomingEvents(Protocol):
     def refused(self, node_id: str, error: SlotwheelError) -> None:
         """A caller was refused; ``node_id``: as it gave it, empty when unreadable."""
+
+    def greeted(self, theirs: Greeting) -> None:
+        """A peer was let in."""
 
     def broken(self, node_id: str, error: SlotwheelError) -> None:
         """A peer sent a malformed message."""
@@ -100,10 +103,11 @@ class Incoming:
         self._open: dict[tuple[str, str], _Open] = {}
         self._stopping = False
 
-    def admit(self, hello: bytes) -> Callable[[Channel], None]:
-        """Check a greeting, at once. Returns what serves its channel. Errors:
-        ``InvalidConfiguration``, ``UnsupportedVersion``: the peer is refused."""
-        return partial(self._serve, self._let_in(hello))
+    def admit(self, hello: bytes, names: Sequence[str] | None = None) -> Callable[[Channel], None]:
+        """Check a greeting, at once. ``names``: those that the caller's certificate has proven;
+        None: there is no TLS. Returns what serves its channel. Errors: ``InvalidConfiguration``,
+        ``UnsupportedVersion``: the peer is refused."""
+        return partial(self._serve, self._let_in(hello, names))
 
     def _serve(self, theirs: Greeting, channel: Channel) -> None:
         """Answer a greeting, and serve its lane to the end. Errors: ``InvalidBatch``, ``Damaged``:
@@ -148,13 +152,16 @@ class Incoming:
         for link in left:
             link.end()
 
-    def _let_in(self, body: bytes) -> Greeting:
+    def _let_in(self, body: bytes, names: Sequence[str] | None) -> Greeting:
         node_id = ""
         try:
             theirs = Greeting.decode(body)
             node_id = theirs.node_id
+            if names is not None:
+                check_proof(theirs, names)
             check_greeting(self._identity(node_id, theirs.lane), theirs)
             self._instances.admit(node_id, theirs.instance, self._clock())
+            self._events.greeted(theirs)
         except SlotwheelError as error:
             self._events.refused(node_id, error)
             raise

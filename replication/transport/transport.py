@@ -20,10 +20,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...wheel.errors import SlotwheelError
 from ...wheel.journal.entry import Entry
+from ...wire.channel import Secure
 from ..rules.group import Group
 from ..rules.messages import Append, PeerMessage
 from .exchange import Exchange
@@ -31,6 +32,9 @@ from .handshake import BULK, CONTROL, Greeting, PeerInstances, check_greeting, i
 from .incoming import Incoming, SendSlot, SendSnapshot
 from .lane import REFUSED_PAUSE_S, Lane
 from .outbox import LoadEntries, Outbox, Shipments
+
+if TYPE_CHECKING:
+    from ...security.tls import TlsFiles
 
 WATCH_S = 0.25
 ALARM_EVERY_S = 30.0
@@ -62,6 +66,7 @@ class Transport:
     ``store``: this node's store id. ``key``: the fingerprint of the group's key, empty while it is
     not known. ``load``: see ``outbox.LoadEntries``. ``snapshot``, ``slot``: answer the request of a
     peer. ``address_of``: where to connect to, when that is not what the group's list says (tests).
+    ``tls``: TLS is on, by these files, and each peer proves its node id.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class Transport:
         key: Callable[[], str] = str,
         events: ReplicationEvents,
         address_of: Callable[[str], str] | None = None,
+        tls: TlsFiles | None = None,
         refused_pause_s: float = REFUSED_PAUSE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,6 +92,8 @@ class Transport:
         self._key = key
         self._events = events
         self.address_of = address_of or group.peers.__getitem__
+        self._tls = tls
+        self._clients_at: dict[str, str] = {}  # as the others have said in their greetings
         self._clock = clock
         self._receiver = receiver
         self.instance = secrets.token_hex(8)
@@ -139,6 +147,7 @@ class Transport:
                 self._check_answer,
                 on_change,
                 self._clock,
+                self.secure_to(peer),
             )
 
         return Lane(
@@ -165,7 +174,21 @@ class Transport:
             promise_ms=round(self._group.timing.promise_s * 1000),
             lane=lane,
             delivery=self._group.delivery,
+            clients_at=self._group.clients_at or "",
         )
+
+    def secure_to(self, peer: str) -> Secure | None:
+        """Begins TLS to a peer, which has to prove its node id, wherever it is; None: without."""
+        tls = self._tls
+        return None if tls is None else lambda _host: tls.dial(peer)
+
+    def clients_at(self, node_id: str) -> str:
+        """Where clients reach a peer, ``host:port``; empty while it is not known."""
+        if self._group.clients_at is None:
+            return self._group.peers[node_id]
+        if node_id == self._group.me:
+            return self._group.clients_at
+        return self._clients_at.get(node_id, "")
 
     # -- for the driver --------------------------------------------------------------------------
 
@@ -239,6 +262,9 @@ class Transport:
     def refused(self, node_id: str, error: SlotwheelError) -> None:
         self.alarm("peer-refused", node_id, error)
 
+    def greeted(self, theirs: Greeting) -> None:
+        self._clients_at[theirs.node_id] = theirs.clients_at
+
     def broken(self, node_id: str, error: SlotwheelError) -> None:
         self.alarm("peer-message-broken", node_id, error)
 
@@ -248,6 +274,7 @@ class Transport:
         ours = self.identity(theirs.node_id, theirs.lane)
         check_greeting(ours, theirs)
         self._instances.admit(theirs.node_id, theirs.instance, self._clock())
+        self.greeted(theirs)
 
     def alarm(self, name: str, peer: str, error: Exception) -> None:
         """Raise an alarm, unless one about this peer is recent; another reason may follow soon. All
@@ -262,10 +289,15 @@ class Transport:
             self._raised[subject] = now, text
         self._events.alarm(name, peer=peer, error=text)
 
+    def _stands(self, lane: Lane) -> bool:
+        """False if the certificate of the peer at its other end does not count any more."""
+        exchange = lane.exchange
+        return self._tls is None or exchange is None or self._tls.stands(exchange.certificate)
+
     def _watch(self) -> None:
         while not self._stopping.wait(WATCH_S):
             for lane in self._lanes:
-                if lane.is_silent():
+                if lane.is_silent() or not self._stands(lane):
                     lane.cut()
             self.incoming.watch()
 

@@ -79,6 +79,15 @@ OTHERS = [
         ["--quick"],
         ["5,000 idle connections, MB", "us of the node a message, 1 clients"],
     ),
+    (
+        "secured",
+        ["--quick"],
+        [
+            "TLS both ways and rights, us more of one caller",
+            "ratio: TLS, processor time of a batch of 1,000, to plain",
+            "check of one plain row, us",
+        ],
+    ),
     ("gateway", ["--quick", "--connections", "64"], ["ratio: 64 connections to Redis"]),
     (
         "exactlyonce",

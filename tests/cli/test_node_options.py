@@ -32,7 +32,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
 
 
 def run(*arguments: str) -> int:
-    return main.run(["node", "--data", "d", *arguments])
+    """Nothing is run, so addresses of other machines harm nobody."""
+    return main.run(["node", "--data", "d", "--allow-insecure", *arguments])
 
 
 def test_without_peers_nothing_changes(started: list[NodeConfig]) -> None:
@@ -143,6 +144,7 @@ def test_a_configuration_that_was_not_made_by_the_command_line_is_checked_too() 
 
 SETTINGS = """
 data = "from-the-file"
+allow-insecure = true
 node_id = "b"
 tail-bytes = "64M"
 chunk_rows = 500
@@ -217,29 +219,51 @@ def test_every_option_may_stand_in_the_file(started: list[NodeConfig], tmp_path:
     assert started[0] == started[1] == started[2]
 
 
+PEERS_CA = ("--node-id", "n", "--peer", "n=h:1", "--peer-ca", "policies.toml")
+PEERS_TLS = (*PEERS_CA, "--peer-cert", "policies.toml")
 NEEDS = {
     "accept-repeats": ("--delivery", "exactly-once"),
     "delay-topic": ("--bootstrap", "k:1"),
     "kafka": ("--bootstrap", "k:1"),
+    "client-ca": ("--tls-cert", "policies.toml"),
     "peer": ("--node-id", "n"),
+    "peer-ca": (*PEERS_TLS[:4], "--peer-cert", "policies.toml"),
+    "peer-cert": PEERS_CA,
+    "peer-key": PEERS_TLS,
+    "peer-listen": PEERS_TLS,
+    "tls-key": ("--tls-cert", "policies.toml"),
+    "token-file": ("--security", "policies.toml"),
     "sink": ("--bootstrap", "k:1"),
+    "tls-ca": ("--tls-cert", "policies.toml", "--http", "h:1"),
+    "http-client-certs": (
+        "--tls-cert",
+        "policies.toml",
+        "--client-ca",
+        "policies.toml",
+        "--http",
+        "h:1",
+    ),
 }
 """Options that another one has to be given with."""
+NOT_WITHOUT = ("data", "peer_ca", "peer_cert")
+"""Settings without which the rest of the line is refused."""
 
 
 def other_value(name: str, declared: Setting) -> str:
     """A value that is not the default, as a text."""
     if declared.choices:
         return declared.choices[-1]
+    if declared.kind == "file":
+        return "policies.toml"
     texts = {
         "data-mode": "0750",
         "http-name": "x.example",
         "kafka": "acks=all",
         "peer": "n=h:1",
         "delay-partitions": "0,3-5",
-        "policies": "policies.toml",
         "retain": "24h,10G",
         "listen": "h:1",
+        "peer-listen": "h:2",
         "metrics": "h:1",
         "http": "h:1",
     }
@@ -267,6 +291,7 @@ def test_a_setting_is_the_same_by_option_variable_and_file(
     is_flag = get_type_hints(NodeConfig).get(name) is bool
     text = "true" if is_flag else other_value(name, declared)
     base = ["node", *NEEDS.get(declared.option, ())]
+    base += () if name == "allow_insecure" else ("--allow-insecure",)
     base += () if name == "data" else ("--data", "d")
     variable = f"SLOTWHEEL_{declared.option.upper().replace('-', '_')}"
     many = declared.option in ("http-name", "kafka", "delay-topic", "peer")
@@ -276,11 +301,70 @@ def test_a_setting_is_the_same_by_option_variable_and_file(
         assert main.run(base) == 0
     assert main.run([*base, "--config", "all.toml"]) == 0
     assert main.run([*base, f"--{declared.option}" + ("" if is_flag else f"={text}")]) == 0
-    if name != "data":
+    if name not in NOT_WITHOUT:
         assert main.run(base) == 0
     option, plain = started[2], started[3:]
     assert started[0] == started[1] == option
     assert option not in plain
+
+
+TLS = ("--tls-cert", "f")
+RIGHTS = ("--security", "f")
+PEERS_WITH_TLS = ("--node-id", "a", *THREE, "--peer-cert", "f", "--peer-ca", "f")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--listen", "0.0.0.0:1"), "--listen 0.0.0.0:1 has no --tls-cert and no --security"),
+        (("--listen", "[::]:1", *TLS), "--listen [::]:1 has no --security"),
+        (("--listen", "10.0.0.1:1", *RIGHTS), "--listen 10.0.0.1:1 has no --tls-cert"),
+        (("--listen", "node.example:1"), "--listen node.example:1 has no --tls-cert"),
+        (("--http", "0.0.0.0:1"), "--http 0.0.0.0:1 has no --tls-cert"),
+        (("--node-id", "a", *THREE, "--listen", "127.0.0.1:1"), "--peer 10.0.0.1:7200 has no"),
+        (("--node-id", "a", *THREE, *RIGHTS), "peers cannot"),
+        (("--http", "127.0.0.1:1", *RIGHTS), "the gateway beside the node"),
+        (("--token-file", "f"), "nobody asks for it"),
+    ],
+)
+def test_strangers_cannot_reach_a_node_by_mistake(
+    started: list[NodeConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f").touch()
+    assert main.run(["node", "--data", "d", *arguments]) == 1
+    assert says in capsys.readouterr().err
+    assert not started
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exposed"),
+    [
+        ((), 0),
+        (("--listen", "127.3.4.5:1", "--metrics", "0.0.0.0:1"), 0),
+        (("--listen", "[::1]:1", "--http", "localhost:1"), 0),
+        (("--listen", "0.0.0.0:1", *TLS, *RIGHTS), 0),
+        ((*PEERS_WITH_TLS, *TLS, *RIGHTS, "--listen", "0.0.0.0:1"), 0),
+        (("--listen", "0.0.0.0:1", "--allow-insecure"), 1),
+        (("--listen", "0.0.0.0:1", "--http", "0.0.0.0:2", "--allow-insecure"), 2),
+    ],
+)
+def test_what_is_let_out(
+    started: list[NodeConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    exposed: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f").touch()
+    assert main.run(["node", "--data", "d", *arguments]) == 0
+    assert len(started[0].exposed()) == exposed
 
 
 @pytest.mark.parametrize(
@@ -340,3 +424,55 @@ def test_retention_is_a_span_or_a_size(
     assert kept == [(0, 0), (86_400_000, 0), (7_200_000, 10 << 30), (0, 3 << 39)]
     assert run("--retain", "everything") == 2
     assert "neither a time span (24h, 7d) nor a size (10GiB)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--tls-key f", "--tls-key says nothing without --tls-cert"),
+        ("--client-ca f", "--client-ca says nothing without --tls-cert"),
+        ("--peer-key f", "--peer-key says nothing without --peer-cert"),
+        ("--peer-ca f", "--peer-ca says nothing without --peer-cert"),
+        ("--peer-listen h:1", "--peer-listen says nothing without --peer-cert"),
+        ("--peer-cert f", "--peer-cert says nothing without --peer-ca"),
+        ("--peer-cert f --peer-ca f", "--peer-cert says nothing without --peer"),
+        ("PEERS --tls-cert f", "--tls-cert without --peer-cert"),
+        ("PEERS --peer-cert f --peer-ca f --peer-listen h:7 --listen h:7", "another one than"),
+        ("PEERS --peer-cert f --peer-ca f --peer-listen h", "Change --peer-listen"),
+    ],
+)
+def test_files_for_tls_that_would_leave_something_open_are_refused(
+    started: list[NodeConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: str,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f").touch()
+    arguments = given.replace("PEERS", f"--node-id a {' '.join(THREE)}").split()
+    assert run(*arguments) == 1
+    assert says in capsys.readouterr().err
+    assert not started
+
+
+def test_with_certificates_peers_meet_at_their_addresses_and_clients_elsewhere(
+    started: list[NodeConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f").touch()
+    secured = ("--node-id", "c", *THREE, "--peer-cert", "f", "--peer-ca", "f")
+    assert run(*secured) == 0
+    assert run(*secured, "--listen", "0.0.0.0:7250", "--peer-listen", "0.0.0.0:7300") == 0
+    assert run(*secured, "--listen", "127.0.0.1:0") == 0
+    groups = [config.group() for config in started]
+    seen = [
+        (config.listen, config.peers_at, group and group.clients_at)
+        for config, group in zip(started, groups, strict=True)
+    ]
+    assert seen == [
+        ("127.0.0.1:7200", "10.0.0.3:7300", "10.0.0.3:7200"),
+        ("0.0.0.0:7250", "0.0.0.0:7300", "10.0.0.3:7250"),
+        ("127.0.0.1:0", "10.0.0.3:7300", ""),
+    ]

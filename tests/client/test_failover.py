@@ -292,10 +292,10 @@ def test_a_reschedule_is_not_asked_twice_when_it_may_have_been_heard() -> None:
     class Counting(FakeWheel):
         moves = 0
 
-        def reschedule(self, message_id, due_ms, now_ms, timeout_s=10.0):  # type: ignore[no-untyped-def]
+        def reschedule(self, *given, **more):  # type: ignore[no-untyped-def]
             self.moves += 1
             group.proxies[0].cut()
-            return super().reschedule(message_id, due_ms, now_ms, timeout_s)
+            return super().reschedule(*given, **more)
 
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
         target = client.send("t", b"1", delay=60).result(60)

@@ -19,8 +19,8 @@ from slotwheel.gateway.settings import GatewaySettings
 class NoDirect:
     """No request is answered past ASGI."""
 
-    def takes(self, _headers: object) -> bool:
-        return False
+    def takes(self, *_: object) -> None:
+        return None
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

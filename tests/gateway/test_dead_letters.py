@@ -34,6 +34,7 @@ def dead(lab: EmbeddedLab) -> Iterator[GatewayProcess]:
             "letters": [],
             "damage": [],
             "kept_by_node": 0,
+            "limited_by_rights": False,
         }
         lab.bury([letter("a", n, BURIED, group="g") for n in range(30)])
         lab.bury([letter("b", n, RETRIES_USED_UP) for n in range(30, 40)])
@@ -181,7 +182,8 @@ def test_letters_that_kafka_did_not_take_are_counted(
         options = ("--bootstrap", broker.bootstrap, "--dead-letter-topic", there)
         with GatewayProcess(lab.node, *options) as before:
             found = before.get("/v1/dead")
-            assert found == {"counts": [], "letters": [], "damage": [], "kept_by_node": 1}
+            assert (found["counts"], found["letters"], found["damage"]) == ([], [], [])
+            assert found["kept_by_node"] == 1
             assert "No dead letters were found in the topic" in page(before)
     for asked, code in ((there, 0), (name, 1)):
         listed = run_cli("dead", "list", "--bootstrap", broker.bootstrap, "--topic", asked)

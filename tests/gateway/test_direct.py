@@ -286,7 +286,7 @@ def test_who_goes_before_the_answer_leaves_nothing_behind(
     caplog.set_level(logging.INFO, "slotwheel.gateway")
 
     async def test() -> None:
-        async with running(node.port, calls, access_log=True) as gateway:
+        async with running(node.port, calls, http_log=True) as gateway:
             connections = gateway.server.connections
             await gateway.answers(posted(message()) + LAST)
             found = []

@@ -53,7 +53,10 @@ def test_an_answer_is_made_on_a_thread(
 
     monkeypatch.setattr(tracing, maker, noted)
     services: Any = SimpleNamespace(
-        lookup=SimpleNamespace(ask=ask), lookup_questions=Questions(), run=asyncio.to_thread
+        lookup=SimpleNamespace(ask=ask),
+        lookup_questions=Questions(),
+        run=asyncio.to_thread,
+        topics_for=lambda _: None,
     )
     asked: RouteCall[Any, None] = RouteCall(services, None, {"id": _CHAIN.id}, query, None)
     asyncio.run(getattr(tracing, handler)(asked))

@@ -14,7 +14,14 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import Client
-from slotwheel.node.budget import FIELDS, fitting, memory_limit, needed
+from slotwheel.node.budget import (
+    FIELDS,
+    MemoryLimit,
+    fitting,
+    memory_limit,
+    needed,
+    secured_connections,
+)
 from slotwheel.wheel.config import MIB, WheelConfig
 from support.nodeprocess import NodeProcess
 from support.waiting import eventually
@@ -142,3 +149,14 @@ def test_limits_that_do_not_fit_are_an_alarm(tmp_path: Path) -> None:
         eventually(lambda: "alarm memory" in node.log_text())
         with Client(node.address) as client:
             assert client.status()["limits"]["tail_bytes_max"] == 256 * MIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "connections"),
+    [(None, 10_000), (16 << 30, 10_000), (256 << 20, 819), (1 << 20, 16)],
+)
+def test_connections_with_tls_take_a_tenth_of_the_memory(
+    limit: int | None, connections: int
+) -> None:
+    given = None if limit is None else MemoryLimit(limit, "a test")
+    assert secured_connections(10_000, given) == connections

@@ -38,6 +38,9 @@ class Fake:
     def identity(self, *_: object) -> None:
         pass
 
+    def secure_to(self, _: str) -> None:
+        pass
+
     def discard(self) -> Any:
         return iter(())
 

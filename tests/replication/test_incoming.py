@@ -75,6 +75,8 @@ class Served:
             except SlotwheelError as error:
                 self.error = error
 
+    def greeted(self, theirs: Greeting) -> None: ...
+
     def open(self, request: SnapshotRequest) -> Any:
         self.requests.append(request)
         raise LookupError("nothing is here")

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from slotwheel.policy.places import who_leaves
+from slotwheel.security.tls import TlsFiles
 from slotwheel.wheel.errors import InvalidMessage, SlotwheelError
-from slotwheel.wire.channel import Channel
+from slotwheel.wire.channel import Channel, Secure
 from slotwheel.wire.frames import Frame, FrameLimits, Kind, decode_action, encode_result
 from slotwheel.wire.server import Connection, Leave, Server
 
@@ -60,15 +61,26 @@ class EchoSession:
         self.ended.set()
 
 
+class Securing:
+    """The certificates by which all servers are secured that are made meanwhile, and how a client
+    of them begins. Without them servers are plain."""
+
+    tls: TlsFiles | None = None
+    secure: Secure | None = None
+
+
 class EchoServer:
-    """``hello``: what is done with one, instead of a session."""
+    """``hello``: what is done with one, instead of a session. ``refusals``: of newcomers."""
 
     def __init__(self, hello: Callable[[Frame], Leave | None], **options: Any) -> None:
         self.alarms: list[str] = []
+        self.refusals: list[SlotwheelError] = []
+        self.secure = Securing.secure
         self.made: list[EchoSession] = []
         self.wait_s = 0.25
         self._hello = hello
         options = {"connections_max": 1000, "quiet_s": 3600.0, "bytes_max": 64 << 20, **options}
+        options = {"tls": Securing.tls, "refused": self._refused, **options}
         self.server = Server("127.0.0.1", 0, self._greet, self, who_leaves, self._broken, **options)
         self.port = self.server.port
 
@@ -78,6 +90,9 @@ class EchoServer:
             return leave
         self.made.append(EchoSession(connection))
         return self.made[-1]
+
+    def _refused(self, _host: str, error: SlotwheelError) -> None:
+        self.refusals.append(error)
 
     def _broken(self, error: Exception) -> None:
         self.alarms.append(repr(error))

@@ -19,6 +19,7 @@ from slotwheel.wheel.protocol import (
     encode_sequence,
 )
 from slotwheel.wheel.request import RequestKey
+from slotwheel.wire.channel import Secure
 from slotwheel.wire.frames import (
     WHOLE,
     Frame,
@@ -31,6 +32,7 @@ from slotwheel.wire.frames import (
     encode_hello,
     error_of,
 )
+from support.securesocket import SecureSocket
 from support.waiting import now_ms
 from support.wheels import batch
 
@@ -44,7 +46,8 @@ _ANY: FrameLimits = dict.fromkeys(Kind, ((1 << 16) - 1, 1 << 31))
 
 class RawClient:
     """A connection that says nothing by itself. ``node``: what listens, or its address;
-    ``source``: from which address of this machine."""
+    ``source``: from which address of this machine. With ``secure`` of the node, or of its own, it
+    begins by a handshake of TLS."""
 
     def __init__(
         self,
@@ -52,11 +55,14 @@ class RawClient:
         *sent: bytes,
         host: str = "127.0.0.1",
         source: str | None = None,
+        secure: Secure | None = None,
     ) -> None:
         where = _split(node) if isinstance(node, str) else (host, node.port)
         come_from = None if source is None else (source, 0)
-        self.socket = socket.create_connection(where, 30, source_address=come_from)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain = socket.create_connection(where, 30, source_address=come_from)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        secure = secure or getattr(node, "secure", None)
+        self.socket: Any = plain if secure is None else SecureSocket(plain, secure("localhost"))
         self._frames = FrameReader(_ANY, greeted=True)
         for one in sent:
             self.send_bytes(one)

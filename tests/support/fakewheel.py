@@ -245,7 +245,12 @@ class FakeWheel:
             return self._store(rows, now_ms)
 
     def cancel(
-        self, ids: Sequence[MessageId | str], now_ms: int, timeout_s: float = 10.0
+        self,
+        ids: Sequence[MessageId | str],
+        now_ms: int,
+        timeout_s: float = 10.0,
+        *,
+        may: Callable[[str], bool] | None = None,
     ) -> list[CancelAnswer]:
         parsed = [MessageId.parse(str(one)) for one in ids]
         for message_id in parsed:
@@ -259,7 +264,13 @@ class FakeWheel:
         return answers
 
     def reschedule(
-        self, message_id: MessageId, due_ms: int, now_ms: int, timeout_s: float = 10.0
+        self,
+        message_id: MessageId,
+        due_ms: int,
+        now_ms: int,
+        timeout_s: float = 10.0,
+        *,
+        may: Callable[[str], bool] | None = None,
     ) -> tuple[CancelAnswer, MessageId | None]:
         answer = self.cancel([message_id], now_ms)[0]
         if answer is not CancelAnswer.CANCELLED:
@@ -282,8 +293,8 @@ class FakeWheel:
 
 
 @contextmanager
-def served(wheel: FakeWheel) -> Iterator[str]:
-    """The wheel behind a real server; its address."""
-    server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+def served(wheel: FakeWheel, **options: Any) -> Iterator[str]:
+    """The wheel behind a real server; its address. ``options``: further ones of ``WireIntake``."""
+    server = ServedIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05, **options)
     yield f"127.0.0.1:{server.port}"
     server.close()

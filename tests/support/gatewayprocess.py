@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -36,13 +37,20 @@ main(["gateway", *sys.argv[2:]])
 
 class GatewayProcess:
     """Runs ``slotwheel gateway`` before ``node``; ready when the ``with`` block is entered.
-    ``beside``: with the node's data directory. ``limits``: fields of ``GatewaySettings`` that have
-    no option of their own."""
+    ``beside``: with the node's data directory. ``ca``: the authority of the certificate that the
+    options give it; None: it has no TLS. ``limits``: fields of ``GatewaySettings`` that have no
+    option of their own."""
 
     def __init__(
-        self, node: NodeProcess, *options: str, beside: bool = True, **limits: float
+        self,
+        node: NodeProcess,
+        *options: str,
+        beside: bool = True,
+        ca: Path | None = None,
+        **limits: float,
     ) -> None:
         self.node = node
+        self._ca = ca
         self._beside = beside
         self.log = node.data.with_name(f"{node.data.name}.gateway{next(_numbers)}.log")
         self._options = options
@@ -63,7 +71,7 @@ class GatewayProcess:
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}"
+        return f"{'http' if self._ca is None else 'https'}://{self.address}"
 
     @property
     def process(self) -> psutil.Process:
@@ -100,7 +108,8 @@ class GatewayProcess:
             self._process = forkserver.start(self.command(), subprocess.DEVNULL, log, environment())
         found = eventually(self._listening, PATIENCE_S, otherwise=self.log_text)
         assert found
-        self.http = httpx.Client(base_url=self.url, timeout=30)
+        verify = self._ca is None or ssl.create_default_context(cafile=self._ca)
+        self.http = httpx.Client(base_url=self.url, timeout=30, verify=verify)
         return self
 
     def _listening(self) -> bool:

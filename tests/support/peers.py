@@ -21,6 +21,7 @@ from typing import Any, Self
 from slotwheel.client.link import Caller
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.protocol import HELLO, STATUS, STEP_DOWN
+from slotwheel.wire.channel import Secure
 from support.namespaces import Lab, Namespaces, NotAllowed, SmallDisk
 from support.nodeprocess import NodeProcess, run_cli
 from support.promises import Fault
@@ -49,11 +50,15 @@ class PeerProcess(NodeProcess):
         own = ["--node-id", name, "--listen", lab.listen(name), "--metrics", lab.metrics(name)]
         for peer in lab.peers if len(lab.peers) > 1 else ():
             own += ["--peer", f"{peer}={lab.address(peer)}"]
+        if not lab.listen(name).startswith("127."):
+            own.append("--allow-insecure")  # in a network of its own
         super().__init__(data, *own, *options, **variables)
         self.name = name
         self.listen = lab.listen(name)
         self._lab = lab
         self.paused = False
+        self.secure: Secure | None = None
+        """Begins TLS to its port for clients; None: that is plain."""
 
     def command(self) -> list[str]:
         return self._lab.command(self.name, super().command())
@@ -89,7 +94,7 @@ class PeerProcess(NodeProcess):
         if not self.alive or self.paused:
             return None
         with contextlib.suppress(SlotwheelError):
-            caller = Caller(self.listen)
+            caller = Caller(self.listen, self.secure)
             try:
                 return caller.call(action, fields or {}, timeout_s)
             finally:

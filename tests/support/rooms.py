@@ -35,7 +35,7 @@ VALUES = {
     GATEWAY_VALUES: frozenset(
         {
             *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
-            *("asking", "fresh", "requests", "searcher", "services", "settings"),
+            *("asking", "authentication", "fresh", "requests", "searcher", "services", "settings"),
         },
     ),
 }
@@ -50,14 +50,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     TRACE_VALUES: frozenset({ENGINE_VALUES}),
     "wheel/tail": frozenset({ENGINE_VALUES}),
     ENGINE_STATE: frozenset({ENGINE_VALUES}),
-    "wire": frozenset({ENGINE_VALUES}),
-    "client": frozenset({"policy", ENGINE_VALUES, "wire"}),
-    "node/intake": frozenset({"broker", "policy", ENGINE_VALUES, "wire"}),
+    "security": frozenset({ENGINE_VALUES}),
+    "wire": frozenset({"security", ENGINE_VALUES}),
+    "client": frozenset({"policy", "security", ENGINE_VALUES, "wire"}),
+    "node/intake": frozenset({"broker", "policy", "security", ENGINE_VALUES, "wire"}),
     "wheel/journal": frozenset({"wheel/tail", ENGINE_STATE, ENGINE_VALUES}),
     "replication/rules": frozenset({"wheel/journal", ENGINE_STATE, ENGINE_VALUES}),
     "wheel/slots": frozenset({"wheel/journal", "wheel/tail", ENGINE_STATE, ENGINE_VALUES}),
     "replication/transport": frozenset(
-        {"replication/rules", "wheel/journal", ENGINE_STATE, ENGINE_VALUES, "wire"}
+        {"replication/rules", "security", "wheel/journal", ENGINE_STATE, ENGINE_VALUES, "wire"}
     ),
     "wheel/due": frozenset(
         {"wheel/journal", "wheel/slots", "wheel/tail", ENGINE_STATE, ENGINE_VALUES}
@@ -127,6 +128,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {
             "replication/rules",
             "replication/transport",
+            "security",
             "wheel/peers",
             "wheel/slots",
             ENGINE_STATE,
@@ -153,12 +155,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "replication/rules",
             "replication/snapshots",
             "replication/transport",
+            "security",
             "wheel/journal",
             "wheel/peers",
             ENGINE_VALUES,
         }
     ),
-    ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
+    ROOT_ROOM: frozenset({"client", "consumer", "security", ENGINE_VALUES}),
     "trace": frozenset({"broker", "client", "consumer", "policy", TRACE_VALUES, ENGINE_VALUES}),
     "audit": frozenset(
         {"account", "client", "consumer", "policy", "trace", TRACE_VALUES, ENGINE_VALUES}
@@ -174,6 +177,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "policy",
             "replication",
             "replication/rules",
+            "security",
             "wheel",
             "wheel/peers",
             "wheel/slots",
@@ -220,6 +224,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "policy",
             "reading",
             "reading/search",
+            "security",
             "trace/chains",
             TRACE_VALUES,
             ENGINE_VALUES,
@@ -242,7 +247,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "replay/traces": frozenset({"reading/search", "trace/chains", TRACE_VALUES, ENGINE_VALUES}),
     "gateway/rest": frozenset(
-        {"broker", "client", "consumer", "delivery/kafka", GATEWAY_VALUES, "reading", ENGINE_VALUES}
+        {
+            "broker",
+            "client",
+            "consumer",
+            "delivery/kafka",
+            GATEWAY_VALUES,
+            "reading",
+            "security",
+            ENGINE_VALUES,
+        }
     ),
     "gateway/v1": frozenset(
         {
@@ -254,6 +268,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "reading",
             "reading/letters",
             "reading/search",
+            "security",
             "trace/chains",
             "trace/store",
             ENGINE_VALUES,
@@ -282,6 +297,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "policy",
             "reading/letters",
             "reading/search",
+            "security",
             "trace/chains",
             ENGINE_VALUES,
         }
@@ -300,6 +316,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "reading",
             "reading/kafka",
             "reading/search",
+            "security",
             "trace",
             "trace/chains",
             "trace/store",

@@ -165,3 +165,35 @@ def test_a_large_request_waits_once_for_a_commit_that_does_not_come(usual: Node)
     before = usual.wheel._log.next_offset
     assert usual.wheel.cancel(ids, NOW, 0.01) == [CancelAnswer.UNKNOWN] * 2_000
     assert usual.wheel._log.next_offset - before < 2_000
+
+
+def test_who_may_cancel_some_topics_gets_unknown_for_all_others(
+    held: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for one of their own that has left by another's will is nothing told of the others'."""
+    node, ids, topics = held
+    reads = Reads(node, monkeypatch)
+    wheel = node.wheel
+    may = {"t": CancelAnswer.CANCELLED, "other": CancelAnswer.UNKNOWN}
+    answers = node.blocking(lambda: wheel.cancel(ids, NOW + 5_000, may="t".__eq__))
+    assert answers == [may[topic] for topic in topics]
+    assert max(reads.values()) <= 2  # for the topics, and for what a held-back topic makes depend
+    none = node.blocking(lambda: wheel.cancel(ids, NOW + 5_000, may=lambda _topic: False))
+    assert none == [CancelAnswer.UNKNOWN] * len(ids)
+    everything = node.blocking(lambda: wheel.cancel(ids, NOW + 5_000))
+    assert everything.count(CancelAnswer.CANCELLED) == topics.count("t")
+
+
+def test_who_may_move_some_topics_moves_no_other(usual: Node) -> None:
+    usual.send([(NOW + 60_000, "t", b"a"), (NOW + 60_000, "other", b"b")], NOW)
+    first, second = (usual.wheel.mint.one(NOW + 60_000, offset) for offset in (0, 1))
+
+    def move(message_id: MessageId) -> Any:
+        moved = usual.wheel.reschedule(message_id, NOW + 90_000, NOW, may="t".__eq__)
+        return moved[0], moved[1] is not None
+
+    assert usual.blocking(lambda: move(second)) == (CancelAnswer.UNKNOWN, False)
+    assert usual.blocking(lambda: move(first)) == (CancelAnswer.CANCELLED, True)
+    ids = [first, second]
+    answers = usual.blocking(lambda: usual.wheel.cancel(ids, NOW))
+    assert answers == [CancelAnswer.CANCELLED] * 2

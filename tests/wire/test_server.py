@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from slotwheel.security.tls import TlsFiles
 from slotwheel.wheel.errors import InvalidMessage, NotRunning, Overloaded
 from slotwheel.wire import server as server_module
 from slotwheel.wire.channel import Channel
@@ -26,11 +27,13 @@ from slotwheel.wire.frames import (
     encode_hello,
 )
 from slotwheel.wire.server import SMALL_BYTES, THROWN_AWAY_MAX
+from support.certificates import Authority
 from support.echoserver import (
     BODY_MAX,
     WINDOW,
     EchoServer,
     EchoSession,
+    Securing,
     echoing,
     refuse,
     serve_by,
@@ -39,6 +42,23 @@ from support.exchange import RawClient, action_frame
 from support.waiting import PATIENCE_S, eventually
 
 HELLO = encode_hello(b"hello")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(autouse=True, params=["plain", "secured"])
+def _securing(
+    request: pytest.FixtureRequest, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server does the same for its clients whether TLS is on or not."""
+    if request.param == "secured":
+        secured = TlsFiles(authority.issue("localhost"), accepts=True, requires_certificate=True)
+        monkeypatch.setattr(Securing, "tls", secured)
+        client = TlsFiles.of_client(authority.issue("client.example"))
+        monkeypatch.setattr(Securing, "secure", staticmethod(client.dial))
 
 
 def welcomed(node: EchoServer) -> RawClient:
@@ -474,9 +494,10 @@ def test_without_a_free_descriptor_the_others_are_served(monkeypatch: pytest.Mon
             return accept(listener)
 
         monkeypatch.setattr(socket.socket, "accept", none_free)
-        with RawClient(node, HELLO) as waiting:
+        with RawClient(node) as waiting:
             assert echo(good, b"good") == b"good"
             full.clear()
+            waiting.send_bytes(HELLO)
             assert waiting.frame().kind == Kind.WELCOME
 
 

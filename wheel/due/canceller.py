@@ -35,7 +35,7 @@ from ..errors import Damaged, Overloaded
 from ..ids import IdMint, MessageId
 from ..journal.queued import AppendWaiter
 from ..rows import from_numpy, members, no_headers
-from ..schema import INPUT, PAYLOAD, TIME, Int64s
+from ..schema import INPUT, PAYLOAD, TIME, Int64s, Mask
 from ..slots.storage import Storage
 from .cancels import Cancels, among
 from .lines import HasLeft, Lines
@@ -44,6 +44,8 @@ QueueRows = Callable[[pa.RecordBatch], AppendWaiter]
 """Queues rows (``PAYLOAD``, without ``created``), and holds back from then on what they name."""
 AppendCancels = Callable[[Int64s, Int64s], AppendWaiter | None]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
+MayCancel = Callable[[str], bool]
+"""Tells of a topic whether its messages may be cancelled by who asks."""
 Topics = npt.NDArray[np.object_]
 
 
@@ -138,14 +140,24 @@ class Canceller:
         self._reach_ms = -1
 
     def cancel(
-        self, ids: Sequence[MessageId | str], append: QueueRows, timeout_s: float
+        self,
+        ids: Sequence[MessageId | str],
+        append: QueueRows,
+        timeout_s: float,
+        may: MayCancel | None = None,
     ) -> list[CancelAnswer]:
-        """One answer for each id, in order. Errors: ``UnknownId`` when one is malformed."""
+        """One answer for each id, in order. With ``may``, the row's topic is read before anything
+        is decided; one that it refuses, or that is nowhere any more, is *unknown*. Errors:
+        ``UnknownId`` when one is malformed."""
         # Two ids may name one offset: that of the row there, and one given before its commit
         # (``acks``) to a row that was lost with its master.
         texts = [str(message_id) for message_id in ids]
         asked = list(dict.fromkeys(texts))
         due, offset, genuine = self._mint.read(asked)
+        if may is not None:
+            allowed = np.zeros(len(asked), np.bool_)
+            allowed[genuine] = self._allowed(due[genuine], offset[genuine], may)
+            genuine = allowed
         due, offset = due[genuine], offset[genuine]
 
         def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter:
@@ -164,14 +176,17 @@ class Canceller:
         append: QueueRows,
         check: CheckRows,
         timeout_s: float,
+        may: MayCancel | None = None,
     ) -> tuple[CancelAnswer, MessageId | None]:
         """Cancel ``target`` and append it anew, due at ``due_ms``. Returns what became of the old
-        message, and the new one's id if there is one."""
+        message, and the new one's id if there is one. ``may``: as of ``cancel``."""
         if not self._mint.genuine(target):
             return CancelAnswer.UNKNOWN, None
         try:
             row = self._storage.find(target.due, target.offset)
         except Damaged:
+            return CancelAnswer.UNKNOWN, None
+        if may is not None and (row is None or not may(row.column("topic")[0].as_py())):
             return CancelAnswer.UNKNOWN, None
         fresh = None if row is None else check(_with_due(row, due_ms))
         queued: list[AppendWaiter] = []
@@ -190,6 +205,21 @@ class Canceller:
         if not queued or answer is not CancelAnswer.CANCELLED:
             return answer, None
         return answer, self._mint.one(due_ms, queued[0].receipt.base_offset + 1)
+
+    def _allowed(self, due: Int64s, offset: Int64s, may: MayCancel) -> Mask:
+        """The mask of rows whose topic can be read and is one that may be cancelled, shape
+        (rows,)."""
+        allowed = np.zeros(len(due), np.bool_)
+        for second in np.unique(due // TICK_MS).tolist():
+            in_second = due // TICK_MS == second
+            offsets, at = np.unique(offset[in_second], return_inverse=True)
+            try:
+                topics = self._storage.topics_of(second, offsets)
+            except Damaged:
+                continue
+            verdicts = [bool(topic) and may(topic) for topic in topics.tolist()]
+            allowed[in_second] = np.array(verdicts, np.bool_)[at]
+        return allowed
 
     def _settle(
         self,

@@ -21,6 +21,7 @@ from slotwheel.audit.comparing import Comparison
 from slotwheel.audit.differing import Differing, differing_of, join_differing
 from slotwheel.audit.ledger import CellReport
 from slotwheel.audit.watch.watching import AuditReport
+from slotwheel.gateway.authentication import STRANGER
 from slotwheel.gateway.console import audit as audit_page
 from slotwheel.gateway.console import shown
 from slotwheel.gateway.console.audit import AuditForm, shown_audit
@@ -240,7 +241,7 @@ def test_the_audit_is_worked_out_off_the_loop(monkeypatch: pytest.MonkeyPatch) -
         services.run = partial(Services.run, cast(Services, services))
         scope = {"path": "/console/audit", "query_string": b"", "headers": []}
         query = AuditForm(part="tiers", whole=True)
-        call = SimpleNamespace(services=services, query=query, scope=scope)
+        call = SimpleNamespace(services=services, query=query, scope=scope, identity=STRANGER)
         reply = asyncio.run(audit_page.audit(cast(Any, call)))
     assert "enough" in reply.body.decode()
     assert [one.partition("_")[0] for one in names] == ["pool"]
@@ -310,6 +311,10 @@ def test_what_is_wrong_is_told_with_what_was_wrong() -> None:
         "replication": {"peers": [{"id": "b", "admitted": False}, {"id": "c", "admitted": True}]},
     }
     found = wrongs(NodeHealth([], ["sink away"]), figures_of(METRICS), status)
+    exposed = {**status, "insecure": ["--listen 0.0.0.0:1 has no --security"]}
+    banner = wrongs(NodeHealth([], []), figures_of(METRICS), exposed)[0]
+    assert "strangers can reach this node: --listen 0.0.0.0:1" in banner.text
+    assert banner.grave
     assert [one.path for one in found if one.path] == ["/audit"] * 3
     assert [(one.text, one.grave) for one in found] == [
         ("sink away", True),

@@ -9,6 +9,9 @@ import pytest
 
 from slotwheel.node.intake.records import ConsumerRecords, rows_of
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
+from slotwheel.policy.policyset import PolicySet
+from slotwheel.security.principals import Authenticator
+from slotwheel.security.rights import EVERYTHING, Right, Rights
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.expiry import EXPIRES_HEADER
@@ -230,3 +233,77 @@ def test_records_of_which_one_is_bad_are_freed() -> None:
         assert rows_of(found, "delays/3", CONFIG, NOW).dead == 1
         del found, values
         assert kept() is None
+
+
+ORDERS = Rights({Right.SCHEDULE: ["orders*"]})
+WITHOUT_A_FILE = Authenticator().rights_of_delay_topic("delays")
+
+
+def targets(rights: Rights, *headers: list[Header]) -> list[str]:
+    """The topics of the rows of records, a dead letter for each that may not go where it says."""
+    settings = PolicySet.from_toml(
+        """
+        [policies.own]
+        levels = ["1s"]
+        dead-letters = "own-letters"
+        [routes]
+        two = [{to = ["orders", "payments"]}]
+        """,
+        "policies",
+    )
+    taken = rows_of(records(*headers), "delays/3", CONFIG, NOW, settings=settings, rights=rights)
+    return [str(topic) for topic in taken.rows.column("topic").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("topic", "limited", "without"),
+    [
+        ("orders-eu", True, True),
+        ("payments", False, True),
+        ("slotwheel-dead-letters", False, False),
+        ("slotwheel-trace", False, False),
+        ("__consumer_offsets", False, False),
+    ],
+)
+def test_a_record_goes_only_where_its_delay_topic_may(
+    topic: str, limited: bool, without: bool
+) -> None:
+    headers: list[Header] = [("slotwheel-topic", topic.encode()), DUE]
+    for rights, allowed in ((ORDERS, limited), (WITHOUT_A_FILE, without), (EVERYTHING, True)):
+        assert targets(rights, headers) == [topic if allowed else DEAD_LETTER_TOPIC]
+
+
+def test_the_letter_of_a_record_that_may_not_says_why() -> None:
+    headers: list[Header] = [("slotwheel-topic", b"payments"), DUE, ("own", b"1")]
+    taken = rows_of(records(headers, [TOPIC, DUE]), "delays/3", CONFIG, NOW, rights=ORDERS)
+    letter, good = taken.rows.to_pylist()
+    assert (letter["topic"], good["topic"], taken.dead) == (DEAD_LETTER_TOPIC, "orders", 1)
+    added = {pair["key"]: pair["value"] for pair in letter["headers"]}
+    assert b"not allowed: append for topic 'payments'" in added["slotwheel-dead-error"]
+    assert added["slotwheel-dead-topic"] == b"payments"
+    assert added["own"] == b"1"
+
+
+def test_a_route_to_one_foreign_topic_is_refused_whole() -> None:
+    assert targets(ORDERS, [("slotwheel-route", b"two"), DUE]) == [DEAD_LETTER_TOPIC]
+    assert targets(WITHOUT_A_FILE, [("slotwheel-route", b"two"), DUE]) == ["orders", "payments"]
+
+
+def test_a_retry_needs_the_right_for_its_topic_and_none_for_its_letters() -> None:
+    failed: list[Header] = [
+        ("slotwheel-origin-topic", b"orders"),
+        ("slotwheel-origin-partition", b"0"),
+        ("slotwheel-origin-offset", b"1"),
+        ("slotwheel-error", b"e"),
+        ("slotwheel-retry", b"own"),
+    ]
+
+    def of(group: bytes) -> list[Header]:
+        return [("slotwheel-retry-group", group), *failed]
+
+    assert targets(ORDERS, of(b"orders")) == ["orders-retry"]
+    assert targets(ORDERS, of(b"billing")) == [DEAD_LETTER_TOPIC]
+    assert targets(WITHOUT_A_FILE, of(b"billing")) == ["billing-retry"]
+    assert targets(WITHOUT_A_FILE, of(b"slotwheel-x")) == [DEAD_LETTER_TOPIC]
+    last: list[Header] = [("slotwheel-retry-attempt", b"9"), *of(b"orders")]
+    assert targets(ORDERS, last) == ["own-letters"]

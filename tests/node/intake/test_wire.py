@@ -434,7 +434,7 @@ def test_who_waits_for_an_answer_is_not_quiet(
     begun, go_on = threading.Event(), threading.Event()
     pool = ThreadPoolExecutor()
 
-    def late(*_given: object) -> list[CancelAnswer]:
+    def late(*_given: object, **_more: object) -> list[CancelAnswer]:
         begun.set()
         go_on.wait(60)
         return []
@@ -449,7 +449,7 @@ def test_who_waits_for_an_answer_is_not_quiet(
     append_all: Any = wheel.append_all
     if waits_for == "receipt":
         monkeypatch.setattr(wheel, "append_all", store_late)
-    wheel.cancel = late  # type: ignore[method-assign,assignment]
+    wheel.cancel = late  # type: ignore[method-assign]
     with (
         pool,
         contextlib.closing(
@@ -535,12 +535,12 @@ def test_actions_are_answered_when_they_are_done_and_are_bounded(
     go_on = threading.Event()
     begun: list[object] = []
 
-    def late(*_given: object) -> list[CancelAnswer]:
+    def late(*_given: object, **_more: object) -> list[CancelAnswer]:
         begun.append(1)
         go_on.wait(60)
         return []
 
-    wheel.cancel = late  # type: ignore[method-assign,assignment]
+    wheel.cancel = late  # type: ignore[method-assign]
     waits = [action_frame("cancel", encode_json({"ids": ["x"]}), number) for number in range(6)]
     with (
         contextlib.closing(ServedIntake(wheel, "127.0.0.1:0")) as server,
@@ -568,12 +568,12 @@ def test_one_connection_has_eight_actions_at_a_time(wheel: FakeWheel) -> None:
     go_on = threading.Event()
     begun: list[object] = []
 
-    def late(*_given: object) -> list[CancelAnswer]:
+    def late(*_given: object, **_more: object) -> list[CancelAnswer]:
         begun.append(1)
         go_on.wait(60)
         return []
 
-    wheel.cancel = late  # type: ignore[method-assign,assignment]
+    wheel.cancel = late  # type: ignore[method-assign]
     cancel = encode_json({"ids": ["x"]})
     with (
         contextlib.closing(ServedIntake(wheel, "127.0.0.1:0")) as server,
@@ -592,10 +592,10 @@ def test_one_connection_has_eight_actions_at_a_time(wheel: FakeWheel) -> None:
 def test_a_defect_in_an_action_is_its_answer_and_an_alarm(
     exchange: Exchange, wheel: FakeWheel, events: ToldEvents
 ) -> None:
-    def fail(*_given: object) -> list[CancelAnswer]:
+    def fail(*_given: object, **_more: object) -> list[CancelAnswer]:
         raise ZeroDivisionError("a defect")
 
-    wheel.cancel = fail  # type: ignore[method-assign,assignment]
+    wheel.cancel = fail  # type: ignore[method-assign]
     told = exchange.ask("cancel", encode_json({"ids": ["x"]}))
     assert "whether it was done is not known" in told["message"]
     assert [name for name, _ in events.alarms] == ["action-failed"]
@@ -605,12 +605,12 @@ def test_a_defect_in_an_action_is_its_answer_and_an_alarm(
 def test_a_client_that_leaves_while_its_action_is_done_leaves_nothing(wheel: FakeWheel) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def late(*_given: object) -> list[CancelAnswer]:
+    def late(*_given: object, **_more: object) -> list[CancelAnswer]:
         begun.set()
         go_on.wait(60)
         return []
 
-    wheel.cancel = late  # type: ignore[method-assign,assignment]
+    wheel.cancel = late  # type: ignore[method-assign]
     with contextlib.closing(ServedIntake(wheel, "127.0.0.1:0")) as server:
         with Exchange(server) as client:
             client.send_bytes(action_frame("cancel", encode_json({"ids": ["x"]})))

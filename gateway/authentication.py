@@ -1,0 +1,229 @@
+"""Who calls, found out for each request by its head alone, before anything of its body is read.
+
+Theory: HTTP has no hello. Each request brings its proof along, a token in ``Authorization`` or the
+certificate of its connection, so each is looked up anew: 1 µs for a token by its SHA-256, or for a
+token of an issuer that was verified before.
+
+    head --token--> Authenticator (SHA-256), or OidcVerifier (a JWT) --> Identity: rights, meter
+         --no token, a certificate--> Authenticator
+
+Rules
+- There is one place for it (``GatewayApp``), and only what is declared public is reached without
+  proof. A path that there is not is refused as well: a stranger cannot find out which there are.
+- A token that was given has to be good, whatever certificate stands beside it.
+- Nobody learns why a proof is refused. The access log has the reason.
+- The loop's thread never waits for an issuer: an unknown key is fetched by another thread, and one
+  fetch serves all requests that wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..security.accesslog import AccessLog
+from ..security.oidc import KeyWanted, OidcVerifier, RefusedToken
+from ..security.principals import Authenticator, Identity, IdentityProof
+from ..security.quotas import Meter
+from ..security.rights import Operation, Right, Rights, forbidden
+from ..security.securityfile import SecurityFile
+from ..security.watched import WatchedFiles
+from ..wheel.errors import Forbidden, MissingExtra, Unauthenticated
+from .errors import HttpError
+from .requests import RawHeaders, header_of
+
+log = logging.getLogger("slotwheel.gateway")
+
+IDENTITY = "identity"
+"""Where the scope of a request has the ``Identity`` of its caller."""
+_BEARER = "bearer"
+_STRANGERS_EVERY_S = 1.0
+_LOGGED_AS = {
+    Right.READ: "read",
+    Right.CONSUME: "read",
+    Right.OBSERVE: "read",
+    Right.CANCEL: "cancel",
+    Right.REDRIVE: "admin",
+    Right.POLICIES: "admin",
+    Right.ADMIN: "admin",
+}
+"""The event of the access log for what was allowed, by its right. Messages that are sent are
+counted."""
+
+
+STRANGER = Identity("", Rights({}), Meter(""))
+"""The identity of a caller without proof, which may do only what is public."""
+
+
+def identity_of(scope: Any) -> Identity:
+    """The caller of a request."""
+    identity: Identity = scope[IDENTITY]
+    return identity
+
+
+class RequestAuthenticator:
+    """Knows the callers of requests. ``security``: the security file; None: everybody is ``local``
+    and may do everything. ``identify`` belongs to one event loop. Errors on construction:
+    ``InvalidConfiguration``."""
+
+    def __init__(self, security: Path | None = None, access_log: AccessLog | None = None) -> None:
+        self.log = access_log or AccessLog(None)
+        self._watched: WatchedFiles[SecurityFile] | None = None
+        self._verifier = OidcVerifier(())
+        self._authenticator = Authenticator()
+        if security is not None:
+            self._watched = WatchedFiles(
+                [security],
+                lambda _contents: _load(security),
+                lambda error: log.warning("the old security file stays in use: %s", error),
+            )
+            self._authenticator = Authenticator(self._watched.value)
+            self._verifier = OidcVerifier(self._watched.value.issuers.values())
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="gateway-issuers")
+        self._asking: dict[str, asyncio.Future[None]] = {}
+        self._strangers, self._next_s = 0, 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """True without a security file."""
+        return self._authenticator.is_open
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.log.close()
+
+    def look(self) -> None:
+        """Look at the security file and at issuers' keys, and count what was written. It waits;
+        called every few seconds, by one thread at a time. A file of which an error is found changes
+        nothing."""
+        if self._watched is not None and self._watched.look():
+            old, new = self._authenticator.security, self._watched.value
+            if old is None or old.issuers != new.issuers:
+                self._verifier = OidcVerifier(new.issuers.values())
+            self._authenticator.change(new)
+        self._verifier.refresh_stale()
+        self.log.look(self._authenticator.meters())
+
+    def recall(self, headers: RawHeaders, certificate_names: Sequence[str]) -> Identity:
+        """The caller of a request with this head. It never waits. Errors: ``Unauthenticated``;
+        ``KeyWanted``; ``HttpError``: two proofs."""
+        authenticator = self._authenticator
+        security = authenticator.security
+        if security is None:
+            return authenticator.authenticate(IdentityProof())
+        given = header_of(headers, b"authorization")
+        if given is None:
+            return authenticator.authenticate(IdentityProof.of(certificate_names))
+        scheme, _, token = given.partition(" ")
+        token = token.strip()
+        if scheme.lower() != _BEARER or not token:
+            raise Unauthenticated(reason="a header Authorization that has no bearer token")
+        if token.count(".") == 2 and security.issuers:
+            return authenticator.identify(self._verifier.verify(token).principals)
+        return authenticator.authenticate(IdentityProof.of(certificate_names, token))
+
+    def recall_public(self, scope: Any) -> Identity:
+        """The caller of a request for something public; ``STRANGER`` without a good proof."""
+        try:
+            return self.recall(scope["headers"], scope["certificate_names"])
+        except (HttpError, RefusedToken, Unauthenticated):
+            return STRANGER
+
+    async def identify(self, scope: Any) -> Identity:
+        """The caller of a request. Errors: ``Unauthenticated``; ``HttpError``: two proofs."""
+        headers, names = scope["headers"], scope["certificate_names"]
+        try:
+            try:
+                return self.recall(headers, names)
+            except KeyWanted as wanted:
+                await self._refresh(wanted.issuer)
+                return self.recall(headers, names)
+        except RefusedToken as error:
+            self._note_stranger(scope, str(error))
+            raise Unauthenticated from None
+        except Unauthenticated as error:
+            self._note_stranger(scope, error.reason)
+            raise
+
+    async def _refresh(self, issuer: str) -> None:
+        asking = self._asking.get(issuer)
+        if asking is None:
+            loop = asyncio.get_running_loop()
+            asking = loop.run_in_executor(self._threads, self._verifier.refresh, issuer)
+            self._asking[issuer] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(issuer, None))
+        await asyncio.shield(asking)
+
+    def _note_stranger(self, scope: Any, reason: str) -> None:
+        """To the access log, and to the gateway's own log once a second at most."""
+        self.log.note("stranger", "", host=_host(scope), reason=reason)
+        self._strangers += 1
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _STRANGERS_EVERY_S
+            log.warning("%d requests without proof; the last: %s", self._strangers, reason)
+            self._strangers = 0
+
+    def check(self, scope: Any, operation: Operation, topics: Iterable[str] = ("",)) -> None:
+        """Check an operation for the caller of a request, and log it. Errors: ``Forbidden``, which
+        names operation and topic."""
+        identity = identity_of(scope)
+        rights = identity.rights
+        for topic in topics:
+            if not rights.may(operation, topic):
+                raise self._denied(scope, operation, topic)
+        if event := _LOGGED_AS.get(operation.right):
+            self.log.note(event, identity.principal, operation=operation.label, host=_host(scope))
+
+    def topics_for(self, scope: Any, right: Right) -> Callable[[str], bool] | None:
+        """Tells of a topic whether the caller of a request has the right for it; None: for every
+        topic."""
+        rights = identity_of(scope).rights
+        return None if rights.is_unlimited else rights.topics(right).has
+
+    def admit_rows(self, identity: Identity, topics: Iterable[str], rows: int, nbytes: int) -> None:
+        """Check that a caller may send messages to topics, and count them against its quota.
+        Errors: ``Forbidden``, ``OverQuota``; nothing was stored."""
+        if identity.rights.is_unlimited:
+            return
+        for topic in topics:
+            if not identity.rights.may(Operation.APPEND, topic):
+                self.log.note(
+                    "denied", identity.principal, operation=Operation.APPEND.label, topic=topic
+                )
+                raise forbidden(Operation.APPEND, topic)
+        identity.meter.charge(rows, nbytes)
+
+    def _denied(self, scope: Any, operation: Operation, topic: str) -> Forbidden:
+        self.log.note(
+            "denied",
+            identity_of(scope).principal,
+            operation=operation.label,
+            topic=topic,
+            host=_host(scope),
+        )
+        return forbidden(operation, topic)
+
+
+def _host(scope: Any) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def _load(path: Path) -> SecurityFile:
+    """Errors: ``InvalidConfiguration``, ``MissingExtra``; ``OSError``."""
+    # It is read again, as a file that others may read or write is refused there.
+    security = SecurityFile.load(path)
+    OidcVerifier(security.issuers.values())
+    if security.issuers and find_spec("jwt") is None:
+        raise MissingExtra(
+            "tokens of issuers need PyJWT",
+            got=f"{path}: {', '.join(security.issuers)}",
+            remedy="Run: pip install 'slotwheel[http]'",
+        )
+    return security

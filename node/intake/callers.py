@@ -1,0 +1,274 @@
+"""Who is on a connection, and which of its rows and actions are let in.
+
+Theory: a connection proves once who calls, with its hello. From then on its rows are checked where
+they are offered, before those of several callers become one batch: behind that nobody knows whose
+they are. The check reads the topics alone, by kernels where there are many rows, and the engine
+learns nothing of principals.
+
+    hello ──> Callers.admit ──> ConnectedCaller ──> check of rows, of actions
+                                  ^
+    every 10 s: another file, a token that ended ──> Callers.renew
+
+Rules
+- A batch is refused whole, with the operation and the first topic that it may not have. Otherwise
+  the caller had to find out which of its rows were stored.
+- A batch whose topics cannot be read is refused too, though the wheel might convert them: it would
+  be stored unchecked.
+- A caller that lost its proof may do nothing from that instant, also with what was read of it
+  before, and then its connection ends.
+- A stranger's reason goes to the node's log, once a second at most, and never to the stranger.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from operator import le
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...security.accesslog import AccessLog
+from ...security.principals import Authenticator, Identity, IdentityProof
+from ...security.rights import Operation, Right, Rights, forbidden
+from ...wheel.errors import Forbidden, InvalidBatch, Unauthenticated
+from ...wheel.plain import PlainBatch
+from ...wheel.protocol import AppendCommand
+from ...wire.server import Connection
+from .ports import IntakeEvents
+
+_NOTHING = Rights({})
+_STRANGERS_EVERY_S = 1.0
+_FEW_ROWS = 8
+_TEXT = pa.utf8()
+Int32s = npt.NDArray[np.int32]
+_LOGGED_AS = {
+    Right.READ: "read",
+    Right.OBSERVE: "read",
+    Right.CANCEL: "cancel",
+    Right.POLICIES: "admin",
+    Right.ADMIN: "admin",
+}
+"""The event of the access log for an operation that was allowed, by its right. Writes are
+counted."""
+
+
+class ConnectedCaller:
+    """The caller of one connection. Any thread may ask it."""
+
+    def __init__(
+        self, callers: Callers, identity: Identity, proof: IdentityProof, host: str
+    ) -> None:
+        self.identity = identity
+        self.host = host
+        self._callers = callers
+        self._proof = proof
+        self._connected = False
+        self._is_known = True
+
+    @property
+    def rights(self) -> Rights:
+        """Its rights of now."""
+        return self.identity.rights
+
+    # Rows
+
+    def check_rows(self, rows: pa.RecordBatch) -> None:
+        """Check the topics of an Arrow batch, which nobody has validated yet. Errors:
+        ``Forbidden``; ``InvalidBatch``: they cannot be read."""
+        rights = self.identity.rights
+        if rights.is_unlimited or not rows.num_rows:
+            return
+        topics = TopicColumn.of(rows)
+        if topics is None:
+            raise InvalidBatch(
+                "the topics of the batch cannot be read",
+                limit="a column 'topic' of text without nulls",
+                remedy="Build it with an Arrow library and the documented schema",
+            )
+        has = rights.topics(Right.SCHEDULE).has
+        for topic in topics.distinct():
+            if not has(topic):
+                raise self._denied(
+                    Operation.APPEND, topic.decode(errors="replace"), topics.index(topic)
+                )
+
+    def check_plain(self, batch: PlainBatch) -> None:
+        """Check the topics of plain rows. Errors: ``Forbidden``."""
+        rights = self.identity.rights
+        if rights.is_unlimited:
+            return
+        has = rights.topics(Right.SCHEDULE).has
+        for number, row in enumerate(batch.rows):
+            if not has(row[1]):
+                topic = row[1].decode(errors="replace")
+                raise self._denied(Operation.APPEND, topic, number)
+
+    def charge(self, rows: int, nbytes: int) -> None:
+        """Count rows against its quota. Errors: ``OverQuota``."""
+        self.identity.meter.charge(rows, nbytes)
+
+    # Actions
+
+    def check(self, operation: Operation) -> None:
+        """Check an action, and log it. Errors: ``Forbidden``; ``Unauthenticated``: it is known no
+        more, and its connection is about to end."""
+        if not self._is_known:
+            raise Unauthenticated
+        if not self.identity.rights.may(operation):
+            raise self._denied(operation)
+        if event := _LOGGED_AS.get(operation.right):
+            self._callers.log.note(
+                event, self.identity.principal, operation=operation.label, host=self.host
+            )
+
+    def _denied(self, operation: Operation, topic: str = "", row: int | None = None) -> Forbidden:
+        self._callers.log.note(
+            "denied",
+            self.identity.principal,
+            operation=operation.label,
+            topic=topic,
+            host=self.host,
+        )
+        return forbidden(operation, topic, row)
+
+    # Its connection
+
+    def connect(self) -> None:
+        """Count its connection, until ``leave``. Errors: ``OverQuota``."""
+        self.identity.meter.connect()
+        self._connected = True
+
+    def leave(self) -> None:
+        if self._connected:
+            self._connected = False
+            self.identity.meter.disconnect()
+
+    def renew(self) -> Unauthenticated | None:
+        """Take the rights of now. Returns the error if it is known no more: it may do nothing
+        then."""
+        try:
+            self.identity = self._callers.authenticator.authenticate(self._proof)
+        except Unauthenticated as error:
+            self.identity = replace(self.identity, rights=_NOTHING)
+            self._is_known = False
+            return error
+        self._is_known = True
+        return None
+
+
+class TopicColumn:
+    """The topics of a batch that nobody has validated. Only their offsets are checked here, which
+    is a fraction of what Arrow's validation costs, and is enough to read no byte outside the
+    batch."""
+
+    def __init__(self, column: pa.Array, ends: Sequence[int] | Int32s, content: memoryview) -> None:
+        self._column = column
+        self._ends = ends
+        self._content = content
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch) -> TopicColumn | None:
+        """The topics; None: they cannot be read."""
+        at = rows.schema.get_field_index("topic")
+        column = None if at < 0 else rows.column(at)
+        if column is None or column.type != _TEXT or column.null_count:
+            return None
+        count, start = len(column), column.offset * 4
+        _, offsets, data = column.buffers()
+        content = memoryview(data or b"")
+        ends: Sequence[int] | Int32s
+        try:
+            if count <= _FEW_ROWS:  # NumPy would cost more than the rows do
+                ends = struct.unpack_from(f"<{count + 1}i", offsets or b"", start)
+                rises = all(map(le, ends, ends[1:]))
+            else:
+                ends = np.frombuffer(offsets or b"", np.int32, count + 1, start)
+                rises = bool((ends[1:] >= ends[:-1]).all())
+        except (ValueError, struct.error):  # fewer offsets than rows
+            return None
+        inside = ends[0] >= 0 and ends[-1] <= len(content)
+        return cls(column, ends, content) if rises and inside else None
+
+    def distinct(self) -> Iterable[bytes]:
+        """The different topics, UTF-8 if the caller was honest, in the order in which they come."""
+        if not isinstance(self._ends, np.ndarray):
+            return dict.fromkeys(self._texts())
+        first, second, last = (int(self._ends[at]) for at in (0, 1, -1))
+        count, width = len(self._column), second - first
+        # Mostly all are for one topic. The widths are compared too: ``a, aa`` and ``aa, a`` are the
+        # same bytes.
+        if width * count == last - first and (np.diff(self._ends) == width).all():
+            topic = bytes(self._content[first:second])
+            if self._content[first:last].tobytes() == topic * count:
+                return (topic,)
+        values: list[bytes] = self._column.view(pa.binary()).unique().to_pylist()
+        return values
+
+    def index(self, topic: bytes) -> int:
+        """The first row with that topic."""
+        return next(row for row, text in enumerate(self._texts()) if text == topic)
+
+    def _texts(self) -> Iterator[bytes]:
+        ends = self._ends.tolist() if isinstance(self._ends, np.ndarray) else self._ends
+        return (bytes(self._content[start:end]) for start, end in pairwise(ends))
+
+
+class Callers:
+    """Makes callers of connections. Thread-safe."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator | None = None,
+        log: AccessLog | None = None,
+        events: IntakeEvents | None = None,
+    ) -> None:
+        self.log = log or AccessLog(None)
+        self._events = events or IntakeEvents()
+        self._lock = threading.Lock()
+        self._strangers = 0
+        self._next_s = 0.0
+        self.authenticator = authenticator or Authenticator()
+
+    def admit(self, connection: Connection, command: AppendCommand) -> ConnectedCaller:
+        """The caller of a connection, by its certificate and the token of its hello. Errors:
+        ``Unauthenticated``."""
+        proof = IdentityProof.of(connection.certificate_names, command.token)
+        try:
+            identity = self.authenticator.authenticate(proof)
+        except Unauthenticated as error:
+            self._stranger(connection.host, error.reason)
+            raise
+        self.log.note("login", identity.principal, host=connection.host)
+        return ConnectedCaller(self, identity, proof, connection.host)
+
+    def check_peer(self, connection: Connection) -> None:
+        """Check that a peer may come where clients connect: not where there is a security file. It
+        has no way to prove itself here, and whoever knew the address could pose as a peer. Errors:
+        ``Unauthenticated``."""
+        if not self.authenticator.is_open:
+            self._stranger(connection.host, "a peer at the address of clients")
+            raise Unauthenticated
+
+    def _stranger(self, host: str, reason: str) -> None:
+        self._events.refused(Unauthenticated.code, 0)
+        self.log.note("stranger", "", host=host, reason=reason)
+        with self._lock:
+            self._strangers += 1
+            if time.monotonic() < self._next_s:
+                return
+            self._next_s = time.monotonic() + _STRANGERS_EVERY_S
+            count, self._strangers = self._strangers, 0
+        self._events.event("unauthenticated", host=host, reason=reason, count=count)
+
+
+def local_caller() -> ConnectedCaller:
+    """A caller of a node without a security file: it may do everything."""
+    callers = Callers()
+    proof = IdentityProof()
+    return ConnectedCaller(callers, callers.authenticator.authenticate(proof), proof, "")

@@ -1,0 +1,145 @@
+"""Who a caller is: a proof becomes a principal with its rights and its meter, once a connection.
+
+    certificate, token ──> IdentityProof ──Authenticator──> Identity: principal, rights, meter
+    claims of OIDC, a delay topic ──────identify──┘
+
+Principals are texts: ``cert:NAME`` (the first name of a verified certificate), ``token:NAME``,
+``oidc:ISSUER:SUB``, ``oidc:ISSUER:group:GROUP``, ``delay:TOPIC``, and ``local``, which every caller
+is where there is no security file.
+
+Rules
+- A token that is given has to be good, whatever certificate stands beside it: otherwise a program
+  whose token has expired went on under another name, with other rights, unseen.
+- Who is no member of anything is not known, so nobody gets a connection merely by a certificate.
+- A stranger never learns why. ``Unauthenticated.reason`` has it, for the server's own log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ..wheel.errors import Unauthenticated
+from .quotas import Meter
+from .rights import EVERYTHING, Right, Rights
+from .securityfile import SecurityFile
+from .tokens import digest_of
+
+LOCAL = "local"
+_ANY_TOPIC = Rights({Right.SCHEDULE: ["*"]})
+_METERS_MAX = 10_000
+"""So many principals have a meter; idle ones go first. Only as many principals as a file has
+members can be known, and the callers that an OIDC group names."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityProof:
+    """What a caller has shown. ``certificate_names``: of its verified certificate, in order.
+    ``token_digest``: SHA-256 of its token; empty without one. The token itself is not kept."""
+
+    certificate_names: tuple[str, ...] = ()
+    token_digest: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, certificate_names: Sequence[str] = (), token: str = "") -> IdentityProof:
+        return cls(tuple(certificate_names), digest_of(token))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A caller that is known."""
+
+    principal: str
+    rights: Rights
+    meter: Meter
+
+
+class Authenticator:
+    """Knows callers by one security file at a time; None: everybody is ``local`` and may do
+    everything. Thread-safe. ``now_ms``: the wall clock, for the end of tokens."""
+
+    def __init__(
+        self,
+        security: SecurityFile | None = None,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._now_ms = now_ms
+        self._meters: dict[str, Meter] = {}
+        # One value: an identity that was made by an old file must not be found under a new one.
+        self._current: tuple[SecurityFile | None, dict[tuple[str, ...], Identity]] = security, {}
+        self._local = Identity(LOCAL, EVERYTHING, Meter(LOCAL))
+
+    @property
+    def is_open(self) -> bool:
+        """True without a security file."""
+        return self._current[0] is None
+
+    @property
+    def security(self) -> SecurityFile | None:
+        return self._current[0]
+
+    def change(self, security: SecurityFile) -> None:
+        """Go by another file from now on. Callers that are known keep their ``Identity`` until they
+        are authenticated anew."""
+        self._current = security, {}
+        for principal, meter in list(self._meters.items()):
+            meter.change(security.quota_of(principal))
+
+    def authenticate(self, proof: IdentityProof) -> Identity:
+        """Errors: ``Unauthenticated``."""
+        security = self.security
+        if security is None:
+            return self._local
+        if proof.token_digest:
+            token = security.tokens.get(proof.token_digest)
+            if token is None:
+                raise Unauthenticated(reason="a token that the security file does not have")
+            if not token.is_valid(self._now_ms()):
+                raise Unauthenticated(reason=f"{token.principal} has expired")
+            return self.identify([token.principal])
+        if proof.certificate_names:
+            return self.identify([f"cert:{proof.certificate_names[0]}"])
+        raise Unauthenticated(reason="neither a token nor a certificate")
+
+    def identify(self, principals: Sequence[str]) -> Identity:
+        """The identity of a caller who has proved to be all of these principals; the first is its
+        name. Errors: ``Unauthenticated``: none of them is a member."""
+        security, known = self._current
+        if security is None:
+            return self._local
+        key = tuple(principals)
+        identity = known.get(key)
+        if identity is None:
+            if not any(principal in security.members for principal in key):
+                names = ", ".join(key)[:200]
+                raise Unauthenticated(reason=f"{names} is no member in the security file")
+            name = key[0]
+            identity = Identity(name, security.rights_of(key), self._meter(name, security))
+            if len(known) >= _METERS_MAX:
+                known.clear()
+            known[key] = identity
+        return identity
+
+    def rights_of_delay_topic(self, topic: str) -> Rights:
+        """The rights of a delay topic's records: without a security file all but slotwheel's own
+        topics, as whoever may write to the delay topic need not have Kafka's rights for them."""
+        security = self.security
+        return _ANY_TOPIC if security is None else security.rights_of([f"delay:{topic}"])
+
+    def meters(self) -> list[Meter]:
+        """The meters of all principals that were known since the start."""
+        return [self._local.meter, *list(self._meters.values())]
+
+    def _meter(self, principal: str, security: SecurityFile) -> Meter:
+        meter = self._meters.get(principal)
+        if meter is None:
+            if len(self._meters) >= _METERS_MAX:
+                self._meters = {
+                    name: kept for name, kept in list(self._meters.items()) if not kept.idle
+                }
+            meter = self._meters.setdefault(
+                principal, Meter(principal, security.quota_of(principal))
+            )
+        return meter

@@ -1,0 +1,557 @@
+"""Who may do what over HTTP: each endpoint and each role, against one node with a security file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from slotwheel.gateway.authentication import RequestAuthenticator
+from slotwheel.gateway.console.table import PAGES
+from slotwheel.gateway.rest.routes import routes
+from slotwheel.gateway.table import ENDPOINTS
+from slotwheel.security.rights import TOPIC_RIGHTS, Operation, Right
+from slotwheel.security.tokens import digest_of
+from support.gatewayprocess import GatewayProcess
+from support.issuer import Issuer
+from support.nodeprocess import NodeProcess
+from support.rightsfile import (
+    ALL,
+    EXPIRED,
+    OTHER,
+    OTHER_PREFIX,
+    RIGHTS,
+    STRANGERS,
+    TOPIC,
+    bearer,
+    token_of,
+    write_rights,
+)
+from support.waiting import eventually
+
+SECRET = "planted-in-a-message"
+PENDING_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rights")
+
+
+@pytest.fixture(scope="module")
+def node(folder: Path) -> Iterator[NodeProcess]:
+    with NodeProcess(folder / "data") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    with Issuer(rsa="RS256", curve="ES256") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def security(folder: Path, issuer: Issuer) -> Path:
+    table = f"""
+"oidc:corp:ann" = ["read"]
+"oidc:corp:group:ops" = ["observe"]
+"token:metered" = ["schedule"]
+[oidc.corp]
+issuer = "{issuer.url}"
+audience = "slotwheel"
+jwks = "{issuer.url}/keys"
+[tokens.metered]
+sha256 = "{digest_of(token_of("metered"))}"
+[quotas."token:metered"]
+rows-per-second = 2
+"""
+    return write_rights(folder / "security.toml", further=table)
+
+
+@pytest.fixture(scope="module")
+def gateway(node: NodeProcess, security: Path, folder: Path) -> Iterator[GatewayProcess]:
+    log = folder / "access.log"
+    options = "--security", str(security), "--access-log", str(log)
+    with GatewayProcess(node, *options) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def messages(gateway: GatewayProcess) -> dict[str, str]:
+    """Ids of pending messages, by topic."""
+    return {topic: send(gateway, topic) for topic in (TOPIC, OTHER)}
+
+
+def send(gateway: GatewayProcess, topic: str) -> str:
+    """Store a message, whoever may; its id."""
+    body = {"topic": topic, "value": SECRET, "key": topic, "delay_ms": PENDING_MS}
+    headers = bearer(Right.GATEWAY.value)
+    return str(gateway.request("POST", "/v1/messages", json=body, headers=headers).json()["id"])
+
+
+# What there is
+
+
+def all_operations() -> dict[tuple[str, str], Operation]:
+    """The operation of each method of each path: /v1, the console, the REST proxy."""
+    found = {(one.method, one.path): one.operation for one in (*ENDPOINTS, *PAGES)}
+    return found | rest_operations()
+
+
+def rest_operations() -> dict[tuple[str, str], Operation]:
+    import asyncio
+    from contextlib import ExitStack
+    from types import SimpleNamespace
+
+    async def made() -> dict[tuple[str, str], Operation]:
+        with ExitStack() as stack:
+            settings = SimpleNamespace(
+                bootstrap=None, data=Path("/nowhere"), instances_max=1, instance_idle_s=1
+            )
+            services: Any = SimpleNamespace(
+                settings=settings, closing=stack, authenticator=RequestAuthenticator()
+            )
+            return {
+                (method, route.path): operation  # type: ignore[attr-defined]
+                for route in routes(services)
+                for method, operation in route.endpoint.operations.items()  # type: ignore[attr-defined]
+            }
+
+    return asyncio.run(made())
+
+
+OPERATIONS = all_operations()
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/v1/messages"): {"topic": TOPIC, "value": "x", "delay_ms": PENDING_MS},
+    ("POST", "/v1/cancel"): {"ids": ["nobody"]},
+    ("POST", "/v1/messages/{id}/reschedule"): {"delay_ms": PENDING_MS},
+    ("POST", "/v1/cancellations"): {"where": {"topic": "none"}},
+    ("POST", "/v1/dead/redrive"): {},
+    ("POST", "/v1/routes/explain"): {"route": "none"},
+}
+PLACES = {
+    "{id}": "default.1.1.0000000000000",
+    "{partition:int}": "0",
+    "{position:int}": "0",
+    "{name}": "console.css",
+    "{topic}": TOPIC,
+    "{partition}": "0",
+    "{group}": "g",
+}
+
+
+def request_for(place: tuple[str, str]) -> dict[str, Any]:
+    """A request that is right but for who sends it."""
+    method, path = place
+    for parameter, value in PLACES.items():
+        path = path.replace(parameter, value)
+    request: dict[str, Any] = {"method": method, "url": path}
+    if place in BODIES:
+        request["json"] = BODIES[place]
+    elif path.startswith("/topics") and method == "POST":
+        records = {
+            "records": [
+                {"value": "eA==", "topic": TOPIC}
+                if path.strip("/") == "topics"
+                else {"value": "eA=="}
+            ]
+        }
+        request["content"] = json.dumps(records)
+        request["headers"] = {"Content-Type": "application/vnd.kafka.binary.v2+json"}
+    elif path.startswith("/consumers") and method == "POST":
+        request["content"] = b"{}"
+        request["headers"] = {"Content-Type": "application/vnd.kafka.v2+json"}
+    elif path.startswith("/console") and method == "POST":
+        request["content"] = b""
+        request["headers"] = {"Content-Type": "application/x-www-form-urlencoded"}
+    return request
+
+
+def ask(gateway: GatewayProcess, token: str | None, request: dict[str, Any]) -> httpx.Response:
+    headers = {**request.get("headers", {}), **bearer(token)}
+    return gateway.http.request(**{**request, "headers": headers})
+
+
+def test_every_endpoint_has_one_operation_and_so_one_right() -> None:
+    assert len(OPERATIONS) > 80
+    for operation in OPERATIONS.values():
+        assert isinstance(operation, Operation)
+        assert isinstance(operation.right, Right)
+    public = {path for (_, path), one in OPERATIONS.items() if one.right is Right.PUBLIC}
+    assert public == {
+        *("/", "/healthz", "/readyz", "/openapi.json", "/docs", "/console/static/{name}")
+    }
+
+
+@pytest.mark.parametrize("place", OPERATIONS, ids=" ".join)
+def test_the_deny_matrix(gateway: GatewayProcess, place: tuple[str, str]) -> None:
+    """Every role that has not the right is refused, and the one that has it is not."""
+    right, request = OPERATIONS[place].right, request_for(place)
+    if right is Right.PUBLIC:
+        for token in (None, *STRANGERS, Right.READ.value):
+            assert ask(gateway, token, request).status_code in (200, 307), token
+        return
+    for stranger in (None, *STRANGERS):
+        answer = ask(gateway, stranger, request)
+        assert answer.status_code == 401, (stranger, answer.text)
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert TOPIC not in answer.text
+    for given in RIGHTS:
+        answer = ask(gateway, given.value, request)
+        assert answer.status_code < 500 or answer.status_code == 503, answer.text
+        allowed = right in (given, Right.CONNECT) or given is Right.GATEWAY
+        is_form = request["url"].startswith("/console") and request["method"] == "POST"
+        if allowed and is_form:  # it comes as far as the form's own token
+            assert "form token" in answer.text
+        else:
+            assert (answer.status_code != 403) == allowed, (given, answer.text)
+        assert answer.status_code != 401
+        if not allowed:
+            assert OPERATIONS[place].label in answer.text
+    if right in TOPIC_RIGHTS:
+        answer = ask(gateway, OTHER_PREFIX, request)
+        assert answer.status_code != 401
+        assert SECRET not in answer.text
+
+
+def test_a_path_that_there_is_not_is_told_to_nobody_unknown(gateway: GatewayProcess) -> None:
+    for path in ("/nothing", "/v1/nothing", "/console/nothing", "/topics/x/y/z", "/v1"):
+        assert ask(gateway, None, {"method": "GET", "url": path}).status_code == 401
+        assert ask(gateway, Right.READ.value, {"method": "GET", "url": path}).status_code == 404
+    answer = ask(gateway, None, {"method": "DELETE", "url": "/v1/status"})
+    assert answer.status_code == 401
+
+
+BAD_HEADERS = {
+    "no scheme": "swt_all",
+    "basic": f"Basic {base64.b64encode(b'all:swt_all').decode()}",
+    "empty": "Bearer",
+    "twice": "Bearer swt_all, Bearer swt_all",
+    "blank": "Bearer swt_all swt_all",
+    "case": "Bearer SWT_ALL",
+    "long": "Bearer " + "x" * 12_000,
+    "bytes": "Bearer \xff\xfe",
+}
+
+
+@pytest.mark.parametrize("value", BAD_HEADERS.values(), ids=BAD_HEADERS)
+def test_other_proofs_prove_nothing(gateway: GatewayProcess, value: str) -> None:
+    headers = [(b"Authorization", value.encode("latin-1"))]
+    answer = gateway.http.get("/v1/levels", headers=headers)
+    assert answer.status_code == 401
+    for body in (b"", b'{"topic": "orders"}'):
+        kind = [(b"Content-Type", b"application/json")]
+        answer = gateway.http.post("/v1/messages", content=body, headers=headers + kind)
+        assert answer.status_code == 401
+    two = [(b"Authorization", b"Bearer swt_all"), (b"Authorization", b"Bearer swt_read")]
+    assert gateway.http.get("/v1/levels", headers=two).status_code == 400
+
+
+def test_the_scheme_of_a_proof_may_be_written_in_any_case(gateway: GatewayProcess) -> None:
+    for scheme in ("bearer", "BEARER", "Bearer"):
+        headers = {"Authorization": f"{scheme} {token_of(ALL)}"}
+        assert gateway.http.get("/v1/levels", headers=headers).status_code == 200
+
+
+# What is asked for
+
+
+def test_nothing_is_stored_for_a_topic_that_the_caller_may_not_have(
+    gateway: GatewayProcess, messages: dict[str, str]
+) -> None:
+    def count() -> int:
+        answer = ask(gateway, Right.GATEWAY.value, {"method": "GET", "url": "/v1/messages/count"})
+        return int(answer.json()["messages"])
+
+    assert messages
+    before = count()
+    good = {"topic": TOPIC, "value": "x", "delay_ms": PENDING_MS}
+    bad = {**good, "topic": OTHER}
+    bodies: list[dict[str, Any]] = [
+        {"json": bad},
+        {"json": [good, bad]},
+        {
+            "content": "\n".join(map(json.dumps, (good, bad))),
+            "headers": {"Content-Type": "application/x-ndjson"},
+        },
+        {"json": {**bad, "topic": "slotwheel-trace"}},
+        {"json": bad, "headers": {"Idempotency-Key": "k"}},
+    ]
+    for body in bodies:
+        answer = ask(
+            gateway, Right.SCHEDULE.value, {"method": "POST", "url": "/v1/messages", **body}
+        )
+        assert answer.status_code == 403, answer.text
+        assert "append" in answer.json()["message"]
+        assert (OTHER in answer.text) or ("slotwheel-trace" in answer.text)
+        assert answer.json()["code"] == "forbidden"
+    records = {"records": [{"topic": TOPIC, "value": "eA=="}, {"topic": OTHER, "value": "eA=="}]}
+    kind = {"Content-Type": "application/vnd.kafka.binary.v2+json"}
+    for path, content in (
+        ("/topics", records),
+        (f"/topics/{OTHER}", {"records": [{"value": "eA=="}]}),
+    ):
+        request = {"method": "POST", "url": path, "content": json.dumps(content), "headers": kind}
+        assert ask(gateway, Right.SCHEDULE.value, request).status_code == 403
+    assert count() == before
+
+
+def test_many_connections_of_several_callers_are_checked_each_for_itself(
+    gateway: GatewayProcess,
+) -> None:
+    """Their messages share batches; a connection may even change its caller."""
+
+    def send(client: httpx.Client, token: str | None, topic: str) -> int:
+        body = {"topic": topic, "value": "x", "delay_ms": PENDING_MS}
+        return client.post("/v1/messages", json=body, headers=bearer(token)).status_code
+
+    with httpx.Client(base_url=gateway.url) as client:
+        for _ in range(3):
+            assert send(client, Right.SCHEDULE.value, TOPIC) == 201
+            assert send(client, Right.SCHEDULE.value, TOPIC) == 201
+            assert send(client, Right.SCHEDULE.value, OTHER) == 403
+            assert send(client, OTHER_PREFIX, TOPIC) == 403
+            assert send(client, OTHER_PREFIX, OTHER) == 201
+            assert send(client, None, TOPIC) == 401
+            assert send(client, EXPIRED, TOPIC) == 401
+            assert send(client, Right.READ.value, TOPIC) == 403
+
+
+def test_what_may_not_be_read_looks_unknown_and_is_not_counted(
+    gateway: GatewayProcess, messages: dict[str, str]
+) -> None:
+    def get(token: str, path: str) -> Any:
+        answer = ask(gateway, token, {"method": "GET", "url": path})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    whole = get(Right.GATEWAY.value, "/v1/messages/count?by=topic")
+    assert whole["topics"].keys() == {TOPIC, OTHER}
+    assert not whole.get("limited_by_rights")
+    for token, own, other in ((Right.READ.value, TOPIC, OTHER), (OTHER_PREFIX, OTHER, TOPIC)):
+        for query in ("", "?by=slot", f"?key={own}", f"?topic={own}&topic={other}"):
+            answer = get(token, f"/v1/messages/count{query}")
+            assert answer["limited_by_rights"] is True
+            wanted = get(
+                Right.GATEWAY.value,
+                f"/v1/messages/count?topic={own}"
+                + query.replace("?", "&").replace(f"&topic={own}&topic={other}", ""),
+            )
+            assert answer["messages"] == wanted["messages"]
+        assert get(token, "/v1/messages/count?by=topic")["topics"].keys() == {own}
+        assert get(token, f"/v1/messages/count?topic={other}")["messages"] == 0
+        page = get(token, "/v1/messages?limit=1000")
+        assert {message["topic"] for message in page["messages"]} == {own}
+        assert page["limited_by_rights"] is True
+        assert page["looked_through"] == 0
+        assert get(token, f"/v1/messages/{messages[own]}")["message"]["value"] == SECRET
+        hidden = get(token, f"/v1/messages/{messages[other]}")
+        nobody = get(token, "/v1/messages/default.1.1.0000000000000")
+        assert hidden | {"id": ""} == nobody | {"id": ""}
+        hidden = get(token, f"/v1/trace/{messages[other]}")
+        assert hidden["state"] == "unknown"
+        assert not hidden["messages"]
+        assert get(token, f"/v1/trace/{messages[own]}")["state"] == "pending"
+        listed = get(token, "/v1/dead")
+        assert listed["limited_by_rights"] is True
+
+
+def test_many_are_cancelled_only_among_those_that_the_caller_may_cancel(
+    gateway: GatewayProcess, messages: dict[str, str]
+) -> None:
+    assert messages
+    where = {"where": {"from_ms": 946684800000}}
+    request = {"method": "POST", "url": "/v1/cancellations?dry_run=true", "json": where}
+    mine = ask(gateway, Right.CANCEL.value, request).json()
+    every = ask(gateway, Right.GATEWAY.value, request).json()
+    assert 0 < mine["messages"] < every["messages"]
+    request["url"] = "/v1/cancellations"
+    request["json"] = {"where": {"key": OTHER}}
+    job = ask(gateway, Right.CANCEL.value, request)
+    assert job.status_code == 202
+    assert job.json()["total"] == 0
+    # The job is its own: who has no administrator's right does not see it.
+    path = {"method": "GET", "url": f"/v1/jobs/{job.json()['id']}"}
+    assert ask(gateway, Right.CANCEL.value, path).status_code == 200
+    assert ask(gateway, Right.ADMIN.value, path).status_code == 200
+    assert ask(gateway, Right.READ.value, path).status_code == 404
+    listed = ask(gateway, Right.READ.value, {"method": "GET", "url": "/v1/jobs"}).json()["jobs"]
+    assert not listed
+
+
+def test_messages_of_other_topics_cannot_be_cancelled_or_moved(gateway: GatewayProcess) -> None:
+    ids = {topic: send(gateway, topic) for topic in (TOPIC, OTHER)}
+    for token, own, other in ((Right.CANCEL.value, TOPIC, OTHER), (OTHER_PREFIX, OTHER, TOPIC)):
+        request = {"method": "POST", "url": "/v1/cancel", "json": {"ids": [ids[other]]}}
+        assert ask(gateway, token, request).json()["answers"][0]["answer"] == "unknown"
+        path = f"/v1/messages/{ids[other]}"
+        hidden = ask(gateway, token, {"method": "DELETE", "url": path})
+        nobody = ask(gateway, token, request_for(("DELETE", "/v1/messages/{id}")))
+        assert hidden.status_code == nobody.status_code == 404
+        assert hidden.json() | {"got": ""} == nobody.json() | {"got": ""}
+        request = {"method": "POST", "url": f"{path}/reschedule", "json": {"delay_ms": PENDING_MS}}
+        assert ask(gateway, token, request).status_code == 404
+        request["url"] = f"/v1/messages/{ids[own]}/reschedule"
+        moved = ask(gateway, token, request)
+        assert moved.status_code == 200, moved.text
+        ids[own] = moved.json()["new_id"]
+    for token, own in ((Right.CANCEL.value, TOPIC), (OTHER_PREFIX, OTHER)):
+        request = {"method": "DELETE", "url": f"/v1/messages/{ids[own]}"}
+        assert ask(gateway, token, request).json()["answer"] == "cancelled"
+
+
+def test_topics_and_consumers_are_those_that_the_caller_may_consume(
+    gateway: GatewayProcess,
+) -> None:
+    kind = {"Content-Type": "application/vnd.kafka.v2+json"}
+
+    def rest(token: str, method: str, path: str, body: Any = None) -> httpx.Response:
+        content = None if body is None else json.dumps(body)
+        request = {"method": method, "url": path, "content": content, "headers": kind}
+        return ask(gateway, token, request)
+
+    consume = Right.CONSUME.value
+    assert OTHER not in rest(consume, "GET", "/topics").text
+    assert rest(consume, "GET", f"/topics/{OTHER}").status_code == 404
+    made = rest(consume, "POST", "/consumers/g", {"name": "c", "format": "binary"})
+    assert made.status_code == 200, made.text
+    instance = "/consumers/g/instances/c"
+    refused = rest(consume, "POST", f"{instance}/subscription", {"topics": [TOPIC, OTHER]})
+    assert refused.status_code == 404
+    assert refused.json()["error_code"] == 40401
+    partitions = {"partitions": [{"topic": OTHER, "partition": 0}]}
+    assert rest(consume, "POST", f"{instance}/assignments", partitions).status_code == 404
+    assert rest(consume, "POST", f"{instance}/subscription", {"topics": [TOPIC]}).status_code == 204
+    # The instance is its caller's own: to others with that right it looks as if there were none.
+    for token in (ALL, OTHER_PREFIX):
+        assert rest(token, "GET", f"{instance}/subscription").status_code == 404
+        assert rest(token, "DELETE", instance).status_code == 404
+    assert rest(consume, "DELETE", instance).status_code == 204
+
+
+# Proofs
+
+
+def test_tokens_of_an_issuer(gateway: GatewayProcess, issuer: Issuer) -> None:
+    def levels(token: str, path: str = "/v1/levels") -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return gateway.http.get(path, headers=headers).status_code
+
+    assert levels(issuer.token("rsa")) == 200
+    assert levels(issuer.token("curve", sub="bob", groups=["ops"]), "/v1/status") == 200
+    assert levels(issuer.token("rsa"), "/v1/status") == 403
+    assert levels(issuer.token("rsa", sub="nobody")) == 401
+    assert levels(issuer.token("rsa", sub="group:ops"), "/v1/status") == 401
+    assert levels(issuer.token("rsa", exp=time.time() - 100)) == 401
+    assert levels(issuer.token("rsa", aud="other")) == 401
+    asked = issuer.asked
+    issuer.add_key("unpublished", "RS256")
+    del_entry = issuer.published.pop("unpublished")
+    issuer.published["unpublished"] = del_entry
+    # Asked for a moment ago, so this one is unknown until thirty seconds have passed.
+    assert levels(issuer.token("unpublished")) == 401
+    assert issuer.asked == asked
+
+
+def test_a_quota_that_is_used_up_says_when_to_come_again(gateway: GatewayProcess) -> None:
+    message = {"topic": TOPIC, "value": "x", "delay_ms": PENDING_MS}
+    many = {"method": "POST", "url": "/v1/messages", "json": [message] * 20}
+    assert ask(gateway, "metered", many).status_code == 200
+    for body in (message, [message]):
+        refused = ask(gateway, "metered", {**many, "json": body})
+        assert refused.status_code == 429, refused.text
+        assert refused.json()["code"] == "over-quota"
+        assert 1 <= int(refused.headers["retry-after"]) <= 10
+        assert 0 < refused.json()["retry_after_ms"] <= 10_000
+    # Another principal is not kept.
+    assert ask(gateway, Right.SCHEDULE.value, {**many, "json": message}).status_code == 201
+
+
+def test_an_issuer_that_does_not_answer_keeps_nobody_else(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    """A token with an unknown key waits for the issuer; the loop has others to serve."""
+    with Issuer(rsa="RS256") as slow:
+        slow.free.clear()
+        table = f"""
+"oidc:slow:ann" = ["read"]
+[oidc.slow]
+issuer = "{slow.url}"
+audience = "slotwheel"
+"""
+        security = write_rights(tmp_path / "security.toml", further=table)
+        with GatewayProcess(node, "--security", str(security)) as gateway:
+            answers: list[int] = []
+
+            def wait() -> None:
+                headers = {"Authorization": f"Bearer {slow.token('rsa')}"}
+                url = f"{gateway.url}/v1/levels"
+                answers.append(httpx.get(url, headers=headers, timeout=60).status_code)
+
+            waiting = [threading.Thread(target=wait) for _ in range(30)]
+            for thread in waiting:
+                thread.start()
+            eventually(lambda: slow.asked > 0, 30)
+            for _ in range(20):
+                request = {"method": "GET", "url": "/v1/levels"}
+                assert ask(gateway, Right.READ.value, request).status_code == 200
+            assert not answers
+            slow.free.set()
+            for thread in waiting:
+                thread.join()
+            assert answers == [200] * 30
+
+
+def test_health_says_no_more_to_strangers_than_its_status(gateway: GatewayProcess) -> None:
+    for path in ("/healthz", "/readyz"):
+        request = {"method": "GET", "url": path}
+        assert ask(gateway, None, request).json() == {}
+        assert ask(gateway, Right.OBSERVE.value, request).json() != {}
+
+
+def test_who_loses_a_right_is_out_soon_and_a_bad_file_changes_nothing(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    security = write_rights(tmp_path / "security.toml")
+    with GatewayProcess(node, "--security", str(security)) as gateway:
+        request = {"method": "POST", "url": "/v1/messages", "json": BODIES["POST", "/v1/messages"]}
+        with httpx.Client(base_url=gateway.url, headers=bearer(Right.SCHEDULE.value)) as client:
+            assert client.request(**request).status_code == 201
+            security.write_text("[roles.x]\nschedul = true\n")
+            eventually(lambda: "the old security file stays in use" in gateway.log_text(), 30)
+            assert client.request(**request).status_code == 201
+            began = time.monotonic()
+            write_rights(security, left_out=Right.SCHEDULE.value)
+            eventually(lambda: client.request(**request).status_code == 401, 60)
+            assert time.monotonic() - began < 15
+
+
+def test_no_secret_is_in_a_log_or_a_process_list(
+    gateway: GatewayProcess, folder: Path, issuer: Issuer
+) -> None:
+    jwt = issuer.token("rsa")
+    gateway.http.get("/v1/levels", headers={"Authorization": f"Bearer {jwt}"})
+    ask(gateway, UNKNOWN_TOKEN, {"method": "GET", "url": "/v1/levels"})
+    ask(gateway, Right.READ.value, {"method": "GET", "url": "/v1/status"})
+    lines = [json.loads(line) for line in (folder / "access.log").read_text().splitlines()]
+    assert {"denied", "stranger", "read"} <= {line["event"] for line in lines}
+    denied = [line for line in lines if line["event"] == "denied"][-1]
+    assert denied["principal"] == "token:read"
+    assert denied["operation"] == "status"
+    metrics = ask(gateway, Right.OBSERVE.value, {"method": "GET", "url": "/metrics"}).text
+    texts = [gateway.log_text(), (folder / "access.log").read_text(), metrics]
+    texts += [" ".join(gateway.process.cmdline()), str(gateway.process.environ())]
+    for text in texts:
+        assert "swt_" not in text
+        assert jwt not in text
+        assert SECRET not in text
+
+
+UNKNOWN_TOKEN = "unknown"

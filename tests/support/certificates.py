@@ -1,0 +1,68 @@
+"""Certificates and authorities for tests, as files in PEM."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from slotwheel.security.tls import Tls
+
+
+class Authority:
+    """An authority with its certificate in the file ``ca``; issues certificates beside it."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._made = trustme.CA(organization_name=name)
+        self.ca = folder / f"{name}.pem"
+        self._made.cert_pem.write_to_path(str(self.ca))
+
+    @property
+    def own_pem(self) -> bytes:
+        """The authority's own certificate, which it has signed itself, and its key."""
+        return self._made.cert_pem.bytes() + self._made.private_key_pem.bytes()
+
+    def locked_key(self, folder: Path) -> Path:
+        """A file with a key that has a password."""
+        key = serialization.load_pem_private_key(self._made.private_key_pem.bytes(), None)
+        path = folder / "locked.key"
+        path.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(b"secret"),
+            )
+        )
+        return path
+
+    def issue(
+        self,
+        *names: str,
+        common_name: str | None = None,
+        expired: bool = False,
+        file: str | None = None,
+    ) -> Tls:
+        """The files of a certificate for ``names``, hosts or addresses, and of this authority.
+        ``file``: the name of the certificate's file, by default that of the first name."""
+        after = datetime.datetime(2000, 1, 2, tzinfo=datetime.UTC) if expired else None
+        before = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC) if expired else None
+        made = self._made.issue_cert(
+            *names, common_name=common_name, not_before=before, not_after=after
+        )
+        cert = self.folder / f"{file or (names or ('unnamed',))[0]}.crt"
+        key = cert.with_suffix(".key")
+        key.write_bytes(made.private_key_pem.bytes())
+        cert.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
+        return Tls(ca=self.ca, cert=cert, key=key)
+
+
+def bundle(path: Path, *authorities: Authority) -> Path:
+    """A file with the certificates of several authorities, as it is while one replaces another."""
+    new = path.with_suffix(".new")
+    new.write_bytes(b"".join(authority.ca.read_bytes() for authority in authorities))
+    new.replace(path)
+    return path
