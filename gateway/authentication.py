@@ -23,11 +23,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..security.accesslog import AccessLog
+from ..security.accesslog import EVENT_OF, AccessLog
 from ..security.oidc import KeyWanted, OidcVerifier, RefusedToken
 from ..security.principals import Authenticator, Identity, IdentityProof
 from ..security.quotas import Meter
@@ -44,17 +45,6 @@ IDENTITY = "identity"
 """Where the scope of a request has the ``Identity`` of its caller."""
 _BEARER = "bearer"
 _STRANGERS_EVERY_S = 1.0
-_LOGGED_AS = {
-    Right.READ: "read",
-    Right.CONSUME: "read",
-    Right.OBSERVE: "read",
-    Right.CANCEL: "cancel",
-    Right.REDRIVE: "admin",
-    Right.POLICIES: "admin",
-    Right.ADMIN: "admin",
-}
-"""The event of the access log for what was allowed, by its right. Messages that are sent are
-counted."""
 
 
 STRANGER = Identity("", Rights({}), Meter(""))
@@ -80,7 +70,7 @@ class RequestAuthenticator:
         if security is not None:
             self._watched = WatchedFiles(
                 [security],
-                lambda _contents: _load(security),
+                partial(_read, security),
                 lambda error: log.warning("the old security file stays in use: %s", error),
             )
             self._authenticator = Authenticator(self._watched.value)
@@ -177,7 +167,7 @@ class RequestAuthenticator:
         for topic in topics:
             if not rights.may(operation, topic):
                 raise self._denied(scope, operation, topic)
-        if event := _LOGGED_AS.get(operation.right):
+        if event := EVENT_OF.get(operation.right):
             self.log.note(event, identity.principal, operation=operation.label, host=_host(scope))
 
     def topics_for(self, scope: Any, right: Right) -> Callable[[str], bool] | None:
@@ -215,10 +205,9 @@ def _host(scope: Any) -> str:
     return client[0] if client else ""
 
 
-def _load(path: Path) -> SecurityFile:
+def _read(path: Path, contents: Sequence[bytes]) -> SecurityFile:
     """Errors: ``InvalidConfiguration``, ``MissingExtra``; ``OSError``."""
-    # It is read again, as a file that others may read or write is refused there.
-    security = SecurityFile.load(path)
+    security = SecurityFile.of_watched(path, contents)
     OidcVerifier(security.issuers.values())
     if security.issuers and find_spec("jwt") is None:
         raise MissingExtra(

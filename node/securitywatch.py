@@ -11,12 +11,12 @@ lock everybody out, or let everybody in. ``intake/callers.py`` asks what a calle
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 from ..security.accesslog import AccessLog
 from ..security.principals import Authenticator
 from ..security.securityfile import SecurityFile
-from ..security.tokens import check_private
 from ..security.watched import LOOK_EVERY_S, WatchedFiles
 from ..wheel.errors import SlotwheelError
 from .config import NodeConfig
@@ -34,13 +34,8 @@ class NodeRights:
         self._watched: WatchedFiles[SecurityFile] | None = None
         security: SecurityFile | None = None
         if config.security is not None:
-            path = config.security
-
-            def load(contents: Sequence[bytes]) -> SecurityFile:
-                check_private(path)
-                return SecurityFile.parse(contents[0], str(path))
-
-            self._watched = WatchedFiles([path], load, self._alarm)
+            load = partial(SecurityFile.of_watched, config.security)
+            self._watched = WatchedFiles([config.security], load, self._alarm)
             security = self._watched.value
         self.authenticator = Authenticator(security)
         self._log = AccessLog(config.access_log, self._log_failed)

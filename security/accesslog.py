@@ -24,14 +24,26 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from .quotas import Meter
+from .rights import Right
 
 LINES_A_SECOND_MAX = 1000
 STDOUT = "-"
 _TEXT_MAX = 300
+EVENT_OF: Mapping[Right, str] = {
+    Right.READ: "read",
+    Right.CONSUME: "read",
+    Right.OBSERVE: "read",
+    Right.CANCEL: "cancel",
+    Right.REDRIVE: "admin",
+    Right.POLICIES: "admin",
+    Right.ADMIN: "admin",
+}
+"""The event for what was allowed, by its right. Messages that are sent are
+counted."""
 
 
 class AccessLog:

@@ -47,7 +47,7 @@ from ..wheel.checks import is_topic
 from ..wheel.errors import InvalidConfiguration
 from .quotas import NO_QUOTA, Quota
 from .rights import FLAGS, TOPIC_RIGHTS, Operation, Right, Rights, TopicList
-from .tokens import read_private
+from .tokens import check_private, read_private
 
 FILE_BYTES_MAX = 4 << 20
 DEFAULT = "default"
@@ -125,6 +125,13 @@ class SecurityFile:
         """Read a file. Errors: ``InvalidConfiguration`` with the file and the line or key;
         ``OSError`` when it cannot be opened."""
         return cls.parse(read_private(path, FILE_BYTES_MAX), os.fspath(path))
+
+    @classmethod
+    def of_watched(cls, path: Path, contents: Sequence[bytes]) -> Self:
+        """As ``load``, of the content that ``WatchedFiles`` has read of it. Errors: as of
+        ``load``."""
+        check_private(path)
+        return cls.parse(contents[0], str(path))
 
     @classmethod
     def parse(cls, content: bytes, name: str | Path = "security.toml") -> Self:

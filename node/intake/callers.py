@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...security.accesslog import AccessLog
+from ...security.accesslog import EVENT_OF, AccessLog
 from ...security.principals import Authenticator, Identity, IdentityProof
 from ...security.rights import Operation, Right, Rights, forbidden
 from ...wheel.errors import Forbidden, InvalidBatch, Unauthenticated
@@ -47,15 +47,6 @@ _STRANGERS_EVERY_S = 1.0
 _FEW_ROWS = 8
 _TEXT = pa.utf8()
 Int32s = npt.NDArray[np.int32]
-_LOGGED_AS = {
-    Right.READ: "read",
-    Right.OBSERVE: "read",
-    Right.CANCEL: "cancel",
-    Right.POLICIES: "admin",
-    Right.ADMIN: "admin",
-}
-"""The event of the access log for an operation that was allowed, by its right. Writes are
-counted."""
 
 
 class ConnectedCaller:
@@ -122,7 +113,7 @@ class ConnectedCaller:
             raise Unauthenticated
         if not self.identity.rights.may(operation):
             raise self._denied(operation)
-        if event := _LOGGED_AS.get(operation.right):
+        if event := EVENT_OF.get(operation.right):
             self._callers.log.note(
                 event, self.identity.principal, operation=operation.label, host=self.host
             )
