@@ -39,7 +39,8 @@ test: | $(BIN)/pip ## Run lint, types, and all tests but the soak
 	@$(MAKE) --no-print-directory --jobs 2 setup kafka
 	@$(MAKE) --no-print-directory --jobs 2 lint compiled $(CLASSES)
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest $(BESIDE) --durations=30 $(ARGS)
+	@$(BIN)/python -m pytest $(BESIDE) --durations=30 $(ARGS) \
+	    || $(BIN)/python tests/support/secondtry.py $$?
 	@$(MAKE) --no-print-directory lines
 
 .PHONY: test-quick
