@@ -21,9 +21,10 @@ import numpy as np
 
 from ..policy.levels import span_of
 from ..wheel.checks import (
+    PARTITION_MAX,
+    bad_partition,
     check_topic,
     due_before_1970,
-    negative_partition,
     reserved_among,
     reserved_header,
 )
@@ -189,7 +190,9 @@ def _expiry(expires: DueTime, ttl: Delay, due: int) -> bytes:
         got = repr(ttl if expires is None else expires)
         raise InvalidMessage(f"unusable time to expire: {error}", got=got, remedy=remedy) from None
     if ttl is not None and ms <= 0:
-        raise InvalidMessage("no time to live", got=repr(ttl), limit="at least 1 ms", remedy=remedy)
+        raise InvalidMessage(
+            "no time to live", got=f"{ms} ms", limit="at least 1 ms", remedy=remedy
+        )
     delayed = delay_of(due) is not None
     if ttl is not None and not delayed:
         ms += due
@@ -230,10 +233,8 @@ def flatten(message: Message) -> FlatMessage:
         if isinstance(partition, bool) or not hasattr(partition, "__index__"):
             raise _not_a_message("partition", partition)
         partition = index(partition)
-        if partition >= 1 << 31:
-            raise _not_a_message("partition", partition)
-        if partition < 0:
-            raise negative_partition(partition)
+        if not 0 <= partition <= PARTITION_MAX:
+            raise bad_partition(partition)
     key, value = content_of("key", message.key), content_of("value", message.value)
     nbytes = len(key or b"") + len(value or b"")
     headers, headers_bytes = encoded(header_pairs(message, due))

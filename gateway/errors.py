@@ -37,8 +37,11 @@ _UNAVAILABLE = (NodeUnreachable, NotRunning)
 TEXT_MAX = 300
 _UNKNOWN_FIELD = "Object contains unknown field"
 """How msgspec begins its message."""
-_STEP = re.compile(r"\.([^.\[]+)|\[[^\]]*\]")
+_STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 """Of msgspec's path: into a field, or into a list or an object of any names."""
+_VALUE_MAX = 80
+"""A value that is refused is shown with at most so many characters."""
+_LOOKED_THROUGH_MAX = 256 << 10
 
 
 class HttpError(Exception):
@@ -159,11 +162,11 @@ def from_slotwheel(error: SlotwheelError, place: str = "") -> HttpError:
     )
 
 
-def from_decoding(error: Exception, place: str = "", kind: Any = None) -> HttpError:
+def from_decoding(error: Exception, place: str, kind: Any, body: bytes) -> HttpError:
     """The answer to a body that msgspec could not decode: 400 for what is no JSON, 422 for JSON
-    that is not what is asked for. ``place``: of what was decoded, within the body. ``kind``: the
-    type that it should have been, so that an unknown field is answered with those that are known.
-    """
+    that is not what is asked for, with the value. ``place``: of what was decoded, within the body.
+    ``kind``: the type that it should have been, so that an unknown field is answered with those
+    that are known. ``body``: what was decoded."""
     text = str(error)
     if isinstance(error, RecursionError):
         return HttpError(400, "the JSON is nested too deeply", place=place)
@@ -176,14 +179,33 @@ def from_decoding(error: Exception, place: str = "", kind: Any = None) -> HttpEr
         422,
         message[:TEXT_MAX],
         place=f"{place} {inside}" if place else inside,
+        got=_value_at(body, inside),
         limit=_fields_at(kind, inside) if message.startswith(_UNKNOWN_FIELD) else None,
     )
+
+
+def _value_at(body: bytes, path: str) -> str | None:
+    """The value at ``path`` (``$.records[0]``) of a body, as JSON; None for a place in an object of
+    any names (``$.headers[...]``), where msgspec does not say which one it is, in a body that is
+    no JSON behind it, and in a large one: objects of a body of ``{},{},…`` take a hundred times its
+    bytes."""
+    if len(body) > _LOOKED_THROUGH_MAX:
+        return None
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    for name, number in _STEP.findall(path):
+        if not name and not number.isdecimal():
+            return None
+        value = value[name] if name else value[int(number)]
+    return msgspec.json.encode(value).decode()[:_VALUE_MAX]
 
 
 def _fields_at(kind: Any, path: str) -> str:
     """Names of the fields that an object at ``path`` (``$.records[0]``) of a value may have."""
     found = _without_unions(inspect.type_info(kind))
-    for name in _STEP.findall(path):
+    for name, _ in _STEP.findall(path):
         found = [inner for one in found for inner in _inner(one, name)]
     names = (field.encode_name for one in found for field in getattr(one, "fields", ()))
     return ", ".join(dict.fromkeys(names))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from json import JSONDecoder
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import ClientDisconnect
 
+from ..wheel.checks import PARTITION_MAX
 from .errors import HttpError, from_decoding
 
 T = TypeVar("T")
@@ -18,6 +20,9 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
+PartitionNumber = Annotated[int, Meta(ge=0, le=PARTITION_MAX)]
+SpanMilliseconds = Annotated[int, Meta(ge=0, lt=1 << 56)]
+"""Milliseconds, fewer than a ``timedelta`` can hold."""
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
@@ -254,7 +259,7 @@ def decoded(
         if names_in is None or body.count(b":") > names_in(value):
             _NAMES.decode(body.decode())
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise from_decoding(error, place, decoder.type) from None
+        raise from_decoding(error, place, decoder.type, body) from None
     except _NameTwiceError as error:
         raise HttpError(
             422,

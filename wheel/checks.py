@@ -29,6 +29,7 @@ from .texts import time_text
 
 _NEVER_NULL = [(number, field.name) for number, field in enumerate(INPUT) if not field.nullable]
 TOPIC_LENGTH_MAX = 249
+PARTITION_MAX = (1 << 31) - 1
 _TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_LENGTH_MAX}}}")
 TOPIC_PATTERN = f"^{_TOPIC.pattern}$"
 RESERVED_PREFIX = "slotwheel-"
@@ -301,7 +302,7 @@ def _faults(
     if partitions.null_count < len(partitions) and pc.min(partitions).as_py() < 0:
         negative = np.asarray(pc.fill_null(pc.less(partitions, 0), False))
         for row in np.flatnonzero(negative).tolist():
-            yield row, negative_partition(partitions[row].as_py())
+            yield row, bad_partition(partitions[row].as_py())
     yield from bad_expiries(batch.column("headers"), due).items()
     if not reserved:
         for row, names in sorted(reserved_headers(batch.column("headers")).items()):
@@ -407,11 +408,11 @@ def due_before_1970(due_ms: int) -> InvalidMessage:
     )
 
 
-def negative_partition(partition: int) -> InvalidMessage:
+def bad_partition(partition: int) -> InvalidMessage:
     return InvalidMessage(
-        "negative partition",
+        "negative partition" if partition < 0 else "no such partition",
         got=partition,
-        limit=0,
+        limit=f"0 to {PARTITION_MAX}",
         remedy="Leave the partition out to let the key decide",
     )
 

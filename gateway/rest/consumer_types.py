@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType, field
 
-from .types import PartitionNumber, RecordHeader
+from ..requests import PartitionNumber
+from .types import RecordHeader
 
 PLACES_MAX = 1000
 """Topics or partitions in one request, and characters of a pattern."""

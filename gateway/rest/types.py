@@ -11,9 +11,9 @@ from msgspec import Meta, Raw
 
 from ...client import Message
 from ...wheel.rows import Content
+from ..requests import PartitionNumber, SpanMilliseconds
 
-_Milliseconds = Annotated[int, Meta(ge=0, lt=1 << 62)]
-PartitionNumber = Annotated[int, Meta(ge=0, lt=1 << 31)]
+_Instant = Annotated[int, Meta(ge=0, lt=1 << 62)]
 _NULL = Raw(b"null")
 
 
@@ -29,12 +29,12 @@ class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, g
 
     partition: PartitionNumber | None = None
     headers: list[RecordHeader] = []
-    due_ms: _Milliseconds | None = None
+    due_ms: _Instant | None = None
     """Milliseconds since 1970, UTC."""
-    delay_ms: _Milliseconds | None = None
+    delay_ms: SpanMilliseconds | None = None
     level: str | None = None
-    expires_ms: _Milliseconds | None = None
-    ttl_ms: _Milliseconds | None = None
+    expires_ms: _Instant | None = None
+    ttl_ms: SpanMilliseconds | None = None
 
     def message(self, topic: str, partition: int | None) -> Message:
         """``partition``: of the request's path; None: that of the record, if it has one."""

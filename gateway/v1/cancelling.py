@@ -13,9 +13,8 @@ from ...policy.written import Instant
 from ...security.rights import Operation, Right
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
-from ..requests import Reply, as_json
+from ..requests import Reply, SpanMilliseconds, as_json
 from ..services import Services
-from .types import SpanMilliseconds
 
 IDS_MAX = 10_000
 

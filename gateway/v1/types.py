@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from ...client import Message
 from ...policy.written import Instant
 from ...wheel.errors import InvalidMessage
 from ...wheel.rows import Header
-
-SpanMilliseconds = Annotated[int, Meta(ge=0, lt=1 << 56)]
-"""Milliseconds, fewer than a ``timedelta`` can hold."""
+from ..requests import PartitionNumber, SpanMilliseconds
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,7 +35,7 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     key_base64: bytes | None = None
     headers: MessageHeaders = {}
     """By name, or pairs in order, where a name may occur twice."""
-    partition: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
+    partition: PartitionNumber | None = None
     due_ms: Instant | None = None
     """Milliseconds since 1970, UTC."""
     delay_ms: SpanMilliseconds | None = None
@@ -52,7 +48,7 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         """An object that is no message ends the decoding at once. Otherwise a body of ``{},{},…``
         would take a hundred times its bytes of memory."""
         if not self.topic and self.route is None:
-            raise ValueError("neither topic nor route")
+            raise ValueError("no topic and no route")
         if self.due_ms is None and self.delay_ms is None and self.level is None:
             raise ValueError("no due_ms, delay_ms or level")
 

@@ -24,7 +24,13 @@ from ...policy.levels import level_ms
 from ...policy.policyset import PolicySet
 from ...policy.retry import find_policy
 from ...policy.routes import find_route
-from ...wheel.checks import is_time, reserved_among, reserved_header
+from ...wheel.checks import (
+    PARTITION_MAX,
+    bad_partition,
+    is_time,
+    reserved_among,
+    reserved_header,
+)
 from ...wheel.errors import InvalidMessage
 from ...wheel.expiry import EXPIRES_HEADER, EXPIRES_LIMIT_MS
 from ...wheel.rows import Header
@@ -96,8 +102,8 @@ def rows_of_record(
     partition = None
     if PARTITION in control:
         partition = _number(PARTITION, control[PARTITION])
-        if partition >= 1 << 31:
-            raise InvalidMessage("no such partition", got=partition)
+        if not 0 <= partition <= PARTITION_MAX:
+            raise bad_partition(partition)
     return [Row(due_ms, topic, partition, key, value, kept) for topic in topics]
 
 

@@ -22,7 +22,7 @@ from ...policy.headercolumns import HeaderColumn, decimals, texts
 from ...policy.headers import ID_HEADER
 from ...policy.parameters import Question
 from ...policy.written import Instant, Text, as_bytes
-from ...wheel.checks import check_topic, is_topic
+from ...wheel.checks import PARTITION_MAX, check_topic, is_topic
 from ...wheel.schema import HEADERS, TIME, Int64s, Mask
 
 LETTER = pa.schema(
@@ -68,7 +68,7 @@ def letters_of(records: pa.RecordBatch) -> pa.RecordBatch:
     by_intake = said(deadletters.SOURCE).is_valid()
     former = pc.if_else(by_intake, deadletters.BAD_RECORD, deadletters.REFUSED)
     partition = decimals(headers.last_values(deadletters.PARTITION, starts))
-    asked = (partition >= 0) & (partition < 1 << 31)
+    asked = (partition >= 0) & (partition <= PARTITION_MAX)
     columns = {
         "partition": records.column("record_partition"),
         "position": records.column("position"),

@@ -1,6 +1,7 @@
 """What bad input gets: an error that names the value, the limit and what to do, and a typed one.
 
-One table for the command line, one for the client; and the node is as well afterwards as before.
+Messages that cannot be stored are in ``tests/test_bad_messages.py``, by all ways in. Here is what
+only the command line or the client meets; and the node is as well afterwards as before.
 """
 
 from __future__ import annotations
@@ -65,23 +66,6 @@ AT_THE_NODE = {
     "due beyond the horizon": Case(
         ("send", "t", "x", "--delay", "2h"),
         *("invalid-message", "due beyond the horizon", " s too far ahead", "Z", "--slots"),
-    ),
-    "no topic": Case(("send", "", "x", *SOON), "invalid-message", "no topic", "''", "249", "Name"),
-    "illegal topic": Case(
-        ("send", "no/topic", "x", *SOON),
-        *("invalid-message", "illegal topic name", "'no/topic'", "a-z A-Z 0-9 . _ -", "Name"),
-    ),
-    "topic too long": Case(
-        ("send", "t" * 250, "x", *SOON), "invalid-message", "illegal topic name", "tt", "249"
-    ),
-    "message over the limit": Case(
-        ("send", "t", *SOON),
-        *("invalid-message", "message too large", "10241 bytes", "10240 bytes", "reference"),
-        "x" * 10_241,
-    ),
-    "a header of slotwheel's own": Case(
-        ("send", "t", "x", *SOON, "--header", "a=b", "--header", "slotwheel-id=x"),
-        *("invalid-message", "reserved header name", "slotwheel-id", "slotwheel-", "Leave it out"),
     ),
     "reschedule: beyond the horizon": Case(
         ("reschedule", "ID", "--delay", "2h"),
@@ -284,8 +268,6 @@ def table(**columns: Any) -> pa.Table:
 
 
 CLIENT: dict[str, tuple[Callable[[Client], Any], type[SlotwheelError], str]] = {
-    "horizon": (lambda c: c.send("t", b"", delay=3600).result(), InvalidMessage, "horizon"),
-    "topic": (lambda c: c.send("a b", b"", delay=1).result(), InvalidMessage, "illegal topic"),
     "column missing": (lambda c: c.send_table(table().drop(["value"])), InvalidBatch, "schema"),
     "a header of our own in a table": (
         lambda c: c.send_table(

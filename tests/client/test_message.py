@@ -103,7 +103,7 @@ def headers_of(rows: pa.RecordBatch) -> Any:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"ttl": 0}, "no time to live; got 0; expected at least 1 ms"),
+        ({"ttl": 0}, "no time to live; got 0 ms; expected at least 1 ms"),
         ({"ttl": -1}, "no time to live"),
         ({"ttl": timedelta(seconds=-1)}, "no time to live"),
         ({"ttl": float("nan")}, "unusable time to expire"),
