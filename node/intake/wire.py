@@ -243,25 +243,32 @@ class WireIntake:
         while self._lost:
             lost, reason = self._lost.pop()
             self.server.handle(lost.connection, lost.end, reason)
-        self._append_small()
-        self._to_commit |= self._plain.append(wake=self._commit is None)
+        self._append_plain()
+        while self._small:
+            self._append_small()
+            self._append_plain()
         if self._to_commit:  # one group, so that a queue which others fill keeps no answer waiting
             self._to_commit = self._commit is not None and self._commit()
         self._plain.answer()
 
+    def _append_plain(self) -> None:
+        """Append the plain rows that were read. They come before the batches that were read after
+        them: otherwise a program that sends one message, and then many with the same due time,
+        would get them in another order."""
+        self._to_commit |= self._plain.append(wake=self._commit is None)
+
     def _append_small(self) -> None:
-        """Append all small batches that were read, one of each connection at a time."""
-        while self._small:
-            small, self._small = self._small, {}
-            try:
-                outcomes = append_waiting([*small.values()], wake=self._commit is None)
-            except BaseException:  # their clients would wait for ever
-                for session in small:
-                    self.server.drop(session.connection)
-                raise
-            self._to_commit = True
-            for session, outcome in zip(small, outcomes, strict=True):
-                self.server.handle(session.connection, self._appended, session, outcome)
+        """Append the small batches that were read, one of each connection, and read on."""
+        small, self._small = self._small, {}
+        try:
+            outcomes = append_waiting([*small.values()], wake=self._commit is None)
+        except BaseException:  # their clients would wait for ever
+            for session in small:
+                self.server.drop(session.connection)
+            raise
+        self._to_commit = True
+        for session, outcome in zip(small, outcomes, strict=True):
+            self.server.handle(session.connection, self._appended, session, outcome)
 
     def _appended(self, session: ClientSession, outcome: AppendOutcome) -> None:
         session.connection.let_go()
@@ -339,6 +346,8 @@ class WireIntake:
             self._small[session] = exchange  # the connection is not read until it is appended
             session.connection.hold()
             return
+        if session.has_plain_rows:
+            self._append_plain()
         exchange.append()
         if exchange.waits:
             self._blocked.add(session)
@@ -463,9 +472,13 @@ class ClientSession:
         )
 
     @property
+    def has_plain_rows(self) -> bool:
+        """True while plain rows of it are not answered."""
+        return bool(self._plain or self._keyed)
+
+    @property
     def _waits(self) -> bool:
-        under_way = self._acting or self._plain or self._keyed
-        return bool(under_way or self._receipts or self._results)
+        return bool(self._acting or self.has_plain_rows or self._receipts or self._results)
 
     @property
     def idle(self) -> bool:
@@ -478,7 +491,7 @@ class ClientSession:
 
     @property
     def quiet_s(self) -> float:
-        if self._acting or self._plain or self._keyed:
+        if self._acting or self.has_plain_rows:
             return -1.0
         acting_s = time.monotonic() - self._used_s
         return acting_s if self.exchange is None else min(acting_s, self.exchange.quiet_s)

@@ -702,6 +702,25 @@ def test_what_a_client_sent_before_it_closed_is_stored(
     eventually(lambda: server.server.open == 0)
 
 
+@pytest.mark.parametrize("many", [b"batch", LARGE], ids=["small", "large"])
+def test_frames_of_a_connection_are_stored_in_the_order_in_which_they_came(
+    server: ServedIntake, exchange: Exchange, wheel: FakeWheel, many: bytes
+) -> None:
+    """Plain rows and batches that one turn reads: messages of one due time leave in the order of
+    their offsets, and their sender has sent them in this one."""
+    body = encode_records([(now_ms() + 60_000, b"t", None, None, b"plain", ())])
+    sent = []
+    for number in range(IN_FLIGHT_MAX):
+        metadata = encode_request(2 * number, None, 1)
+        sent.append(encode_frame(Kind.ROWS, metadata, len(body)) + body)
+        sent.append(batch_frame(rows(many), encode_sequence(2 * number + 1)))
+    with server.alone:
+        exchange.send_bytes(b"".join(sent))
+    for _ in sent:
+        exchange.stored()
+    assert wheel.values() == [b"plain", many] * IN_FLIGHT_MAX
+
+
 def test_what_waits_for_room_is_bounded_for_all_clients_together(
     wheel: FakeWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
