@@ -70,8 +70,8 @@ class ConnectedCaller:
     # Rows
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """Check the topics of an Arrow batch, which nobody has validated yet. Errors:
-        ``Forbidden``; ``InvalidBatch``: they cannot be read."""
+        """Check the topics of an Arrow batch, which nobody has validated yet. Errors: as of
+        ``check``; ``InvalidBatch``: they cannot be read."""
         rights = self.identity.rights
         if rights.is_unlimited or not rows.num_rows:
             return
@@ -90,7 +90,7 @@ class ConnectedCaller:
                 )
 
     def check_plain(self, batch: PlainBatch) -> None:
-        """Check the topics of plain rows. Errors: ``Forbidden``."""
+        """Check the topics of plain rows. Errors: as of ``check``."""
         rights = self.identity.rights
         if rights.is_unlimited:
             return
@@ -118,7 +118,11 @@ class ConnectedCaller:
                 event, self.identity.principal, operation=operation.label, host=self.host
             )
 
-    def _denied(self, operation: Operation, topic: str = "", row: int | None = None) -> Forbidden:
+    def _denied(
+        self, operation: Operation, topic: str = "", row: int | None = None
+    ) -> Forbidden | Unauthenticated:
+        if not self._is_known:
+            return Unauthenticated()
         self._callers.log.note(
             "denied",
             self.identity.principal,
@@ -146,8 +150,8 @@ class ConnectedCaller:
         try:
             self.identity = self._callers.authenticator.authenticate(self._proof)
         except Unauthenticated as error:
-            self.identity = replace(self.identity, rights=_NOTHING)
             self._is_known = False
+            self.identity = replace(self.identity, rights=_NOTHING)
             return error
         self._is_known = True
         return None

@@ -298,7 +298,7 @@ def test_a_lost_caller_may_not_even_ask_what_everybody_may(authenticator: Authen
     for operation in Operation:
         with pytest.raises(Unauthenticated):
             caller.check(operation)
-    with pytest.raises(Forbidden):
+    with pytest.raises(Unauthenticated):
         caller.check_rows(to("orders"))
 
 
