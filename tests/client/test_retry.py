@@ -19,9 +19,10 @@ from slotwheel.wheel.errors import (
 )
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from support.fakewheel import FakeWheel
+from support.ports import free_address
 from support.proxy import Proxy
 from support.served import ServedIntake
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -111,15 +112,15 @@ def test_a_refused_repeat_of_what_may_be_stored_says_one_thing(kind: type[Slotwh
 
 def test_node_away_for_a_while() -> None:
     wheel = FakeWheel()
-    server = ServedIntake(wheel, "127.0.0.1:0")
-    port = server.port
-    with Client(f"127.0.0.1:{port}", timeout_s=30) as client:
+    address = free_address()
+    server = ServedIntake(wheel, address)
+    with Client(address, timeout_s=PATIENCE_S) as client:
         client.send("t", b"0", delay=60).result(60)
         server.close()
         receipts = [client.send("t", str(n), delay=60) for n in range(1, 100)]
         time.sleep(0.5)
         assert not any(receipt.done() for receipt in receipts)
-        server = ServedIntake(wheel, f"127.0.0.1:{port}")
+        server = ServedIntake(wheel, address)
         for receipt in receipts:
             receipt.result(60)
     server.close()

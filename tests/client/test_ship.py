@@ -99,12 +99,14 @@ def test_an_error_that_many_share_does_not_grow_with_each_who_asks(client: Clien
 
 
 def test_a_full_buffer_is_an_error_at_once(address: str, wheel: FakeWheel) -> None:
-    wheel.commit_s = 0.3
+    wheel.commit_s = 0.001
+    wheel.may_commit.clear()
     done = threading.Event()
     with Client(address, timeout_s=20, buffer_bytes=3000) as client:
         client.ship(flats(1, size=2000), whole=False, done=lambda _: done.set())
         with pytest.raises(Overloaded, match="buffer"):
             client.ship(flats(1, size=2000), whole=False, done=lambda _: None)
+        wheel.may_commit.set()
         assert done.wait(60)
         shipped(client, flats(1, size=2000))
     assert len(wheel.rows) == 2
@@ -193,8 +195,9 @@ def test_a_node_that_knows_no_requests_is_an_error(
 
 
 def test_what_may_be_stored_is_told_apart(address: str, wheel: FakeWheel) -> None:
-    wheel.commit_s = 30
-    with Client(address, timeout_s=2) as client:  # a busy machine needs some of it to connect
+    with Client(address, timeout_s=1) as client:
+        shipped(client, flats(1)).result(0)  # it is connected
+        wheel.commit_s = 30
         [error] = shipped(client, flats(1)).errors(0).values()
         assert error.uncertain
     with Client("127.0.0.1:1", timeout_s=0.3) as client:

@@ -38,6 +38,7 @@ from slotwheel.wire.frames import Kind, decode_action, encode_frame, encode_hell
 from support.events import ToldEvents
 from support.exchange import Exchange, RawClient, action, action_frame, batch_frame, rows
 from support.fakewheel import FakeWheel
+from support.ports import free_address
 from support.served import ServedIntake
 from support.waiting import PATIENCE_S, eventually, now_ms
 from support.wheels import opened
@@ -156,13 +157,16 @@ def test_no_more_than_five_are_unanswered(exchange: Exchange, wheel: FakeWheel) 
 
 
 def test_requests_are_no_part_of_the_five(exchange: Exchange, wheel: FakeWheel) -> None:
-    wheel.commit_s = 1.0
+    wheel.commit_s = 0.001
+    wheel.may_commit.clear()
     for number in range(50):
         exchange.send(rows(b"x"), number, RequestKey.of(str(number), b"x", now_ms()))
+    eventually(lambda: len(wheel.batches) == 50)  # and none is answered
+    wheel.may_commit.set()
     for number in range(50):
         answer = exchange.stored()
         assert (answer.sequence, answer.shift_ms) == (number, 0)
-        assert len(wheel.batches) == 50
+    assert len(wheel.batches) == 50
 
 
 def test_a_repeated_request_is_answered_as_the_first_time(
@@ -628,7 +632,7 @@ def test_closing_answers_what_was_read_and_waits_for_no_idle_client(
     wheel: FakeWheel, commits: bool
 ) -> None:
     commit = wheel.commit if commits else None
-    server = ServedIntake(wheel, "127.0.0.1:0", commit=commit)
+    server = ServedIntake(wheel, free_address(), commit=commit)
     with Exchange(server) as idle, Exchange(server) as busy:
         idle.send(rows(b"a"), 0)
         idle.stored()
@@ -665,16 +669,18 @@ def test_closing_does_not_wait_for_commits_that_never_come(wheel: FakeWheel) -> 
 
 
 def test_who_comes_while_the_node_ends_is_told_so(wheel: FakeWheel) -> None:
-    wheel.commit_s = 0.5
+    wheel.commit_s = 0.001
+    wheel.may_commit.clear()
     server = ServedIntake(wheel, "127.0.0.1:0")
     with Exchange(server) as busy:
         busy.send(rows(b"b"), 1)
         eventually(lambda: len(wheel.batches) == 1)
-        ending = threading.Thread(target=server.close, args=(10,))
+        ending = threading.Thread(target=server.close, args=(PATIENCE_S,))
         ending.start()
         eventually(server._closing.is_set)
         with pytest.raises(NotRunning, match="shutting down"):
             Exchange(server)
+        wheel.may_commit.set()
         busy.stored()
         ending.join(60)
 
