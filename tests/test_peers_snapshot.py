@@ -49,18 +49,18 @@ class Branch:
         self.open()
         self.node.start()
 
-    def open(self) -> None:
+    def open(self, bytes_s: int = LINK_BYTES_S) -> None:
         for link in self._links:
-            self.peers.lab.slow(*link, LINK_BYTES_S)
+            self.peers.lab.slow(*link, bytes_s)
 
     def cut(self) -> None:
         for link in self._links:
             self.peers.lab.cut(*link)
 
-    def breaks(self, seconds: float) -> None:
+    def breaks(self, seconds: float, then_bytes_s: int = LINK_BYTES_S) -> None:
         self.cut()
         time.sleep(seconds)
-        self.open()
+        self.open(then_bytes_s)
 
     def told(self, event: str) -> list[str]:
         """The fields of each event of that name in the peer's log."""
@@ -137,12 +137,14 @@ def test_a_snapshot_outlives_a_break_a_kill_and_its_sender(tmp_path: Path, figur
         send(peers, size // 10, 4_000 - SLOTS * 500)  # a half of it is due soon
         branch = wiped(peers, master)
         branch.wait_for(size // 5)
-        branch.breaks(BREAK_S)
+        # So slow that it has not everything yet where a busy machine kills it seconds late.
+        branch.breaks(BREAK_S, LINK_BYTES_S // 4)
         seen = branch.wait_for(size * 2 // 5)
         assert len(branch.told("peer-lost")) > 0
         assert branch.lost == []
         branch.node.kill()
         before = branch.received[-1]
+        branch.open()
         branch.node.start()
         peers.wait("asked again", lambda: len(branch.received) > seen)
         kept = branch.received[seen]
