@@ -164,11 +164,12 @@ def test_no_master_for_a_while() -> None:
         said: list[str] = []
         target = client.send("t", b"target", delay=60)
         asking = threading.Thread(target=lambda: said.extend(client.cancel(target)))
+        began = time.monotonic()
         asking.start()
+        eventually(lambda: sum(group.asked) >= 4)
         time.sleep(1.0)
         assert not receipt.done()
-        asked = sum(group.asked)
-        assert 4 <= asked <= 120, "some rounds a second, and no busy loop"
+        assert sum(group.asked) <= 120 * (time.monotonic() - began), "a busy loop"
         group.elect(1)
         receipt.result(60)
         asking.join(60)
@@ -176,13 +177,14 @@ def test_no_master_for_a_while() -> None:
 
 
 def test_no_master_for_too_long_names_every_address() -> None:
-    with FakeGroup() as group, Client(group.addresses, timeout_s=0.7) as client:
+    # On a busy machine it takes some of it to ask all three.
+    with FakeGroup() as group, Client(group.addresses, timeout_s=2.0) as client:
         group.elect(None)
         began = Stopwatch()
         with pytest.raises(NodeUnreachable) as caught:
             client.send("t", b"", delay=60).result(60)
-        assert began.wall_s > 0.6
-        assert began.seconds < 3
+        assert began.wall_s > 1.9
+        assert began.seconds < 4.3
         for address in group.addresses:
             assert f"{address}: a standby" in str(caught.value)
         assert "not known" not in str(caught.value)  # it was sent to nobody

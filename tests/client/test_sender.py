@@ -20,7 +20,7 @@ from slotwheel.wheel.errors import InvalidMessage, NodeUnreachable, SequenceTooO
 from slotwheel.wheel.protocol import RefusedBatch
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import times
-from support.waiting import eventually, now_ms
+from support.waiting import PATIENCE_S, eventually, now_ms
 
 
 class FakeLink:
@@ -106,24 +106,27 @@ def test_its_end_does_not_wait_for_its_watch() -> None:
 
 def test_what_is_given_up_while_it_is_gathered_is_never_written() -> None:
     real = gathered
+    given_up = threading.Event()
+    gathering: list[Any] = []
 
     def slowly(contents: Any) -> pa.RecordBatch:
-        time.sleep(0.6)
+        gathering.append(contents)
+        assert given_up.wait(PATIENCE_S)
         return real(contents)
 
     with (
         patch("slotwheel.client.sender.gathered", slowly),
-        sender(timeout_s=0.3) as (late, links),
+        sender(timeout_s=1.0) as (late, links),
         sender() as (closed, other_links),
     ):
         one, two = ship(late, 0), ship(closed, 0)
-        time.sleep(0.2)
+        eventually(lambda: len(gathering) == 2)
         closing = threading.Thread(target=closed.close)
         closing.start()
         one.wait(60)
         two.wait(60)
+        given_up.set()
         closing.join(60)
-        time.sleep(0.8)
     for shipment, made in ((one, links), (two, other_links)):
         assert shipment.failure is not None
         assert "not known" not in str(shipment.failure)

@@ -307,11 +307,13 @@ def test_a_held_topic_whose_slot_is_damaged_is_tried_less_and_less_often(
     rig.start()
     with monkeypatch.context() as patched:
         patched.setattr(master_of(rig.wheel), "next_topic_chunk", fail)
+        began = time.monotonic()
         rig.send([("bad", b"1")])
-        rig.wait(lambda: rig.events.count("held-topic-error") == 1)
+        rig.wait(lambda: rig.events.count("held-topic-error") >= 1)
         time.sleep(1)
-        # At most after 50, 100, 200, 400 and 800 ms; the machine may make it fewer.
-        assert rig.events.count("held-topic-error") <= 5
+        # 50, 100, 200, 400 and 800 ms after one another; the machine may make it fewer.
+        tried = rig.events.count("held-topic-error")
+        assert 0.05 * (2 ** (tried - 1) - 1) <= time.monotonic() - began
         rig.send([("good", b"2")])
         rig.wait(lambda: rig.scripted.values("good") == [b"2"])
     rig.scripted.script = refuse()
@@ -329,9 +331,10 @@ def test_more_topics_than_can_be_held_back(tmp_path: Path) -> None:
         rig.send(rows[start : start + 60])
     time.sleep(0.5)
     assert len(master_of(rig.wheel).held_topics()) <= 8
-    busy = rig.scripted.calls
+    busy, began = rig.scripted.calls, time.monotonic()
     time.sleep(0.3)
-    assert rig.scripted.calls - busy < 40, "it must not spin"
+    calls = rig.scripted.calls - busy
+    assert calls < 130 * (time.monotonic() - began), "it must not spin"
     rig.scripted.script = refuse()
     rig.wait(lambda: len(rig.scripted.taken) == len(rows))
     for topic in bad:
@@ -391,13 +394,14 @@ def test_a_sink_that_is_down_loses_nothing(rig: Rig) -> None:
     """It is away across the due time, and however often it was tried."""
 
     def go_down(_rows: pa.RecordBatch, _trial: bool) -> None:
-        if len(rig.scripted.taken) >= 10 and not rig.events.count("down"):
+        if not rig.events.count("down"):
             rig.scripted.up = False
 
-    rig.scripted.before = go_down
     rig.send(numbered("t", 10))
-    rig.send(numbered("t", 90, 10), list(range(500, 1220, 8)))
     rig.start()
+    rig.wait(lambda: len(rig.scripted.taken) == 10)
+    rig.scripted.before = go_down
+    rig.send(numbered("t", 90, 10), list(range(500, 1220, 8)))
     rig.wait(lambda: rig.events.count("down") == 1)
     time.sleep(1.0)
     assert len(rig.scripted.taken) < 100
