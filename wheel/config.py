@@ -14,6 +14,11 @@ from .errors import InvalidConfiguration
 TICK_MS = 1000
 """Length of a slot in milliseconds. A slot is named by its absolute second, so this is fixed."""
 
+SLOTS_MAX = 86_400
+"""The most slots of a wheel, a day. Each is a file, and a spill writes to as many of them as its
+messages are due in: with 60 days, 1.7 million files, one took minutes, and a restart one."""
+_SHORT_HORIZON_MS = 2 * 3_600_000
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -65,7 +70,10 @@ class WheelConfig:
     group: str = setting("group", "Name of the wheel group.", default="default")
     """Name of the wheel group, the first part of every id. Letters, digits, ``_``, ``-``."""
     slots: int = setting(
-        "slots", "Slots of one second: how far ahead a message may be due.", default=7200, least=2
+        "slots",
+        "Slots of one second, at most 86400: how far ahead a message may be due.",
+        default=7200,
+        least=2,
     )
     message_bytes_max: int = setting(
         "message-bytes", "Largest message: key, value and headers together.", default=1_000_000
@@ -153,11 +161,27 @@ class WheelConfig:
             raise InvalidConfiguration(
                 "a wheel needs at least two slots", got=self.slots, limit=2, remedy="Raise --slots"
             )
+        if self.slots > SLOTS_MAX:
+            raise InvalidConfiguration(
+                "more slots than a wheel may have",
+                got=self.slots,
+                limit=f"{SLOTS_MAX}, which is a day",
+                remedy=f"Give --slots {SLOTS_MAX} or fewer. Messages that are stored already leave"
+                " at their time, however far ahead that is; new ones cannot be due later than that",
+            )
 
     @property
     def horizon_ms(self) -> int:
         """A message may be due at most so far ahead of now, in milliseconds."""
         return self.slots * TICK_MS
+
+    @property
+    def short_horizon_ms(self) -> int:
+        """The horizon, but two hours at most, in ms: so long answers about cancels stay known, and
+        so far ahead a mark may reach while the disk is almost full. Else a wheel of a day would
+        keep twelve times the records of cancels, and after a crash on a full disk the cancels of a
+        whole day would get *unknown*."""
+        return min(self.horizon_ms, _SHORT_HORIZON_MS)
 
     @property
     def reach_ahead_ms(self) -> int:

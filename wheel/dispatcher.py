@@ -153,7 +153,8 @@ class Dispatcher:
             self._extend_reach(self.due.beyond, now_ms)
         elif self._reach_ms < now_ms + self._config.reach_ahead_ms // 2:
             self._extend_reach(self.due.next_due_ms(), now_ms)
-        if self._reach_ms < now_ms + self._config.horizon_ms // 2 and self._disk_is_low(now_ms):
+        enough_ms = now_ms + self._config.short_horizon_ms // 2
+        if self._reach_ms < enough_ms and self._disk_is_low(now_ms):
             self._queue_mark_in_time(now_ms)
 
     def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None:
@@ -414,7 +415,7 @@ class Dispatcher:
         """Append a mark to the log's queue, under the lock."""
         # Where the next mark may find no room, delivery goes on without it.
         low = self._disk_is_low(now_ms)
-        ahead_ms = self._config.horizon_ms if low else self._config.reach_ahead_ms
+        ahead_ms = self._config.short_horizon_ms if low else self._config.reach_ahead_ms
         self._reach_ms = max(self._reach_ms, self.due.lines.main.mark.c, now_ms + ahead_ms)
         marks = replace(self._first or self.due.lines.marks(), reach=self._reach_ms)
         self._queue_marks(marks)

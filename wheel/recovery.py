@@ -138,9 +138,13 @@ def _check(known: Mapping[str, Any], config: WheelConfig, *, replicated: bool) -
 def configuration(known: Mapping[str, Any], config: WheelConfig) -> dict[str, Any]:
     """The configuration that a master appends: the group's own, or a new one with a new key.
 
-    ``known`` is empty for a new group."""
+    ``known`` is empty for a new group. ``slots`` is the most that the group ever had: by it a proof
+    tells from when on all that is due was accepted behind the begin of a journal. *Example.* With
+    86,400 slots a message is accepted that is due in a day, then the node is started with 7,200: in
+    three hours its journal begins behind that message, and a proof must not say that all that is
+    due in five hours stands in there."""
     if known:
-        return {**known, "slots": config.slots}
+        return {**known, "slots": max(known["slots"], config.slots)}
     return {
         "version": 1,
         "group": config.group,

@@ -75,6 +75,8 @@ from .state import Checkpoint, StateStore, StateUpdate
 from .tail.tail import Piece, Tail
 
 _Checked = TypeVar("_Checked")
+_EVICT_SHARE = 1024
+"""So many seconds of the register of cancels are looked at while the lock is held once."""
 
 
 class Wheel:
@@ -756,14 +758,24 @@ class Wheel:
             marks = self._committed_marks
         with self._files_lock:
             deleted = self._clean(marks, now_ms)
-        with self._lock:
-            self._cancels.evict(
-                min(mark.c for mark in marks.every) // TICK_MS,
-                min(mark.L for mark in marks.every),
-                now_ms // TICK_MS,
-                self._storage.spilled,
-            )
+        self._evict(marks, now_ms)
         return deleted
+
+    def _evict(self, marks: Marks, now_ms: int) -> None:
+        """Forget cancels that can be read again, where there are too many of them or too many
+        seconds; the lock is let go between shares."""
+        with self._lock:
+            seconds = self._cancels.over_bound()
+        seconds.sort()
+        covered_before = min(mark.c for mark in marks.every) // TICK_MS
+        covered_offset = min(mark.L for mark in marks.every)
+        for start in range(0, len(seconds), _EVICT_SHARE):
+            share = seconds[start : start + _EVICT_SHARE]
+            with self._lock:
+                spilled = self._storage.spilled
+                self._cancels.evict(
+                    share, covered_before, covered_offset, now_ms // TICK_MS, spilled
+                )
 
     def _clean(self, marks: Marks, now_ms: int) -> int:
         def known(second: int) -> Int64s | None:
@@ -824,8 +836,8 @@ class Wheel:
                 tail_bytes=storage.tail.nbytes,
                 queued_bytes=log.queued_bytes,
                 slot_files=len(storage.catalog),
-                slot_rows=storage.file_rows,
-                slot_bytes=storage.file_bytes,
+                slot_rows=storage.catalog.rows,
+                slot_bytes=storage.catalog.nbytes,
                 open_handles=len(storage.slot_files.handles),
                 journal_bytes=log.journal.bytes,
                 archive_bytes=storage.archive.bytes,

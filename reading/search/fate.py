@@ -2,7 +2,7 @@
 
 Theory: an id leads to its slot. While the row is there, the mark and the cancels of the slot are
 enough. A row that has left is gone from slot files and journal, and only its traces are left: the
-record of cancels, which the state keeps for a horizon; the departures, if the node keeps them; the
+record of cancels, which the state keeps for two hours; the departures, if the node keeps them; the
 mark's counters, if no row expired or was refused; the archive, where cancels stand beside their
 rows; the embedded topics, if messages go there. Without any of these the answer is *unknown*, with
 the reason.

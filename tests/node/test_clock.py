@@ -48,7 +48,7 @@ def test_a_day_ahead_for_a_moment_changes_nothing(tmp_path: Path) -> None:
     little. Accepted, it counts; then the mark is ahead once the clock is right, until it is set
     back."""
     clock = WallClock(tmp_path / "clock")
-    options = ("--slots", "90000", "--metrics", "127.0.0.1:0")
+    options = ("--slots", "86400", "--metrics", "127.0.0.1:0")
     with NodeProcess(tmp_path / "data", *options, **clock.variables) as node:
         with Client(node.address, timeout_s=30) as client:
             client.send("t", b"tomorrow", delay=3 * 3600).result(60)
@@ -97,7 +97,7 @@ def test_what_left_by_a_clock_a_day_ahead_stays_so_exactly_once(
     only simulated it waits for a day.)"""
     topic, dead = (broker.create_topic(f"a-day-ahead-{name}") for name in ("topic", "dead"))
     clock = WallClock(tmp_path / "clock")
-    options = ["--slots", "90000", "--metrics", "127.0.0.1:0", "--delivery", "exactly-once"]
+    options = ["--slots", "86400", "--metrics", "127.0.0.1:0", "--delivery", "exactly-once"]
     options += [
         "--sink",
         "kafka-python",
@@ -221,7 +221,7 @@ def test_a_mark_is_said_to_be_set_back_once_that_is_committed(
         def event(self, name: str, **_: object) -> None:
             said.append(name)
 
-    with opened(tmp_path, WheelConfig(slots=90_000, disk_reserve_bytes=0), NOW) as node:
+    with opened(tmp_path, WheelConfig(slots=86_400, disk_reserve_bytes=0), NOW) as node:
         assert node.delivered(NOW + DAY_MS) == []
         node.mark(NOW + DAY_MS)
         clock = OperatedClock(lambda: NOW + 4_000, node.wheel, cast(NodeEvents, Events()))

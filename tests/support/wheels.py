@@ -207,8 +207,8 @@ class Node:
         names = sorted(one.name for one in (self.path / SLOT_DIRECTORY).iterdir())
         catalog = storage.catalog
         assert names == sorted(path_of(second).split("/")[1] for second in catalog)
-        assert storage.file_rows == sum(info.rows for info in catalog.values())
-        assert storage.file_bytes == sum(info.length for info in catalog.values())
+        assert catalog.rows == sum(info.rows for info in catalog.values())
+        assert catalog.nbytes == sum(info.length for info in catalog.values())
         assert self.state.load().slots == catalog
         for second, info in catalog.items():
             data = (self.path / path_of(second)).read_bytes()

@@ -1,5 +1,5 @@
 """An answer that is asked for again: the first one, or *unknown*. What was cancelled stays known
-for a horizon, whatever happens to the slot, the journal and the process."""
+for two hours, or a shorter horizon, whatever happens to the slot, the journal and the process."""
 
 from __future__ import annotations
 
@@ -145,6 +145,23 @@ def test_what_is_older_than_a_horizon_is_unknown_and_takes_no_room(asked: Asked)
     assert not asked.node.state.load().cancelled
     asked.killed()
     assert set(asked.ask(list(asked.first))) == {UNKNOWN}
+
+
+def test_on_a_wheel_of_a_day_what_left_two_hours_ago_is_known_and_no_longer(
+    tmp_path: Path,
+) -> None:
+    """Else it would keep, load at each start and send with each snapshot a day of records."""
+    config = WheelConfig(slots=86_400, disk_reserve_bytes=0)
+    with opened(tmp_path, config, NOW) as node:
+        asked = Asked(node, exact=True)
+        for passed_ms, known in ((2 * 3_600_000 - 10_000, True), (2 * 3_600_000 + 10_000, False)):
+            asked.now_ms = LEFT + passed_ms
+            node.send([(asked.now_ms, "t", b"")], asked.now_ms)
+            node.delivered(asked.now_ms)
+            for event in EVENTS:
+                getattr(asked, event)()
+            asked.check(passed_ms, known=known)
+            assert bool(node.state.load().cancelled) is known
 
 
 def test_a_record_that_is_removed_meanwhile_is_not_known(asked: Asked) -> None:

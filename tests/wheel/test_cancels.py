@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,13 @@ def known(cancels: Cancels, due: int, target: int) -> bool | Future[AppendReceip
     """Whether a committed cancel is known, or the future of one that is pending."""
     found, pending = cancels.find(np.array([due]), np.array([target]))
     return pending.get(0) or bool(found[0])
+
+
+def evict(cancels: Cancels, share: int = 1_000_000, **reached: int) -> None:
+    """Evict as the cleaner does: the oldest first, in shares."""
+    seconds = sorted(cancels.over_bound())
+    for start in range(0, len(seconds), share):
+        cancels.evict(seconds[start : start + share], **reached)
 
 
 @given(st.sets(ids), st.lists(ids))
@@ -95,7 +103,7 @@ def test_what_has_left_and_is_spilled_goes_first() -> None:
     cancels = Cancels(1)
     for second in (1, 2, 3):
         cancels.committed(one(second * 1000, second, 10 + second))
-    cancels.evict(covered_before_second=3, covered_offset=99, now_second=3, spilled=100)
+    evict(cancels, covered_before_second=3, covered_offset=99, now_second=3, spilled=100)
     assert known(cancels, 1000, 1) is known(cancels, 2000, 2) is False
     assert known(cancels, 3000, 3) is True
     assert len(cancels) == 1
@@ -112,11 +120,11 @@ def test_what_is_pending_unspilled_near_or_pinned_is_never_evicted() -> None:
     cancels.pin([901])
     cancels.pin([901])
     for _ in range(2):
-        cancels.evict(covered_before_second=3, covered_offset=99, now_second=5, spilled=99)
+        evict(cancels, covered_before_second=3, covered_offset=99, now_second=5, spilled=99)
         for due, target in ((1_000, 1), (2_000, 5), (10_000, 2), (900_000, 3), (901_000, 4)):
             assert known(cancels, due, target)
         cancels.unpin([901])
-    cancels.evict(covered_before_second=3, covered_offset=99, now_second=5, spilled=100)
+    evict(cancels, covered_before_second=3, covered_offset=99, now_second=5, spilled=100)
     assert not known(cancels, 2_000, 5)
     assert not known(cancels, 900_000, 3)
     assert not known(cancels, 901_000, 4)
@@ -131,16 +139,41 @@ def test_seconds_without_a_cancel_are_bounded_too() -> None:
     for second in range(5_000):
         cancels.add_from_file(second, ())
         if second % 100 == 0:
-            cancels.evict(second, 99, second, 100)
+            evict(
+                cancels,
+                covered_before_second=second,
+                covered_offset=99,
+                now_second=second,
+                spilled=100,
+            )
     assert sum(map(cancels.file_read, range(5_000))) <= 225
     assert cancels.file_read(4_999)
+
+
+@pytest.mark.parametrize("share", [1_000, 1_000_000])
+def test_a_day_of_seconds_is_kept_until_it_can_be_read_again(share: int) -> None:
+    """A wheel of a day whose every second was cancelled at once: before the spill all of it stays,
+    behind it two hours, of which the latest were forgotten last."""
+    cancels = Cancels(500_000)
+    due = np.arange(86_400) * 1_000
+    target, own = np.arange(86_400), np.arange(86_400, 2 * 86_400)
+    cancels.committed(CancelRows(due, target, own))
+    reached = {"covered_before_second": 0, "covered_offset": -1, "now_second": 0}
+    evict(cancels, share, spilled=86_400, **reached)
+    assert cancels.find(due, target)[0].all()
+    evict(cancels, share, spilled=2 * 86_400, **reached)
+    kept = np.flatnonzero(cancels.find(due, target)[0])
+    assert len(kept) == len(cancels) == 7_168
+    near = 121
+    assert kept.tolist() == [*range(near), *range(86_400 - 7_168 + near, 86_400)]
+    assert not cancels.over_bound()
 
 
 def test_below_the_bound_nothing_is_evicted() -> None:
     cancels = Cancels(18)
     cancels.committed(one(1000, 1, 10))
     cancels.committed(one(2000, 2, 11))
-    cancels.evict(covered_before_second=100, covered_offset=99, now_second=100, spilled=100)
+    evict(cancels, covered_before_second=100, covered_offset=99, now_second=100, spilled=100)
     assert len(cancels) == 2
 
 
@@ -148,9 +181,9 @@ def test_a_late_rows_cancel_is_kept_until_the_row_was_passed() -> None:
     """Its second has left, the late row in it has not."""
     cancels = Cancels(0)
     cancels.committed(one(1_000, 30, 31))
-    cancels.evict(covered_before_second=50, covered_offset=30, now_second=50, spilled=40)
+    evict(cancels, covered_before_second=50, covered_offset=30, now_second=50, spilled=40)
     assert known(cancels, 1_000, 30)
-    cancels.evict(covered_before_second=50, covered_offset=31, now_second=50, spilled=40)
+    evict(cancels, covered_before_second=50, covered_offset=31, now_second=50, spilled=40)
     assert not known(cancels, 1_000, 30)
 
 

@@ -22,7 +22,7 @@ from slotwheel.wheel.mark import BY_KAFKA, Marks
 from support.wheels import NOW, Node, batch, master_of, opened
 
 DAY = 24 * 3_600_000
-CONFIG = WheelConfig(slots=90_000, disk_reserve_bytes=0)
+CONFIG = WheelConfig(slots=86_400, disk_reserve_bytes=0)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_who_reads_while_the_mark_is_set_back_moves_no_mark(
     """It would pass what is due in between."""
     node.send([(NOW + 1, "held", b"held")], NOW)
     assert node.delivered(NOW + DAY, lambda _: False) == []
-    node.send([(NOW + DAY + 500, "t", b"t")], NOW)
+    node.send([(NOW + DAY + 500, "t", b"t")], NOW + 1_000)
     master, now = master_of(node.wheel), NOW + 4_000
     left: list[bytes] = []
 

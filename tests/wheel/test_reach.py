@@ -13,7 +13,7 @@ from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.due import DueQueue
 from slotwheel.wheel.mark import Marks
-from support.wheels import NOW, Node, as_version_1, batch, master_of
+from support.wheels import NOW, Node, as_version_1, batch, master_of, opened
 
 CONFIG = WheelConfig(disk_reserve_bytes=0)
 
@@ -90,6 +90,25 @@ def test_with_a_disk_that_is_almost_full_delivery_needs_no_further_mark(
         assert taken(node, NOW + minute * 60_000) == [b"%d" % minute]
         node.wheel.write_pending(0)
     node.crash()
+
+
+def test_two_hours_behind_a_disk_that_was_almost_full_answers_are_true_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a wheel of a day: what is due later than the reach has not left, so it is known."""
+    config = WheelConfig(slots=86_400, disk_reserve_bytes=1 << 20)
+    with opened(tmp_path, config, NOW) as node:
+        reach = NOW + 1_000 + 2 * 3_600_000
+        due = [NOW + 60_000, reach, reach + 1, NOW + 86_000_000]
+        ids = node.ids_of(node.send([(at, "t", b"") for at in due], NOW))
+        with monkeypatch.context() as patch:
+            patch.setattr(node.files, "free_bytes", lambda: 1000)
+            assert taken(node, NOW + 1_000) == []
+            node.sync()
+        assert node.wheel._committed_marks.reach == reach
+        node.reopen(NOW + 2_000)
+        answers = node.blocking(lambda: node.wheel.cancel(ids, NOW + 2_000))
+        assert answers == [CancelAnswer.UNKNOWN] * 2 + [CancelAnswer.CANCELLED] * 2
 
 
 def test_a_row_that_becomes_late_before_anybody_saw_it(

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from slotwheel.reading.layout import find
+from slotwheel.wheel import config as wheel_config
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import Damaged, InvalidConfiguration
+from slotwheel.wheel.errors import Damaged, InvalidConfiguration, InvalidMessage
 from support.wheels import NOW, Node
 
 
@@ -51,6 +54,36 @@ def test_the_horizon_may_change_between_runs(tmp_path: Path) -> None:
     node.wheel.close()
 
 
+def test_a_directory_made_with_more_slots_than_a_day_has_opens_and_delivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is one of settings. What was accepted before it leaves at its time, to the end."""
+    days = [NOW + n * 86_400_000 for n in range(60)]
+    with monkeypatch.context() as patch:
+        patch.setattr(wheel_config, "SLOTS_MAX", 60 * 86_400)
+        node = Node(tmp_path, WheelConfig(slots=60 * 86_400, disk_reserve_bytes=0), NOW)
+        ids = node.ids_of(node.send([(at + 5_000, "t", b"%d" % at) for at in days], NOW))
+        node.wheel.spill(NOW, everything=True)
+        node.close()
+    with pytest.raises(InvalidConfiguration, match="--slots 86400"):
+        WheelConfig(slots=60 * 86_400)
+    node.config = WheelConfig(slots=86_400, disk_reserve_bytes=0)
+    node.open(NOW + 1_000)
+    node.sync()
+    with pytest.raises(InvalidMessage, match="horizon"):
+        node.send([(days[1] + 5_000, "t", b"")], NOW + 1_000)
+    answers = node.blocking(lambda: node.wheel.cancel(ids[-1:], NOW + 1_000))
+    assert answers == [CancelAnswer.CANCELLED]
+    for at in days[:-1]:
+        assert node.delivered(at + 4_999) == []
+        assert node.delivered(at + 5_000) == [b"%d" % at]
+    assert node.delivered(days[-1] + 5_000) == []
+    assert node.wheel.status().pending == 0
+    node.wheel.spill(days[-1], everything=True)
+    assert find([str(tmp_path)]).horizon_ms == 60 * 86_400_000, "a proof must know what may be due"
+    node.close()
+
+
 def test_a_slot_that_is_cleaned_while_a_question_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,17 +91,17 @@ def test_a_slot_that_is_cleaned_while_a_question_is_asked(
     node = a_node_with_rows(tmp_path)
     storage = node.wheel._storage
     second = (NOW + 60_000) // 1000
-    info = storage.catalog[second]
+    catalog = storage.catalog
     read = storage.read_blocks
 
     def cleaned_first(*args: Any) -> Any:
-        storage.catalog.pop(second, None)
+        storage.catalog = catalog.without([second])
         storage.slot_files.remove(second)
         return read(*args)
 
     monkeypatch.setattr(storage, "read_blocks", cleaned_first)
     assert storage.find(NOW + 60_000, 0) is None
-    storage.catalog[second] = info
+    storage.catalog = catalog
     monkeypatch.undo()
     with pytest.raises(Damaged, match="no such file"):
         storage.find(NOW + 60_000, 0)

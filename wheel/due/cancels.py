@@ -5,16 +5,20 @@ finds it; until then delivery finds it in this register. The register also keeps
 that a second cancel of a message gets the same answer, and a row that has left gets a true one:
 *already delivered* only if it is known that no cancel came first.
 
-Memory is bounded: the oldest seconds go first, also those without a cancel, of which it is known
-that there is none. A second with unspilled or uncommitted cancels is never dropped, so what is
-forgotten here can be read again: in the slot file, or in the record of its second
-(``wheel/slots/cancelled.py``). Neither is a second about which a request is being decided.
+Memory is bounded, in cancels and in seconds: the oldest seconds go first, also those without a
+cancel, of which it is known that there is none. A second with unspilled or uncommitted cancels is
+never dropped, so what is forgotten here can be read again: in the slot file, or in the record of
+its second (``wheel/slots/cancelled.py``). Neither is a second about which a request is being
+decided.
+
+*Example.* Half a million messages of a day are cancelled at once, in each of 86,400 seconds. Until
+the spill the register has all of them; behind it 7,168 seconds are left.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +34,9 @@ from ..schema import Int64s, Mask
 _NONE = np.empty(0, np.int64)
 _SECOND_COSTS = 8
 """A second counts as so many cancels, as it takes as much memory."""
+_SECONDS_MAX = 8_192
+"""Two hours and some minutes: however many slots a wheel has, no more seconds are kept when their
+cancels can be read again. Each takes half a kilobyte, and each eviction looks at all of them."""
 _NEAR_SECONDS = 120
 """Seconds this close ahead of the hand keep their cancels: a reader may have the slot open."""
 
@@ -147,22 +154,34 @@ class Cancels:
             second.sorted = np.sort(np.fromiter(second.committed, np.int64, len(second.committed)))
         return second.sorted
 
+    def over_bound(self) -> list[int]:
+        """All seconds, in no order, when there is more than the bounds allow; else none. They are
+        sorted and given to ``evict`` in shares, the lock let go between these: a register that is
+        sorted and emptied at once would hold up appends for as long as it has seconds."""
+        over = self._load > self._max or len(self._seconds) > _SECONDS_MAX
+        return list(self._seconds) if over else []
+
     def evict(
-        self, covered_before_second: int, covered_offset: int, now_second: int, spilled: int
+        self,
+        seconds: Sequence[int],
+        covered_before_second: int,
+        covered_offset: int,
+        now_second: int,
+        spilled: int,
     ) -> None:
-        """Forget the oldest until the bound holds.
+        """Forget those of ``seconds`` that can be forgotten, in this order, until there is an
+        eighth less than the bounds allow.
 
         A second can be forgotten when all its cancels are committed and spilled (below offset
         ``spilled``), and no reader has its slot open: it is before ``covered_before_second`` with
         cancels up to ``covered_offset``, so that it has left whole, late rows too; or far ahead.
         """
-        if self._load <= self._max:
-            return
-        for at in sorted(self._seconds):
-            if self._load <= self._max * 7 // 8:  # so that it is not sorted again at once
+        for at in seconds:
+            few = len(self._seconds) <= _SECONDS_MAX * 7 // 8
+            if few and self._load <= self._max * 7 // 8:
                 return
-            second = self._seconds[at]
-            if second.pending or second.newest >= spilled or at in self._pinned:
+            second = self._seconds.get(at)
+            if second is None or second.pending or second.newest >= spilled or at in self._pinned:
                 continue
             has_left = at < covered_before_second and second.newest <= covered_offset
             if has_left or at > now_second + _NEAR_SECONDS:

@@ -6,14 +6,15 @@ one. So the transaction that lets go of cancel rows - a cleaning that deletes th
 spill that drops them from the tail - also adds the offsets that they name to the record of their
 second. Every peer does so for itself, from the same rows.
 
-    register -> slot file -> record of the second -> removed one horizon after the second
+    register -> slot file -> record of the second -> removed two hours after the second
 
 *Example.* Second 100 holds messages 5 and 6, and cancel row 7, which names 5. When its file is
 deleted, the record of second 100 becomes {5}: asked later, 5 was cancelled and 6 delivered.
 
 Rules
-- A record is kept for one horizon behind the mark, and all of them together up to ``BYTES_MAX``.
-  The oldest go first; up to the *floor*, a due time, nothing is known of what was cancelled.
+- A record is kept for two hours behind the mark, or for a horizon if that is shorter, and all of
+  them together up to ``BYTES_MAX``. The oldest go first; up to the *floor*, a due time, nothing is
+  known of what was cancelled. So there are some 7,200 records, however many slots there are.
 - A record is *incomplete* where a slot file was damaged or replaced when it was to be added. Then
   an offset that it has is cancelled, and of another one nothing is known.
 - A second without cancels has no record and costs nothing.
@@ -51,12 +52,12 @@ class CancelledUpdate:
 
 
 class CancelledSeconds:
-    """A directory's records of cancels. One thread plans and commits; ``known``, ``in`` and
-    ``committed`` are called under the owner's lock."""
+    """A directory's records of cancels, each kept for ``kept_ms`` behind the mark. One thread plans
+    and commits; ``known``, ``in`` and ``committed`` are called under the owner's lock."""
 
-    def __init__(self, state: StateStore, horizon_ms: int) -> None:
+    def __init__(self, state: StateStore, kept_ms: int) -> None:
         self._state = state
-        self._horizon_ms = horizon_ms
+        self._kept_ms = kept_ms
         self.load(StoredState())
 
     def load(self, stored: StoredState) -> None:
@@ -105,7 +106,7 @@ class CancelledSeconds:
             records[second] = record.with_more(offsets).encode()
         sizes = self._sizes | {second: len(record) for second, record in records.items()}
         nbytes = sum(sizes.values()) if records else 0
-        first_kept = (marks.main.c - self._horizon_ms) // TICK_MS
+        first_kept = (marks.main.c - self._kept_ms) // TICK_MS
         deleted = []
         for second in sorted(sizes):
             if second >= first_kept and nbytes <= BYTES_MAX:

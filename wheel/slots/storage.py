@@ -11,18 +11,20 @@ Rules
   which is removed at open.
 - A slot is deleted only when every committed mark covers every row in it, or a held-back topic
   would lose its rows. A slot that is to be kept gets its name in the archive before the commit.
+- The catalog changes in one assignment under the lock. Whatever takes longer the more slots there
+  are is done beside the lock, or every append would wait for a spill into many slots.
 - A commit that drops cancel rows also records what they named (``cancelled.py``). Otherwise a node
   that was started again would call a cancelled message delivered.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +40,12 @@ from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate
 from ..tail.tail import Piece, Tail
 from .archive import Archive
 from .cancelled import CancelledSeconds, covered_cancels
+from .catalog import Catalog
 from .mend import complete, stage, switch
 from .openslots import OpenSlots
 from .slotfile import (
     MAP_FROM_BYTES,
     MAP_FROM_MIN_BYTES,
-    NOTHING,
     SlotFiles,
     missing,
     path_of,
@@ -53,6 +55,9 @@ from .spill import Ahead, blocks, in_turn
 _SYNC_ONE_BY_ONE_MAX = 256
 """Up to so many files are synced one by one; more of them by one syncfs, which is faster for many
 but stalls the journal's own syncs for some milliseconds."""
+
+_FIRST_SECOND = -(1 << 62)
+"""A second before all others."""
 
 KnownCancels = Callable[[int], Int64s | None]
 """From a second to the offsets that the cancels in its file name; None: the file has to be read."""
@@ -100,15 +105,13 @@ class Storage:
         map_from = min(MAP_FROM_BYTES, max(MAP_FROM_MIN_BYTES, config.window_bytes_max))
         self.slot_files = SlotFiles(files, config.open_handles_max, map_from)
         self.archive = Archive(files, config)
-        self.cancelled = CancelledSeconds(state, config.horizon_ms)
+        self.cancelled = CancelledSeconds(state, config.short_horizon_ms)
         self._open_slots = OpenSlots(self.slot_files, config.window_bytes_max)
         self.tail = Tail()
         self.spilled = 0
         """Committed rows below this offset are in slot files (or were covered)."""
-        self.catalog: dict[int, SlotInfo] = {}
-        self._seconds: list[int] = []
-        self.file_rows = 0
-        self.file_bytes = 0
+        self.catalog = Catalog()
+        """Replaced under the lock, by the thread that writes slot files."""
         self.damaged: dict[int, Damaged] = {}
         """By second: slot files whose bytes are not those that were written. Nothing is delivered
         from them until they are replaced (``replace``)."""
@@ -131,11 +134,8 @@ class Storage:
             self.slot_files.remove(second)
             mended.append(f"{second}: removed a slot file that the catalog does not know")
         mended += self.archive.recover(slots)
-        self.catalog = dict(slots)
-        self._seconds = sorted(slots)
+        self.catalog = Catalog(slots)
         self.spilled = spilled
-        self.file_rows = sum(info.rows for info in slots.values())
-        self.file_bytes = sum(info.length for info in slots.values())
         return mended
 
     # -- reading ---------------------------------------------------------------------------------
@@ -171,11 +171,11 @@ class Storage:
     def open_ahead(self, after_ms: int, until_ms: int) -> bool:
         """Read and check one large slot file that is due in that time, as this takes longer than a
         slot's second; True if there was one. Errors: ``Damaged``."""
-        with self._lock:
-            low = bisect.bisect_left(self._seconds, after_ms // TICK_MS)
-            high = bisect.bisect_right(self._seconds, until_ms // TICK_MS)
-            slots = [(second, self.catalog[second]) for second in self._seconds[low:high]]
-        for second, info in slots:
+        catalog = self.catalog
+        for second in range(after_ms // TICK_MS, until_ms // TICK_MS + 1):
+            info = catalog.get(second)
+            if info is None:
+                continue
             large = info.length >= self.slot_files.map_from_bytes and second not in self.damaged
             if large and not self._open_slots.has(second, info):
                 self.read_blocks(second, info)
@@ -199,20 +199,17 @@ class Storage:
 
     def file_behind(self, second: int | None) -> int | None:
         """The next second with a slot file, in due order; None if there is none."""
-        with self._lock:
-            at = 0 if second is None else bisect.bisect_right(self._seconds, second)
-            return self._seconds[at] if at < len(self._seconds) else None
+        return self.catalog.from_second(_FIRST_SECOND if second is None else second + 1)
 
     def late_seconds(self, last_second: int, offset: int) -> list[int]:
         """Seconds up to ``last_second`` whose files have rows from ``offset`` on."""
-        with self._lock:
-            seconds = self._seconds[: bisect.bisect_right(self._seconds, last_second)]
-            return [second for second in seconds if self.catalog[second].highest >= offset]
+        catalog = self.catalog
+        return [at for at in catalog.upto(last_second) if catalog[at].highest >= offset]
 
     def any_ends_within(self, after_ms: int, upto_ms: int) -> bool:
         """True if a slot with a file ends at ``after_ms < end <= upto_ms``."""
-        at = bisect.bisect_right(self._seconds, after_ms // TICK_MS - 1)
-        return at < len(self._seconds) and (self._seconds[at] + 1) * TICK_MS <= upto_ms
+        second = self.catalog.from_second(after_ms // TICK_MS)
+        return second is not None and (second + 1) * TICK_MS <= upto_ms
 
     def next_second(self, after_ms: int) -> int | None:
         """The first second with a row due after ``after_ms``, from files and tail; None if none.
@@ -220,8 +217,7 @@ class Storage:
         The answer for slot files is the slot's second even if its rows there are all covered.
         """
         with self._lock:
-            at = bisect.bisect_left(self._seconds, (after_ms + 1) // TICK_MS)
-            best = self._seconds[at] if at < len(self._seconds) else None
+            best = self.catalog.from_second((after_ms + 1) // TICK_MS)
             pieces = self.tail.pieces
         for piece in pieces:
             due = piece.due_after(after_ms)
@@ -316,23 +312,15 @@ class Storage:
             self._roll_back(made)
             raise
         self.slot_files.committed(changed)
+        before, after = self.catalog, self.catalog.with_files(changed)
         with self._lock:
-            nbytes = sum(
-                info.length - (self.catalog[second].length if second in self.catalog else 0)
-                for second, info in changed.items()
-            )
-            for second in changed:
-                if second not in self.catalog:
-                    bisect.insort(self._seconds, second)
-            self.catalog.update(changed)
+            self.catalog = after
             self.cancelled.committed(cancelled)
-            self.file_rows += rows
-            self.file_bytes += nbytes
             self.spilled = max(self.spilled, plan.checkpoint.next_offset)
             self.tail.drop_below(self.spilled)
             dropped(plan.checkpoint)
         total = sum(piece.count for piece in plan.pieces)
-        return SpillReport(rows, total - rows, len(changed), nbytes)
+        return SpillReport(rows, total - rows, len(changed), after.nbytes - before.nbytes)
 
     def _roll_back(self, seconds: Iterable[int]) -> None:
         """Remove new files of a spill that failed, before its commit. Their rows may be delivered
@@ -360,17 +348,14 @@ class Storage:
         """Delete up to ``at_most`` slot files that every one of the committed ``marks`` covers
         whole, or move them to the archive; returns how many. ``known`` may spare reading a file."""
         self.archive.trim(now_ms)
-        with self._lock:
-            last = bisect.bisect_right(self._seconds, marks.main.c // TICK_MS)
-            covered = [
-                second
-                for second in self._seconds[:last]
-                if marks.all_cover((second + 1) * TICK_MS, self.catalog[second].highest)
-            ][:at_most]
+        catalog = self.catalog
+        ended = catalog.upto(min(mark.c for mark in marks.every) // TICK_MS - 1)
+        whole = (at for at in ended if marks.all_cover((at + 1) * TICK_MS, catalog[at].highest))
+        covered = list(islice(whole, at_most))
         if not covered:
             return 0
         cancelled = self.cancelled.plan(self._cancelled_in(covered, known), marks)
-        kept = self.archive.keep_slots({second: self.catalog[second] for second in covered}, now_ms)
+        kept = self.archive.keep_slots({second: catalog[second] for second in covered}, now_ms)
         try:
             self._state.commit(
                 StateUpdate(
@@ -383,14 +368,12 @@ class Storage:
         except OSError:
             self.archive.unlink_kept(kept)
             raise
+        fewer = catalog.without(covered)
         with self._lock:
+            self.catalog = fewer
             self.cancelled.committed(cancelled)
             for second in covered:
-                info = self.catalog.pop(second)
                 self.damaged.pop(second, None)
-                self.file_rows -= info.rows
-                self.file_bytes -= info.length
-            self._seconds = sorted(self.catalog)
         for second in covered:
             self._open_slots.forget(second)
             self.slot_files.remove(second)
@@ -445,14 +428,10 @@ class Storage:
         switch(self._files, self._state, second, update)
         self.slot_files.handles.forget(path_of(second))
         self._open_slots.forget(second)
+        catalog = self.catalog.without([second]).with_files(update.slots)
         with self._lock:
+            self.catalog = catalog
             self.cancelled.committed(cancelled)
-            before = self.catalog.pop(second)
-            self.catalog.update(update.slots)
-            self._seconds = sorted(self.catalog)
-            after = self.catalog.get(second, NOTHING)
-            self.file_rows += after.rows - before.rows
-            self.file_bytes += after.length - before.length
             self.damaged.pop(second, None)
             self.replacements += 1
 

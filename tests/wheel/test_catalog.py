@@ -1,0 +1,88 @@
+"""The catalog: what there is at one instant, in order, and changed beside the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwheel.wheel.slots.catalog import Catalog
+from slotwheel.wheel.state import SlotInfo
+from support.wheels import NOW, Node, many
+
+seconds = st.integers(-3, 12)
+infos = st.builds(
+    SlotInfo,
+    st.integers(1, 999),
+    st.integers(1, 99),
+    st.integers(0, 9),
+    st.integers(0, 99),
+    st.integers(0, 9),
+)
+changes = st.lists(
+    st.tuples(st.just("with"), st.dictionaries(seconds, infos))
+    | st.tuples(st.just("without"), st.dictionaries(seconds, infos)),
+    max_size=8,
+)
+
+
+def assert_is(catalog: Catalog, known: Mapping[int, SlotInfo]) -> None:
+    """All that a catalog answers is what a sorted dictionary would."""
+    assert dict(catalog) == known
+    assert list(catalog) == sorted(known)
+    assert len(catalog) == len(known)
+    assert catalog.rows == sum(info.rows for info in known.values())
+    assert catalog.nbytes == sum(info.length for info in known.values())
+    for second in range(-5, 15):
+        assert catalog.get(second) == known.get(second)
+        assert catalog.from_second(second) == min((s for s in known if s >= second), default=None)
+        assert list(catalog.upto(second)) == sorted(s for s in known if s <= second)
+
+
+@given(st.dictionaries(seconds, infos), changes)
+def test_a_catalog_is_a_sorted_dictionary_whose_past_stays(
+    first: dict[int, SlotInfo], steps: list[tuple[str, dict[int, SlotInfo]]]
+) -> None:
+    taken = [(Catalog(first), dict(first))]
+    for step, changed in steps:
+        catalog, known = taken[-1]
+        if step == "with":
+            taken.append((catalog.with_files(changed), known | changed))
+        else:
+            gone = changed.keys() & known.keys()
+            taken.append((catalog.without(gone), {s: known[s] for s in known if s not in gone}))
+    for catalog, known in taken:
+        assert_is(catalog, known)
+
+
+def test_the_catalog_changes_beside_the_lock(usual: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer the more slots there are keeps no append waiting."""
+    wheel = usual.wheel
+    lock: Any = wheel._lock
+    made: set[str] = set()
+
+    def beside(name: str) -> Callable[..., object]:
+        real = getattr(Catalog, name)
+
+        def checked(*arguments: object) -> object:
+            assert not lock._is_owned()
+            made.add(name)
+            result: object = real(*arguments)
+            return result
+
+        return checked
+
+    linear = ("__init__", "with_files", "without", "upto")
+    for name in linear:
+        monkeypatch.setattr(Catalog, name, beside(name))
+    usual.send([*many(0, 9, NOW + 500), *many(9, 9, NOW + 90_000)], NOW)
+    wheel.spill(NOW, everything=True)
+    usual.send([(NOW + 800, "t", b"late")], NOW)
+    wheel.spill(NOW, everything=True)
+    assert len(usual.delivered(NOW + 5_000)) == 10
+    usual.mark(NOW + 5_000)
+    assert wheel.clean(NOW + 5_000) == 1
+    assert made == {*linear}
