@@ -349,7 +349,7 @@ class Storage:
         whole, or move them to the archive; returns how many. ``known`` may spare reading a file."""
         self.archive.trim(now_ms)
         catalog = self.catalog
-        ended = catalog.upto(min(mark.c for mark in marks.every) // TICK_MS - 1)
+        ended = catalog.upto(marks.main.c // TICK_MS - 1)
         whole = (at for at in ended if marks.all_cover((at + 1) * TICK_MS, catalog[at].highest))
         covered = list(islice(whole, at_most))
         if not covered:
