@@ -29,7 +29,8 @@ log = logging.getLogger("slotwheel.gateway")
 
 DirectRoute = Callable[[Any, Any], Awaitable[Reply]]
 """Takes scope and receive."""
-ErrorForm = Callable[[HttpError], Reply]
+ErrorForm = Callable[[HttpError, Any], Reply]
+"""Makes an error the answer to a request; the second argument is its scope."""
 _NO_SUCH_ROUTE = "(none)"
 
 
@@ -72,7 +73,7 @@ class GatewayApp:
             except ClientDisconnect:
                 return
             except (Exception, asyncio.CancelledError) as error:
-                answer = self.refusal(path, error)
+                answer = self.refusal(scope, error)
             await answer(scope, receive, send)
             status = answer.status
         else:
@@ -121,14 +122,14 @@ class GatewayApp:
         except (Exception, asyncio.CancelledError) as error:
             if status:  # the answer has begun: all that is left is to end the connection
                 raise
-            answer = self.refusal(scope["path"], error)
+            answer = self.refusal(scope, error)
             status = answer.status
             await answer(scope, receive, send)
         endpoint = scope.get("endpoint")
         return getattr(endpoint, "__name__", _NO_SUCH_ROUTE), status
 
-    def refusal(self, path: str, error: BaseException) -> Reply:
-        """The answer to a request for ``path`` that ended so."""
+    def refusal(self, scope: Any, error: BaseException) -> Reply:
+        """The answer to a request that ended so. ``scope``: with its path, at least."""
         if isinstance(error, SlotwheelError):
             refused = from_slotwheel(error)
         elif isinstance(error, HttpError):
@@ -141,8 +142,9 @@ class GatewayApp:
             log.error("a request failed", exc_info=error)
             name = type(error).__name__
             refused = HttpError(500, f"the gateway failed on this request: {name}")
+        path = scope["path"]
         form = self._error_forms.get(path.split("/", 2)[1] if "/" in path else "")
-        return error_reply(refused) if form is None else form(refused)
+        return error_reply(refused) if form is None else form(refused, scope)
 
 
 def _ending() -> NotRunning:

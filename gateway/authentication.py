@@ -1,16 +1,19 @@
 """Who calls, found out for each request by its head alone, before anything of its body is read.
 
-Theory: HTTP has no hello. Each request brings its proof along, a token in ``Authorization`` or the
-certificate of its connection, so each is looked up anew: 1 µs for a token by its SHA-256, or for a
-token of an issuer that was verified before.
+Theory: HTTP has no hello. Each request brings its proof along, a token in ``Authorization``, the
+cookie of a session or the certificate of its connection, so each is looked up anew: 1 µs for a
+token by its SHA-256, or for a token of an issuer that was verified before.
 
     head --token--> Authenticator (SHA-256), or OidcVerifier (a JWT) --> Identity: rights, meter
-         --no token, a certificate--> Authenticator
+         --no token, a session--> what its login proved --> Authenticator
+         --neither, a certificate--> Authenticator
 
 Rules
 - There is one place for it (``GatewayApp``), and only what is declared public is reached without
   proof. A path that there is not is refused as well: a stranger cannot find out which there are.
-- A token that was given has to be good, whatever certificate stands beside it.
+- A token that was given has to be good, whatever certificate stands beside it; so has a session.
+- A session counts for pages of the console alone. Elsewhere programs call, which a page of another
+  site could otherwise have a browser do in its user's name.
 - Nobody learns why a proof is refused. The access log has the reason.
 - The loop's thread never waits for an issuer: an unknown key is fetched by another thread, and one
   fetch serves all requests that wait for it.
@@ -21,15 +24,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, assert_never
 
 from ..security.accesslog import EVENT_OF, AccessLog
 from ..security.oidc import KeyWanted, OidcVerifier, RefusedToken
+from ..security.oidclogin import OidcLogins
 from ..security.principals import Authenticator, Identity, IdentityProof
 from ..security.quotas import Meter
 from ..security.rights import Operation, Right, Rights, forbidden
@@ -37,14 +42,22 @@ from ..security.securityfile import SecurityFile
 from ..security.watched import WatchedFiles
 from ..wheel.errors import Forbidden, MissingExtra, Unauthenticated
 from .errors import HttpError
-from .requests import RawHeaders, header_of
+from .requests import RawHeaders, cookie_of, header_of
+from .sessions import COOKIE, BrowserSessions, SessionProof, UserProof, host_cookie
 
 log = logging.getLogger("slotwheel.gateway")
 
 IDENTITY = "identity"
 """Where the scope of a request has the ``Identity`` of its caller."""
+SESSION = "session"
+"""Where the scope of a request has the ``BrowserSession`` by which its caller is known."""
+CONSOLE = "/console"
+"""The path of the pages, for which sessions count."""
+_BY_ITSELF = b"hx-request"
+"""A header of what a page fetches by itself."""
 _BEARER = "bearer"
 _STRANGERS_EVERY_S = 1.0
+T = TypeVar("T")
 
 
 STRANGER = Identity("", Rights({}), Meter(""))
@@ -59,13 +72,22 @@ def identity_of(scope: Any) -> Identity:
 
 class RequestAuthenticator:
     """Knows the callers of requests. ``security``: the security file; None: everybody is ``local``
-    and may do everything. ``identify`` belongs to one event loop. Errors on construction:
-    ``InvalidConfiguration``."""
+    and may do everything. ``sessions``: of browsers that have logged in. ``identify`` and all that
+    has to do with sessions belong to one event loop. ``clock``: seconds since 1970. Errors on
+    construction: ``InvalidConfiguration``."""
 
-    def __init__(self, security: Path | None = None, access_log: AccessLog | None = None) -> None:
+    def __init__(
+        self,
+        security: Path | None = None,
+        access_log: AccessLog | None = None,
+        sessions: BrowserSessions | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.log = access_log or AccessLog(None)
+        self.sessions = BrowserSessions() if sessions is None else sessions
+        self._clock = clock
         self._watched: WatchedFiles[SecurityFile] | None = None
-        self._verifier = OidcVerifier(())
+        self._verifier = OidcVerifier((), clock=clock)
         self._authenticator = Authenticator()
         if security is not None:
             self._watched = WatchedFiles(
@@ -73,8 +95,11 @@ class RequestAuthenticator:
                 partial(_read, security),
                 lambda error: log.warning("the old security file stays in use: %s", error),
             )
-            self._authenticator = Authenticator(self._watched.value)
-            self._verifier = OidcVerifier(self._watched.value.issuers.values())
+            self._authenticator = Authenticator(
+                self._watched.value, now_ms=lambda: int(clock() * 1000)
+            )
+            self._verifier = OidcVerifier(self._watched.value.issuers.values(), clock=clock)
+        self.logins = OidcLogins(self._verifier)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="gateway-issuers")
         self._asking: dict[str, asyncio.Future[None]] = {}
         self._strangers, self._next_s = 0, 0.0
@@ -83,6 +108,11 @@ class RequestAuthenticator:
     def is_open(self) -> bool:
         """True without a security file."""
         return self._authenticator.is_open
+
+    @property
+    def security(self) -> SecurityFile | None:
+        """The security file that is in use."""
+        return self._authenticator.security
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -95,7 +125,8 @@ class RequestAuthenticator:
         if self._watched is not None and self._watched.look():
             old, new = self._authenticator.security, self._watched.value
             if old is None or old.issuers != new.issuers:
-                self._verifier = OidcVerifier(new.issuers.values())
+                self._verifier = OidcVerifier(new.issuers.values(), clock=self._clock)
+                self.logins = OidcLogins(self._verifier)
             self._authenticator.change(new)
         self._verifier.refresh_stale()
         self.log.look(self._authenticator.meters())
@@ -114,31 +145,117 @@ class RequestAuthenticator:
         token = token.strip()
         if scheme.lower() != _BEARER or not token:
             raise Unauthenticated(reason="a header Authorization that has no bearer token")
-        if token.count(".") == 2 and security.issuers:
+        if _is_signed(token, security):
             return authenticator.identify(self._verifier.verify(token).principals)
         return authenticator.authenticate(IdentityProof.of(certificate_names, token))
+
+    def _proved(self, token: str, security: SecurityFile) -> SessionProof:
+        """What a token proves. It never waits. Errors: ``KeyWanted``; ``RefusedToken``."""
+        if not _is_signed(token, security):
+            return IdentityProof.of((), token)
+        user = self._verifier.verify(token)
+        table = security.issuers.get(user.issuer)
+        if table is None:
+            raise RefusedToken(f"issuer {user.issuer} is in another security file")
+        return UserProof(user, table)
+
+    def _identity(self, proof: SessionProof) -> Identity:
+        """Who has shown this, by the security file of now. Errors: ``Unauthenticated``."""
+        match proof:
+            case IdentityProof():
+                return self._authenticator.authenticate(proof)
+            case UserProof(user, table):
+                security = self.security
+                if security is None or security.issuers.get(table.name) != table:
+                    raise Unauthenticated(reason=f"the table of {table.name} is another one by now")
+                if self._clock() >= user.expires_s:
+                    raise Unauthenticated(reason=f"the login of {user.principals[0]} has expired")
+                return self._authenticator.identify(user.principals)
+            case _:
+                assert_never(proof)
+
+    def _recall_session(self, scope: Any) -> Identity | None:
+        """The caller whose session's cookie comes with a request for a page; None: none does, or a
+        token. Errors: ``Unauthenticated``: the session has ended; ``HttpError``: two headers."""
+        path, headers = scope["path"], scope["headers"]
+        if self.is_open or not (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
+            return None
+        session_id = cookie_of(headers, COOKIE)
+        if not session_id or header_of(headers, b"authorization") is not None:
+            return None
+        is_use = header_of(headers, _BY_ITSELF) is None
+        session = self.sessions.recall(session_id, is_use=is_use)
+        if session is None:
+            raise Unauthenticated(reason="a session that has ended")
+        try:
+            identity = self._identity(session.proof)
+        except Unauthenticated:
+            self.sessions.end(session_id)
+            raise
+        scope[SESSION] = session
+        return identity
+
+    def log_in(self, scope: Any, proof: SessionProof) -> tuple[bytes, bytes]:
+        """Begin a session for who has shown this, in place of the one that the browser has; the
+        header with its cookie. The request is theirs from then on. Errors: ``Unauthenticated``.
+        """
+        identity = self._identity(proof)
+        self.log_out(scope)
+        scope[IDENTITY] = identity
+        session_id = self.sessions.begin(identity.principal, proof)
+        self.log.note("login", identity.principal, host=_host(scope))
+        return host_cookie(COOKIE, session_id)
+
+    def log_out(self, scope: Any) -> None:
+        """End the session of a browser, if it has one."""
+        session = self.sessions.end(cookie_of(scope["headers"], COOKIE))
+        if session is not None:
+            self.log.note("logout", session.principal, host=_host(scope))
 
     def recall_public(self, scope: Any) -> Identity:
         """The caller of a request for something public; ``STRANGER`` without a good proof."""
         try:
-            return self.recall(scope["headers"], scope["certificate_names"])
+            identity = self._recall_session(scope)
+            return identity or self.recall(scope["headers"], scope["certificate_names"])
         except (HttpError, RefusedToken, Unauthenticated):
             return STRANGER
 
     async def identify(self, scope: Any) -> Identity:
         """The caller of a request. Errors: ``Unauthenticated``; ``HttpError``: two proofs."""
         headers, names = scope["headers"], scope["certificate_names"]
-        try:
+        return await self._waiting_for_keys(
+            scope, lambda: self._recall_session(scope) or self.recall(headers, names)
+        )
+
+    async def prove(self, scope: Any, token: str) -> SessionProof:
+        """What a token proves by which a browser wants to log in; ``log_in`` finds out who may.
+        Errors: ``Unauthenticated``."""
+        security = self.security
+        if security is None or not token:
+            raise Unauthenticated(reason="a login without a token")
+        return await self._waiting_for_keys(scope, lambda: self._proved(token, security))
+
+    async def _waiting_for_keys(self, scope: Any, recall: Callable[[], T]) -> T:
+        """The result of ``recall``, once the issuer's keys are there that it wants. Errors:
+        ``Unauthenticated``; ``HttpError``."""
+        with self.noting_strangers(scope):
             try:
-                return self.recall(headers, names)
+                return recall()
             except KeyWanted as wanted:
                 await self._refresh(wanted.issuer)
-                return self.recall(headers, names)
+                return recall()
+
+    @contextmanager
+    def noting_strangers(self, scope: Any) -> Iterator[None]:
+        """Note each proof that is refused inside, with its reason; the caller gets
+        ``Unauthenticated``, which has none."""
+        try:
+            yield
         except RefusedToken as error:
-            self._note_stranger(scope, str(error))
+            self.note_stranger(scope, str(error))
             raise Unauthenticated from None
         except Unauthenticated as error:
-            self._note_stranger(scope, error.reason)
+            self.note_stranger(scope, error.reason)
             raise
 
     async def _refresh(self, issuer: str) -> None:
@@ -150,8 +267,9 @@ class RequestAuthenticator:
             asking.add_done_callback(lambda _: self._asking.pop(issuer, None))
         await asyncio.shield(asking)
 
-    def _note_stranger(self, scope: Any, reason: str) -> None:
-        """To the access log, and to the gateway's own log once a second at most."""
+    def note_stranger(self, scope: Any, reason: str) -> None:
+        """Note that somebody proved nothing, and why: in the access log, and in the gateway's own
+        log once a second at most."""
         self.log.note("stranger", "", host=_host(scope), reason=reason)
         self._strangers += 1
         if time.monotonic() >= self._next_s:
@@ -198,6 +316,11 @@ class RequestAuthenticator:
             host=_host(scope),
         )
         return forbidden(operation, topic)
+
+
+def _is_signed(token: str, security: SecurityFile) -> bool:
+    """Returns True for a token of an issuer, a JWT."""
+    return token.count(".") == 2 and bool(security.issuers)
 
 
 def _host(scope: Any) -> str:

@@ -132,7 +132,7 @@ class DirectAnswer:
     def _refuse(self, error: BaseException) -> None:
         if isinstance(error, SlotwheelError):
             without_row(error)
-        self._answer(self._direct.app.refusal(PATH, error))
+        self._answer(self._direct.app.refusal({"path": PATH}, error))
 
     def _answer(self, reply: Reply) -> None:
         self.response_complete = True

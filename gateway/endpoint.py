@@ -7,6 +7,8 @@ else of the request.
 Rules
 - One path, one resource: a method that it does not have is 405 with those that it has.
 - Each endpoint is one operation, by which its right is known: nobody reaches one that has none.
+- Of a body that everybody may send, ``PUBLIC_BODY_BYTES_MAX`` are read: a stranger could otherwise
+  fill the memory.
 - A parameter of the query is read as its field is written (``policy/parameters.py``); one of a
   tuple may be given several times.
 """
@@ -36,6 +38,7 @@ from .requests import FORM, JSON, Reply, content_type_of, decoded, read_body
 from .services import Services
 
 _PARAMETERS_MAX = 1000
+PUBLIC_BODY_BYTES_MAX = 16 << 10
 _QUESTIONS = (Right.READ, Right.OBSERVE)
 
 
@@ -78,6 +81,7 @@ class Endpoint(Generic[Q, B]):
     ``answers``: type of each answer that is no error, by status; None: it is no JSON.
     ``answer_media``: the media type of an answer that is no JSON, and what it holds;
     ``body_media``: those that a body may have besides JSON.
+    ``any_query``: parameters that it does not know are passed over, as another site adds its own.
     ``headers``: parameters of the request that are headers, as the description has them.
     ``errors``: statuses besides those that every endpoint has.
     """
@@ -96,6 +100,7 @@ class Endpoint(Generic[Q, B]):
     headers: Sequence[Mapping[str, Any]] = ()
     form: bool = False
     name: str = ""
+    any_query: bool = False
 
     @property
     def description(self) -> str:
@@ -151,7 +156,11 @@ class _Resource:
         self._services = services
         self.operations = {one.method: one.operation for one in endpoints}
         self._methods = {
-            one.method: (one, QueryDecoder(one.query), _body_decoder(one))
+            one.method: (
+                one,
+                QueryDecoder(one.query, any_query=one.any_query),
+                _body_decoder(one),
+            )
             for one in endpoints
             if one.handler is not None
         }
@@ -177,6 +186,8 @@ class _Resource:
         if body_decoder is not None:
             content_type_of(scope, (FORM if endpoint.form else JSON,))
             limit = self._services.settings.body_bytes_max
+            if endpoint.operation.right is Right.PUBLIC:
+                limit = min(limit, PUBLIC_BODY_BYTES_MAX)
             body = body_decoder(await read_body(scope, receive, limit))
         assert endpoint.handler is not None
         call = RouteCall(services, scope, scope["path_params"], query, body)
@@ -237,10 +248,11 @@ def _placed(place: str) -> Iterator[None]:
 
 class QueryDecoder(Generic[Q]):
     """Makes a query string, or a form in that encoding, a value of ``kind``. ``place``: which of
-    the two, for errors."""
+    the two, for errors. ``any_query``: what it does not know is passed over."""
 
-    def __init__(self, kind: type[Q], place: str = "query") -> None:
+    def __init__(self, kind: type[Q], place: str = "query", *, any_query: bool = False) -> None:
         self._kind = kind
+        self._any_query = any_query
         self._place = place
         self.fields = {
             name: parameter
@@ -265,6 +277,8 @@ class QueryDecoder(Generic[Q]):
         given: dict[str, Any] = {}
         for name, written in pairs:
             if name not in self.fields:
+                if self._any_query:
+                    continue
                 raise HttpError(
                     422,
                     "no such parameter",

@@ -73,6 +73,14 @@ def header_of(headers: RawHeaders, name: bytes) -> str | None:
     return None if found is None else found.decode("latin-1")
 
 
+def cookie_of(headers: RawHeaders, name: str) -> str:
+    """The value of a cookie; empty: the browser has none. Cookies of other programs of this host
+    come along, whatever their form. Errors: as of ``header_of``."""
+    pairs = (pair.strip() for pair in (header_of(headers, b"cookie") or "").split(";"))
+    start = f"{name}="
+    return next((pair[len(start) :] for pair in pairs if pair.startswith(start)), "")
+
+
 class _Arriving:
     """Bytes of bodies that have come in part, of all requests together."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..security.rights import Right
 from .app import GatewayApp
-from .console.rendering import error_page
+from .console.refusing import error_page
 from .console.table import FIRST_SEGMENT, PAGES
 from .direct import METHOD, PATH, DirectMessages
 from .endpoint import resources

@@ -39,6 +39,7 @@ from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .httpserver import END_S, HttpServer
 from .jobs import Jobs
+from .logins import Logins
 from .metrics import GatewayMetrics
 from .routes import make_app
 from .searcher import Searcher
@@ -218,6 +219,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             jobs=jobs,
             letters=OneByOne(pool),
             redrives=OneByOne(pool),
+            logins=Logins(authenticator, OneByOne(pool).run),
             searcher=searcher,
             lookup=lookup,
             lookup_questions=Questions(),

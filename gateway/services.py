@@ -24,6 +24,7 @@ from .authentication import STRANGER, RequestAuthenticator
 from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .jobs import Jobs
+from .logins import Logins
 from .metrics import GatewayMetrics
 from .searcher import Searcher
 from .settings import GatewaySettings
@@ -95,9 +96,9 @@ class Services:
     """``client``: of the group, it follows the master. ``policies``: what it asks for. ``pages``:
     of the node beside the gateway, by their path; they have threads of their own, so that others
     who wait for a node do not keep them. ``letters``: for looking at dead letters. ``redrives``:
-    for counting what is sent again, which never waits for those who look. ``searcher``: None
-    without a data directory; ``lookup``: None without that and a store of events; ``audit``: None
-    if it is off."""
+    for counting what is sent again, which never waits for those who look. ``logins``: of browsers.
+    ``searcher``: None without a data directory; ``lookup``: None without that and a store of
+    events; ``audit``: None if it is off."""
 
     settings: GatewaySettings
     client: Client
@@ -109,6 +110,7 @@ class Services:
     jobs: Jobs
     letters: OneByOne
     redrives: OneByOne
+    logins: Logins
     searcher: Searcher | None
     lookup: AskedAside[TraceLookup] | None
     lookup_questions: Questions

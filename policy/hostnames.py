@@ -56,6 +56,12 @@ class HostNames:
         return not self._private and (_is_address(name) or "." not in name)
 
 
+def is_loopback_host(header: str) -> bool:
+    """Returns True when a header ``Host`` names this machine itself, to whoever sent it."""
+    match = _HOST.fullmatch(header)
+    return match is not None and _is_loopback(match[1].lower())
+
+
 def _is_loopback(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True

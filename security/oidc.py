@@ -17,19 +17,24 @@ Rules
 - Keys that cannot be fetched leave those that were there: an issuer that is away for a minute locks
   nobody out. Keys that the issuer has taken away are gone with the next answer, and with them each
   token that is remembered as valid.
+- A token by which somebody logs in (an *ID token*) is for the client that asked for it, and carries
+  the nonce of that login. A token for programs is none, nor the other way round: otherwise whoever
+  runs another client of the same issuer could log in here with what its users have shown it.
 - A reason of a refusal is for our log. The caller gets none, as each reason helps to guess.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import logging
 import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
@@ -51,7 +56,8 @@ KEYS_FRESH_S = 300.0
 """Keys are asked for again after so long, s, though none is missing: one may have been taken away.
 """
 _FETCH_S = 5.0
-_KEYS_BYTES_MAX = 1 << 20
+ANSWER_BYTES_MAX = 1 << 20
+"""A longer answer of an issuer is given up: it would fill the memory."""
 _REMEMBERED_MAX = 10_000
 _GROUPS_MAX = 256
 _GROUP = "group:"
@@ -152,20 +158,41 @@ class OidcVerifier:
             if self._clock() < identity.expires_s:
                 return identity
             raise RefusedToken("the token has expired")
-        try:
+        with _reading_strangers_text():
             issuer, key = self._signer(token)
-            identity = _checked(token, issuer, key)
-        except RefusedToken:
-            raise
-        # Of a stranger's text: json and base64 raise ValueError, ``exp: 1e999`` an OverflowError,
-        # a signature that does not fit its key a TypeError.
-        except (ValueError, TypeError, ArithmeticError, RecursionError, LookupError) as error:
-            raise RefusedToken(f"{type(error).__name__}: {error}"[:200]) from None
+            identity = _identity_of(_checked(token, issuer, key, issuer.audience), issuer)
         with self._lock:
             # Keys that another thread has fetched meanwhile may have made it void.
             if self._keys[issuer.issuer].by_id.get(key.entry["kid"]) == key:
                 self._remembered[digest] = identity
         return identity
+
+    def verify_login(self, token: str, table: OidcIssuer, nonce: str) -> OidcIdentity:
+        """The user whom the ID token of a login names (OpenID Connect Core, 3.1.3.7). ``table``:
+        the issuer that was asked for it; ``nonce``: that of the login. It may wait for the issuer's
+        keys. Errors: ``RefusedToken``."""
+        try:
+            return self._verify_login(token, table, nonce)
+        except KeyWanted as wanted:
+            self.refresh(wanted.issuer)
+            return self._verify_login(token, table, nonce)
+
+    def _verify_login(self, token: str, table: OidcIssuer, nonce: str) -> OidcIdentity:
+        with _reading_strangers_text():
+            issuer, key = self._signer(token)
+            if issuer != table:
+                raise RefusedToken(f"a token of {issuer.name}, where {table.name} was asked")
+            claims = _checked(token, issuer, key, issuer.client_id)
+            audiences = claims["aud"]
+            several = isinstance(audiences, list) and len(audiences) > 1
+            if claims.get("azp", None if several else issuer.client_id) != issuer.client_id:
+                raise RefusedToken("the token was made for another client")
+            given = claims.get("nonce")
+            if not isinstance(given, str) or not hmac.compare_digest(
+                given.encode(), nonce.encode()
+            ):
+                raise RefusedToken("the token is of another login")
+            return _identity_of(claims, issuer)
 
     def refresh(self, issuer: str) -> None:
         """Ask an issuer (its ``iss``) for its keys, unless it was asked within ``ASK_EVERY_S``. It
@@ -177,7 +204,7 @@ class OidcVerifier:
                 return
             table = self._issuers[issuer]
             try:
-                by_id = _read_keys(_fetch(table.jwks or _address_of_keys(table)), table)
+                by_id = _read_keys(fetch(table.jwks or _address_of_keys(table)), table)
             except (OSError, HTTPException, ValueError, RecursionError) as error:
                 log.warning("keys of the issuer %s cannot be had: %s", table.name, error)
                 keys.asked_s = self._monotonic()
@@ -218,21 +245,36 @@ class OidcVerifier:
         raise RefusedToken(f"issuer {issuer.name} has no key {kid!r}"[:200])
 
 
-def _checked(token: str, issuer: OidcIssuer, key: _SigningKey) -> OidcIdentity:
+@contextmanager
+def _reading_strangers_text() -> Iterator[None]:
+    """What a stranger's text brings about becomes a refusal: json and base64 raise ValueError,
+    ``exp: 1e999`` an OverflowError, a signature that does not fit its key a TypeError."""
+    try:
+        yield
+    except (ValueError, TypeError, ArithmeticError, RecursionError, LookupError) as error:
+        raise RefusedToken(f"{type(error).__name__}: {error}"[:200]) from None
+
+
+def _checked(token: str, issuer: OidcIssuer, key: _SigningKey, audience: str) -> dict[str, Any]:
+    """The claims of a token whose signature, issuer, audience and times are good."""
     import jwt
 
     try:
-        claims = jwt.decode(
+        claims: dict[str, Any] = jwt.decode(
             token,
             key.public,
             algorithms=key.algorithms,
-            audience=issuer.audience,
+            audience=audience,
             issuer=issuer.issuer,
             leeway=LEEWAY_S,
             options={"require": ["iss", "aud", "exp", "sub"]},
         )
     except jwt.PyJWTError as error:
         raise RefusedToken(f"{type(error).__name__}: {error}"[:200]) from None
+    return claims
+
+
+def _identity_of(claims: Mapping[str, Any], issuer: OidcIssuer) -> OidcIdentity:
     subject = claims["sub"]
     # ``group:admins`` as a user's name would be the principal of the group of admins.
     if not isinstance(subject, str) or not subject or subject.startswith(_GROUP):
@@ -254,31 +296,48 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _address_of_keys(table: OidcIssuer) -> str:
-    """The address in the issuer's discovery document. Errors: as of ``_fetch``; ``ValueError``: the
-    document is another issuer's, or its address is not as safe as the issuer's own."""
-    document = json.loads(_fetch(table.issuer.rstrip("/") + _DISCOVERY))
-    fields = document if isinstance(document, dict) else {}
-    address = fields.get("jwks_uri")
-    if fields.get("issuer") != table.issuer or not isinstance(address, str):
+    return address_in(discover(table), "jwks_uri", table)
+
+
+def discover(table: OidcIssuer) -> dict[str, Any]:
+    """The issuer's discovery document (OpenID Connect Discovery, 4). Errors: as of ``fetch``;
+    ``ValueError``: it is another issuer's; ``RecursionError``."""
+    document = json.loads(fetch(table.issuer.rstrip("/") + _DISCOVERY))
+    if not isinstance(document, dict) or document.get("issuer") != table.issuer:
         raise ValueError("the discovery document is not that of this issuer")
-    # Only an issuer on loopback, which the security file allows, may have keys without TLS.
+    return document
+
+
+def address_in(document: Mapping[str, Any], name: str, table: OidcIssuer) -> str:
+    """An address of a discovery document. Only an issuer on loopback, which the security file
+    allows, may have one without TLS: otherwise somebody on the way could answer in its place.
+    Errors: ``ValueError``."""
+    address = document.get(name)
+    if not isinstance(address, str) or not address.isascii() or not address.isprintable():
+        raise ValueError(f"the discovery document has no {name}")
     nearby, host = urlsplit(table.issuer), urlsplit(address)
     if host.scheme != "https" and (host.scheme, host.hostname) != (nearby.scheme, nearby.hostname):
-        raise ValueError("the address of the issuer's keys is not https://")
+        raise ValueError(f"the issuer's {name} is not https://")
     return address
 
 
-def _fetch(address: str) -> bytes:
-    """Errors: ``OSError``; ``HTTPException``; ``ValueError``: too large, or no address."""
-    handlers = _NoRedirect(), urllib.request.HTTPSHandler(context=ssl.create_default_context())
-    opener = urllib.request.build_opener(*handlers, urllib.request.ProxyHandler({}))
+def fetch(
+    address: str, form: bytes | None = None, headers: Mapping[str, str] | None = None
+) -> bytes:
+    """The answer to a GET, or to a POST of a ``form``. No redirect is followed. Errors:
+    ``OSError``; ``HTTPException``; ``ValueError``: too large, or no address."""
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), urllib.request.ProxyHandler({})]
+    if address.startswith("https:"):  # a context takes 20 ms to make
+        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context()))
+    opener = urllib.request.build_opener(*handlers)
     ends_s = time.monotonic() + _FETCH_S
     data = b""
-    with opener.open(address, timeout=_FETCH_S) as answer:
+    request = urllib.request.Request(address, form, dict(headers or {}))  # noqa: S310
+    with opener.open(request, timeout=_FETCH_S) as answer:
         for part in iter(partial(answer.read1, 64 << 10), b""):
             data += part
-            if len(data) > _KEYS_BYTES_MAX:
-                raise ValueError(f"more than {_KEYS_BYTES_MAX} bytes")
+            if len(data) > ANSWER_BYTES_MAX:
+                raise ValueError(f"more than {ANSWER_BYTES_MAX} bytes")
             if time.monotonic() > ends_s:
                 raise URLError(f"not whole after {_FETCH_S} s")
     return data

@@ -60,6 +60,8 @@ class Operation(Enum):
 
     DESCRIBE = "describe", Right.PUBLIC
     HEALTH = "health", Right.PUBLIC
+    LOGIN = "login", Right.PUBLIC
+    LOGOUT = "logout", Right.CONNECT
     HELLO = "hello", Right.CONNECT
     POLICIES = "policies", Right.CONNECT  # clients resolve levels and routes themselves
     APPEND = "append", Right.SCHEDULE

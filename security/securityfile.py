@@ -7,6 +7,7 @@
     [oidc.corp]
     issuer = "https://login.example"
     audience = "slotwheel"
+    client-id = "slotwheel-console"        # people may log in to the console by it
 
     [roles.orders]
     schedule = ["orders", "orders-*"]
@@ -47,7 +48,7 @@ from ..wheel.checks import is_topic
 from ..wheel.errors import InvalidConfiguration
 from .quotas import NO_QUOTA, Quota
 from .rights import FLAGS, TOPIC_RIGHTS, Operation, Right, Rights, TopicList
-from .tokens import check_private, read_private
+from .tokens import SecretFile, check_private, read_private
 
 FILE_BYTES_MAX = 4 << 20
 DEFAULT = "default"
@@ -56,8 +57,12 @@ KINDS = ("token", "cert", "oidc", "delay")
 """The first parts of the names of principals."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAMES = "1 to 100 letters, digits, '.', '_' or '-'"
+_SCOPE = re.compile(r"[!#-\[\]-~]{1,100}")
+"""RFC 6749, 3.3."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 100
+OPENID = "openid"
+"""The scope without which an issuer makes no ID token."""
 DEFAULT_ALGORITHMS = ("RS256", "ES256")
 _ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -86,8 +91,9 @@ class TokenEntry:
 @dataclass(frozen=True, slots=True)
 class OidcIssuer:
     """An issuer of OpenID Connect tokens. ``jwks``: the address of its keys; empty: its discovery
-    document has it. ``groups_claim``: the claim with the groups of a caller. ``client_id``: of the
-    console's login; empty: there is none."""
+    document has it. ``groups_claim``: the claim with the groups of a caller. ``client_id``: the
+    name of the console at the issuer; empty: nobody logs in by it. ``client_secret``: None: a
+    public client, which proves itself by PKCE alone. ``scopes``: what the console asks for."""
 
     name: str
     issuer: str
@@ -96,6 +102,8 @@ class OidcIssuer:
     algorithms: tuple[str, ...] = DEFAULT_ALGORITHMS
     groups_claim: str = "groups"
     client_id: str = ""
+    client_secret: SecretFile | None = None
+    scopes: tuple[str, ...] = (OPENID,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +324,12 @@ def _moment_ms(table: _Table, key: str) -> int | None:
 
 def _issuer(name: str, table: _Table) -> OidcIssuer:
     _check_name(name, table)
-    table.check_keys(("issuer", "audience", "jwks", "algorithms", "groups-claim", "client-id"))
+    table.check_keys(
+        (
+            *("issuer", "audience", "jwks", "algorithms", "groups-claim"),
+            *("client-id", "client-secret", "scopes"),
+        )
+    )
     algorithms = table.texts("algorithms") or DEFAULT_ALGORITHMS
     for algorithm in algorithms:
         if algorithm not in _ALGORITHMS:
@@ -324,6 +337,10 @@ def _issuer(name: str, table: _Table) -> OidcIssuer:
             raise table.wrong(
                 "algorithms", "has one that is not taken", algorithm, remedy, ", ".join(_ALGORITHMS)
             )
+    client_id = table.get("client-id", str, "the client's name at the issuer", "")
+    for key in ("client-secret", "scopes"):
+        if key in table.fields and not client_id:
+            raise table.wrong(key, "is for a login, and there is no client-id", None, "Give both")
     return OidcIssuer(
         name,
         _address(table, "issuer"),
@@ -331,8 +348,27 @@ def _issuer(name: str, table: _Table) -> OidcIssuer:
         _address(table, "jwks") if "jwks" in table.fields else "",
         algorithms,
         table.get("groups-claim", str, "the name of a claim", "groups"),
-        table.get("client-id", str, "the client's name at the issuer", ""),
+        client_id,
+        _secret(table, "client-secret"),
+        _scopes(table),
     )
+
+
+def _secret(table: _Table, key: str) -> SecretFile | None:
+    if key not in table.fields:
+        return None
+    try:
+        return SecretFile.parse(table.get(key, str, "the place of the secret, file:PATH"))
+    except InvalidConfiguration as error:  # the text is not shown, as it may be the secret itself
+        raise table.wrong(key, "names no file", None, error.remedy, error.limit) from None
+
+
+def _scopes(table: _Table) -> tuple[str, ...]:
+    scopes = table.texts("scopes")
+    for scope in scopes:
+        if not _SCOPE.fullmatch(scope):
+            raise table.wrong("scopes", "has one that is no scope", scope, "Write each by itself")
+    return tuple(dict.fromkeys((OPENID, *scopes)))
 
 
 def _text(table: _Table, key: str, what: str) -> str:

@@ -30,6 +30,7 @@ from .guard import check_token
 from .parts import PartsQuery, again
 from .rendering import BASE, redirect
 from .shown import iso, when
+from .viewer import note_operation
 
 
 class ActionBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,6 +73,7 @@ def page_endpoint(
         call = _read_back(call)
         return _with_fixed_times(call, times) or await handler(call)
 
+    note_operation(path, operation)
     return Endpoint(operation, "GET", BASE + path, page_of_fixed_times, query, None, {})
 
 
@@ -122,4 +124,5 @@ def action_endpoint(
         finally:
             call.services.fresh.forget()
 
+    note_operation(path, operation)
     return Endpoint(operation, "POST", BASE + path, guarded, query, body, {}, form=True)

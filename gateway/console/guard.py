@@ -4,7 +4,9 @@ Theory: ``gateway/sites.py`` refuses what a browser says comes from another site
 does not say it would let such a page cancel messages in its user's name, so everybody needs a token
 as well: the same value in a cookie, which a browser sends along only from pages of this site
 (``SameSite=Strict``), and in the form, which a page of another site can neither read nor guess. The
-gateway stores no token, so there are no sessions, and a form may be sent after a restart.
+gateway stores no such token, so a form may be sent after a restart, and the form of a login, which
+comes before any session, has one as well: no page of another site logs its reader in as somebody
+else.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import secrets
 from typing import Any
 
 from ..errors import HttpError
-from ..requests import header_of
+from ..requests import cookie_of
 
 COOKIE = "slotwheel-console"
 TOKEN_LENGTH = 32
@@ -23,9 +25,7 @@ TOKEN_LENGTH = 32
 def token_of(scope: Any) -> str:
     """The token in the browser's cookie; empty: it has none, or one that is not of the form of
     ``new_token``."""
-    # Cookies of other programs of this host come along, whatever their form.
-    pairs = (pair.strip() for pair in (header_of(scope["headers"], b"cookie") or "").split(";"))
-    value = next((pair[len(COOKIE) + 1 :] for pair in pairs if pair.startswith(f"{COOKIE}=")), "")
+    value = cookie_of(scope["headers"], COOKIE)
     return value if len(value) == TOKEN_LENGTH and value.isascii() and value.isalnum() else ""
 
 

@@ -24,6 +24,7 @@ from ..errors import HttpError, from_slotwheel
 from ..requests import Reply
 from .guard import cookie_header, new_token, token_of
 from .rendering import page_reply, rendered
+from .viewer import Viewer, viewer_of
 
 PATIENCE_S = 0.12
 NODE_WAIT_S = 4.0
@@ -81,11 +82,11 @@ async def page(
 ) -> Reply:
     """A page, or the part of it that was asked for. ``here``: its entry in the navigation;
     ``problem``: what was refused, with its status."""
-    wanted, token = call.query.part, token_of(call.scope)
+    wanted, token, viewer = call.query.part, token_of(call.scope), viewer_of(call.scope)
     if wanted:
         if wanted not in parts:
             raise HttpError(404, "no such part of this page", place="query part", got=wanted)
-        text, _ = await _part(call, wanted, parts[wanted], None, token)
+        text, _ = await _part(call, wanted, parts[wanted], None, token, viewer)
         return page_reply(text)
     more = []
     if not token:
@@ -94,12 +95,13 @@ async def page(
     # A page with a refusal waits: late parts would come from a page that was asked for without it.
     patience = None if call.query.whole or problem else PATIENCE_S
     texts = await asyncio.gather(
-        *(_part(call, name, part, patience, token) for name, part in parts.items())
+        *(_part(call, name, part, patience, token, viewer) for name, part in parts.items())
     )
     text = rendered(
         template,
         here=here,
         token=token,
+        viewer=viewer,
         parts={name: text for name, (text, _) in zip(parts, texts, strict=True)},
         late=any(late for _, late in texts) and again(call, whole="true"),
         problem=problem,
@@ -109,7 +111,12 @@ async def page(
 
 
 async def _part(
-    call: RouteCall[Any, Any], name: str, part: PagePart, patience: float | None, token: str
+    call: RouteCall[Any, Any],
+    name: str,
+    part: PagePart,
+    patience: float | None,
+    token: str,
+    viewer: Viewer,
 ) -> tuple[Markup, bool]:
     """The part as HTML, and True if its answer is late. ``patience``: s; None: its ``wait_s``."""
     answer, problem, late = None, None, False
@@ -133,7 +140,7 @@ async def _part(
         problem = from_slotwheel(error)
     except HttpError as error:
         problem = error
-    values = {**(part.more or {}), "it": answer, "token": token}
+    values = {**(part.more or {}), "it": answer, "token": token, "viewer": viewer}
     if problem is not None:
         inner = rendered("problem.html", problem=problem)
     elif late:

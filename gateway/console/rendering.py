@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -24,12 +25,12 @@ from markupsafe import Markup
 
 from ...client.message import clock_ms
 from ...wheel.texts import span_text, visible_text
-from ..errors import HttpError
+from ..authentication import CONSOLE
 from ..requests import Reply
 from . import shown
 
 HTML = "text/html; charset=utf-8"
-BASE = "/console"
+BASE = CONSOLE
 _HERE = Path(__file__).parent
 _KINDS = {
     ".css": "text/css; charset=utf-8",
@@ -48,6 +49,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+_NO_STORE = b"cache-control", b"no-store"
 HEADERS = [
     (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -123,16 +125,16 @@ def rendered(template: str, **values: Any) -> Markup:
 
 
 def page_reply(text: Markup, status: int = 200, *more: tuple[bytes, bytes]) -> Reply:
-    headers = [*HEADERS, (b"cache-control", b"no-store"), *more]
-    return Reply(status, text.encode(), HTML, headers)
+    return Reply(status, text.encode(), HTML, [*HEADERS, _NO_STORE, *more])
 
 
-def redirect(to: str, status: int = 303) -> Reply:
+def redirect(to: str, status: int = 303, cookies: Iterable[tuple[bytes, bytes]] = ()) -> Reply:
     """``to``: as ``address`` makes it."""
-    return Reply(status, b"", HTML, [*HEADERS, (b"location", to.encode("ascii"))])
+    headers = [*HEADERS, _NO_STORE, (b"location", to.encode("ascii")), *cookies]
+    return Reply(status, b"", HTML, headers)
 
 
-def error_page(error: HttpError) -> Reply:
-    """The page of an error below ``/console``."""
-    text = rendered("error.html", here="", error=error, token="", late=False)
-    return page_reply(text, error.status, *error.raw_headers)
+def going_on(to: str, cookies: Iterable[tuple[bytes, bytes]] = ()) -> Reply:
+    """A page that goes on to another one of this console by itself, so that the browser asks for
+    that one as this site, and sends its cookies along. ``to``: as ``address`` makes it."""
+    return page_reply(rendered("going_on.html", to=to), 200, *cookies)

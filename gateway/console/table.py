@@ -8,10 +8,11 @@ from ...security.rights import Operation
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
 from ..requests import Reply
-from . import audit, dead, jobs, message, node, overview, pending
+from . import audit, dead, jobs, login, message, node, overview, pending
 from .acting import CountedBody, action_endpoint, page_endpoint
 from .parts import PartsQuery
 from .rendering import BASE, HEADERS, STATIC, redirect
+from .viewer import LOGIN_PATH
 
 FIRST_SEGMENT = BASE.removeprefix("/")
 _KEEP = b"public, max-age=31536000, immutable"
@@ -43,6 +44,20 @@ PAGES: list[AnyEndpoint] = [
     Endpoint(
         Operation.DESCRIBE, "GET", f"{BASE}/static/{{name}}", static_file, FileQuery, None, {}
     ),
+    page_endpoint(Operation.LOGIN, LOGIN_PATH, login.login, login.LoginForm),
+    action_endpoint(Operation.LOGIN, LOGIN_PATH, login.log_in, login.LoginForm, login.LoginBody),
+    page_endpoint(Operation.LOGIN, f"{LOGIN_PATH}/{{name}}", login.begin, login.LoginForm),
+    Endpoint(
+        Operation.LOGIN,
+        "GET",
+        f"{BASE}{LOGIN_PATH}/{{name}}/back",
+        login.end,
+        login.CodeQuery,
+        None,
+        {},
+        any_query=True,
+    ),
+    action_endpoint(Operation.LOGOUT, "/logout", login.logout, PartsQuery),
     page_endpoint(Operation.STATUS, "", overview.overview, PartsQuery),
     page_endpoint(Operation.SEARCH, "/pending", pending.pending, pending.PendingForm),
     page_endpoint(Operation.CANCEL, "/pending/cancel", pending.confirm, pending.PendingForm),

@@ -22,7 +22,7 @@ NODE_AWAY = 50303
 _DIGITS_MAX = 10
 
 
-def error_form(error: HttpError) -> Reply:
+def error_form(error: HttpError, _scope: Any) -> Reply:
     """The answer for an error below a path of this interface."""
     code = NODE_AWAY if error.error_code == 503 else error.error_code
     return error_reply(error, msgspec.json.encode(_Error(code, _text(error))), V2)

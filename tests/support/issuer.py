@@ -1,15 +1,20 @@
-"""An issuer of OpenID Connect tokens, with a real server for its public keys."""
+"""An issuer of OpenID Connect tokens, with a real server for its public keys, and for logins."""
 
 from __future__ import annotations
 
 import base64
 import functools
+import hashlib
+import html
 import json
+import secrets
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -19,6 +24,8 @@ from jwt.algorithms import get_default_algorithms
 from slotwheel.security.securityfile import OidcIssuer
 
 AUDIENCE = "slotwheel"
+CLIENT_ID, CLIENT_SECRET = "the-console", "tell:nobody"
+"""The console at an issuer."""
 _MAKE: dict[str, Callable[[], Any]] = {
     "RS256": lambda: rsa.generate_private_key(65537, 2048),
     "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
@@ -36,7 +43,9 @@ def _private(algorithm: str, number: int) -> Any:
 
 class Issuer:
     """Serves the keys in ``published``, by their id. ``asked``: requests for them so far.
-    ``answer``: sent in place of the keys, if it is not None."""
+    ``answer``: sent in place of the keys, if it is not None. ``user``: claims of who logs in.
+    ``secret``: which the client has to show; empty: it is a public one. ``redeemed``: the requests
+    for a token so far. ``reply``: sent in place of a token, if it is not None."""
 
     def __init__(self, **algorithms: str) -> None:
         """``algorithms``: of each key, by its id."""
@@ -47,6 +56,11 @@ class Issuer:
         """Until it is set, the issuer does not answer."""
         self.free.set()
         self._made = 0
+        self.user: dict[str, Any] = {}
+        self.secret = ""
+        self.redeemed: list[dict[str, str]] = []
+        self.reply: tuple[int, bytes] | None = None
+        self._codes: dict[str, dict[str, str]] = {}
         self.answer: tuple[int, bytes] | None = None
         for kid, algorithm in algorithms.items():
             self.add_key(kid, algorithm)
@@ -54,14 +68,25 @@ class Issuer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if self.path.startswith("/authorize?"):
+                    self._send(200, issuer.login_page(self.path).encode(), "text/html")
+                    return
                 issuer.asked += 1
                 issuer.free.wait(30)
                 keys = json.dumps({"keys": list(issuer.published.values())}).encode()
                 if self.path.startswith("/.well-known/"):
                     keys = json.dumps(issuer.document).encode()
-                status, body = issuer.answer or (200, keys)
+                self._send(*(issuer.answer or (200, keys)))
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                proof = self.headers.get("Authorization", "")
+                self._send(*issuer.redeem(dict(parse_qsl(body.decode())), proof))
+
+            def _send(self, status: int, body: bytes, kind: str = "application/json") -> None:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Type", kind)
                 if status == 302:
                     self.send_header("Location", body.decode())
                 self.end_headers()
@@ -72,7 +97,12 @@ class Issuer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self.document = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+        self.document: dict[str, Any] = {
+            "issuer": self.url,
+            "jwks_uri": f"{self.url}/keys",
+            "authorization_endpoint": f"{self.url}/authorize",
+            "token_endpoint": f"{self.url}/token",
+        }
         """Its discovery document."""
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
@@ -104,6 +134,50 @@ class Issuer:
         """A signed token, also of claims that no issuer would give."""
         claims = json.dumps(self.claims(**changed)).encode()
         return PyJWS().encode(claims, self.private[kid], self.published[kid]["alg"], {"kid": kid})
+
+    def login_table(self, name: str = "corp", **more: Any) -> OidcIssuer:
+        """``table``, by which people may log in."""
+        return replace(self.table(name), client_id=CLIENT_ID, **more)
+
+    def grant(self, address: str) -> str:
+        """The address to which a browser goes from the page of a login (``address``), once its user
+        has proved there who they are."""
+        asked = dict(parse_qsl(urlsplit(address).query))
+        assert asked["response_type"] == "code"
+        assert asked["client_id"] == CLIENT_ID
+        assert "openid" in asked["scope"].split()
+        assert asked["code_challenge_method"] == "S256"
+        code = secrets.token_urlsafe(16)
+        self._codes[code] = asked
+        # An issuer may add parameters of its own.
+        back = {"code": code, "state": asked["state"], "session_state": "x", "iss": self.url}
+        return f"{asked['redirect_uri']}?{urlencode(back)}"
+
+    def login_page(self, address: str) -> str:
+        link = html.escape(self.grant(address))
+        return f'<!doctype html><title>Issuer</title><a href="{link}">I am ann</a>'
+
+    def redeem(self, asked: dict[str, str], proof: str) -> tuple[int, bytes]:
+        """Exchange a code for an ID token, once: status and body."""
+        self.redeemed.append(asked)
+        if self.reply is not None:
+            return self.reply
+        kept = self._codes.pop(asked.get("code", ""), None)
+        digest = hashlib.sha256(asked.get("code_verifier", "").encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if kept is None or kept["code_challenge"] != challenge:
+            return 400, b'{"error": "invalid_grant"}'
+        if kept["redirect_uri"] != asked["redirect_uri"]:
+            return 400, b'{"error": "invalid_request"}'
+        given = asked.get("client_id", ""), asked.get("client_secret", "")
+        if proof.startswith("Basic "):
+            name, _, secret = base64.b64decode(proof[6:]).decode().partition(":")
+            given = unquote_plus(name), unquote_plus(secret)
+        if given != (CLIENT_ID, self.secret):
+            return 401, b'{"error": "invalid_client"}'
+        claims = {"aud": CLIENT_ID, "nonce": kept["nonce"], **self.user}
+        token = self.token(next(iter(self.published)), **claims)
+        return 200, json.dumps({"id_token": token, "access_token": "x"}).encode()
 
     def public_pem(self, kid: str) -> bytes:
         public = self.private[kid].public_key()

@@ -35,7 +35,8 @@ VALUES = {
     GATEWAY_VALUES: frozenset(
         {
             *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
-            *("asking", "authentication", "fresh", "requests", "searcher", "services", "settings"),
+            *("asking", "authentication", "fresh", "logins", "requests", "searcher", "services"),
+            *("sessions", "settings"),
         },
     ),
 }

@@ -31,6 +31,7 @@ from slotwheel.gateway.console.message import STEPS_MAX, MessageWay, shown_steps
 from slotwheel.gateway.console.node import settings_shown
 from slotwheel.gateway.console.overview import by_slot, wrongs
 from slotwheel.gateway.console.rendering import STATIC, address, rendered
+from slotwheel.gateway.console.viewer import Viewer
 from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.fresh import FreshAnswers
 from slotwheel.gateway.services import Services
@@ -250,7 +251,7 @@ def test_the_audit_is_worked_out_off_the_loop(monkeypatch: pytest.MonkeyPatch) -
 def test_an_answer_that_is_not_complete_says_why() -> None:
     problem = Problem(INTEGRITY, "damage", "expected 7 rows, found <b>", file="slots/7")
     found = by_slot(PendingCount(1, POINT, {1: 1}, problems=(problem,)), NOW_MS)
-    text = rendered("overview/slots.html", it=found)
+    text = rendered("overview/slots.html", it=found, viewer=Viewer(STRANGER))
     assert "This is not everything." in text
     assert "slots/7: expected 7 rows, found &lt;b&gt;" in text
 
