@@ -53,6 +53,8 @@ _OWN_S = 5.0
 """How long, s, the node beside the gateway may take to say how it is."""
 _THREADS = 16
 """For calls that wait: cancels, status, Kafka's metadata."""
+_LOGINS_WAITING = 64
+"""So many logins may wait for an issuer; whoever comes then is told to come again."""
 _LINK_THREADS = 2
 """For what blocks on the way to a node: a host's name, a question to another peer."""
 _PAGES = ("/metrics", "/healthz", "/readyz")
@@ -219,7 +221,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             jobs=jobs,
             letters=OneByOne(pool),
             redrives=OneByOne(pool),
-            logins=Logins(authenticator, OneByOne(pool).run),
+            logins=Logins(authenticator, OneByOne(pool, _LOGINS_WAITING).run),
             searcher=searcher,
             lookup=lookup,
             lookup_questions=Questions(),
