@@ -2,7 +2,8 @@
 them.
 
 Theory: without a security file every browser that can reach the gateway may act, for whatever page
-it has open, and with one a browser may that has a certificate or a session. Two checks keep pages of other sites out.
+it has open, and with one a browser may that has a certificate or a session. Two checks keep pages
+of other sites out.
 
 - A page whose own name was made to resolve to the gateway's address (DNS rebinding) sends that name
   as the host, which is refused (`policy/hostnames.py`).

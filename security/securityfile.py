@@ -357,8 +357,9 @@ def _issuer(name: str, table: _Table) -> OidcIssuer:
 def _secret(table: _Table, key: str) -> SecretFile | None:
     if key not in table.fields:
         return None
+    text = table.get(key, str, "the place of the secret, file:PATH")
     try:
-        return SecretFile.parse(table.get(key, str, "the place of the secret, file:PATH"))
+        return SecretFile.parse(text)
     except InvalidConfiguration as error:  # the text is not shown, as it may be the secret itself
         raise table.wrong(key, "names no file", None, error.remedy, error.limit) from None
 

@@ -17,6 +17,7 @@ from ..errors import HttpError
 from ..requests import Reply, cookie_of, header_of
 from ..sessions import COOKIE, host_cookie
 from .guard import token_of
+from .login import own_page
 from .rendering import BASE, address, going_on, page_reply, redirect, rendered
 from .viewer import LOGIN_PATH, viewer_of
 
@@ -56,7 +57,7 @@ def _to_login(scope: Any) -> Reply | None:
     if followed and not cookie_of(headers, COOKIE):
         return going_on(asked)
     # Who asked for the console as such gets the first page that they may look at.
-    onward = "" if asked == BASE else asked
+    onward = "" if asked == BASE else own_page(asked)
     return redirect(address(LOGIN_PATH, next=onward), cookies=_without_session(scope))
 
 

@@ -76,8 +76,9 @@ class Viewer:
 
     @property
     def home(self) -> str:
-        """The path of the first page that they may look at; without any, that of the login."""
-        return next((entry.path for entry in self.pages), LOGIN_PATH)
+        """The path of the first page that they may look at. For a stranger it is the console's own,
+        which leads to the login."""
+        return next((entry.path for entry in self.pages), "")
 
 
 def viewer_of(scope: Any) -> Viewer:

@@ -212,6 +212,7 @@ def test_what_a_page_fetches_by_itself_keeps_no_session(lab: Lab) -> None:
     again = browser.get(JOBS)
     assert again.to == "/console/login?next=%2Fconsole%2Fjobs"
     assert "Max-Age=0" in again.cookies[COOKIE]
+    assert browser.get(f"{JOBS}?part={'x' * 9000}").to == "/console/login"
     # What was sent by a form is gone: there is no page to lead back to.
     assert lab.browser(cookies={COOKIE: "x"}).post("/console/job/stop?id=x").to == "/console/login"
 

@@ -10,9 +10,18 @@ import pytest
 
 from slotwheel.security.rights import OF_ALL, Operation, Right
 from slotwheel.security.securityfile import SecurityFile
-from slotwheel.security.tokens import digest_of, new_token
+from slotwheel.security.tokens import SecretFile, digest_of, new_token
 from slotwheel.wheel.errors import InvalidConfiguration
 from support.securing import EXAMPLE, parsed
+
+LOGIN = "[oidc.a]\nissuer = 'https://a'\naudience = 'x'\nclient-id = 'console'\n"
+
+
+def test_a_login_asks_for_an_id_token_whatever_else_it_asks_for() -> None:
+    issuer = parsed(f"{LOGIN}scopes = ['groups', 'openid']\nclient-secret = 'file:x'").issuers["a"]
+    assert issuer.scopes == ("openid", "groups")
+    assert issuer.client_secret == SecretFile("x")
+    assert parsed(LOGIN).issuers["a"].scopes == ("openid",)
 
 
 def test_a_file_says_who_may_do_what() -> None:
@@ -68,6 +77,15 @@ def test_who_is_no_member_may_nothing() -> None:
         (
             "[oidc.a]\nissuer = 'https://a'\naudience = 'x'\nalgorithms = ['HS256']",
             "not taken; got HS256",
+        ),
+        (f"{LOGIN}client-secret = 'swt_secret'", "oidc.a.client-secret names no file.*file:PATH"),
+        (f"{LOGIN}client-secret = 7", "oidc.a.client-secret is not the place of the secret"),
+        (f"{LOGIN}scopes = ['groups profile']", "no scope; got groups profile.*each by itself"),
+        (f"{LOGIN}scopes = ['']", "oidc.a.scopes has one that is no scope"),
+        (f"{LOGIN}client_id = 'b'", "oidc.a.client_id is no setting.*'client-id'"),
+        (
+            "[oidc.a]\nissuer = 'https://a'\naudience = 'x'\nscopes = ['groups']",
+            "oidc.a.scopes is for a login, and there is no client-id.*Give both",
         ),
         ("[quotas.x]\nconnections = 1", "quota of nobody"),
         ("[quotas.default]\nconnections = 0", "connections is no limit; got 0"),
