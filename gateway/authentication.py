@@ -32,7 +32,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
-from ..security.accesslog import EVENT_OF, AccessLog
+from ..security.accesslog import EVENT_OF, AccessLog, StrangerNotes
 from ..security.oidc import KeyWanted, OidcVerifier, RefusedToken
 from ..security.oidclogin import OidcLogins
 from ..security.principals import Authenticator, Identity, IdentityProof
@@ -55,8 +55,9 @@ CONSOLE = "/console"
 """The path of the pages, for which sessions count."""
 _BY_ITSELF = b"hx-request"
 """A header of what a page fetches by itself."""
+COUNTED = "counted_connection"
+"""Where it has the ``CountedConnection`` by which it came."""
 _BEARER = "bearer"
-_STRANGERS_EVERY_S = 1.0
 T = TypeVar("T")
 
 
@@ -102,7 +103,7 @@ class RequestAuthenticator:
         self.logins = OidcLogins(self._verifier)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="gateway-issuers")
         self._asking: dict[str, asyncio.Future[None]] = {}
-        self._strangers, self._next_s = 0, 0.0
+        self._strangers = StrangerNotes(self.log, _report_strangers)
 
     @property
     def is_open(self) -> bool:
@@ -221,11 +222,14 @@ class RequestAuthenticator:
             return STRANGER
 
     async def identify(self, scope: Any) -> Identity:
-        """The caller of a request. Errors: ``Unauthenticated``; ``HttpError``: two proofs."""
+        """The caller of a request, for whom its connection counts from now on. Errors:
+        ``Unauthenticated``; ``HttpError``: two proofs; ``OverQuota``: too many connections."""
         headers, names = scope["headers"], scope["certificate_names"]
-        return await self._waiting_for_keys(
+        identity = await self._waiting_for_keys(
             scope, lambda: self._recall_session(scope) or self.recall(headers, names)
         )
+        scope[COUNTED].count_for(identity.meter)
+        return identity
 
     async def prove(self, scope: Any, token: str) -> SessionProof:
         """What a token proves by which a browser wants to log in; ``log_in`` finds out who may.
@@ -268,25 +272,26 @@ class RequestAuthenticator:
         await asyncio.shield(asking)
 
     def note_stranger(self, scope: Any, reason: str) -> None:
-        """Note that somebody proved nothing, and why: in the access log, and in the gateway's own
-        log once a second at most."""
-        self.log.note("stranger", "", host=_host(scope), reason=reason)
-        self._strangers += 1
-        if time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + _STRANGERS_EVERY_S
-            log.warning("%d requests without proof; the last: %s", self._strangers, reason)
-            self._strangers = 0
+        """Note that somebody proved nothing, and why."""
+        self._strangers.note(_host(scope), reason)
 
-    def check(self, scope: Any, operation: Operation, topics: Iterable[str] = ("",)) -> None:
-        """Check an operation for the caller of a request, and log it. Errors: ``Forbidden``, which
-        names operation and topic."""
-        identity = identity_of(scope)
-        rights = identity.rights
-        for topic in topics:
-            if not rights.may(operation, topic):
-                raise self._denied(scope, operation, topic)
+    def demand(self, scope: Any, operation: Operation, topic: str = "") -> None:
+        """Check an operation for the caller of a request. Errors: ``Forbidden``, which names
+        operation and topic."""
+        if not identity_of(scope).rights.may(operation, topic):
+            raise self.denied(scope, operation, topic)
+
+    def check(self, scope: Any, operation: Operation, topic: str = "") -> None:
+        """Check an operation for the caller of a request, and log it. Errors: as of ``demand``."""
+        self.demand(scope, operation, topic)
         if event := EVENT_OF.get(operation.right):
-            self.log.note(event, identity.principal, operation=operation.label, host=_host(scope))
+            self.log.note(
+                event,
+                identity_of(scope).principal,
+                operation=operation.label,
+                topic=topic,
+                host=_host(scope),
+            )
 
     def topics_for(self, scope: Any, right: Right) -> Callable[[str], bool] | None:
         """Tells of a topic whether the caller of a request has the right for it; None: for every
@@ -307,7 +312,8 @@ class RequestAuthenticator:
                 raise forbidden(Operation.APPEND, topic)
         identity.meter.charge(rows, nbytes)
 
-    def _denied(self, scope: Any, operation: Operation, topic: str) -> Forbidden:
+    def denied(self, scope: Any, operation: Operation, topic: str) -> Forbidden:
+        """The error for what the caller of a request may not do, which is logged."""
         self.log.note(
             "denied",
             identity_of(scope).principal,
@@ -321,6 +327,10 @@ class RequestAuthenticator:
 def _is_signed(token: str, security: SecurityFile) -> bool:
     """Returns True for a token of an issuer, a JWT."""
     return token.count(".") == 2 and bool(security.issuers)
+
+
+def _report_strangers(host: str, reason: str, count: int) -> None:
+    log.warning("%d requests without proof; the last, from %s: %s", count, host or "?", reason)
 
 
 def _host(scope: Any) -> str:

@@ -35,9 +35,10 @@ from urllib.parse import unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 
+from ..security.quotas import CountedConnection
 from ..security.tls import PeerCertificate, TlsStream
 from .app import GatewayApp
-from .authentication import STRANGER
+from .authentication import COUNTED, STRANGER
 from .direct import METHOD, PATH, DirectAnswer, DirectMessages
 from .errors import HttpError
 from .exchange import BODY_HELD_MAX, HttpExchange, failure
@@ -117,6 +118,7 @@ class HttpConnection(asyncio.Protocol):
         """Requests that wait until those before them are answered."""
         self._counted: tuple[str, ...] = ()
         """Where it counts in ``hosts``."""
+        self._quota = CountedConnection()
         self._receiving_since = self.loop.time()
         """When the request began that is not complete; 0: there is none."""
         self._writing_since = 0.0
@@ -172,6 +174,7 @@ class HttpConnection(asyncio.Protocol):
             if not hosts[whose]:
                 del hosts[whose]
         self._counted = ()
+        self._quota.end()
         for exchange in (self._newest, self._running):
             if exchange is not None:
                 exchange.lose()
@@ -247,7 +250,8 @@ class HttpConnection(asyncio.Protocol):
         method, version = parser.get_method(), parser.get_http_version()
         single = self._url == _PATH and method == _METHOD and version == "1.1"
         if single and self._headers == self._plain_headers and self._is_free:
-            if self.loop.time() < self._plain_until:
+            same_caller = self._quota.meter is self._plain_identity.meter
+            if same_caller and self.loop.time() < self._plain_until:
                 self._begin_direct()
                 return
             self._plain_headers = None
@@ -271,7 +275,7 @@ class HttpConnection(asyncio.Protocol):
             raise ValueError("too many requests")
         identity = None
         if single and self._is_free:
-            identity = self._server.direct.takes(self._headers, self.certificate_names)
+            identity = self._server.direct.takes(self._headers, self.certificate_names, self._quota)
         if identity is None:
             self._begin_exchange()
         else:
@@ -319,6 +323,7 @@ class HttpConnection(asyncio.Protocol):
             "method": self._parser.get_method().decode("ascii"),
             "scheme": "https" if self.is_secure else "http",
             "certificate_names": self.certificate_names,
+            COUNTED: self._quota,
             "server": self._address,
             "client": self.client,
             "root_path": "",

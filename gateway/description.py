@@ -30,8 +30,9 @@ _OF_QUERIES = (422,)
 _OF_BODIES = (413, 415, 422)
 _STATUS = {
     200: "Done.",
-    201: "Stored.",
+    201: "Stored, or made.",
     202: "Begun.",
+    204: "Done; the answer has no body.",
     400: "The request is malformed.",
     401: "A security file is in use, and nobody knows who calls. `WWW-Authenticate` says how to"
     " prove it.",
@@ -180,7 +181,9 @@ def _operation(endpoint: AnyEndpoint, schemas: dict[Any, Any]) -> dict[str, Any]
         schema = schemas.get(id(endpoint), None if kind is None else schemas[kind])
         content = {} if schema is None else {JSON: {"schema": schema}}
         content |= _others(endpoint.answer_media)
-        responses[str(status)] = {"description": _STATUS[status], "content": content}
+        responses[str(status)] = {"description": _STATUS[status]}
+        if status != 204:
+            responses[str(status)]["content"] = content
     for status in _errors_of(endpoint):
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
     operation["responses"] = responses
@@ -189,6 +192,8 @@ def _operation(endpoint: AnyEndpoint, schemas: dict[Any, Any]) -> dict[str, Any]
 
 def _tag(path: str) -> str:
     _, first, *rest = path.split("/")
+    if first == "v3":
+        return "topics"
     return _TAGS.get(rest[0], rest[0]) if first == "v1" else "gateway"
 
 

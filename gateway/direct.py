@@ -23,7 +23,8 @@ from typing import Any, Protocol
 
 from ..security.oidc import RefusedToken
 from ..security.principals import Identity
-from ..wheel.errors import SlotwheelError, Unauthenticated
+from ..security.quotas import CountedConnection
+from ..wheel.errors import OverQuota, SlotwheelError, Unauthenticated
 from .app import GatewayApp
 from .errors import HttpError
 from .exchange import AnsweringConnection
@@ -54,9 +55,11 @@ class DirectMessages:
         self.messages = messages
         self._bytes_max = min(BYTES_MAX, body_bytes_max)
 
-    def takes(self, headers: RawHeaders, certificate_names: Sequence[str]) -> Identity | None:
+    def takes(
+        self, headers: RawHeaders, certificate_names: Sequence[str], quota: CountedConnection
+    ) -> Identity | None:
         """The caller of a request with this head, if it is answered here, once its body has come;
-        None: it takes the way through ASGI."""
+        ``quota`` counts for it then. None: it takes the way through ASGI."""
         size = -1
         for name, value in headers:
             if name in _UNUSUAL:
@@ -69,9 +72,11 @@ class DirectMessages:
         try:
             self.app.guard.check(scope)
             content_type_of(scope, (JSON,))
-            return self.app.authenticator.recall(headers, certificate_names)
-        except (HttpError, RefusedToken, Unauthenticated):
+            identity = self.app.authenticator.recall(headers, certificate_names)
+            quota.count_for(identity.meter)
+        except (HttpError, OverQuota, RefusedToken, Unauthenticated):
             return None
+        return identity
 
 
 class DirectAnswer:

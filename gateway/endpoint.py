@@ -39,7 +39,6 @@ from .services import Services
 
 _PARAMETERS_MAX = 1000
 PUBLIC_BODY_BYTES_MAX = 16 << 10
-_QUESTIONS = (Right.READ, Right.OBSERVE)
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,6 +83,8 @@ class Endpoint(Generic[Q, B]):
     ``any_query``: parameters that it does not know are passed over, as another site adds its own.
     ``headers``: parameters of the request that are headers, as the description has them.
     ``errors``: statuses besides those that every endpoint has.
+    ``names_topic``: its handler checks the operation for the topic that the request names, so that
+    the access log has it.
     """
 
     operation: Operation
@@ -101,6 +102,7 @@ class Endpoint(Generic[Q, B]):
     form: bool = False
     name: str = ""
     any_query: bool = False
+    names_topic: bool = False
 
     @property
     def description(self) -> str:
@@ -121,6 +123,7 @@ def endpoint(
     *,
     name: str,
     answer_media: Mapping[str, str] | None = None,
+    names_topic: bool = False,
 ) -> AnyEndpoint:
     """An ``Endpoint`` that takes the query and the body of its handler's ``RouteCall``."""
     call, *_ = get_type_hints(handler).values()
@@ -136,6 +139,7 @@ def endpoint(
         errors=errors,
         answer_media=answer_media or {},
         name=name,
+        names_topic=names_topic,
     )
 
 
@@ -180,7 +184,10 @@ class _Resource:
             )
         endpoint, query_decoder, body_decoder = found
         services = self._services.used_by(identity_of(scope))
-        services.authenticator.check(scope, endpoint.operation)
+        if endpoint.names_topic:
+            services.authenticator.demand(scope, endpoint.operation)
+        else:
+            services.authenticator.check(scope, endpoint.operation)
         query = query_decoder.decode(scope["query_string"])
         body = None
         if body_decoder is not None:
@@ -191,22 +198,9 @@ class _Resource:
             body = body_decoder(await read_body(scope, receive, limit))
         assert endpoint.handler is not None
         call = RouteCall(services, scope, scope["path_params"], query, body)
-        with questioned(endpoint.operation, services.identity):
+        with services.identity.doing(endpoint.operation):
             reply = await endpoint.handler(call)
         await reply(scope, receive, send)
-
-
-@contextmanager
-def questioned(operation: Operation, identity: Identity) -> Iterator[None]:
-    """Count a question against its caller's quota while it is answered. Errors: ``OverQuota``."""
-    if operation.right not in _QUESTIONS:
-        yield
-        return
-    identity.meter.ask()
-    try:
-        yield
-    finally:
-        identity.meter.answered()
 
 
 def _body_decoder(endpoint: AnyEndpoint) -> Callable[[bytes], Any] | None:

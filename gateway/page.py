@@ -89,7 +89,7 @@ def _parts(description: Mapping[str, Any]) -> Iterator[str]:
         text = _inline(response["description"])
         yield f'<dt id="error-{status}"><code>{status}</code></dt><dd>{text}</dd>'
     yield "</dl>"
-    yield from _content(response["content"])
+    yield from _content(response.get("content", {}))
     yield "</section><h2>types</h2>"
     for name, schema in description["components"]["schemas"].items():
         yield f'<section class="one" id="type-{name}"><h3>{name}</h3>'
@@ -125,7 +125,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator
             errors.append(f'<a href="#error-{status}"><code>{status}</code></a>')
         else:
             yield f"<dt><code>{status}</code> {_inline(response['description'])}</dt><dd>"
-            yield from _content(response["content"])
+            yield from _content(response.get("content", {}))
             yield "</dd>"
     yield f"</dl><p>Errors: {' '.join(errors)}</p></section>"
 

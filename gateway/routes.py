@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..security.rights import Right
 from .app import GatewayApp
 from .console.refusing import error_page
@@ -11,6 +13,7 @@ from .endpoint import resources
 from .rest.errors import error_form
 from .rest.routes import FIRST_SEGMENTS
 from .rest.routes import routes as rest_routes
+from .rest.topics import V3
 from .services import Services
 from .sites import SiteGuard
 from .table import ENDPOINTS
@@ -20,7 +23,9 @@ from .v1.messages import SendMessages
 def make_app(services: Services) -> tuple[GatewayApp, DirectMessages]:
     """The application, and what answers single messages past it."""
     messages = SendMessages(services)
-    endpoints = [*ENDPOINTS, *PAGES]
+    # Programs that were written for Kafka's REST proxy end a path by a slash now and then.
+    slashed = [replace(one, path=f"{one.path}/") for one in V3]
+    endpoints = [*ENDPOINTS, *slashed, *PAGES]
     app = GatewayApp(
         {(METHOD, PATH): messages},
         [*resources(endpoints, services), *rest_routes(services)],

@@ -33,6 +33,7 @@ from ..trace.events import AUDIT_TOPIC
 from ..trace.targets import WheelTarget
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
+from .administration import TopicAdministration
 from .asking import Questions
 from .authentication import RequestAuthenticator
 from .fresh import FreshAnswers
@@ -207,6 +208,13 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             )
             readers.callback(audit.close)
             metrics.audit = lambda: audit.report
+        administration: TopicAdministration | None = None
+        if settings.bootstrap is not None:  # a gateway without Kafka loads none of its clients
+            from .rest.kafka_administration import KafkaAdministration
+            from .rest.kafka_cluster import KafkaCluster
+
+            cluster = KafkaCluster(settings.bootstrap, settings.kafka)
+            administration = KafkaAdministration(cluster)
         access_log = AccessLog(settings.access_log, _access_log_failed)
         authenticator = RequestAuthenticator(settings.security, access_log)
         undo.callback(authenticator.close)
@@ -227,6 +235,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             lookup_questions=Questions(),
             fresh=FreshAnswers(),
             audit=audit,
+            administration=administration,
             closing=undo,
             authenticator=authenticator,
         )

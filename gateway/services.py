@@ -19,6 +19,7 @@ from ..security.principals import Identity
 from ..security.rights import Right
 from ..trace.chains.lookup import TraceLookup
 from ..wheel.errors import Overloaded, SlotwheelError
+from .administration import TopicAdministration
 from .asking import Questions
 from .authentication import STRANGER, RequestAuthenticator
 from .fresh import FreshAnswers
@@ -98,7 +99,8 @@ class Services:
     who wait for a node do not keep them. ``letters``: for looking at dead letters. ``redrives``:
     for counting what is sent again, which never waits for those who look. ``logins``: of browsers.
     ``searcher``: None without a data directory; ``lookup``: None without that and a store of
-    events; ``audit``: None if it is off."""
+    events; ``audit``: None if it is off. ``administration``: of Kafka's topics; None without a
+    Kafka."""
 
     settings: GatewaySettings
     client: Client
@@ -117,6 +119,7 @@ class Services:
     fresh: FreshAnswers
     """For pages that many look at."""
     audit: AuditProcess | None
+    administration: TopicAdministration | None
     closing: ExitStack
     """What the routes have open; it is closed when the gateway ends."""
     authenticator: RequestAuthenticator = field(default_factory=RequestAuthenticator)

@@ -12,6 +12,7 @@ from .description import describe
 from .endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from .page import CONTENT_SECURITY_POLICY, HTML, page_of
 from .requests import Reply
+from .rest.topics import V3
 from .v1.table import V1
 
 _TEXT = "text/plain"
@@ -74,6 +75,7 @@ def _page() -> bytes:
 
 ENDPOINTS: list[AnyEndpoint] = [
     *V1,
+    *V3,
     endpoint(
         Operation.METRICS,
         "GET",

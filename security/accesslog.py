@@ -20,6 +20,7 @@ Rules
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -33,6 +34,7 @@ from .rights import Right
 LINES_A_SECOND_MAX = 1000
 STDOUT = "-"
 _TEXT_MAX = 300
+_STRANGERS_EVERY_S = 1.0
 EVENT_OF: Mapping[Right, str] = {
     Right.READ: "read",
     Right.CONSUME: "read",
@@ -133,6 +135,35 @@ class AccessLog:
             descriptor, self._descriptor = self._descriptor, -1
             if self._path is not None and descriptor >= 0:
                 os.close(descriptor)
+
+
+class StrangerNotes:
+    """Notes who did not prove who it is: each in the access log, and once a second at most in the
+    server's own, by ``report``, which gets the last one's host and reason, and how many there were
+    since the last report. Thread-safe. ``clock``: monotonic, s."""
+
+    def __init__(
+        self,
+        log: AccessLog,
+        report: Callable[[str, str, int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._report = report
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._count, self._next_s = 0, -math.inf
+
+    def note(self, host: str, reason: str) -> None:
+        self._log.note("stranger", "", host=host, reason=reason)
+        with self._lock:
+            self._count += 1
+            now_s = self._clock()
+            if now_s < self._next_s:
+                return
+            self._next_s = now_s + _STRANGERS_EVERY_S
+            count, self._count = self._count, 0
+        self._report(host, reason, count)
 
 
 def _opened(path: Path) -> int:

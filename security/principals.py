@@ -17,12 +17,13 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..wheel.errors import Unauthenticated
 from .quotas import Meter
-from .rights import EVERYTHING, Right, Rights
+from .rights import EVERYTHING, QUESTIONS, Operation, Right, Rights
 from .securityfile import SecurityFile
 from .tokens import digest_of
 
@@ -53,6 +54,19 @@ class Identity:
     principal: str
     rights: Rights
     meter: Meter
+
+    @contextmanager
+    def doing(self, operation: Operation) -> Iterator[None]:
+        """Count an operation against its quota while it is done, if it is a question. Errors:
+        ``OverQuota``."""
+        if operation.right not in QUESTIONS:
+            yield
+            return
+        self.meter.ask()
+        try:
+            yield
+        finally:
+            self.meter.answered()
 
 
 class Authenticator:

@@ -33,7 +33,8 @@ class Quota:
     connections: int | None = None
     """Open at the same time on one node."""
     questions: int | None = None
-    """Searches and the like that are being answered at the same time by one gateway."""
+    """Searches, status and the like that are being answered at the same time by one node, or one
+    gateway."""
 
 
 NO_QUOTA = Quota()
@@ -138,3 +139,33 @@ class Meter:
         rows = what.startswith("rows")
         rate = self.quota.rows_per_second if rows else self.quota.bytes_per_second
         return f"{rate} {what}"
+
+
+class CountedConnection:
+    """A connection, which counts against the quota of whoever calls by it. Over HTTP that may be
+    somebody else from one request to the next. Belongs to one thread."""
+
+    __slots__ = ("_has_ended", "meter")
+
+    def __init__(self) -> None:
+        self.meter: Meter | None = None
+        """Where it counts; None: nowhere."""
+        self._has_ended = False
+
+    def count_for(self, meter: Meter) -> None:
+        """Count it there from now on, until ``end``; nowhere any more if it has ended: who calls
+        may be found out only after that. Errors: ``OverQuota``, and it counts where it did
+        before."""
+        if meter is not self.meter and not self._has_ended:
+            meter.connect()
+            self._leave()
+            self.meter = meter
+
+    def end(self) -> None:
+        self._has_ended = True
+        self._leave()
+
+    def _leave(self) -> None:
+        meter, self.meter = self.meter, None
+        if meter is not None:
+            meter.disconnect()

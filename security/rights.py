@@ -51,6 +51,8 @@ class Right(Enum):
 
 OF_ALL = (Right.PUBLIC, Right.CONNECT)
 TOPIC_RIGHTS = (Right.SCHEDULE, Right.CANCEL, Right.READ, Right.CONSUME, Right.REDRIVE)
+QUESTIONS = (Right.READ, Right.OBSERVE)
+"""Whoever does something by these asks a question, whose answer may be work (``Quota``)."""
 FLAGS = (Right.OBSERVE, Right.POLICIES, Right.ADMIN, Right.GATEWAY)
 
 
@@ -86,6 +88,10 @@ class Operation(Enum):
     CLOCK_SET_BACK = "clock-set-back", Right.ADMIN
     STEP_DOWN = "step-down", Right.ADMIN
     ACKNOWLEDGE = "acknowledge", Right.ADMIN
+    TOPICS = "topics", Right.ADMIN
+    CREATE_TOPIC = "create-topic", Right.ADMIN
+    ALTER_TOPIC = "alter-topic", Right.ADMIN
+    DELETE_TOPIC = "delete-topic", Right.ADMIN
 
     def __init__(self, label: str, right: Right) -> None:
         self.label = label

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from ..wheel.errors import InvalidConfiguration
+from .regularfile import read_regular
 
 PREFIX = "swt_"
 """A token begins so, and a scanner of repositories can find one that was committed."""
@@ -89,19 +90,10 @@ def check_private(path: str | os.PathLike[str]) -> None:
 
 
 def read_private(path: str | os.PathLike[str], bytes_max: int) -> bytes:
-    """The content of a file for which ``check_private`` holds. A pipe in the file's place does not
-    hold the reader. Errors: as of ``check_private``; ``InvalidConfiguration``: it is too large."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        _check(path, os.fstat(descriptor))
-        content = file.read(bytes_max + 1)
-    if len(content) > bytes_max:
-        raise InvalidConfiguration(
-            f"{os.fspath(path)} is too large",
-            got=f"more than {bytes_max} bytes",
-            limit=f"{bytes_max} bytes",
-            remedy="Remove what does not belong there",
-        )
+    """The content of a file for which ``check_private`` holds. Errors: as of ``check_private`` and
+    ``read_regular``."""
+    status, content = read_regular(path, bytes_max)
+    _check(path, status)
     return content
 
 

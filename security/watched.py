@@ -19,7 +19,6 @@ Rules
 from __future__ import annotations
 
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from ..wheel.errors import InvalidConfiguration, SlotwheelError
+from .regularfile import read_regular
 
 LOOK_EVERY_S = 10.0
 """Files are looked at so often, s."""
@@ -106,33 +106,12 @@ class WatchedFiles(Generic[T]):
         stamps, contents = [], []
         for path in self.paths:
             try:
-                stamp, content = _read_regular(path)
+                status, content = read_regular(path, FILE_BYTES_MAX)
             except OSError as error:
                 raise _unreadable(error) from None
-            stamps.append(stamp)
+            stamps.append(_stamp_of(status))
             contents.append(content)
         return tuple(stamps), contents
-
-
-def _read_regular(path: Path) -> tuple[tuple[int, int, int], bytes]:
-    """Stamp and content of the same file, whatever replaces it meanwhile. Errors: ``OSError``,
-    ``InvalidConfiguration``."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidConfiguration(
-                "not a regular file", got=str(path), remedy="Give the path of a file"
-            )
-        content = file.read(FILE_BYTES_MAX + 1)
-    if len(content) > FILE_BYTES_MAX:
-        raise InvalidConfiguration(
-            f"the file {path} is too large",
-            got=f"more than {FILE_BYTES_MAX} bytes",
-            limit=f"{FILE_BYTES_MAX} bytes",
-            remedy="Check that it is the file that was meant",
-        )
-    return _stamp_of(status), content
 
 
 def _stamp_of(status: os.stat_result) -> tuple[int, int, int]:

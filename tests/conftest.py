@@ -73,7 +73,12 @@ TOGETHER = (
         "gateway/console/test_live_parts",
         "gateway/console/test_what_is_typed",
     ),
-    ("gateway/test_rest_consumers", "gateway/test_rest_failures", "gateway/test_rest_topics"),
+    (
+        "gateway/test_rest_consumers",
+        "gateway/test_rest_failures",
+        "gateway/test_rest_topics",
+        "gateway/test_rest_administration",
+    ),
     ("replay/test_cluster", "test_packaging"),
 )
 """Files that run in the same worker, for what they share is made once in a worker: in two groups a

@@ -218,7 +218,7 @@ class Consuming:
     ) -> T:
         """Call with the instance in the request's path. Errors: 40403, and those of the call."""
         async with self._instances.using(request) as instance:
-            return await self._instances.run(function, instance)
+            return await self._instances.call(instance, function, instance)
 
     async def _body(self, request: Request, *, needed: bool = False) -> bytes:
         body = await read_body(request.scope, request.receive, _BODY_BYTES_MAX)

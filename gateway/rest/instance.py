@@ -1,13 +1,18 @@
 """A consumer instance, by which one client reads, one request after the other.
 
-Rule: calls come one at a time, from the request that has its ``lock``; calls that wait run in a
-thread of a pool.
+Rules
+- Requests come one at a time, each with its ``lock``; their calls run in threads of a pool, each
+  with ``calling``.
+- A request that is given up lets go of ``lock`` while its call goes on. So whoever ends an instance
+  waits for ``calling``: a client of Kafka that is closed by one thread while another one polls may
+  commit what nobody has had, or never end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,9 +50,9 @@ class InstanceSettings:
 
 
 class ConsumerInstance:
-    """A consumer instance. A caller must have its ``lock``. ``owner``: the principal whose it is.
-    ``used``: the time of the last call, by
-    the loop's clock. ``ended``: no more calls are allowed."""
+    """A consumer instance. A request must have its ``lock``, and a thread that calls it
+    ``calling``. ``owner``: the principal whose it is. ``used``: when the last request was, by the
+    loop's clock. ``ended``: no more calls are allowed."""
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class ConsumerInstance:
         self._rights = EVERYTHING
         self.group, self.settings = group, settings
         self.lock = asyncio.Lock()
+        self.calling = threading.Lock()
         self.used = now
         self.ended = False
         self._cluster = cluster

@@ -112,8 +112,14 @@ class Instances:
             finally:
                 instance.used = self._loop.time()
 
+    async def call(
+        self, instance: ConsumerInstance, function: Callable[P, R], *args: P.args, **named: P.kwargs
+    ) -> R:
+        """Call what uses an instance, in a thread. Errors: as of ``run``."""
+        return await self.run(_alone, instance, lambda: function(*args, **named))
+
     async def run(self, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-        """Call an instance in a thread. Errors: ``HttpError``."""
+        """Call what waits for Kafka, in a thread. Errors: ``HttpError``."""
         try:
             return await self._loop.run_in_executor(self._pool, lambda: function(*args, **named))
         except (SourceAway, NodeUnreachable) as error:
@@ -131,7 +137,7 @@ class Instances:
         self._known.pop((instance.group, instance.settings.name), None)
         instance.ended = True
         async with instance.lock:
-            await self.run(instance.close)
+            await self.call(instance, instance.close)
 
     async def _end_idle(self) -> None:
         while True:
@@ -157,8 +163,15 @@ class Instances:
         known, self._known = self._known, {}
         for instance in known.values():
             instance.ended = True
-        wait([self._pool.submit(instance.close) for instance in known.values()], _END_S)
+        ends = [self._pool.submit(_alone, instance, instance.close) for instance in known.values()]
+        wait(ends, _END_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _alone(instance: ConsumerInstance, function: Callable[[], R]) -> R:
+    """Call it while no other thread uses the instance."""
+    with instance.calling:
+        return function()
 
 
 def check_name(name: str, what: str) -> None:

@@ -64,13 +64,13 @@ class KafkaCluster(Cluster):
         self._knowing = threading.Lock()  # guards _known, and is never held during a question
 
     def topics(self) -> list[str]:
-        names: list[str] = self._ask(lambda admin: admin.list_topics())
+        names: list[str] = self.ask(lambda admin: admin.list_topics())
         return sorted(name for name in names if not name.startswith("__"))
 
     def describe(self, topic: str) -> TopicDescription | None:
         if not is_topic(topic):
             return None
-        description = self._ask(lambda admin: self._described(admin, topic))
+        description = self.ask(lambda admin: self._described(admin, topic))
         if description is not None:
             with self._knowing:
                 self._known[topic] = time.monotonic(), len(description.partitions)
@@ -100,10 +100,10 @@ class KafkaCluster(Cluster):
                 for partition, at in asked.items()
             }
 
-        return self._ask(ask) if asked else {}
+        return self.ask(ask) if asked else {}
 
     def brokers(self) -> list[int]:
-        cluster = self._ask(lambda admin: admin.describe_cluster())
+        cluster = self.ask(lambda admin: admin.describe_cluster())
         return sorted(broker["broker_id"] for broker in cluster["brokers"])
 
     def known_partitions(self, topics: Collection[str]) -> dict[str, int]:
@@ -121,7 +121,7 @@ class KafkaCluster(Cluster):
         if not names:
             return {}
         try:
-            counts = self._ask(lambda admin: _counts(admin, names))
+            counts = self.ask(lambda admin: _counts(admin, names))
         except HttpError:
             with self._knowing:
                 known = {topic: self._known.get(topic) for topic in names}
@@ -155,6 +155,11 @@ class KafkaCluster(Cluster):
             self._bootstrap, group, topics, assignment, partitions=partitions, extra=extra
         )
 
+    def forget(self, topic: str) -> None:
+        """Ask Kafka for a topic again before the next message to it: it was changed."""
+        with self._knowing:
+            self._known.pop(topic, None)
+
     def close(self) -> None:
         if self._lock.acquire(timeout=_AWAY_S):
             try:
@@ -162,7 +167,7 @@ class KafkaCluster(Cluster):
             finally:
                 self._lock.release()
 
-    def _ask(self, question: Callable[[Any], T]) -> T:
+    def ask(self, question: Callable[[Any], T]) -> T:
         """Ask a broker, one caller at a time. Errors: 503, if none answers; 500, if it refuses."""
         with self._lock:
             away = self._away

@@ -76,18 +76,18 @@ class Records:
     async def _taken(
         self, request: Request, instance: ConsumerInstance, query: RecordsQuery
     ) -> list[Received]:
-        loop, run = asyncio.get_running_loop(), self._instances.run
+        loop, call = asyncio.get_running_loop(), self._instances.call
         holdings = instance.holdings
         wait_ms = instance.settings.timeout_ms if query.timeout is None else query.timeout
         deadline = loop.time() + wait_ms / 1000
-        await run(instance.commit_by_itself)
+        await call(instance, instance.commit_by_itself)
         taken: list[Received] = []
         nbytes = 0
         try:
             while True:
                 left_s = max(0.0, deadline - loop.time())
                 enough = taken and nbytes >= instance.settings.min_bytes
-                await run(instance.fetch, 0.0 if enough else min(left_s, _STEP_S))
+                await call(instance, instance.fetch, 0.0 if enough else min(left_s, _STEP_S))
                 room = min(BYTES_MAX, query.max_bytes) - nbytes, RECORDS_MAX - len(taken)
                 further = holdings.take(*room, first=not taken)
                 nbytes += sum(map(size_of, further))

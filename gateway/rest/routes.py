@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute, Route
 
 from ...security.rights import Operation
 from ..authentication import RequestAuthenticator, identity_of
-from ..endpoint import questioned
 from ..errors import HttpError
 from ..requests import Reply
 from ..services import Services
@@ -77,12 +76,14 @@ def routes(services: Services) -> list[BaseRoute]:
 
 
 def _cluster_of(services: Services) -> Cluster | None:
-    settings = services.settings
-    if settings.bootstrap is not None:
-        from .kafka_cluster import KafkaCluster
+    """The topics that this gateway reads; those of Kafka by the client that administers them."""
+    if services.settings.bootstrap is not None:
+        from .kafka_administration import KafkaAdministration
 
-        return KafkaCluster(settings.bootstrap, settings.kafka)
-    return None if settings.data is None else EmbeddedCluster(settings.data)
+        assert isinstance(services.administration, KafkaAdministration)
+        return services.administration.cluster
+    data = services.settings.data
+    return None if data is None else EmbeddedCluster(data)
 
 
 def _made(table: _Table, services: Services) -> list[BaseRoute]:
@@ -106,7 +107,7 @@ def _by_method(
     async def answer(request: Request) -> Reply:
         operation, handler = entries["GET" if request.method == "HEAD" else request.method]
         authenticator.check(request.scope, operation)
-        with questioned(operation, identity_of(request.scope)):
+        with identity_of(request.scope).doing(operation):
             return await handler(request)
 
     answer.__name__ = path  # by which the gateway counts requests

@@ -98,13 +98,16 @@ class Actions:
     ) -> dict[str, Any]:
         """Do the action ``name`` for a caller. Returns the fields of the answer.
 
-        Errors: ``SlotwheelError``; ``Forbidden`` when it may not."""
+        Errors: ``SlotwheelError``; ``Forbidden`` when it may not; ``OverQuota``: it asks too many
+        questions at once."""
         if name not in ACTIONS:
             raise InvalidBatch("unknown action", got=repr(name)[:80], limit=", ".join(ACTIONS))
-        caller.check(operation_of(name, fields))
-        if (change := self._changes.get(name)) is not None:
-            return change(caller, fields)
-        return self._answers[name](fields)
+        operation = operation_of(name, fields)
+        caller.check(operation)
+        with caller.identity.doing(operation):
+            if (change := self._changes.get(name)) is not None:
+                return change(caller, fields)
+            return self._answers[name](fields)
 
     def hello(self) -> dict[str, Any]:
         """The fields with which a node greets a client that connects."""

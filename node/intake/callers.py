@@ -22,8 +22,6 @@ Rules
 from __future__ import annotations
 
 import struct
-import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -33,8 +31,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...security.accesslog import EVENT_OF, AccessLog
+from ...security.accesslog import EVENT_OF, AccessLog, StrangerNotes
 from ...security.principals import Authenticator, Identity, IdentityProof
+from ...security.quotas import CountedConnection
 from ...security.rights import Operation, Right, Rights, forbidden
 from ...wheel.errors import Forbidden, InvalidBatch, Unauthenticated
 from ...wheel.plain import PlainBatch
@@ -43,7 +42,6 @@ from ...wire.server import Connection
 from .ports import IntakeEvents
 
 _NOTHING = Rights({})
-_STRANGERS_EVERY_S = 1.0
 _FEW_ROWS = 8
 _TEXT = pa.utf8()
 Int32s = npt.NDArray[np.int32]
@@ -59,7 +57,7 @@ class ConnectedCaller:
         self.host = host
         self._callers = callers
         self._proof = proof
-        self._connected = False
+        self._connection = CountedConnection()
         self._is_known = True
 
     @property
@@ -136,13 +134,10 @@ class ConnectedCaller:
 
     def connect(self) -> None:
         """Count its connection, until ``leave``. Errors: ``OverQuota``."""
-        self.identity.meter.connect()
-        self._connected = True
+        self._connection.count_for(self.identity.meter)
 
     def leave(self) -> None:
-        if self._connected:
-            self._connected = False
-            self.identity.meter.disconnect()
+        self._connection.end()
 
     def renew(self) -> Unauthenticated | None:
         """Take the rights of now. Returns the error if it is known no more: it may do nothing
@@ -225,9 +220,7 @@ class Callers:
     ) -> None:
         self.log = log or AccessLog(None)
         self._events = events or IntakeEvents()
-        self._lock = threading.Lock()
-        self._strangers = 0
-        self._next_s = 0.0
+        self._strangers = StrangerNotes(self.log, self._report)
         self.authenticator = authenticator or Authenticator()
 
     def admit(self, connection: Connection, command: AppendCommand) -> ConnectedCaller:
@@ -237,7 +230,7 @@ class Callers:
         try:
             identity = self.authenticator.authenticate(proof)
         except Unauthenticated as error:
-            self._stranger(connection.host, error.reason)
+            self._note_stranger(connection.host, error.reason)
             raise
         self.log.note("login", identity.principal, host=connection.host)
         return ConnectedCaller(self, identity, proof, connection.host)
@@ -247,18 +240,14 @@ class Callers:
         has no way to prove itself here, and whoever knew the address could pose as a peer. Errors:
         ``Unauthenticated``."""
         if not self.authenticator.is_open:
-            self._stranger(connection.host, "a peer at the address of clients")
+            self._note_stranger(connection.host, "a peer at the address of clients")
             raise Unauthenticated
 
-    def _stranger(self, host: str, reason: str) -> None:
+    def _note_stranger(self, host: str, reason: str) -> None:
         self._events.refused(Unauthenticated.code, 0)
-        self.log.note("stranger", "", host=host, reason=reason)
-        with self._lock:
-            self._strangers += 1
-            if time.monotonic() < self._next_s:
-                return
-            self._next_s = time.monotonic() + _STRANGERS_EVERY_S
-            count, self._strangers = self._strangers, 0
+        self._strangers.note(host, reason)
+
+    def _report(self, host: str, reason: str, count: int) -> None:
         self._events.event("unauthenticated", host=host, reason=reason, count=count)
 
 

@@ -22,7 +22,7 @@ def test_what_is_checked_in_is_what_is_served(gateway: GatewayProcess) -> None:
 def test_every_path_answers_other_methods_with_those_it_has(gateway: GatewayProcess) -> None:
     for path, methods in gateway.get("/openapi.json")["paths"].items():
         filled = re.sub(r"\{\w+\}", "1", path)
-        answer = gateway.request("PATCH", filled)
+        answer = gateway.request("OPTIONS", filled)
         assert answer.status_code == 405, path
         allowed = set(answer.headers["Allow"].split(", ")) - {"HEAD"}
         assert allowed == {one.upper() for one in methods}, path

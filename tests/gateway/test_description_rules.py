@@ -96,6 +96,9 @@ def test_every_answer_that_is_no_error_is_one_schema_and_every_error_another() -
         for status, response in one["responses"].items():
             named = DESCRIPTION["components"]["responses"].get(status)
             whole = named if "$ref" in response else response
+            if status == "204":
+                assert "content" not in whole, name
+                continue
             (done if status < "300" else failed).append(whole["content"])
         # With two, a client in TypeScript has either, and has to find out which.
         assert all(len(content) == 1 for content in done), name

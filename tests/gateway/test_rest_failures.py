@@ -40,6 +40,7 @@ def test_brokers_that_are_away(own_broker: Broker, tmp_path: Path) -> None:
         body = {"auto.offset.reset": "earliest"}
         made = node.ask("POST", "/consumers/g", json=body, headers=PLAIN)
         uri = made.json()["base_uri"]
+        (cluster,) = node.ask("GET", "/v3/clusters").json()["data"]
         node.ask("POST", f"{uri}/subscription", json={"topics": [seen]}, headers=PLAIN)
         eventually(lambda: node.ask("GET", f"{uri}/records").json())
 
@@ -54,6 +55,11 @@ def test_brokers_that_are_away(own_broker: Broker, tmp_path: Path) -> None:
         ):
             answer = node.ask(method, path, json=sent, headers=JSON if sent == ONE else PLAIN)
             refused(answer, 50302)
+            assert answer.headers["retry-after"]
+        for method in ("POST", "GET"):
+            new = {"topic_name": "new"} if method == "POST" else None
+            answer = node.ask(method, cluster["topics"]["related"], json=new)
+            assert (answer.status_code, answer.json()["error_code"]) == (503, 50302)
             assert answer.headers["retry-after"]
         stored = node.ask("POST", f"/topics/{seen}", json=ONE, headers=JSON)
         assert stored.status_code == 200

@@ -63,6 +63,12 @@ def security(folder: Path, issuer: Issuer) -> Path:
 "oidc:corp:ann" = ["read"]
 "oidc:corp:group:ops" = ["observe"]
 "token:metered" = ["schedule"]
+"token:connected" = ["schedule"]
+"token:topics" = ["admin", "own"]
+[roles.own]
+schedule = ["slotwheel-x"]
+[tokens.topics]
+sha256 = "{digest_of(token_of("topics"))}"
 [oidc.corp]
 issuer = "{issuer.url}"
 audience = "slotwheel"
@@ -71,6 +77,10 @@ jwks = "{issuer.url}/keys"
 sha256 = "{digest_of(token_of("metered"))}"
 [quotas."token:metered"]
 rows-per-second = 2
+[tokens.connected]
+sha256 = "{digest_of(token_of("connected"))}"
+[quotas."token:connected"]
+connections = 1
 """
     return write_rights(folder / "security.toml", further=table)
 
@@ -135,6 +145,11 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/cancellations"): {"where": {"topic": "none"}},
     ("POST", "/v1/dead/redrive"): {},
     ("POST", "/v1/routes/explain"): {"route": "none"},
+    ("POST", "/v3/clusters/{cluster_id}/topics"): {"topic_name": TOPIC},
+    ("PATCH", "/v3/clusters/{cluster_id}/topics/{topic_name}"): {"partitions_count": 2},
+    ("POST", "/v3/clusters/{cluster_id}/topics/{topic_name}/configs:alter"): {
+        "data": [{"name": "retention.ms", "value": "1"}]
+    },
 }
 PLACES = {
     "{id}": "default.1.1.0000000000000",
@@ -142,6 +157,8 @@ PLACES = {
     "{position:int}": "0",
     "{name}": "console.css",
     "{topic}": TOPIC,
+    "{topic_name}": TOPIC,
+    "{cluster_id}": "nothing",
     "{partition}": "0",
     "{group}": "g",
 }
@@ -441,6 +458,37 @@ def test_topics_and_consumers_are_those_that_the_caller_may_consume(
     assert rest(consume, "DELETE", instance).status_code == 204
 
 
+def test_own_topics_are_administered_by_who_is_named_for_them(
+    gateway: GatewayProcess, folder: Path
+) -> None:
+    """The gateway has no Kafka, so what is allowed is 404."""
+    root = "/v3/clusters/nothing/topics"
+
+    def answers(token: str, topic: str) -> set[int]:
+        changes: list[dict[str, Any]] = [
+            {"method": "POST", "url": root, "json": {"topic_name": topic}},
+            {"method": "PATCH", "url": f"{root}/{topic}", "json": {"partitions_count": 2}},
+            {"method": "DELETE", "url": f"{root}/{topic}?force=true"},
+        ]
+        return {ask(gateway, token, change).status_code for change in changes}
+
+    assert answers(Right.ADMIN.value, TOPIC) == answers("topics", TOPIC) == {404}
+    assert answers("topics", "slotwheel-x") == answers(Right.GATEWAY.value, "__x") == {404}
+    for token, topic in ((Right.ADMIN.value, "slotwheel-x"), ("topics", "slotwheel-y")):
+        assert answers(token, topic) == {403}
+    refused = ask(gateway, "topics", {"method": "DELETE", "url": f"{root}/__consumer_offsets"})
+    assert "names this topic in schedule" in refused.json()["limit"]
+    lines = [json.loads(line) for line in (folder / "access.log").read_text().splitlines()]
+    seen = {
+        (line["event"], line["principal"], line["operation"], line["topic"])
+        for line in lines
+        if line.get("operation", "").endswith("-topic") and "topic" in line
+    }
+    assert ("admin", "token:topics", "delete-topic", "slotwheel-x") in seen
+    assert ("denied", "token:topics", "alter-topic", "slotwheel-y") in seen
+    assert ("admin", "token:topics", "alter-topic", "slotwheel-y") not in seen
+
+
 # Proofs
 
 
@@ -477,6 +525,33 @@ def test_a_quota_that_is_used_up_says_when_to_come_again(gateway: GatewayProcess
         assert 0 < refused.json()["retry_after_ms"] <= 10_000
     # Another principal is not kept.
     assert ask(gateway, Right.SCHEDULE.value, {**many, "json": message}).status_code == 201
+
+
+def test_connections_are_counted_for_whoever_calls_by_them(gateway: GatewayProcess) -> None:
+    message = BODIES["POST", "/v1/messages"]
+    requests = ("GET", "/v1/levels", None), ("POST", "/v1/messages", message)
+
+    def statuses(client: httpx.Client, token: str) -> list[int]:
+        headers = bearer(token)
+        return [
+            client.request(method, path, json=body, headers=headers).status_code
+            for method, path, body in requests
+        ]
+
+    with httpx.Client(base_url=gateway.url) as first, httpx.Client(base_url=gateway.url) as second:
+        eventually(lambda: first.get("/v1/levels", headers=bearer("connected")).status_code == 200)
+        assert statuses(second, "connected") == [429, 429]
+        refused = second.get("/v1/levels", headers=bearer("connected"))
+        assert refused.json()["code"] == "over-quota"
+        assert "connections" in refused.json()["message"]
+        assert refused.headers["retry-after"] == "1"
+        assert statuses(second, Right.SCHEDULE.value) == [200, 201]
+        # The first one counts for somebody else now.
+        assert statuses(first, Right.SCHEDULE.value) == [200, 201]
+        assert second.get("/v1/levels", headers=bearer("connected")).status_code == 200
+        assert statuses(first, "connected") == [429, 429]
+        second.close()
+        eventually(lambda: first.get("/v1/levels", headers=bearer("connected")).status_code == 200)
 
 
 def test_an_issuer_that_does_not_answer_keeps_nobody_else(

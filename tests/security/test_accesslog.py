@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from slotwheel.security.accesslog import LINES_A_SECOND_MAX, AccessLog
+from slotwheel.security.accesslog import LINES_A_SECOND_MAX, AccessLog, StrangerNotes
 from slotwheel.security.quotas import Meter
 
 
@@ -85,3 +85,17 @@ def test_a_full_disk_stops_nobody() -> None:
         log.note("login", "token:a")
     assert [error.strerror for error in failures] == ["No space left on device"]
     log.close()
+
+
+def test_each_stranger_is_a_line_and_the_servers_own_log_has_one_a_second(tmp_path: Path) -> None:
+    path, now = tmp_path / "access.log", [0.0]
+    told: list[tuple[str, str, int]] = []
+    log = AccessLog(str(path))
+    notes = StrangerNotes(log, lambda *note: told.append(note), clock=lambda: now[0])
+    for number in range(5):
+        notes.note(f"10.0.0.{number}", "no token")
+    now[0] += 1
+    notes.note("10.0.0.9", "an old token")
+    log.close()
+    assert told == [("10.0.0.0", "no token", 1), ("10.0.0.9", "an old token", 5)]
+    assert [line["host"][-1] for line in lines_of(path)] == list("012349")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotwheel.security.quotas import NO_QUOTA, Meter, Quota
+from slotwheel.security.quotas import NO_QUOTA, CountedConnection, Meter, Quota
 from slotwheel.wheel.errors import OverQuota, from_wire
 
 
@@ -91,3 +91,22 @@ def test_a_new_file_does_not_give_a_new_second(clock: ManualClock) -> None:
         meter.charge(1, 1)
     meter.change(NO_QUOTA)
     meter.charge(1, 1)
+
+
+def test_a_connection_counts_for_whoever_calls_by_it(clock: ManualClock) -> None:
+    first, second = (Meter(f"token:{name}", Quota(connections=1), clock) for name in "ab")
+    shared, other, third = (CountedConnection() for _ in range(3))
+    for meter in (first, first, second):
+        shared.count_for(meter)
+    other.count_for(first)  # the shared one does not count for it any more
+    with pytest.raises(OverQuota):
+        other.count_for(second)
+    assert other.meter is first
+    with pytest.raises(OverQuota):
+        third.count_for(first)
+    other.end()
+    third.count_for(first)
+    shared.end()
+    shared.count_for(second)  # who calls was found out after it had ended
+    assert second.idle
+    assert not first.idle

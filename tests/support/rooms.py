@@ -35,8 +35,18 @@ VALUES = {
     GATEWAY_VALUES: frozenset(
         {
             *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
-            *("asking", "authentication", "fresh", "logins", "requests", "searcher", "services"),
-            *("sessions", "settings"),
+            *(
+                "administration",
+                "asking",
+                "authentication",
+                "fresh",
+                "logins",
+                "requests",
+                "searcher",
+                "services",
+                "sessions",
+                "settings",
+            ),
         },
     ),
 }
@@ -255,6 +265,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "delivery/kafka",
             GATEWAY_VALUES,
             "reading",
+            "reading/search",
             "security",
             ENGINE_VALUES,
         }

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.node.intake.actions import operation_of
+from slotwheel.node.intake.actions import Actions, operation_of
 from slotwheel.node.intake.callers import Callers, ConnectedCaller, TopicColumn
 from slotwheel.security.accesslog import AccessLog
 from slotwheel.security.principals import Authenticator, IdentityProof
@@ -61,7 +61,7 @@ from support.exchange import Exchange, RawClient, batch_frame
 from support.fakewheel import FakeWheel
 from support.securing import parsed
 from support.served import ServedIntake
-from support.waiting import eventually
+from support.waiting import eventually, now_ms
 
 
 @pytest.fixture
@@ -253,6 +253,37 @@ def test_a_quota_is_shared_by_all_connections_and_a_repeat_of_a_try_is_free(
         eventually(lambda: len(server.server.sessions()) == 1)
         Exchange(server, hello("scheduler", 3)).close()
     assert len(wheel.values()) == 500
+
+
+def test_a_question_counts_while_it_is_answered(wheel: FakeWheel) -> None:
+    quota = "\n[quotas.'token:observer']\nquestions = 1\n"
+    callers = Callers(Authenticator(parsed(FILE + quota)))
+    proof = IdentityProof.of((), "swt_observer")
+    caller = ConnectedCaller(callers, callers.authenticator.authenticate(proof), proof, "")
+    refused: list[int] = []
+
+    def facts() -> dict[str, Any]:
+        """The first question is being answered."""
+        actions.carry_out("hello", {}, caller)  # which is none
+        with pytest.raises(OverQuota, match="questions; limit 1") as second:
+            actions.carry_out("status", {}, caller)
+        refused.append(second.value.retry_after_ms)
+        return {}
+
+    actions = Actions(
+        wheel,
+        now_ms,
+        group=None,
+        step_down=None,
+        facts=facts,
+        policies=None,
+        operated_clock=None,
+        acknowledge=lambda: None,
+        pages={},
+    )
+    for _ in range(2):
+        assert "status" in actions.carry_out("status", {}, caller)
+    assert refused == [1000, 1000]
 
 
 class ServedAgain(ServedIntake):
