@@ -12,9 +12,8 @@ from ..administration import PARTITIONS_MAX, REPLICAS_MAX, AdministeredTopic, To
 
 CLUSTERS = "/v3/clusters"
 _CONFIGS_MAX = 1000
-# They are checked by hand, so that an error names the value: the decoder's does not.
-_Partitions = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": PARTITIONS_MAX})]
-_Replicas = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": REPLICAS_MAX})]
+_Partitions = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
+_Replicas = Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]
 
 
 class ConfigValue(msgspec.Struct, forbid_unknown_fields=True):
@@ -122,7 +121,7 @@ class TopicEntry(msgspec.Struct):
 
     @classmethod
     def of(cls, cluster_id: str, topic: AdministeredTopic) -> TopicEntry:
-        path = f"{cluster_path(cluster_id)}/topics/{quote(topic.name)}"
+        path = topic_path(cluster_id, topic.name)
         return cls(
             ResourceLink(path, f"{_name(cluster_id)}/topic={topic.name}"),
             cluster_id,
@@ -182,6 +181,10 @@ class ConfigEntries(msgspec.Struct):
 
 def cluster_path(cluster_id: str) -> str:
     return f"{CLUSTERS}/{quote(cluster_id)}"
+
+
+def topic_path(cluster_id: str, topic: str) -> str:
+    return f"{cluster_path(cluster_id)}/topics/{quote(topic)}"
 
 
 def _name(cluster_id: str) -> str:

@@ -19,12 +19,7 @@ from ...reading.search.query import Query
 from ...security.rights import Operation, is_own
 from ...wheel.checks import check_topic
 from ...wheel.errors import Forbidden, InvalidMessage
-from ..administration import (
-    PARTITIONS_MAX,
-    REPLICAS_MAX,
-    AdministeredTopic,
-    TopicAdministration,
-)
+from ..administration import TopicAdministration
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError, from_slotwheel
 from ..requests import Reply, as_json
@@ -43,6 +38,7 @@ from .topic_types import (
     TopicEntries,
     TopicEntry,
     cluster_path,
+    topic_path,
 )
 
 T = TypeVar("T")
@@ -81,9 +77,8 @@ async def list_configs(call: RouteCall[NoQuery, None]) -> Reply:
     """List all configs of a topic, also those of which it has the brokers' default."""
     topic = call.path["topic_name"]
     cluster_id, configs = await _asked(call, lambda kafka: kafka.configs(topic))
-    path = TopicEntry.of(cluster_id, AdministeredTopic(topic, 0, 0)).configs.related
     entries = [ConfigEntry.of(cluster_id, topic, config) for config in configs]
-    return as_json(ConfigEntries(ListLink(path), entries))
+    return as_json(ConfigEntries(ListLink(f"{topic_path(cluster_id, topic)}/configs"), entries))
 
 
 async def create_topic(call: RouteCall[NoQuery, NewTopicBody]) -> Reply:
@@ -94,10 +89,6 @@ async def create_topic(call: RouteCall[NoQuery, NewTopicBody]) -> Reply:
         check_topic(body.topic_name)
     except InvalidMessage as error:
         raise from_slotwheel(error, "$.topic_name") from None
-    if body.partitions_count is not None:
-        _check_number("partitions_count", body.partitions_count, PARTITIONS_MAX)
-    if body.replication_factor is not None:
-        _check_number("replication_factor", body.replication_factor, REPLICAS_MAX)
     _check_once("configs", [config.name for config in body.configs])
     _allow(call, Operation.CREATE_TOPIC, body.topic_name)
     configs = {config.name: config.value for config in body.configs if config.value is not None}
@@ -118,7 +109,6 @@ async def add_partitions(call: RouteCall[NoQuery, PartitionsBody]) -> Reply:
     """Let a topic have more partitions. Messages with equal keys may go to other ones from then on,
     so their order is lost for a while."""
     topic, count = call.path["topic_name"], call.body.partitions_count
-    _check_number("partitions_count", count, PARTITIONS_MAX)
     _allow(call, Operation.ALTER_TOPIC, topic)
     cluster_id, grown = await _asked(call, lambda kafka: kafka.grow(topic, count))
     return as_json(TopicEntry.of(cluster_id, grown))
@@ -229,19 +219,6 @@ async def _check_nothing_pends(services: Services, topic: str) -> None:
             got=f"{least}{counted.total} for {topic}",
             limit=0,
             remedy=f"Cancel them (POST /v1/cancellations), or wait; {force}",
-        )
-
-
-def _check_number(name: str, given: int, most: int) -> None:
-    """Errors: ``HttpError`` 422."""
-    if not 1 <= given <= most:
-        raise HttpError(
-            422,
-            f"no usable {name}",
-            place=f"$.{name}",
-            got=given,
-            limit=f"1 to {most}",
-            remedy="Correct it; where a topic is made, the brokers' default counts without it",
         )
 
 
