@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -35,12 +35,13 @@ from typing import Any, TypeVar, assert_never
 from ..security.accesslog import EVENT_OF, AccessLog, StrangerNotes
 from ..security.oidc import KeyWanted, OidcVerifier, RefusedToken
 from ..security.oidclogin import OidcLogins
+from ..security.pending import NO_LIMITS, PendingLedger
 from ..security.principals import Authenticator, Identity, IdentityProof
 from ..security.quotas import Meter
 from ..security.rights import Operation, Right, Rights, forbidden
 from ..security.securityfile import SecurityFile
 from ..security.watched import WatchedFiles
-from ..wheel.errors import Forbidden, MissingExtra, Unauthenticated
+from ..wheel.errors import Forbidden, MissingExtra, OverQuota, Unauthenticated
 from .errors import HttpError
 from .requests import RawHeaders, cookie_of, header_of
 from .sessions import COOKIE, BrowserSessions, SessionProof, UserProof, host_cookie
@@ -299,18 +300,36 @@ class RequestAuthenticator:
         rights = identity_of(scope).rights
         return None if rights.is_unlimited else rights.topics(right).has
 
-    def admit_rows(self, identity: Identity, topics: Iterable[str], rows: int, nbytes: int) -> None:
+    @property
+    def pending(self) -> PendingLedger:
+        """What is pending for the prefixes that the security file's quotas name."""
+        return self._authenticator.pending
+
+    def admit_rows(self, identity: Identity, topics: Mapping[str, int], nbytes: int) -> None:
         """Check that a caller may send messages to topics, and count them against its quota.
+        ``topics``: the number of messages for each; ``nbytes``: of the request that has them.
         Errors: ``Forbidden``, ``OverQuota``; nothing was stored."""
-        if identity.rights.is_unlimited:
-            return
-        for topic in topics:
-            if not identity.rights.may(Operation.APPEND, topic):
-                self.log.note(
-                    "denied", identity.principal, operation=Operation.APPEND.label, topic=topic
-                )
-                raise forbidden(Operation.APPEND, topic)
-        identity.meter.charge(rows, nbytes)
+        rights, offer, rows = identity.rights, None, sum(topics.values())
+        if not rights.is_unlimited:
+            for topic in topics:
+                if not rights.may(Operation.APPEND, topic):
+                    self.log.note(
+                        "denied", identity.principal, operation=Operation.APPEND.label, topic=topic
+                    )
+                    raise forbidden(Operation.APPEND, topic)
+        if self.pending.patterns:
+            limits = NO_LIMITS if rights.is_unlimited else identity.meter.quota.pending
+            shares = {topic: (count, nbytes * count // rows) for topic, count in topics.items()}
+            offer = self.pending.offer(identity.principal, limits, shares)
+        if not rights.is_unlimited:
+            try:
+                identity.meter.charge(rows, nbytes)
+            except OverQuota:
+                if offer is not None:
+                    offer.settle(-1)
+                raise
+        if offer is not None:
+            offer.settle(time.monotonic())  # what the node is asked for from now on has it
 
     def denied(self, scope: Any, operation: Operation, topic: str) -> Forbidden:
         """The error for what the caller of a request may not do, which is logged."""

@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from ..client.batch import PLAIN_BYTES_MAX, nbytes_of
 from ..client.message import FlatMessage
 from ..wheel.errors import Overloaded
 from ..wheel.request import RequestKey
-from ..wheel.schema import distinct
 
 _MESSAGE_OVERHEAD = 200
 _PLAIN_HEADERS_MAX = 1_000
@@ -69,11 +69,12 @@ class Stored:
         return found
 
 
-def topics_in(rows: pa.RecordBatch | Sequence[FlatMessage]) -> list[str]:
-    """The topics of messages that are about to be stored, each once."""
-    if isinstance(rows, pa.RecordBatch):
-        return distinct(rows.column("topic"))
-    return list(dict.fromkeys(flat.topic for flat in rows))
+def topics_in(rows: pa.RecordBatch | Sequence[FlatMessage]) -> dict[str, int]:
+    """The number of messages for each topic, of those that are about to be stored."""
+    if not isinstance(rows, pa.RecordBatch):
+        return Counter(flat.topic for flat in rows)
+    counts = rows.column("topic").value_counts()
+    return dict(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True))
 
 
 class Gatherer:

@@ -42,6 +42,7 @@ from .httpserver import END_S, HttpServer
 from .jobs import Jobs
 from .logins import Logins
 from .metrics import GatewayMetrics
+from .pendingpoll import PendingPoll
 from .routes import make_app
 from .searcher import Searcher
 from .services import OneByOne, Services, SingleFlight
@@ -218,6 +219,8 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         access_log = AccessLog(settings.access_log, _access_log_failed)
         authenticator = RequestAuthenticator(settings.security, access_log)
         undo.callback(authenticator.close)
+        if settings.security is not None:
+            undo.callback(PendingPoll(authenticator.pending, client.status).close)
         yield Services(
             settings=settings,
             client=client,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from ..delivery.hand import Hand
-from ..security.rights import Rights
+from ..security.principals import Authenticator
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import SlotwheelError
 from ..wheel.wheel import Wheel
@@ -30,8 +30,8 @@ _BUSY_POLL_S = 0.001
 
 
 class MasterThreads:
-    """The threads of one epoch's master; they start on construction. ``rights`` returns those of a
-    delay topic's records; ``allowed`` returns True while the hand may deliver."""
+    """The threads of one epoch's master; they start on construction. ``authenticator`` knows
+    the rights and quotas of delay topics; ``allowed`` returns True while the hand may deliver."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class MasterThreads:
         events: NodeEvents,
         on_fatal: Callable[[BaseException], None],
         *,
-        rights: Callable[[str], Rights],
+        authenticator: Authenticator,
         allowed: Callable[[], bool] = lambda: True,
     ) -> None:
         self.dispatcher = dispatcher
         self.stopping = False
         """True once the threads were asked to end."""
         self._threads = Threads(events.failed, on_fatal)
-        self.sources = delay_topics(config, wheel, policies, out.door, clock, events, rights)
+        self.sources = delay_topics(config, wheel, policies, out.door, clock, events, authenticator)
         self._hand = hand = Hand(
             dispatcher,
             out.semantics,

@@ -47,6 +47,7 @@ from .logs import event
 from .masterthreads import MasterThreads
 from .metrics import Metrics, Scrape
 from .opening import open_wheel
+from .pendingwatch import PendingWatch
 from .policies import GroupPolicies
 from .secured import NodeTls
 from .securitywatch import NodeRights
@@ -153,6 +154,9 @@ class Node:
             undo.callback(self._files.close)
             self.wheel = open_wheel(self.config, self._files, self._clock, self.metrics)
             undo.callback(self.wheel.close)
+            self._pending = PendingWatch(
+                self.wheel, self.config.data, self._rights.authenticator.pending
+            )
             self._policies = GroupPolicies(self.wheel, self.config.policies, self.events)
             self._out = WaysOut(self.config, self._files, self.wheel.mint, self._clock, self.events)
             undo.callback(self._close_sinks)
@@ -175,6 +179,8 @@ class Node:
             if self._rights.is_on:
                 renew = self._wire.renew_callers
                 self._threads.loop("rights", lambda: self._rights.turn(renew))
+            if self.config.security is not None:
+                self._threads.loop("pending-count", self._pending.turn)
             if self._peers is not None:
                 self._peers.driver.start()
             self.listening = with_port(self.config.listen, self._wire.port)
@@ -272,7 +278,7 @@ class Node:
             self._clock,
             self.events,
             self._on_fatal,
-            rights=self._rights.authenticator.rights_of_delay_topic,
+            authenticator=self._rights.authenticator,
             allowed=(lambda: True) if self._peers is None else self._peers.allowed,
         )
 
@@ -291,6 +297,7 @@ class Node:
                 **({"insecure": exposed} if (exposed := self.config.exposed()) else {}),
                 **self._delay_topics(),
                 **self._out.facts,
+                **self._pending.facts(),
                 "limits": {name: getattr(self.config.wheel, name) for name in budget.FIELDS},
             },
             policies=self._policies,

@@ -21,7 +21,7 @@ from ..delivery.kafka.topicbook import AnyTopic, TopicBook
 from ..delivery.ports import DeliveryEvents
 from ..delivery.semantics import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, AtLeastOnce, AtMostOnce
 from ..delivery.sink import Sink
-from ..security.rights import Rights
+from ..security.principals import Authenticator
 from ..wheel.files import Files
 from ..wheel.ids import IdMint
 from ..wheel.wheel import Wheel
@@ -168,10 +168,10 @@ def delay_topics(
     door: Door,
     clock: Clock,
     events: IntakeEvents,
-    rights: Callable[[str], Rights],
+    authenticator: Authenticator,
 ) -> DelayTopicIntake | None:
-    """The intake of the delay topics; None if the node has none. ``rights``: of the records of
-    one."""
+    """The intake of the delay topics; None if the node has none. ``authenticator``: knows their
+    rights and quotas."""
     if not config.delay_topics:
         return None
     return DelayTopicIntake(
@@ -185,5 +185,5 @@ def delay_topics(
         dead_topic=config.dead_letter_topic,
         policies=policies,
         door=door,
-        rights=rights,
+        authenticator=authenticator,
     )

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..wheel.errors import Unauthenticated
+from .pending import Amounts, PendingLedger, PendingOffer
 from .quotas import Meter
 from .rights import EVERYTHING, QUESTIONS, Operation, Right, Rights
 from .securityfile import SecurityFile
@@ -84,6 +85,10 @@ class Authenticator:
         # One value: an identity that was made by an old file must not be found under a new one.
         self._current: tuple[SecurityFile | None, dict[tuple[str, ...], Identity]] = security, {}
         self._local = Identity(LOCAL, EVERYTHING, Meter(LOCAL))
+        self.pending = PendingLedger()
+        """What is pending for the prefixes that the file's quotas name."""
+        if security is not None:
+            self.pending.change(security.pending_prefixes)
 
     @property
     def is_open(self) -> bool:
@@ -98,6 +103,8 @@ class Authenticator:
         """Go by another file from now on. Callers that are known keep their ``Identity`` until they
         are authenticated anew."""
         self._current = security, {}
+        if security.pending_prefixes != self.pending.patterns:
+            self.pending.change(security.pending_prefixes)
         for principal, meter in list(self._meters.items()):
             meter.change(security.quota_of(principal))
 
@@ -141,6 +148,15 @@ class Authenticator:
         topics, as whoever may write to the delay topic need not have Kafka's rights for them."""
         security = self.security
         return _ANY_TOPIC if security is None else security.rights_of([f"delay:{topic}"])
+
+    def offer_of_delay_topic(self, topic: str, amounts: Amounts) -> PendingOffer | None:
+        """Let records of a delay topic in; None: no quota counts what is pending. Errors:
+        ``OverQuota``."""
+        security = self.security
+        if security is None or not self.pending.patterns:
+            return None
+        principal = f"delay:{topic}"
+        return self.pending.offer(principal, security.quota_of(principal).pending, amounts)
 
     def meters(self) -> list[Meter]:
         """The meters of all principals that were known since the start."""

@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from ..wheel.errors import NOTHING_STORED, OverQuota
+from .pending import NO_LIMITS, PendingLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Quota:
     questions: int | None = None
     """Searches, status and the like that are being answered at the same time by one node, or one
     gateway."""
+    pending: Mapping[str, PendingLimit] = field(default_factory=lambda: NO_LIMITS)
+    """How much may be pending when it sends, by a topic's name or the begin of names and ``*``."""
 
 
 NO_QUOTA = Quota()

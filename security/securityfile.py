@@ -21,6 +21,9 @@
     [quotas."token:billing"]               # or "default", for every principal without one
     rows-per-second = 5000
 
+    [quotas."token:billing".pending."orders-*"]   # what may be pending when it sends
+    rows = 1000000
+
 Rules
 - What is not known is refused, with the key and the nearest one that is: a right that is misspelt
   must not be one that is missing, nor ``until`` one that never comes.
@@ -46,6 +49,7 @@ from urllib.parse import urlsplit
 
 from ..wheel.checks import is_topic
 from ..wheel.errors import InvalidConfiguration
+from .pending import PREFIXES_MAX, PendingLimit
 from .quotas import NO_QUOTA, Quota
 from .rights import FLAGS, TOPIC_RIGHTS, Operation, Right, Rights, TopicList
 from .tokens import SecretFile, check_private, read_private
@@ -174,6 +178,15 @@ class SecurityFile:
                     entry.name, f"is the same token as {other}", None, "Make one for each of them"
                 )
             tokens[entry.digest] = entry
+        prefixes = {prefix for quota in parts["quotas"].values() for prefix in quota.pending}
+        if len(prefixes) > PREFIXES_MAX:
+            raise whole.wrong(
+                "quotas",
+                "limits what is pending for more prefixes than are counted",
+                len(prefixes),
+                "Let one prefix stand for several topics",
+                PREFIXES_MAX,
+            )
         names = {token.principal for token in tokens.values()}
         members = {
             principal: _memberships(whole.table("members"), principal, parts["roles"], names)
@@ -186,6 +199,11 @@ class SecurityFile:
             MappingProxyType(members),
             MappingProxyType(parts["quotas"]),
         )
+
+    @property
+    def pending_prefixes(self) -> tuple[str, ...]:
+        """The topics, or begins of names and ``*``, for which some quota limits what is pending."""
+        return tuple(sorted({prefix for quota in self.quotas.values() for prefix in quota.pending}))
 
     def rights_of(self, principals: Iterable[str]) -> Rights:
         """The rights of a caller that is all of these principals: its roles add up."""
@@ -400,18 +418,19 @@ def _role(name: str, table: _Table) -> AccessRole:
     for right in TOPIC_RIGHTS:
         patterns = table.texts(right.value)
         for pattern in patterns:
-            plain = pattern.removesuffix("*")
-            if not (pattern == "*" or is_topic(plain)):
-                raise table.wrong(
-                    right.value,
-                    "has an entry that is no topic",
-                    pattern,
-                    "Write a topic's name, or the begin of names and a single * at the end",
-                )
+            if not _is_pattern(pattern):
+                raise table.wrong(right.value, "has an entry that is no topic", pattern, _PATTERN)
         if patterns:
             topics[right] = patterns
     flags = [flag for flag in FLAGS if table.get(flag.value, bool, "true or false", False)]
     return AccessRole(name, MappingProxyType(topics), frozenset(flags))
+
+
+_PATTERN = "Write a topic's name, or the begin of names and a single * at the end"
+
+
+def _is_pattern(text: str) -> bool:
+    return text == "*" or is_topic(text.removesuffix("*"))
 
 
 def _memberships(
@@ -447,23 +466,42 @@ _QUOTAS = {
     "connections": "connections",
     "questions": "questions",
 }
+_PENDING = "pending"
+_PENDING_LIMITS = {"rows": "rows", "bytes": "nbytes"}
 
 
 def _quota(principal: str, table: _Table) -> Quota:
-    table.check_keys(tuple(_QUOTAS))
+    table.check_keys((*_QUOTAS, _PENDING))
     kind = principal.partition(":")[0]
     if principal != DEFAULT and (kind not in KINDS or kind == principal):
         limit = f"a principal, as in [members], or {DEFAULT}"
         raise table.wrong("", "is a quota of nobody", None, "Name a principal in quotes", limit)
-    limits: dict[str, Any] = {}
-    for key, name in _QUOTAS.items():
+    pending = table.table(_PENDING)
+    limits = {pattern: _pending(pending, pattern) for pattern in pending.fields}
+    return Quota(**_numbers(table, _QUOTAS), pending=MappingProxyType(limits))
+
+
+def _pending(pending: _Table, pattern: str) -> PendingLimit:
+    if not _is_pattern(pattern):
+        raise pending.wrong(pattern, "is no topic", None, _PATTERN)
+    table = pending.table(pattern)
+    table.check_keys(tuple(_PENDING_LIMITS))
+    if not table.fields:
+        raise table.wrong("", "limits nothing", None, "Give rows, bytes or both")
+    return PendingLimit(**_numbers(table, _PENDING_LIMITS))
+
+
+def _numbers(table: _Table, names: Mapping[str, str]) -> dict[str, int]:
+    """The limits of a table, by the fields that they are for. ``names``: of the fields, by key."""
+    limits: dict[str, int] = {}
+    for key, name in names.items():
         if key in table.fields:
             number = table.get(key, int, "a whole number")
             if isinstance(number, bool) or not 0 < number < 1 << 53:
                 remedy = "Give a whole number above 0, or leave it out"
                 raise table.wrong(key, "is no limit", number, remedy)
             limits[name] = number
-    return Quota(**limits)
+    return limits
 
 
 def _reason(error: Exception) -> str:

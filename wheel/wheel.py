@@ -70,8 +70,8 @@ from .recovery import RecoveredState, configuration, recover
 from .schema import Int64s, bounds
 from .slots.scrub import Scrubber
 from .slots.spill import Ahead, in_turn
-from .slots.storage import SpillPlan, SpillReport, Storage
-from .state import Checkpoint, StateStore, StateUpdate
+from .slots.storage import SpillPlan, SpillReport, StockPoint, Storage
+from .state import Checkpoint, SlotInfo, StateStore, StateUpdate
 from .tail.tail import Piece, Tail
 
 _Checked = TypeVar("_Checked")
@@ -806,6 +806,28 @@ class Wheel:
         with self._lock:
             errors = sorted(self._storage.damaged.items())
         return {second: error.message for second, error in errors}
+
+    # -- for who counts what is pending ----------------------------------------------------------
+
+    def stock_point(self) -> StockPoint:
+        """The places of all rows now; by the committed marks, unless this node delivers."""
+        with self._lock:
+            storage, marks = self._storage, self._committed_marks
+            if self._dispatcher is not None:
+                marks = self._dispatcher.due.lines.marks()
+            return StockPoint(
+                dict(storage.catalog),
+                storage.spilled,
+                storage.tail.pieces,
+                self._log.committed_offset,
+                marks,
+                storage.replacements,
+            )
+
+    def read_slot(self, second: int, info: SlotInfo) -> list[pa.RecordBatch]:
+        """The blocks of a slot as of a ``StockPoint``; empty when all of it has left since. Errors:
+        ``Damaged``, ``OSError``."""
+        return self._storage.read_aside(second, info)
 
     # -- seen from outside -----------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class SendMessages:
             return False
         services = self._services
         flat = services.client.prepare(given.message(), clock_ms())
-        services.authenticator.admit_rows(identity, [flat.topic], 1, len(body))
+        services.authenticator.admit_rows(identity, {flat.topic: 1}, len(body))
         services.gatherer.store_for(taker, flat, len(body))
         return True
 
@@ -139,7 +139,7 @@ class SendMessages:
             rows, numbers = await services.run(prepare, _messages(given), now_ms)
         else:
             rows, numbers = prepare(_messages(given), now_ms)
-        services.authenticator.admit_rows(identity, topics_in(rows), len(rows), len(body))
+        services.authenticator.admit_rows(identity, topics_in(rows), len(body))
         request = None if key is None else request_of(key, body, rows if named else None)
         stored = await services.gatherer.store_whole(rows, request, len(body))
         try:

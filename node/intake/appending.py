@@ -4,6 +4,8 @@ Rules
 - An append of a source is awaited before its next one. Otherwise one that fails later would leave a
   gap: the position would be behind records that are in no entry.
 - Records that the wheel cannot accept now are tried again, unchanged, until it can.
+- Records over a quota wait as well, and all sources with them: they are no bad records, and become
+  good ones when messages have left.
 - A message to a topic that Kafka does not have becomes a dead letter now, as the other ways in
   refuse it now (``Door``), and not hours later, when it is due.
 """
@@ -18,9 +20,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...policy.deadletters import DEAD_LETTER_TOPIC
-from ...security.rights import Rights
-from ...wheel.errors import NotMaster, NotRunning, Overloaded
+from ...security.pending import PendingOffer
+from ...security.principals import Authenticator
+from ...wheel.errors import NotMaster, NotRunning, Overloaded, OverQuota
 from .agreeing import is_done
+from .amounts import amounts_of, settle
 from .delay_source import DelaySource
 from .door import Door
 from .ports import Clock, IntakeEvents, PoliciesPort, WheelPort
@@ -50,6 +54,7 @@ class _Queued(NamedTuple):
     dead: int
     off: tuple[int, ...]
     started: float
+    offer: PendingOffer | None
 
 
 class _Parts:
@@ -62,7 +67,7 @@ class _Parts:
 
 
 class SourceAppender:
-    """Appends records of delay topics, in the thread of the intake. ``rights``: as of
+    """Appends records of delay topics, in the thread of the intake. ``authenticator``: as of
     ``DelayTopicIntake``."""
 
     def __init__(
@@ -74,7 +79,7 @@ class SourceAppender:
         dead_topic: str = DEAD_LETTER_TOPIC,
         policies: PoliciesPort | None = None,
         door: Door | None = None,
-        rights: Callable[[str], Rights],
+        authenticator: Authenticator,
     ) -> None:
         self._wheel = wheel
         self._clock = clock
@@ -82,7 +87,7 @@ class SourceAppender:
         self._dead_topic = dead_topic
         self._policies = policies
         self._door = door
-        self._rights = rights
+        self._authenticator = authenticator
         self._next_off = 0.0
 
     def time(self) -> int:
@@ -119,6 +124,10 @@ class SourceAppender:
                     if self._wheel.wait_for_room(_ROOM_WAIT_S):
                         stop.wait(0.02)
                     break
+                except OverQuota as error:
+                    self._events.refused(error.code, len(parts.left[-1].offsets))
+                    stop.wait(error.retry_after_ms / 1000)
+                    break
                 except Exception as error:
                     give_up(source, error)
                     del pending[source]
@@ -145,6 +154,7 @@ class SourceAppender:
         started = time.perf_counter()
         now_ms = self.time()
         settings = None if self._policies is None else self._policies.current
+        topic = source.place.topic
         made = partial(
             rows_of,
             part,
@@ -153,7 +163,7 @@ class SourceAppender:
             now_ms,
             self._dead_topic,
             settings,
-            rights=self._rights(source.place.topic),
+            rights=self._authenticator.rights_of_delay_topic(topic),
         )
         rows, dead, off = made()
         if self._door is not None:
@@ -165,14 +175,27 @@ class SourceAppender:
             if absent:
                 rows, dead, off = made(absent)
         too_much = rows.num_rows > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
+        offer = None
+        if not (too_much and count > 1):
+            try:
+                offer = self._authenticator.offer_of_delay_topic(topic, amounts_of(rows))
+            except OverQuota:  # the first records of the part may be within it
+                if count == 1:
+                    raise
+                too_much = True
         if too_much and count > 1:
             parts.left[-1:] = [part.part(count // 2), part.part(0, count // 2)]
             return None
-        future = self._wheel.append_source(
-            rows, now_ms, source=source.number, first=part.offsets[0], last=part.offsets[-1]
-        )
+        try:
+            future = self._wheel.append_source(
+                rows, now_ms, source=source.number, first=part.offsets[0], last=part.offsets[-1]
+            )
+        except Exception:
+            if offer is not None:
+                offer.settle(-1)
+            raise
         parts.left.pop()
-        return _Queued(source, part, future, count, rows.nbytes, dead, off, started)
+        return _Queued(source, part, future, count, rows.nbytes, dead, off, started, offer)
 
     def _wait_for(
         self,
@@ -181,6 +204,8 @@ class SourceAppender:
         stop: threading.Event,
         give_up: GiveUp,
     ) -> None:
+        if queued.offer is not None:
+            settle(queued.offer, queued.future)
         try:
             if not self._committed(queued.future, stop):
                 return  # records that were not stored are read again after the start

@@ -51,7 +51,6 @@ from ...broker.sources import (
 )
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...security.principals import Authenticator
-from ...security.rights import Rights
 from ...wheel.backoff import Backoff
 from ...wheel.errors import NotMaster, NotRunning
 from ...wheel.texts import counted
@@ -98,8 +97,8 @@ class DelayTopicIntake:
 
     ``partitions``: those of each of ``topics`` that are read; None: all. ``begin_at``: one of
     ``sources.CHOICES``, for sources that are not in the table. ``door`` knows the topics that
-    Kafka has: a record for another one is a dead letter. ``rights`` returns those of a delay
-    topic's records, by its name; by default those of a node without a security file.
+    Kafka has: a record for another one is a dead letter. ``authenticator`` knows the rights and
+    the quota of a delay topic's records; by default those of a node without a security file.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class DelayTopicIntake:
         dead_topic: str = DEAD_LETTER_TOPIC,
         policies: PoliciesPort | None = None,
         door: Door | None = None,
-        rights: Callable[[str], Rights] = _OPEN.rights_of_delay_topic,
+        authenticator: Authenticator = _OPEN,
     ) -> None:
         self._wheel = wheel
         self._open_reader = open_reader
@@ -131,7 +130,7 @@ class DelayTopicIntake:
             dead_topic=dead_topic,
             policies=policies,
             door=door,
-            rights=rights,
+            authenticator=authenticator,
         )
         self._backoff = Backoff(0.1)
         self._next_commit = 0.0

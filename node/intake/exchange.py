@@ -29,11 +29,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from ...security.pending import PendingOffer
 from ...wheel.checks import InputBatch
 from ...wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, SlotwheelError
 from ...wheel.protocol import (
@@ -46,6 +48,7 @@ from ...wheel.protocol import (
     encode_stored,
 )
 from ...wheel.request import RequestKey
+from .amounts import amounts_of, settle
 from .callers import ConnectedCaller, local_caller
 from .door import Door
 from .ports import Clock, IntakeEvents, WheelPort
@@ -66,6 +69,8 @@ class _InLine:
     outcome: AppendOutcome | None = None
     charged: bool = False
     """True once its rows count against the caller's quota: it may be offered again and again."""
+    offer: PendingOffer | None = None
+    """Counts its rows as pending until somebody else does; None: nobody has to."""
 
 
 class AppendExchange:
@@ -188,7 +193,8 @@ class AppendExchange:
             raise InvalidBatch("metadata without a batch", remedy="Send both in one frame")
         self._caller.check_rows(item.batch)
         if not item.charged:
-            self._caller.charge(item.rows, item.nbytes)
+            amounts = partial(amounts_of, item.batch)
+            item.offer = self._caller.charge(item.rows, item.nbytes, amounts)
             item.charged = True
         if item.request is not None:
             producer, sequence = item.request.producer, item.request.sequence
@@ -209,6 +215,8 @@ class AppendExchange:
         if isinstance(outcome, Overloaded) and self.room_left_s > 0:
             return
         item.batch, item.outcome, self._waiting = None, outcome, None
+        if item.offer is not None:
+            settle(item.offer, outcome)
         self._line.append(item)
         if isinstance(outcome, Future) and not self._ending.is_set():
             outcome.add_done_callback(self._on_future)

@@ -25,9 +25,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 
 import numpy as np
 
+from ...security.pending import PendingOffer
 from ...wheel.arrowbytes import PlainRow
 from ...wheel.errors import InvalidBatch, NotRunning, Overloaded, SlotwheelError
 from ...wheel.plain import PlainAnswer, PlainBatch, decode_records
@@ -40,6 +42,7 @@ from ...wheel.protocol import (
 )
 from ...wheel.request import RequestKey
 from ...wire.frames import Frame, Kind, encode_answer
+from .amounts import amounts_of_plain
 from .callers import ConnectedCaller
 from .door import Door
 from .exchange import failed_on
@@ -62,7 +65,8 @@ OnPlainAnswer = Callable[["Request", bytes | None], None]
 class Request:
     """A request under way. ``number`` is its number in its connection. ``batch`` has its rows, and
     this request as ``caller``; without rows ``error`` has the reason. ``nbytes`` estimates its
-    memory. ``caller`` has sent it; ``charged``: its rows count against that one's quota.
+    memory. ``caller`` has sent it; ``charged``: its rows count against that one's quota; ``offer``
+    counts them as pending until somebody else does.
     ``silent``: its sender wants no receipt. ``waits``: it is not answered yet."""
 
     __slots__ = (
@@ -75,6 +79,7 @@ class Request:
         "key",
         "nbytes",
         "number",
+        "offer",
         "silent",
         "waits",
     )
@@ -94,6 +99,7 @@ class Request:
         self._answer = answer
         self.caller = caller
         self.charged = False
+        self.offer: PendingOffer | None = None
         self.silent = command.acks == "0"
         self.began_s = time.perf_counter()
         self.waits = True
@@ -209,7 +215,9 @@ class PlainIntake:
             raise request.error
         request.caller.check_plain(request.batch)
         if not request.charged:
-            request.caller.charge(len(request.batch.rows), request.batch.nbytes)
+            rows = request.batch.rows
+            amounts = partial(amounts_of_plain, rows)
+            request.offer = request.caller.charge(len(rows), request.batch.nbytes, amounts)
             request.charged = True
         if self._door is not None and self._wheel.serving:
             self._door.check_plain(
@@ -234,6 +242,8 @@ class PlainIntake:
             at = nbytes = 0
             for batch in batches:
                 request = _request(batch)
+                if request.offer is not None:
+                    request.offer.settle(base + len(answer.due))
                 count = len(batch.rows)
                 nbytes += batch.nbytes
                 if request.silent:
@@ -260,6 +270,8 @@ class PlainIntake:
         if patient and isinstance(error, Overloaded):
             self._waiting.append(request)
             return
+        if request.offer is not None:
+            request.offer.settle(-1)
         self._events.refused(error.code, len(request.batch.rows))
         request.give(encode_answer(encode_refused(request.number, error)))
 

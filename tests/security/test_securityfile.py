@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from slotwheel.security.pending import PendingLimit
 from slotwheel.security.rights import OF_ALL, Operation, Right
 from slotwheel.security.securityfile import SecurityFile
 from slotwheel.security.tokens import SecretFile, digest_of, new_token
@@ -32,6 +33,10 @@ def test_a_file_says_who_may_do_what() -> None:
     assert not rights.may(Operation.CANCEL, "orders-eu")
     assert security.quota_of("token:billing").rows_per_second == 5000
     assert security.quota_of("token:nobody").connections == 100
+    assert security.quota_of("token:billing").pending == {
+        "orders-*": PendingLimit(1_000_000, 500_000_000)
+    }
+    assert security.pending_prefixes == ("orders-*",)
     assert security.issuers["corp"].algorithms == ("RS256", "ES256")
 
 
@@ -92,6 +97,16 @@ def test_who_is_no_member_may_nothing() -> None:
         ("[quotas.default]\nconnections = true", "connections is no limit; got True"),
         ("[quotas.default]\nrows-per-second = 1.5", "not a whole number"),
         ("[quotas.default]\npending-rows = 1", "pending-rows is no setting"),
+        ("[quotas.default.pending.'a b']\nrows = 1", "pending.'a b' is no topic"),
+        ("[quotas.default.pending.'a**']\nrows = 1", "is no topic"),
+        ("[quotas.default.pending.a]", "pending.a limits nothing"),
+        ("[quotas.default.pending.a]\nrows = 0", "rows is no limit; got 0"),
+        ("[quotas.default.pending.a]\nrow = 1", "row is no setting.*'rows'"),
+        ("[quotas.default.pending]\na = 1", "pending.a is no table; got int"),
+        (
+            "\n".join(f"[quotas.default.pending.p{n}]\nrows = 1" for n in range(257)),
+            "more prefixes than are counted; got 257; limit 256",
+        ),
         ("tokens = 3", "tokens is no table"),
         ("[roles]\na = ?", "security.toml is not TOML.*line 2"),
         ("a = " + "[" * 5000, "security.toml is not TOML"),

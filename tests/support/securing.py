@@ -45,6 +45,10 @@ gateway = true
 rows-per-second = 5000
 bytes-per-second = 1000000
 
+[quotas."token:billing".pending."orders-*"]
+rows = 1000000
+bytes = 500000000
+
 [quotas.default]
 connections = 100
 questions = 4

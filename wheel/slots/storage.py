@@ -73,6 +73,20 @@ class ReadPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class StockPoint:
+    """The places of all rows at one instant, as ``ReadPoint`` has them of one slot. Rows below
+    ``next_offset`` are committed; those that ``marks`` cover have left. ``replacements``: as of
+    ``Storage``."""
+
+    catalog: Mapping[int, SlotInfo]
+    spilled: int
+    pieces: tuple[Piece, ...]
+    next_offset: int
+    marks: Marks
+    replacements: int
+
+
+@dataclass(frozen=True, slots=True)
 class SpillPlan:
     """The input of one spill: everything committed up to ``checkpoint.index``."""
 
@@ -167,6 +181,20 @@ class Storage:
         except Damaged as error:
             self.note_damage(second, info, error)
             raise
+
+    def read_aside(self, second: int, info: SlotInfo) -> list[pa.RecordBatch]:
+        """As ``read_blocks``, for who reads many slots and is in no hurry: it opens no file for
+        others, or it would close those from which rows are about to leave, and it records no
+        damage. Errors: ``Damaged``, ``OSError``."""
+        if self._open_slots.has(second, info):
+            return self.read_blocks(second, info)
+        try:
+            return self.slot_files.read(second, info)
+        except FileNotFoundError:
+            with self._lock:
+                if second in self.catalog:
+                    raise
+            return []
 
     def open_ahead(self, after_ms: int, until_ms: int) -> bool:
         """Read and check one large slot file that is due in that time, as this takes longer than a

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.node.intake.actions import Actions, operation_of
+from slotwheel.node.intake.amounts import amounts_of
 from slotwheel.node.intake.callers import Callers, ConnectedCaller, TopicColumn
 from slotwheel.security.accesslog import AccessLog
 from slotwheel.security.principals import Authenticator, IdentityProof
@@ -42,6 +43,7 @@ from slotwheel.wheel.protocol import (
     encode_json,
     encode_sequence,
 )
+from slotwheel.wheel.rows import from_columns
 from slotwheel.wire.frames import Kind, encode_hello
 from support.denying import (
     ALLOWED,
@@ -284,6 +286,60 @@ def test_a_question_counts_while_it_is_answered(wheel: FakeWheel) -> None:
     for _ in range(2):
         assert "status" in actions.carry_out("status", {}, caller)
     assert refused == [1000, 1000]
+
+
+def test_what_is_pending_is_limited_on_each_way_and_a_refusal_counts_nothing(
+    wheel: FakeWheel, events: ToldEvents
+) -> None:
+    quota = "\n[quotas.'token:scheduler'.pending.'ord*']\nrows = 40\n"
+    callers = Callers(Authenticator(parsed(FILE + quota)))
+    ledger = callers.authenticator.pending
+    with (
+        ServedAgain(wheel, events, callers) as server,
+        Exchange(server, hello("scheduler", 1)) as first,
+    ):
+        first.send(to(*["orders"] * 30), 0)
+        first.stored()
+        assert ledger.pending() == {"ord*": (30, 30)}  # of a value of one byte each
+        first.send(to(*["orders"] * 11), 1)
+        refused = first.answer()
+        assert isinstance(refused, RefusedBatch)
+        assert isinstance(refused.error, OverQuota)
+        assert "30 pending, and 11 in this batch" in str(refused.error)
+        first.send(to(*["orders"] * 9), 2)
+        first.stored()
+        first.send_bytes(plain(10, "orders", "orders"))
+        refused = plain_answer(first)
+        assert isinstance(refused, RefusedBatch)
+        assert "39 pending, and 2 in this batch" in str(refused.error)
+        first.send_bytes(plain(11, "orders"))
+        assert isinstance(plain_answer(first), StoredBatch)
+        eventually(lambda: ledger.pending()["ord*"][0] == 40)
+        ledger.counted(ledger.patterns, [(1, 1)], len(wheel.values()))  # the others have left
+        first.send(to(*["orders"] * 39), 3)
+        first.stored()
+    assert len(wheel.values()) == 79
+
+
+def test_the_amounts_of_a_batch_are_those_of_its_rows_and_of_a_forged_one_nothing() -> None:
+    rows = from_columns(
+        [1, 2, 3, 4],
+        ["a", "a", "b", "a"],
+        [None] * 4,
+        [b"k", None, b"kk", None],
+        [b"value", b"", None, b"v"],
+        [[], [("name", b"x"), ("n", None)], [], [("n", b"yy")]],
+    )
+    assert amounts_of(rows) == {"a": (3, 16), "b": (1, 2)}
+    assert amounts_of(rows.slice(1, 1)) == {"a": (1, 6)}
+    assert amounts_of(rows.slice(1, 3)) == {"a": (2, 10), "b": (1, 2)}
+    one_topic = rows.take([0, 1, 3])
+    assert amounts_of(one_topic) == {"a": (3, 16)} == amounts_of(one_topic.slice(0, 3))
+    far = pa.py_buffer(np.array([0, 1 << 30, 5], np.int32))
+    value = pa.Array.from_buffers(pa.binary(), 2, [None, far, pa.py_buffer(b"value")])
+    two = from_columns([1, 2], ["a", "b"], [None] * 2, [None] * 2, [b"", b""], [[], []])
+    assert amounts_of(two.set_column(4, "value", value)) == {}
+    assert amounts_of(two.drop_columns(["headers"])) == {}
 
 
 class ServedAgain(ServedIntake):

@@ -39,6 +39,7 @@ from slotwheel.node.intake.source_reader import (
     ask_leaders,
 )
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
+from slotwheel.security.principals import Authenticator
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.rows import Header
@@ -46,6 +47,7 @@ from support.broker import Broker, Cluster, TopicFactory
 from support.events import ToldEvents
 from support.fakewheel import FakeWheel
 from support.listreader import ListReader
+from support.securing import parsed
 from support.waiting import PATIENCE_S, eventually, now_ms
 
 READERS: dict[str, Callable[..., SourceReader]] = {
@@ -340,6 +342,21 @@ def test_overloaded_waits_and_goes_on() -> None:
         wheel.has_room.set()
         eventually(lambda: position(intake) == 499)
     assert wheel.values() == [b"%d" % number for number in range(500)]
+
+
+def test_records_over_a_quota_wait_until_others_have_left() -> None:
+    wheel, events = FakeWheel(), ToldEvents()
+    quota = "[members]\n'delay:delays' = ['all']\n[roles.all]\nschedule = ['*']\n"
+    quota += "[quotas.'delay:delays'.pending.'orders']\nrows = 120"
+    authenticator = Authenticator(parsed(quota))
+    ledger = authenticator.pending
+    with running(
+        wheel, lambda: reader_of(200), events=events, authenticator=authenticator
+    ) as intake:
+        eventually(lambda: "over-quota" in events.names and position(intake) == 119)
+        ledger.counted(ledger.patterns, [(0, 0)], 120)
+        eventually(lambda: position(intake) == 199)
+    assert wheel.values() == [b"%d" % number for number in range(200)]
 
 
 @pytest.mark.parametrize("since", ["the start", "the reading"])

@@ -1,0 +1,244 @@
+"""What is pending by prefix: whatever happens to a wheel, the table has what a recount has, and
+what the wheel's users would say."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slotwheel.node.pendingfile import FILE_NAME, read_counts, write_counts
+from slotwheel.node.pendingtable import PendingTable
+from slotwheel.wheel.errors import Damaged
+from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.slots.storage import StockPoint
+from support.wheels import NOW, TIGHT, Node, opened
+
+PREFIXES = ("a*", "ab", "b", "*")
+TOPICS = ("a", "ab", "abc", "b", "other")
+Pending = dict[str, tuple[int, int]]
+
+
+def brought_up(table: PendingTable, node: Node) -> StockPoint:
+    """Add and count all that the node has."""
+    point = node.wheel.stock_point()
+    table.add_new(point)
+    for second in table.stale(point):
+        table.count(second, point)
+    return point
+
+
+def amounts(table: PendingTable) -> Pending:
+    assert table.unseen_seconds == 0
+    return dict(zip(table.patterns, table.amounts, strict=True))
+
+
+def by_prefix(messages: Sequence[tuple[str, bytes]]) -> Pending:
+    """Of messages by topic and value, said with loops."""
+    sums: dict[str, Counter[str]] = {prefix: Counter() for prefix in PREFIXES}
+    for topic, value in messages:
+        for prefix in PREFIXES:
+            if topic == prefix or (prefix[-1] == "*" and topic.startswith(prefix[:-1])):
+                sums[prefix] += Counter(rows=1, nbytes=len(value))
+    return {prefix: (one["rows"], one["nbytes"]) for prefix, one in sums.items()}
+
+
+class World:
+    """A wheel, a table beside it, and a model of what its users know."""
+
+    def __init__(self, path: Path) -> None:
+        self.now_ms = NOW
+        self.node = Node(path, TIGHT, NOW)
+        self.table = PendingTable(PREFIXES, self.node.wheel.read_slot)
+        self.waiting: dict[bytes, tuple[str, MessageId]] = {}
+        """Topic and id of what is pending, by value."""
+        self.numbers = itertools.count()
+        self.refused: str | None = None
+
+    def send(self, rows: Sequence[tuple[int, str, int]]) -> None:
+        made = [
+            (self.now_ms + after_ms, topic, b"%d." % next(self.numbers) + b"v" * size)
+            for after_ms, topic, size in rows
+        ]
+        receipt = self.node.send(made, self.now_ms)
+        for (_, topic, value), one in zip(made, self.node.ids_of(receipt), strict=True):
+            self.waiting[value] = topic, one
+
+    def cancel(self, numbers: Sequence[int]) -> None:
+        values = list(self.waiting)
+        chosen = {values[number % len(values)] for number in numbers} if values else set()
+        ids = [self.waiting[value][1] for value in chosen]
+        answers = self.node.blocking(lambda: self.node.wheel.cancel(ids, self.now_ms))
+        for value, answer in zip(chosen, answers, strict=True):
+            if answer == "cancelled":
+                del self.waiting[value]
+
+    def pass_time(self, ms: int) -> None:
+        self.now_ms += ms
+
+    def deliver(self, refused: str | None) -> None:
+        self.refused = refused
+        for value in self.node.delivered(self.now_ms, lambda row: row[0] != refused):
+            self.waiting.pop(value, None)
+        self.node.mark(self.now_ms)
+
+    def spill(self, everything: bool) -> None:
+        self.node.wheel.spill(self.now_ms, everything=everything)
+        self.node.wheel.clean(self.now_ms)
+
+    def restart(self, keeps: bool) -> None:
+        """The process dies. ``keeps``: the file of the counts is newer than the last spill."""
+        saved = self.table.saved() if keeps else None
+        self.node.reopen(self.now_ms)
+        self.table = PendingTable(PREFIXES, self.node.wheel.read_slot)
+        if saved is not None:
+            self.table.restore(saved)
+
+    def check(self) -> None:
+        brought_up(self.table, self.node)
+        now = amounts(self.table)
+        anew = PendingTable(PREFIXES, self.node.wheel.read_slot)
+        brought_up(anew, self.node)
+        assert now == amounts(anew)
+        assert now == by_prefix([(topic, value) for value, (topic, _) in self.waiting.items()])
+        assert now["*"][0] == self.node.wheel.status().pending
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(-3_000, 50_000), st.sampled_from(TOPICS), st.integers(0, 40)),
+    min_size=1,
+    max_size=12,
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), ROWS),
+        st.tuples(st.just("cancel"), st.lists(st.integers(0, 1_000), max_size=6)),
+        st.tuples(st.just("pass_time"), st.integers(0, 9_000)),
+        st.tuples(st.just("deliver"), st.sampled_from([None, None, "a", "b"])),
+        st.tuples(st.just("spill"), st.booleans()),
+        st.tuples(st.just("restart"), st.booleans()),
+        st.tuples(st.just("check"), st.none()),
+    ),
+    min_size=4,
+    max_size=30,
+)
+
+
+@settings(max_examples=20)
+@given(steps=STEPS)
+def test_it_has_what_a_recount_and_the_users_have(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
+) -> None:
+    world = World(tmp_path_factory.mktemp("pending"))
+    try:
+        for name, argument in [*steps, ("check", None)]:
+            getattr(world, name)(*([] if name == "check" else [argument]))
+    finally:
+        world.node.close()
+
+
+def test_what_was_spilled_unseen_is_known_as_unknown_until_it_is_counted(tmp_path: Path) -> None:
+    with opened(tmp_path, TIGHT, NOW) as node:
+        node.send([(NOW + 1_000 * n, "ab", b"12345") for n in range(1, 9)], NOW)
+        node.wheel.spill(NOW, everything=True)
+        node.send([(NOW + 3_000, "ab", b"12345")], NOW)
+        table = PendingTable(PREFIXES, node.wheel.read_slot)
+        point = node.wheel.stock_point()
+        table.add_new(point)
+        assert table.unseen_seconds == 8
+        assert table.saved() is None
+        stale = table.stale(point)
+        assert len(stale) == 8
+        for number, second in enumerate(stale, 1):
+            table.count(second, point)
+            assert table.unseen_seconds == 8 - number
+        assert amounts(table)["ab"] == (9, 45)
+
+
+def test_a_second_that_cannot_be_read_stays_unknown_and_others_are_counted(tmp_path: Path) -> None:
+    with opened(tmp_path, TIGHT, NOW) as node:
+        node.send([(NOW + 1_000 * n, "ab", b"12345") for n in range(1, 4)], NOW)
+        node.wheel.spill(NOW, everything=True)
+        names = sorted((tmp_path / "slots").iterdir())
+        names[1].write_bytes(bytes(len(names[1].read_bytes())))
+        table = PendingTable(PREFIXES, node.wheel.read_slot)
+        point = node.wheel.stock_point()
+        table.add_new(point)
+        for second in table.stale(point):
+            try:
+                table.count(second, point)
+            except Damaged:
+                continue
+        assert table.unseen_seconds == 1
+        assert dict(zip(table.patterns, table.amounts, strict=True))["ab"] == (2, 10)
+        assert node.wheel.damaged() == {}  # who counts reports nothing to those who deliver
+
+
+def test_seconds_in_which_nothing_changed_are_not_read_again(tmp_path: Path) -> None:
+    read: list[int] = []
+    with opened(tmp_path, TIGHT, NOW) as node:
+
+        def read_slot(second: int, info: Any) -> Any:
+            read.append(second)
+            return node.wheel.read_slot(second, info)
+
+        table = PendingTable(PREFIXES, read_slot)
+        brought_up(table, node)
+        node.send([(NOW + 1_000 * n, "b", b"x") for n in range(1, 9)], NOW)
+        brought_up(table, node)
+        node.wheel.spill(NOW, everything=True)
+        brought_up(table, node)
+        assert read == []
+        assert len(node.delivered(NOW + 3_500)) == 3
+        brought_up(table, node)
+        brought_up(table, node)
+        assert amounts(table)["b"] == (5, 5)
+        assert set(read) <= {(NOW + 3_500) // 1_000}  # those before were passed whole
+
+
+def test_the_file_gives_back_what_was_written_and_nothing_of_another_one(tmp_path: Path) -> None:
+    with opened(tmp_path, TIGHT, NOW) as node:
+        node.send([(NOW + 1_000 * n, topic, b"x") for n in (3, 7) for topic in TOPICS], NOW)
+        table = PendingTable(PREFIXES, node.wheel.read_slot)
+        brought_up(table, node)
+        saved, store = table.saved(), node.wheel.store_id
+    assert saved is not None
+    write_counts(tmp_path, store, PREFIXES, saved)
+    again = read_counts(tmp_path, store, PREFIXES)
+    assert again is not None
+    assert again.offset == saved.offset
+    assert np.array_equal(again.cells, saved.cells)
+    assert np.array_equal(again.ends, saved.ends)
+    assert read_counts(tmp_path, bytes(16), PREFIXES) is None
+    assert read_counts(tmp_path, store, PREFIXES[1:]) is None
+    file = tmp_path / FILE_NAME
+    whole = file.read_bytes()
+    for at in range(0, len(whole), 7):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        assert (at in (6, 7)) or read_counts(tmp_path, store, PREFIXES) is None
+        file.write_bytes(whole[:at])
+        assert read_counts(tmp_path, store, PREFIXES) is None
+    file.unlink()
+    assert read_counts(tmp_path, store, PREFIXES) is None
+
+
+def test_an_empty_table_is_kept_as_well(tmp_path: Path) -> None:
+    with opened(tmp_path, TIGHT, NOW) as node:
+        table = PendingTable(PREFIXES, node.wheel.read_slot)
+        brought_up(table, node)
+        saved = table.saved()
+        assert saved is not None
+        write_counts(tmp_path, node.wheel.store_id, PREFIXES, saved)
+        again = read_counts(tmp_path, node.wheel.store_id, PREFIXES)
+        assert again is not None
+        table.restore(again)
+        node.send([(NOW + 1_000, "b", b"x")], NOW)
+        brought_up(table, node)
+        assert amounts(table)["b"] == (1, 1)
