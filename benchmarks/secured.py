@@ -1,8 +1,9 @@
 """What do TLS and rights cost: batches, a caller that waits, the check of rights, HTTP?
 
-Three nodes run at once: one without TLS, one with a certificate, and one that asks for certificates
-of clients as well and has a security file. One client after the other sends to its own node, a few
-requests in a turn, so that all three are measured on the same machine at the same time.
+Four nodes run at once: one without TLS, one with a certificate, one that asks for certificates of
+clients as well and has a security file, and one whose file limits what is pending, too. One client
+after the other sends to its own node, a few requests in a turn, so that all are measured on the
+same machine at the same time.
 
 The check of rights is measured alone, too: it is a part of what a batch costs, and too small to be
 seen there. HTTP is one gateway after the other, in turns, by ``wrk``.
@@ -26,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel import Client, Tls
+from slotwheel.node.intake.amounts import amounts_of
 from slotwheel.node.intake.callers import Callers, ConnectedCaller
 from slotwheel.security.principals import Authenticator, IdentityProof
 from slotwheel.security.securityfile import SecurityFile
@@ -44,7 +46,10 @@ _ESTIMATE = (
     " a look into a dict for each topic of a batch, and a kernel that finds which there are: 0.5 us"
     " for a row, 5 for 1,000"
 )
-_PLAIN, _TLS, _RIGHTS = _KINDS = ("plain", "TLS", "TLS both ways and rights")
+_PLAIN, _TLS, _RIGHTS, _PENDING = _KINDS = (
+    *("plain", "TLS", "TLS both ways and rights"),
+    "the same and a quota of what is pending",
+)
 _TOPIC = "bench-orders"
 _ROWS = 1_000
 _BATCHES_A_TURN = 10
@@ -61,6 +66,11 @@ read = ["*"]
 [quotas."cert:bench.example"]
 rows-per-second = 1000000000
 bytes-per-second = 1000000000000
+"""
+_LIMITED = f"""{_SECURITY}
+[quotas."cert:bench.example".pending."bench-*"]
+rows = 1000000000
+bytes = 1000000000000
 """
 
 
@@ -123,15 +133,18 @@ def _options(directory: Path) -> _Given:
     bench = clients.issue("bench.example", file="bench")
     tls = ["--tls-cert", str(own.cert), "--tls-key", str(own.key)]
     security = write_private(directory / "security.toml", _SECURITY)
-    rights = [*tls, "--client-ca", str(clients.ca), "--security", str(security)]
+    limited = write_private(directory / "limited.toml", _LIMITED)
+    both = [*tls, "--client-ca", str(clients.ca), "--security"]
+    as_client = Tls(ca=nodes.ca, cert=bench.cert, key=bench.key)
     return _Given(
         nodes.ca,
-        {_PLAIN: [], _TLS: tls, _RIGHTS: rights},
         {
-            _PLAIN: None,
-            _TLS: Tls(ca=nodes.ca),
-            _RIGHTS: Tls(ca=nodes.ca, cert=bench.cert, key=bench.key),
+            _PLAIN: [],
+            _TLS: tls,
+            _RIGHTS: [*both, str(security)],
+            _PENDING: [*both, str(limited)],
         },
+        {_PLAIN: None, _TLS: Tls(ca=nodes.ca), _RIGHTS: as_client, _PENDING: as_client},
     )
 
 
@@ -213,11 +226,13 @@ def _tell_batches(report: Report, cases: dict[str, _Case], seconds: float) -> fl
     for kind in (_TLS, _RIGHTS):
         name = f"{kind}, processor time of a batch of {_ROWS:,}, to plain"
         report.ratio(name, cases[kind].each_us, cases[_PLAIN].each_us, "<= 110 %")
+    name = f"a quota of what is pending, the node's time of a batch of {_ROWS:,}, to one without"
+    report.ratio(name, nodes_us[_PENDING], nodes_us[_RIGHTS], "<= 101 %")
     return nodes_us[_RIGHTS]
 
 
 def _tell_checks(report: Report, batch_us: float) -> None:
-    caller = _caller()
+    caller, limited = _caller(_SECURITY), _caller(_LIMITED)
 
     def rows(count: int) -> pa.RecordBatch:
         none = [None] * count
@@ -228,7 +243,13 @@ def _tell_checks(report: Report, batch_us: float) -> None:
     one, many = rows(1), rows(_ROWS)
 
     def charge() -> None:
-        caller.charge(1, 100)
+        caller.charge(1, 100, dict)
+
+    def offer() -> None:
+        topics = limited.check_rows(many)
+        offer = limited.charge(_ROWS, 100, lambda: amounts_of(many, topics))
+        assert offer is not None
+        offer.settle(-1)
 
     micros = _micros(lambda: caller.check_plain(plain))
     report.figure("check of one plain row, us", micros, f"{micros:.2f}", "<= 1")
@@ -238,12 +259,16 @@ def _tell_checks(report: Report, batch_us: float) -> None:
     report.figure("two quotas of a batch, us", micros, f"{micros:.2f}")
     micros += _micros(lambda: caller.check_rows(many))
     report.figure(f"check and quotas of a batch of {_ROWS:,}, us", micros, f"{micros:.2f}")
+    pending = _micros(offer)  # with the check
+    report.figure(
+        f"the same and what is pending, of a batch of {_ROWS:,}, us", pending, f"{pending:.2f}"
+    )
     name = f"check and quotas, to the node's time of a batch of {_ROWS:,}"
     report.ratio(name, micros, batch_us, "<= 1 %")
 
 
-def _caller() -> ConnectedCaller:
-    authenticator = Authenticator(SecurityFile.parse(_SECURITY.encode()))
+def _caller(security: str) -> ConnectedCaller:
+    authenticator = Authenticator(SecurityFile.parse(security.encode()))
     proof = IdentityProof(certificate_names=("bench.example",))
     identity = authenticator.authenticate(proof)
     return ConnectedCaller(Callers(authenticator), identity, proof, "")

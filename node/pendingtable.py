@@ -35,6 +35,7 @@ from ..wheel.rows import members, take_rows
 from ..wheel.schema import Int64s, Mask, sizes, times, valid
 from ..wheel.slots.storage import StockPoint
 from ..wheel.state import SlotInfo
+from .intake.callers import TopicColumn
 
 ReadSlot = Callable[[int, SlotInfo], Sequence[pa.RecordBatch]]
 """The blocks of a slot as of a ``StockPoint``. Errors: ``Damaged``, ``OSError``."""
@@ -124,30 +125,32 @@ class PendingTable:
         self._hold(int(seconds.min()), int(seconds.max()))
         columns = seconds - self._first
         nbytes = sizes(rows)
-        count = len(self._end)
         for number, places in enumerate(groups):
             # Cancel rows have an empty topic, so they are in no group.
             mine = slice(None) if at is None else np.flatnonzero(at == number)
             where = columns[mine]
-            both = np.zeros((count, 2), np.int64)
-            both[:, 0] = np.bincount(where, minlength=count)
-            both[:, 1] = np.bincount(where, nbytes[mine], count)
+            width = nbytes[mine]
             for place in places:
-                self._cells[place] += both
-                self._totals[place] += both.sum(0)
-            self._end[both[:, 0] > 0] = end
+                # Not bincount: the seconds are more than the rows of a piece, mostly.
+                np.add.at(self._cells[place, :, 0], where, 1)
+                np.add.at(self._cells[place, :, 1], where, width)
+                self._totals[place] += len(where), int(width.sum())
+            self._end[where] = end
 
     def _groups(self, rows: pa.RecordBatch) -> tuple[Int64s | None, list[tuple[int, ...]]]:
         """The prefixes that rows have: places of prefixes, and which of these each row has, -1:
         none; None: all rows have the first one's."""
+        column = TopicColumn.of(rows)
+        distinct = () if column is None else tuple(column.distinct())
+        if len(distinct) == 1:  # mostly
+            places = self._prefixes.of(distinct[0].decode())
+            return None, [places] if places else []
         topics = rows.column("topic").dictionary_encode()
         found: dict[tuple[int, ...], int] = {}
         numbers = [
             found.setdefault(places, len(found)) if (places := self._prefixes.of(topic)) else -1
             for topic in topics.dictionary.to_pylist()
         ]
-        if len(numbers) == 1:
-            return None, list(found)
         return np.array(numbers, np.int64)[np.asarray(topics.indices)], list(found)
 
     # What has left

@@ -1,4 +1,4 @@
-"""Counts what is pending for the prefixes that quotas name, twice a second, in a thread of its own.
+"""Counts what is pending for the prefixes that quotas name, once a second, in a thread of its own.
 
 A node whose security file limits nothing that is pending does nothing here. One that does has the
 counts of its file (``pendingfile``), or reads its slot files once, a fifth of a core at most.
@@ -20,7 +20,7 @@ from .pendingtable import PendingTable, SavedCounts
 
 log = logging.getLogger("slotwheel.node")
 
-EVERY_S = 0.5
+EVERY_S = 1.0
 NOTHING_EVERY_S = 1.0
 """The pause while no quota limits what is pending."""
 _WORK_S = 0.05

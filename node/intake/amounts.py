@@ -24,9 +24,11 @@ from .callers import TopicColumn
 _END = struct.Struct("<i")
 
 
-def amounts_of(rows: pa.RecordBatch) -> Amounts:
-    """Rows and bytes by topic. Empty for a batch that cannot be read: the wheel refuses it."""
-    topics = TopicColumn.of(rows) if rows.num_rows else None
+def amounts_of(rows: pa.RecordBatch, topics: TopicColumn | None = None) -> Amounts:
+    """Rows and bytes by topic. Empty for a batch that cannot be read: the wheel refuses it.
+    ``topics``: of the rows; None: they are read here."""
+    if topics is None and rows.num_rows:
+        topics = TopicColumn.of(rows)
     if topics is None:
         return {}
     distinct = list(topics.distinct())

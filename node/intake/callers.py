@@ -68,12 +68,12 @@ class ConnectedCaller:
 
     # Rows
 
-    def check_rows(self, rows: pa.RecordBatch) -> None:
-        """Check the topics of an Arrow batch, which nobody has validated yet. Errors: as of
-        ``check``; ``InvalidBatch``: they cannot be read."""
+    def check_rows(self, rows: pa.RecordBatch) -> TopicColumn | None:
+        """Check the topics of an Arrow batch, which nobody has validated yet. Returns them; None:
+        nobody has looked. Errors: as of ``check``; ``InvalidBatch``: they cannot be read."""
         rights = self.identity.rights
         if rights.is_unlimited or not rows.num_rows:
-            return
+            return None
         topics = TopicColumn.of(rows)
         if topics is None:
             raise InvalidBatch(
@@ -87,6 +87,7 @@ class ConnectedCaller:
                 raise self._denied(
                     Operation.APPEND, topic.decode(errors="replace"), topics.index(topic)
                 )
+        return topics
 
     def check_plain(self, batch: PlainBatch) -> None:
         """Check the topics of plain rows. Errors: as of ``check``."""
@@ -176,6 +177,7 @@ class TopicColumn:
         self._column = column
         self._ends = ends
         self._content = content
+        self._distinct: Iterable[bytes] | None = None
 
     @classmethod
     def of(cls, rows: pa.RecordBatch) -> TopicColumn | None:
@@ -202,6 +204,11 @@ class TopicColumn:
 
     def distinct(self) -> Iterable[bytes]:
         """The different topics, UTF-8 if the caller was honest, in the order in which they come."""
+        if self._distinct is None:
+            self._distinct = self._find_distinct()
+        return self._distinct
+
+    def _find_distinct(self) -> Iterable[bytes]:
         if not isinstance(self._ends, np.ndarray):
             return dict.fromkeys(self._texts())
         first, second, last = (int(self._ends[at]) for at in (0, 1, -1))

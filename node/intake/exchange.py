@@ -191,9 +191,9 @@ class AppendExchange:
         check_size(item.nbytes, self._wheel.config.batch_bytes_max)
         if item.batch is None:
             raise InvalidBatch("metadata without a batch", remedy="Send both in one frame")
-        self._caller.check_rows(item.batch)
+        topics = self._caller.check_rows(item.batch)
         if not item.charged:
-            amounts = partial(amounts_of, item.batch)
+            amounts = partial(amounts_of, item.batch, topics)
             item.offer = self._caller.charge(item.rows, item.nbytes, amounts)
             item.charged = True
         if item.request is not None:
