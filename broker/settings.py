@@ -16,6 +16,8 @@ Rules
   or a boolean is made of a text only where the client needs one.
 - kafka-python's own names are taken, too: those of the table mean the same, and the others are for
   kafka-python alone.
+- A secret may stand elsewhere, ``sasl.password=file:/run/secrets/kafka``, and is read here: so all
+  clients, of every library and in every process, can be given it that way.
 - A secret does not show itself: its ``repr``, and so that of each object that holds it, has dots
   instead. kafka-python logs all bytes that it sends and receives at *debug*, logins and messages
   among them: a filter replaces them by the name of the request, or by their number.
@@ -30,6 +32,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
+from ..security.secretplace import SecretPlace, is_place
 from ..wheel.errors import InvalidConfiguration
 
 
@@ -254,8 +257,8 @@ _LOGIN = ("sasl.username", "sasl.password")
 
 def named(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings under the names of the table; a name that is not in it stays. Numbers and
-    booleans become texts, as librdkafka takes them, and secrets become ``Secret``. Errors:
-    ``InvalidConfiguration``."""
+    booleans become texts, as librdkafka takes them, and secrets become ``Secret``: where a place
+    stands for one, it is read. Errors: ``InvalidConfiguration``."""
     return {name: _as_text(name, value) for name, value in _renamed(settings).items()}
 
 
@@ -380,7 +383,9 @@ def _as_text(name: str, value: Any) -> Any:
         return str(value).lower()
     if isinstance(value, int | float):
         value = str(value)
-    return Secret(value) if isinstance(value, str) and is_secret(name) else value
+    if not isinstance(value, str) or isinstance(value, Secret) or not is_secret(name):
+        return value
+    return Secret(SecretPlace.parse(value).read() if is_place(value) else value)
 
 
 def _converted(name: str, value: Any, convert: _Convert) -> Any:

@@ -19,10 +19,11 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from ..broker.settings import named
+from ..broker.settings import is_secret, named
 from ..broker.sources import PARTITIONS_MAX, parse_partitions
 from ..client.addresses import SCHEMES, Nodes, check_addresses, split, without_scheme
 from ..policy.levels import span_of
+from ..security.secretplace import is_place
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra, SlotwheelError
 from ..wheel.protocol import DEFAULT_ADDRESS
@@ -142,14 +143,16 @@ def kafka_settings(value: str) -> dict[str, str]:
     """Option type: ``name=value``, or a file of such lines."""
     path = Path(value)
     if "=" in value and not path.is_file():
-        return named(dict([pair(value)]))
+        name, content = pair(value)
+        settings = named({name: content})
+        return settings if is_place(content) else _Typed(settings)
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(
             f"{value!r} is neither name=value nor a file of such lines: {error}"
         ) from None
-    settings: dict[str, str] = {}
+    settings = {}
     for number, line in enumerate(lines, 1):
         setting = _SETTING.fullmatch(line)
         if setting is not None:
@@ -159,10 +162,32 @@ def kafka_settings(value: str) -> dict[str, str]:
     return named(settings)
 
 
+class _Typed(dict[str, str]):
+    """A setting that was given by its value, and not by a file or a place."""
+
+
+def check_typed(
+    context: click.Context, option: click.Parameter, values: tuple[dict[str, str], ...]
+) -> None:
+    """Errors: ``click.BadParameter`` for a secret on the command line, where everybody on the
+    machine can read it, and many a shell keeps it."""
+    if context.get_parameter_source(str(option.name)) is not ParameterSource.COMMANDLINE:
+        return
+    for setting in values:
+        for name in setting if isinstance(setting, _Typed) else ():
+            if is_secret(name):
+                raise click.BadParameter(
+                    f"{name} stands on the command line, where everybody on this machine can read"
+                    f" it; write {name}=file:PATH or {name}=env:NAME, or give a file of settings"
+                )
+
+
 def merged(
-    _context: click.Context, option: click.Parameter, values: tuple[dict[str, str], ...]
+    context: click.Context, option: click.Parameter, values: tuple[dict[str, str], ...]
 ) -> dict[str, str]:
-    """Callback of ``--kafka``: the settings of all its values, the last of each name."""
+    """Callback of ``--kafka``: the settings of all its values, the last of each name. Errors: as of
+    ``check_typed``."""
+    check_typed(context, option, values)
     # Others can see the environment of each process that this one starts, and the passwords in it.
     os.environ.pop(str(option.envvar), None)
     return {name: value for setting in values for name, value in setting.items()}
@@ -174,8 +199,8 @@ KAFKA: dict[str, Any] = {
     "multiple": True,
     "metavar": "NAME=VALUE",
     "help": "A setting of every Kafka client, in librdkafka's names, such as"
-    " security.protocol=SSL; or a file of such lines, as others can see a command line and the"
-    " passwords in it. May be repeated.",
+    " security.protocol=SSL; or a file of such lines. A secret is given in a file, or as"
+    " NAME=file:PATH or NAME=env:VARIABLE, as others can see a command line. May be repeated.",
 }
 """``--kafka``: settings of every Kafka client that a command makes."""
 kafka_option = click.option("--kafka", "kafka_settings", **KAFKA)

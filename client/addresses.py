@@ -51,7 +51,7 @@ _ADDRESS_CHARS = 200
 class Nodes:
     """Where the nodes of a group are, and how they are reached: for whoever hands that on.
     ``given``: as ``Client`` takes it; ``tls``: with ``tls://``, the files that are used; ``token``:
-    ``file:PATH``, the place of the token that proves who calls."""
+    ``file:PATH`` or ``env:NAME``, the place of the token that proves who calls."""
 
     given: str | Sequence[str]
     tls: Tls | None = None

@@ -30,7 +30,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ..security.tokens import SecretFile
+from ..security.secretplace import SecretPlace
 from ..wheel.backoff import Backoff
 from ..wheel.delay import due_times
 from ..wheel.errors import (
@@ -142,7 +142,7 @@ class AsyncLink:
         observer: ClientObserver | None = None,
         *,
         tls: TlsFiles | None = None,
-        token: SecretFile | None = None,
+        token: SecretPlace | None = None,
     ) -> None:
         self._tls = tls
         self._token = token

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from ..policy.policyset import PolicySet
 from ..policy.routes import Route
-from ..security.tokens import SecretFile
+from ..security.secretplace import SecretPlace
 from ..wheel.checks import due_beyond_horizon, too_large
 from ..wheel.delay import delay_of, due_times
 from ..wheel.errors import (
@@ -119,7 +119,7 @@ class Client:
     is compared with the node's certificate. ``tls``: files of the authorities that it has to be
     proven by, and of a certificate of the client's own (``slotwheel.Tls``); without it those
     authorities count that the system trusts. ``token``: ``"file:PATH"``, a private file with the
-    token that proves to a node who this client is; it is read for each connection.
+    token that proves to a node who this client is, read for each connection; or ``"env:NAME"``.
 
     An address of a gateway, ``"http://host:port"`` or ``"https://host:port"``, is for programs that
     send single messages from many processes; several are gateways of one group, and ``tls`` and
@@ -176,7 +176,7 @@ class Client:
         nodes = Nodes.of(address, tls, token)
         self.tls, self.token = nodes.tls, nodes.token
         self.is_secure, self.addresses = without_scheme(split(nodes.given))
-        secret = None if nodes.token is None else SecretFile.parse(nodes.token)
+        secret = None if nodes.token is None else SecretPlace.parse(nodes.token)
         transport = self._transport(acks, nodes.tls, secret)
         self.address = ",".join(self.addresses)
         self._asker = Asker(Addresses(self.addresses), transport, timeout_s)
@@ -219,7 +219,7 @@ class Client:
         self._at_exit = _close_at_exit(weakref.ref(self))
         atexit.register(self._at_exit)
 
-    def _transport(self, acks: str, tls: Tls | None, token: SecretFile | None) -> ClientTransport:
+    def _transport(self, acks: str, tls: Tls | None, token: SecretPlace | None) -> ClientTransport:
         """The transport for the addresses. Errors: ``InvalidConfiguration``."""
         if self.is_secure:
             check_addresses(self.addresses)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 
-from ..security.tokens import SecretFile
+from ..security.secretplace import SecretPlace
+from ..security.tokens import read_token
 from ..wheel.errors import NotMaster, SlotwheelError
 from ..wheel.protocol import JSON_BYTES_MAX, PRODUCER_LIMIT, AppendCommand, decode_json
 from ..wire.frames import FrameLimits, Kind
@@ -40,10 +41,10 @@ class Hello:
             raise NotMaster(master=self.master)
 
 
-def hello_body(command: AppendCommand, token: SecretFile | None) -> bytes:
+def hello_body(command: AppendCommand, token: SecretPlace | None) -> bytes:
     """The body of a hello with the token that stands in its file now; None: without one. Errors:
     ``InvalidConfiguration``."""
-    return (command if token is None else replace(command, token=token.read())).encode()
+    return (command if token is None else replace(command, token=read_token(token))).encode()
 
 
 def hello_of(welcome: bytes) -> Hello:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from ..security.secretplace import SecretPlace
 from ..security.tls import Tls, TlsFiles, refusal_of
-from ..security.tokens import SecretFile
+from ..security.tokens import read_token
 from ..wheel.errors import (
     InvalidBatch,
     InvalidConfiguration,
@@ -76,7 +77,7 @@ class GatewayAccess:
     token, which is read for each request, so that another one in the file counts at once. Errors:
     ``InvalidConfiguration``."""
 
-    def __init__(self, tls: Tls | None = None, token: SecretFile | None = None) -> None:
+    def __init__(self, tls: Tls | None = None, token: SecretPlace | None = None) -> None:
         self._token = token
         self._files = TlsFiles.of_client(tls) if tls is not None else None
 
@@ -88,7 +89,7 @@ class GatewayAccess:
     def headers(self) -> dict[str, str]:
         """The proof that goes along with a request. Errors: ``InvalidConfiguration``: its place has
         none that could be used."""
-        return {} if self._token is None else {"Authorization": f"Bearer {self._token.read()}"}
+        return {} if self._token is None else {"Authorization": f"Bearer {read_token(self._token)}"}
 
     def check(self, tls: bool, host: str, address: str) -> None:
         """Errors: ``InvalidConfiguration`` for a token that everybody on the way could read."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..security.tokens import SecretFile
+from ..security.secretplace import SecretPlace
 from ..wheel.errors import NodeUnreachable, NotMaster, SlotwheelError
 from ..wheel.protocol import (
     HELLO,
@@ -69,7 +69,7 @@ class Link(LinkPort):
         read_in_thread: ReadInThread,
         *,
         secure: Secure | None = None,
-        token: SecretFile | None = None,
+        token: SecretPlace | None = None,
     ) -> None:
         self._on_answer = on_answer
         self._on_lost = on_lost
@@ -226,7 +226,7 @@ class Caller:
     """Calls of one node, by any threads: each has a channel to itself, kept for the next call."""
 
     def __init__(
-        self, address: str, secure: Secure | None = None, token: SecretFile | None = None
+        self, address: str, secure: Secure | None = None, token: SecretPlace | None = None
     ) -> None:
         self._address = address
         self._secure = secure
@@ -305,7 +305,7 @@ class WireTransport:
     """Links and calls to nodes. ``tls``: TLS is on, by these files. ``token``: the file with the
     token of the hellos, which is read for each connection, so that a new one counts at once."""
 
-    def __init__(self, tls: TlsFiles | None = None, token: SecretFile | None = None) -> None:
+    def __init__(self, tls: TlsFiles | None = None, token: SecretPlace | None = None) -> None:
         self.tls = tls
         self.token = token
         self.secure: Secure | None = None if tls is None else tls.dial

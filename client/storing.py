@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 
-from ..security.tokens import SecretFile
+from ..security.secretplace import SecretPlace
 from ..wheel.arrowbytes import PlainRow
 from ..wheel.backoff import Backoff
 from ..wheel.delay import due_time
@@ -52,7 +52,7 @@ class Storer:
         acks: str,
         timeout_s: float,
         secure: Secure | None = None,
-        token: SecretFile | None = None,
+        token: SecretPlace | None = None,
     ) -> None:
         self._addresses = addresses
         self._secure = secure

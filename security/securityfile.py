@@ -52,7 +52,7 @@ from ..wheel.errors import InvalidConfiguration
 from .pending import PREFIXES_MAX, PendingLimit
 from .quotas import NO_QUOTA, Quota
 from .rights import FLAGS, TOPIC_RIGHTS, Operation, Right, Rights, TopicList
-from .tokens import SecretFile, check_private, read_private
+from .secretplace import SecretPlace, check_private, read_private
 
 FILE_BYTES_MAX = 4 << 20
 DEFAULT = "default"
@@ -106,7 +106,7 @@ class OidcIssuer:
     algorithms: tuple[str, ...] = DEFAULT_ALGORITHMS
     groups_claim: str = "groups"
     client_id: str = ""
-    client_secret: SecretFile | None = None
+    client_secret: SecretPlace | None = None
     scopes: tuple[str, ...] = (OPENID,)
 
 
@@ -372,14 +372,14 @@ def _issuer(name: str, table: _Table) -> OidcIssuer:
     )
 
 
-def _secret(table: _Table, key: str) -> SecretFile | None:
+def _secret(table: _Table, key: str) -> SecretPlace | None:
     if key not in table.fields:
         return None
-    text = table.get(key, str, "the place of the secret, file:PATH")
+    text = table.get(key, str, "the place of the secret, file:PATH or env:NAME")
     try:
-        return SecretFile.parse(text)
+        return SecretPlace.parse(text)
     except InvalidConfiguration as error:  # the text is not shown, as it may be the secret itself
-        raise table.wrong(key, "names no file", None, error.remedy, error.limit) from None
+        raise table.wrong(key, "names no place", None, error.remedy, error.limit) from None
 
 
 def _scopes(table: _Table) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from slotwheel.wheel.errors import SlotwheelError
 from support.nodeprocess import NodeProcess, run_cli
 from support.ports import free_address
 from support.secured import Right, SecuredBroker, group, topic, transactional_id
+from support.securing import write_private
 from support.waiting import PATIENCE_S
 
 CLIENTS = ("kafka-python", "confluent")
@@ -166,10 +167,13 @@ def own_settings(secured: SecuredBroker) -> dict[str, str]:
     return secured.user(topic("any", "READ"))
 
 
-def test_a_command_says_it_too(secured: SecuredBroker, own_settings: dict[str, str]) -> None:
-    given = [f"--kafka={name}={value}" for name, value in own_settings.items()]
+def test_a_command_says_it_too(
+    secured: SecuredBroker, own_settings: dict[str, str], tmp_path: Path
+) -> None:
+    wrong = own_settings | {"sasl.password": f"file:{write_private(tmp_path / 'password', '00')}"}
+    given = [f"--kafka={name}={value}" for name, value in wrong.items()]
     for command in (("dead", "list"), ("consume", "orders")):
-        done = run_cli(*command, "--bootstrap", secured.secured, *given, "--kafka=sasl.password=00")
+        done = run_cli(*command, "--bootstrap", secured.secured, *given)
         assert done.returncode == 1
         assert "refuses the login of 'user" in done.stderr, done.stderr
 

@@ -18,6 +18,7 @@ from slotwheel.node.config import NodeConfig
 from slotwheel.node.gateway import share
 from slotwheel.wheel.config import Setting, WheelConfig, settings_of
 from slotwheel.wheel.errors import InvalidConfiguration
+from support.securing import write_private
 
 THREE = ("--peer", "a=10.0.0.1:7200", "--peer", "b=10.0.0.2:7200", "--peer", "c=10.0.0.3:7300")
 
@@ -57,6 +58,30 @@ def test_passwords_of_a_variable_are_passed_on_to_no_other_process(
     assert run("--bootstrap", "k:9092", "--http", "127.0.0.1:0") == 0
     assert "SLOTWHEEL_KAFKA" not in os.environ
     assert share(started[0], "127.0.0.1:7200")["kafka"] == {"sasl.password": "secret"}
+
+
+def test_a_secret_on_the_command_line_is_refused_and_a_place_is_read(
+    started: list[NodeConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = write_private(tmp_path / "config.toml", '[kafka]\nsasl.password = "planted"\n')
+    place = write_private(tmp_path / "password", "planted")
+    assert run("--bootstrap", "k:9092", "--kafka", "sasl.password=planted") == 2
+    refused = capsys.readouterr().err
+    assert "sasl.password stands on the command line" in refused
+    assert "planted" not in refused
+    monkeypatch.setenv("PLANTED_PASSWORD", "planted")
+    for given in (
+        ("--kafka", f"sasl.password=file:{place}"),
+        ("--kafka", "sasl.password=env:PLANTED_PASSWORD"),
+        ("--config", str(file)),
+    ):
+        assert run("--bootstrap", "k:9092", *given) == 0
+        assert started[-1].kafka_settings == {"sasl.password": "planted"}
+        assert "planted" not in repr(started[-1])
+    assert "PLANTED_PASSWORD" not in os.environ
 
 
 def test_the_share_of_a_gateway_is_of_its_settings(started: list[NodeConfig]) -> None:

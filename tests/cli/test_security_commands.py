@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from slotwheel.security.secretplace import SecretPlace
 from slotwheel.security.securityfile import SecurityFile
-from slotwheel.security.tokens import SecretFile, digest_of
+from slotwheel.security.tokens import digest_of, read_token
 from support.nodeprocess import run_cli
 from support.securing import EXAMPLE, write_private
 
@@ -32,13 +33,13 @@ def test_a_new_token_is_printed_once_and_its_lines_fit_the_file(path: Path) -> N
 def test_a_token_in_a_file_is_private_and_not_printed(tmp_path: Path) -> None:
     path = tmp_path / "token"
     done = run_cli("token", "new", "billing.eu", "--file", path)
-    token = SecretFile(str(path)).read()
+    token = read_token(SecretPlace(f"file:{path}"))
     assert path.stat().st_mode & 0o777 == 0o600
     assert token not in done.stdout + done.stderr
     assert SecurityFile.parse(done.stdout.encode()).tokens[digest_of(token)].name == "billing.eu"
     again = run_cli("token", "new", "billing", "--file", path)
     assert again.returncode == 1
-    assert SecretFile(str(path)).read() == token
+    assert read_token(SecretPlace(f"file:{path}")) == token
     assert run_cli("token", "new", "no name").returncode == 1
 
 

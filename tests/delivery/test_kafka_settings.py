@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from slotwheel.broker.settings import (
     named,
 )
 from slotwheel.wheel.errors import InvalidConfiguration
+from support.securing import write_private
 
 PRODUCER, CONSUMER, ADMIN = ClientKind.PRODUCER, ClientKind.CONSUMER, ClientKind.ADMIN
 LOGIN = {
@@ -208,6 +210,32 @@ def test_a_secret_does_not_show_itself() -> None:
         assert "4711" not in shown
     assert found["sasl.password"] == "hunter2"
     assert "hunter2" not in repr(for_kafka_python(found, CONSUMER))
+
+
+def test_a_secret_is_read_where_its_setting_says_and_another_setting_is_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_private(tmp_path / "password", "hunter 2\n")
+    monkeypatch.setenv("PLANTED_KEY", "geheim")
+    given = {
+        "sasl_plain_password": f"file:{file}",
+        "ssl.key.password": "env:PLANTED_KEY",
+        "client.id": "env:PLANTED_KEY",
+    }
+    for _ in range(2):  # each client of a process asks
+        found = named(given)
+        assert (found["sasl.password"], found["ssl.key.password"]) == ("hunter 2", "geheim")
+        assert found["client.id"] == "env:PLANTED_KEY"
+    assert named(found) == found
+    assert "PLANTED_KEY" not in os.environ
+    file.chmod(0o644)
+    for place, error in (
+        (f"file:{file}", "open to others"),
+        ("file:/nowhere", "/nowhere cannot be read"),
+        ("env:NOBODY_SET", "the variable NOBODY_SET is empty or not there"),
+    ):
+        with pytest.raises(InvalidConfiguration, match=error):
+            named({"sasl.password": place})
 
 
 def test_a_login_does_not_get_into_kafka_pythons_log(caplog: pytest.LogCaptureFixture) -> None:

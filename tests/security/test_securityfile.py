@@ -10,8 +10,9 @@ import pytest
 
 from slotwheel.security.pending import PendingLimit
 from slotwheel.security.rights import OF_ALL, Operation, Right
+from slotwheel.security.secretplace import SecretPlace
 from slotwheel.security.securityfile import SecurityFile
-from slotwheel.security.tokens import SecretFile, digest_of, new_token
+from slotwheel.security.tokens import digest_of, new_token
 from slotwheel.wheel.errors import InvalidConfiguration
 from support.securing import EXAMPLE, parsed
 
@@ -21,7 +22,7 @@ LOGIN = "[oidc.a]\nissuer = 'https://a'\naudience = 'x'\nclient-id = 'console'\n
 def test_a_login_asks_for_an_id_token_whatever_else_it_asks_for() -> None:
     issuer = parsed(f"{LOGIN}scopes = ['groups', 'openid']\nclient-secret = 'file:x'").issuers["a"]
     assert issuer.scopes == ("openid", "groups")
-    assert issuer.client_secret == SecretFile("x")
+    assert issuer.client_secret == SecretPlace("file:x")
     assert parsed(LOGIN).issuers["a"].scopes == ("openid",)
 
 
@@ -83,7 +84,7 @@ def test_who_is_no_member_may_nothing() -> None:
             "[oidc.a]\nissuer = 'https://a'\naudience = 'x'\nalgorithms = ['HS256']",
             "not taken; got HS256",
         ),
-        (f"{LOGIN}client-secret = 'swt_secret'", "oidc.a.client-secret names no file.*file:PATH"),
+        (f"{LOGIN}client-secret = 'swt_secret'", "oidc.a.client-secret names no place.*file:PATH"),
         (f"{LOGIN}client-secret = 7", "oidc.a.client-secret is not the place of the secret"),
         (f"{LOGIN}scopes = ['groups profile']", "no scope; got groups profile.*each by itself"),
         (f"{LOGIN}scopes = ['']", "oidc.a.scopes has one that is no scope"),

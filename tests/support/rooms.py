@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ENGINE_VALUES: frozenset(),
     "account": frozenset({ENGINE_VALUES}),
     "aside": frozenset({ENGINE_VALUES}),
-    "broker": frozenset({ENGINE_VALUES}),
+    "broker": frozenset({"security", ENGINE_VALUES}),
     "policy": frozenset({ENGINE_VALUES}),
     TRACE_VALUES: frozenset({ENGINE_VALUES}),
     "wheel/tail": frozenset({ENGINE_VALUES}),
@@ -423,6 +423,8 @@ FILE_METHODS = frozenset({"read_text", "read_bytes", "write_text", "write_bytes"
 ENVIRONMENT = ("os.environ", "os.getenv", "os.putenv")
 # Sets something there that a worker of Spark looks at, and reads nothing.
 ENVIRONMENT_SET = "replay/datasource/errors.py"
+# Reads the variables that a setting names, as ``env:NAME``, and no others.
+ENVIRONMENT_NAMED = "security/secretplace.py"
 
 
 @dataclass(frozen=True)
@@ -495,7 +497,15 @@ def violations(path: str, source: str) -> list[str]:
     if path.startswith("wheel/"):
         found += _engine_violations(path, tree)
     reads = any(name.removeprefix("os.") in source for name in ENVIRONMENT)
-    if reads and room not in ("", "cli") and path != ENVIRONMENT_SET:
+    if (
+        reads
+        and room not in ("", "cli")
+        and path
+        not in (
+            ENVIRONMENT_SET,
+            ENVIRONMENT_NAMED,
+        )
+    ):
         for line, name in used_names(tree):
             if name.startswith(ENVIRONMENT):
                 found.append(f"{path}:{line}: only cli/ reads the environment, not {room}/")
