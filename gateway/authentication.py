@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -62,7 +62,7 @@ _BEARER = "bearer"
 T = TypeVar("T")
 
 
-STRANGER = Identity("", Rights({}), Meter(""))
+STRANGER = Identity(("",), Rights({}), Meter(""))
 """The identity of a caller without proof, which may do only what is public."""
 
 
@@ -311,12 +311,7 @@ class RequestAuthenticator:
         Errors: ``Forbidden``, ``OverQuota``; nothing was stored."""
         rights, offer, rows = identity.rights, None, sum(topics.values())
         if not rights.is_unlimited:
-            for topic in topics:
-                if not rights.may(Operation.APPEND, topic):
-                    self.log.note(
-                        "denied", identity.principal, operation=Operation.APPEND.label, topic=topic
-                    )
-                    raise forbidden(Operation.APPEND, topic)
+            self.demand_topics(identity, Operation.APPEND, topics)
         if self.pending.patterns:
             limits = NO_LIMITS if rights.is_unlimited else identity.meter.quota.pending
             shares = {topic: (count, nbytes * count // rows) for topic, count in topics.items()}
@@ -330,6 +325,21 @@ class RequestAuthenticator:
                 raise
         if offer is not None:
             offer.settle(time.monotonic())  # what the node is asked for from now on has it
+
+    def demand_topics(
+        self, identity: Identity, operation: Operation, topics: Iterable[str]
+    ) -> None:
+        """Check an operation on topics that a request names. Errors: ``Forbidden``, which names
+        operation and topic."""
+        for topic in topics:
+            if not identity.rights.may(operation, topic):
+                self.log.note("denied", identity.principal, operation=operation.label, topic=topic)
+                raise forbidden(operation, topic)
+
+    def renewed(self, identity: Identity) -> Identity:
+        """A caller that was known, with its rights by the security file as it is now; without any
+        when it is no member any more. For what goes on behind its request's begin."""
+        return self._authenticator.renewed(identity)
 
     def denied(self, scope: Any, operation: Operation, topic: str) -> Forbidden:
         """The error for what the caller of a request may not do, which is logged."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..security.rights import Rights
 from ..wheel.request import RequestKey
 from ..wheel.schema import times
 from .errors import HttpError
@@ -47,13 +48,15 @@ def idempotency_key(scope: Any) -> str | None:
     return key
 
 
-def request_of(key: str, content: bytes, named: pa.RecordBatch | None) -> RequestKey:
-    """The request that a key stands for. ``named``: the rows of its messages, if one of them has a
-    level or a route.
+def request_of(
+    key: str, content: bytes, named: pa.RecordBatch | None, rights: Rights
+) -> RequestKey:
+    """The request that a key of a caller with these ``rights`` stands for. ``named``: the rows of
+    its messages, if one of them has a level or a route.
 
     A level or route may be defined otherwise when the request is repeated. Then its rows have other
     delays, or there are more or fewer, so that the ids of the first time do not fit them: it is
     another request."""
     if named is not None:
         content += times(named, "due").astype("<i8").tobytes()
-    return RequestKey.of(key, content)
+    return RequestKey.of(key, content).within(rights.scope)

@@ -7,6 +7,8 @@ has to be undone, as each kind of work can be begun again and does nothing twice
 Rules
 - Few run at a time, and few are kept: what is too much is refused, or forgotten, the oldest first.
 - A job is stopped between two of its steps; what it had begun is brought to its end.
+- Whoever has begun a job may lose the right for it while it runs. It ends with its next step then:
+  otherwise a million cancels would go on for minutes under a right that was taken away.
 """
 
 from __future__ import annotations
@@ -56,12 +58,18 @@ class JobReports(msgspec.Struct):
 
 class GatewayJob:
     """``summary``: called at any time, by any thread, for what was done so far. ``principal``: who
-    has begun it."""
+    has begun it; ``demand``: raises ``Forbidden`` once that one has lost the right for it."""
 
     def __init__(
-        self, kind: str, total: int, summary: Callable[[], dict[str, Any]], principal: str = ""
+        self,
+        kind: str,
+        total: int,
+        summary: Callable[[], dict[str, Any]],
+        principal: str = "",
+        demand: Callable[[], None] = lambda: None,
     ) -> None:
         self.principal = principal
+        self._demand = demand
         self.id = secrets.token_hex(8)
         self.total = total
         self._kind = kind
@@ -79,7 +87,12 @@ class GatewayJob:
         self._done += count
 
     def stopped(self) -> bool:
-        """Whether the work is to end."""
+        """Returns True when the work is to end."""
+        try:
+            self._demand()
+        except SlotwheelError as error:
+            self._error = error_body(from_slotwheel(error))
+            return True
         return self._stop.is_set()
 
     # Of everybody

@@ -20,10 +20,11 @@ from typing import TypeVar
 from ..client import Client
 from ..client.groupstatus import REPLICATION, group_status
 from ..reading.problems import INTEGRITY, Problem
-from ..reading.search.fate import MessageFate, MessageState
+from ..reading.search.fate import MessageFate, MessageState, visible_fate
 from ..reading.search.pending import PendingCount, PendingPage
-from ..reading.search.query import MayTopic, Query
+from ..reading.search.query import Query
 from ..reading.search.worker import SearchProcess
+from ..reading.visible import MayTopic
 from ..wheel.errors import SlotwheelError
 from ..wheel.mark import RowKey
 from .asking import WAITING_MAX, Questions
@@ -34,7 +35,6 @@ _STATUS_S = 2.0
 _BEHIND_S = 1.0
 _LOOK_AGAIN_S = 0.05
 _BEHIND = "behind"
-_NOT_VISIBLE = "there is no such message, or it is of a topic that the caller may not read"
 _NOTHING = Query(from_ms=0, to_ms=1)
 """A question that reads the log, and nothing else."""
 
@@ -95,8 +95,7 @@ class Searcher:
             seen = await self._seen(lambda: self.process.count(_NOTHING))
             behind = next((one for one in seen.problems if one.kind == _BEHIND), None)
         fates = await self._questions.ask(lambda: self.process.find(ids))
-        if self.may is not None:
-            fates = [_visible(fate, self.may) for fate in fates]
+        fates = [visible_fate(fate, self.may) for fate in fates]
         if behind is None:
             return fates
         return [
@@ -116,7 +115,8 @@ class Searcher:
                 422,
                 "the question would look through too many messages",
                 place="query",
-                got=f"{pending} pending messages in that time",
+                # The number of all messages is not for who may read some of them.
+                got=None if self.is_limited else f"{pending} pending messages in that time",
                 limit=f"{self._rows_max} messages",
                 remedy="Give from_ms and to_ms, and ask for one part of the time after the other",
             )
@@ -145,15 +145,6 @@ class Searcher:
             return int(found[REPLICATION]["commit"])
         except (TimeoutError, KeyError, SlotwheelError):
             return None
-
-
-def _visible(fate: MessageFate, may: MayTopic) -> MessageFate:
-    """The fate of a message, for a caller who may see some topics. Whatever is not known to be of
-    one of these looks as an id that nobody gave out: otherwise a caller could find out which
-    messages others have."""
-    if fate.topic is not None and may(fate.topic):
-        return fate
-    return MessageFate(fate.id, MessageState.UNKNOWN, _NOT_VISIBLE)
 
 
 def _incomplete(answer: Answered, committed: int | None) -> Answered:

@@ -14,9 +14,9 @@ from ..aside.asked import AskedAside
 from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..policy.policyset import PolicySet
-from ..reading.search.query import MayTopic
+from ..reading.visible import MayTopic
 from ..security.principals import Identity
-from ..security.rights import Right
+from ..security.rights import Operation, Right, forbidden
 from ..trace.chains.lookup import TraceLookup
 from ..wheel.errors import Overloaded, SlotwheelError
 from .administration import TopicAdministration
@@ -145,6 +145,18 @@ class Services:
         if rights.is_unlimited or right in rights.flags:
             return None
         return rights.topics(right).has
+
+    def demand_again(self, operation: Operation) -> Callable[[], None]:
+        """A check for what goes on behind its caller's request: it raises ``Forbidden`` once the
+        caller, by the security file of then, lacks a topic that it has now for that operation."""
+        began, authenticator = self.identity, self.authenticator
+
+        def demand() -> None:
+            rights = authenticator.renewed(began).rights
+            if not rights.has_all_of(began.rights, operation.right):
+                raise forbidden(operation)
+
+        return demand
 
     async def await_policies(self) -> None:
         """Until ``client.prepare_many`` need not ask for them. Errors: ``NodeUnreachable``."""

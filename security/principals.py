@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..wheel.errors import Unauthenticated
 from .pending import Amounts, PendingLedger, PendingOffer
@@ -30,6 +30,7 @@ from .tokens import digest_of
 
 LOCAL = "local"
 _ANY_TOPIC = Rights({Right.SCHEDULE: ["*"]})
+_NOTHING = Rights({})
 _METERS_MAX = 10_000
 """So many principals have a meter; idle ones go first. Only as many principals as a file has
 members can be known, and the callers that an OIDC group names."""
@@ -50,9 +51,10 @@ class IdentityProof:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A caller that is known."""
+    """A caller that is known. ``principals``: all that it has proved to be; the first one is its
+    name."""
 
-    principal: str
+    principals: tuple[str, ...]
     rights: Rights
     meter: Meter
 
@@ -69,6 +71,10 @@ class Identity:
         finally:
             self.meter.answered()
 
+    @property
+    def principal(self) -> str:
+        return self.principals[0]
+
 
 class Authenticator:
     """Knows callers by one security file at a time; None: everybody is ``local`` and may do
@@ -84,11 +90,11 @@ class Authenticator:
         self._meters: dict[str, Meter] = {}
         # One value: an identity that was made by an old file must not be found under a new one.
         self._current: tuple[SecurityFile | None, dict[tuple[str, ...], Identity]] = security, {}
-        self._local = Identity(LOCAL, EVERYTHING, Meter(LOCAL))
         self.pending = PendingLedger()
         """What is pending for the prefixes that the file's quotas name."""
         if security is not None:
             self.pending.change(security.pending_prefixes)
+        self._local = Identity((LOCAL,), EVERYTHING, Meter(LOCAL))
 
     @property
     def is_open(self) -> bool:
@@ -136,12 +142,19 @@ class Authenticator:
             if not any(principal in security.members for principal in key):
                 names = ", ".join(key)[:200]
                 raise Unauthenticated(reason=f"{names} is no member in the security file")
-            name = key[0]
-            identity = Identity(name, security.rights_of(key), self._meter(name, security))
+            identity = Identity(key, security.rights_of(key), self._meter(key[0], security))
             if len(known) >= _METERS_MAX:
                 known.clear()
             known[key] = identity
         return identity
+
+    def renewed(self, identity: Identity) -> Identity:
+        """A caller with its rights of now; without any when it is no member any more. Its proof is
+        not looked at again: a token that ends does not end what was begun under it."""
+        try:
+            return self.identify(identity.principals)
+        except Unauthenticated:
+            return replace(identity, rights=_NOTHING)
 
     def rights_of_delay_topic(self, topic: str) -> Rights:
         """The rights of a delay topic's records: without a security file all but slotwheel's own

@@ -179,6 +179,23 @@ class Rights:
             return right in self.flags
         return topics.has(topic) if topic else bool(topics)
 
+    def has_all_of(self, other: Rights, right: Right) -> bool:
+        """Returns True when each entry of another caller's list for ``right`` stands in its own,
+        too. Entries are compared as they are written: a list that was written anew in other words
+        is another one."""
+        if self.is_unlimited or other.is_unlimited:
+            return self.is_unlimited
+        return {*other.topics(right).patterns} <= {*self.topics(right).patterns}
+
+    @property
+    def scope(self) -> bytes:
+        """Names the topics that it may schedule to; empty for who may everything. Keys of requests
+        are apart for callers of different scopes: a caller must not use up the key of another one,
+        and two tokens with the same roles, of which one replaces the other, share theirs."""
+        if self.is_unlimited:
+            return b""
+        return "\n".join(sorted(self._topics[Right.SCHEDULE].patterns)).encode() or b"\n"
+
     def demand(self, operation: Operation, topic: str = "") -> None:
         """Errors: ``Forbidden``, which names operation and topic."""
         if not self.may(operation, topic):

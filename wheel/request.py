@@ -21,7 +21,7 @@ to those of the first time, and so its ids. *Example.* A delay of 5000 ms is due
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Self
 
@@ -56,6 +56,15 @@ class RequestKey:
         less ``base_ms`` and how many rows it has must follow from it."""
         producer = REQUEST_PRODUCER | (_number_of(key.encode()) & _ID_MASK)
         return cls(producer, base_ms, _number_of(content) & _DIGEST_MASK)
+
+    def within(self, scope: bytes) -> Self:
+        """The request for which the same key stands within a scope; an empty one changes nothing.
+        Without scopes a caller who guesses the keys of another one, such as the numbers of its
+        orders, could use them up, and the other's messages would be refused."""
+        if not scope:
+            return self
+        number = _number_of(self.producer.to_bytes(8) + scope)
+        return replace(self, producer=REQUEST_PRODUCER | (number & _ID_MASK))
 
     @classmethod
     def from_sequence(cls, producer: int, sequence: int) -> Self:

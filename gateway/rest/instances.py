@@ -36,6 +36,8 @@ TIMEOUT_MAX_MS = 60_000
 BYTES_MAX = 16 << 20
 """The most bytes of the keys and values of an answer."""
 _THREADS = 32
+_Key = tuple[str, str, str]
+"""Its owner, its group and its name."""
 _END_S = 1.0
 
 
@@ -45,8 +47,8 @@ class Instances:
     def __init__(self, cluster: Cluster, settings: GatewaySettings) -> None:
         self._cluster = cluster
         self._max, self._idle_s = settings.instances_max, settings.instance_idle_s
-        self._known: dict[tuple[str, str], ConsumerInstance] = {}
-        self._hosts: dict[tuple[str, str], str] = {}
+        self._known: dict[_Key, ConsumerInstance] = {}
+        self._hosts: dict[_Key, str] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="consumers")
         self._loop = asyncio.get_running_loop()
         self._look: asyncio.Task[None] | None = None
@@ -55,10 +57,12 @@ class Instances:
         self, group: str, given: InstanceBody, host: str = "", owner: str = ""
     ) -> ConsumerInstance:
         """Make an instance for the address ``host``, which may have three quarters of all, and for
-        the principal ``owner``, whose it is. Errors: 40902, 42204, 429."""
+        the principal ``owner``, whose it is: names of others' instances are free for it, or it
+        could find out which there are, and take them away. Errors: 40902, 42204, 429."""
         check_name(group, "the group")
         settings = _settings(given)
-        if (group, settings.name) in self._known:
+        key = owner, group, settings.name
+        if key in self._known:
             raise HttpError(
                 409,
                 "Consumer with specified consumer ID already exists in the specified consumer"
@@ -67,7 +71,7 @@ class Instances:
                 got=f"{group}/{settings.name}",
                 remedy="Take another name, or leave it out, or DELETE that one",
             )
-        self._hosts = {key: owner for key, owner in self._hosts.items() if key in self._known}
+        self._hosts = {known: at for known, at in self._hosts.items() if known in self._known}
         count = sum(other == host for other in self._hosts.values())
         share = self._max - self._max // 4
         if len(self._known) >= self._max or count >= share:
@@ -79,16 +83,16 @@ class Instances:
                 headers={"Retry-After": str(RETRY_AFTER_S)},
             )
         made = ConsumerInstance(self._cluster, group, settings, self._loop.time(), owner)
-        self._known[group, settings.name] = made
-        self._hosts[group, settings.name] = host
+        self._known[key] = made
+        self._hosts[key] = host
         if self._look is None:
             self._look = self._loop.create_task(self._end_idle())
         return made
 
     def find(self, group: str, name: str, owner: str = "") -> ConsumerInstance:
         """The instance of that name, if it is that principal's. Errors: 40403."""
-        instance = self._known.get((group, name))
-        if instance is None or instance.owner != owner:
+        instance = self._known.get((owner, group, name))
+        if instance is None:
             raise no_instance(group, name)
         return instance
 
@@ -134,7 +138,7 @@ class Instances:
         have come."""
         if instance.ended:  # another instance may have its name by now
             return
-        self._known.pop((instance.group, instance.settings.name), None)
+        self._known.pop((instance.owner, instance.group, instance.settings.name), None)
         instance.ended = True
         async with instance.lock:
             await self.call(instance, instance.close)

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from ...client import Message
 from ...client.message import clock_ms
 from ...consumer.message import SourcePartition
+from ...security.rights import Rights
 from ...wheel.errors import InvalidMessage, SlotwheelError
 from ...wheel.ids import MessageId
 from ...wheel.request import RequestKey
@@ -61,11 +62,12 @@ _MANY = 500
 @dataclass(frozen=True, slots=True)
 class _Given:
     """The records of a request. ``key``: the Idempotency-Key. ``content``: the path and the body,
-    which a repeat must have in common with the first request."""
+    which a repeat must have in common with the first request. ``rights``: of its caller."""
 
     records: Sequence[Any]
     key: str | None
     content: bytes
+    rights: Rights
 
     @property
     def named(self) -> bool:
@@ -75,7 +77,7 @@ class _Given:
         """The request's key for the wheel; None without one. ``rows``: those of the records."""
         if self.key is None:
             return None
-        return request_of(self.key, self.content, rows if self.named else None)
+        return request_of(self.key, self.content, rows if self.named else None, self.rights)
 
 
 class Producing:
@@ -151,7 +153,8 @@ class Producing:
                 limit=rows_max,
                 remedy="Send them in several requests",
             )
-        return _Given(records, key, request.scope["path"].encode() + b"\n" + body)
+        content = request.scope["path"].encode() + b"\n" + body
+        return _Given(records, key, content, identity_of(request.scope).rights)
 
     async def _store(
         self, given: _Given, topics: Sequence[str], partition: int | None

@@ -17,6 +17,7 @@ from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 
 from ...consumer.message import Received
+from ..authentication import RequestAuthenticator, identity_of
 from ..endpoint import QueryDecoder
 from ..requests import Reply
 from .cluster import Cluster
@@ -50,9 +51,12 @@ _QUERY = QueryDecoder(RecordsQuery)
 class Records:
     """Answers requests for records."""
 
-    def __init__(self, cluster: Cluster, instances: Instances) -> None:
+    def __init__(
+        self, cluster: Cluster, instances: Instances, authenticator: RequestAuthenticator
+    ) -> None:
         self._cluster = cluster
         self._instances = instances
+        self._authenticator = authenticator
 
     async def get(self, request: Request) -> Reply:
         """``GET …/records``."""
@@ -88,6 +92,9 @@ class Records:
                 left_s = max(0.0, deadline - loop.time())
                 enough = taken and nbytes >= instance.settings.min_bytes
                 await call(instance, instance.fetch, 0.0 if enough else min(left_s, _STEP_S))
+                # Who waits for a minute may have lost its rights meanwhile.
+                identity = self._authenticator.renewed(identity_of(request.scope))
+                instance.limit_to(identity.rights)
                 room = min(BYTES_MAX, query.max_bytes) - nbytes, RECORDS_MAX - len(taken)
                 further = holdings.take(*room, first=not taken)
                 nbytes += sum(map(size_of, further))

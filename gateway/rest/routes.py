@@ -40,8 +40,9 @@ def routes(services: Services) -> list[BaseRoute]:
         ("POST", partition): (append, producing.to_topic),
     }
     if cluster is None:
-        reading = ("/topics", "/topics/{topic}", "/topics/{topic}/{rest:path}", "/brokers")
+        reading = ("/topics", "/topics/{topic}", "/topics/{topic}/{rest:path}")
         table |= {("GET", path): (consume, _no_topics) for path in reading}
+        table["GET", "/brokers"] = Operation.BROKERS, _no_topics
         return _made(table, services)
     services.closing.callback(cluster.close)
     browsing = Browsing(services, cluster)
@@ -70,7 +71,10 @@ def routes(services: Services) -> list[BaseRoute]:
         ("POST", instance + "/positions/end"): (consume, consuming.seek_to_end),
         ("POST", instance + "/offsets"): (consume, consuming.commit),
         ("GET", instance + "/offsets"): (consume, consuming.committed),
-        ("GET", instance + "/records"): (consume, Records(cluster, instances).get),
+        ("GET", instance + "/records"): (
+            consume,
+            Records(cluster, instances, services.authenticator).get,
+        ),
     }
     return _made(table, services)
 

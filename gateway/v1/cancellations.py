@@ -113,7 +113,13 @@ def start_cancellation(services: Services, query: Query, counted: PendingCount) 
             "problems": list(map(str, cancellation.problems)),
         }
 
-    job = GatewayJob("cancellation", counted.total, summary, services.identity.principal)
+    job = GatewayJob(
+        "cancellation",
+        counted.total,
+        summary,
+        services.identity.principal,
+        services.demand_again(Operation.CANCEL),
+    )
     services.jobs.start(job, lambda running: cancellation.run(running.advance, running.stopped))
     return job
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Meta
 
 from ...policy.deadletters import notes_topic
@@ -22,7 +21,7 @@ from ...reading.letters.looking import LetterCounts, count_letters, letter_at, l
 from ...reading.letters.notes import Redriven
 from ...reading.letters.redrive import redriven_before
 from ...reading.letters.source import LetterSource, Topic
-from ...reading.search.query import MayTopic
+from ...reading.visible import MayTopic, visible_topics
 from ...security.rights import Operation, Right
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
@@ -160,9 +159,7 @@ class OpenLetters:
     def _visible(self, letters: pa.RecordBatch) -> pa.RecordBatch:
         if self.may is None:
             return letters
-        topics = letters.column("for_topic")
-        seen = [topic for topic in topics.unique().to_pylist() if topic and self.may(topic)]
-        return letters.filter(pc.is_in(topics, pa.array(seen, pa.utf8())))
+        return letters.filter(visible_topics(letters.column("for_topic"), self.may))
 
     def redriven(self, *, whole: bool = False) -> Redriven:
         return redriven_before(self.source, self.topic, self.opened, whole=whole)
@@ -178,8 +175,10 @@ def open_letters(
 ) -> Iterator[OpenLetters]:
     """The dead-letter topic in Kafka; in the data directory if the gateway knows no Kafka, or with
     ``embedded``. ``topic``: None or empty: that of the node. ``right``: the caller sees letters
-    that were meant for topics for which it has this right. Blocks. Errors: ``HttpError`` 404: no
-    such topic, or neither Kafka nor a directory; those of Kafka."""
+    that were meant for topics for which it has this right, and a topic of letters that it names
+    has to be one of them, or the node's. Otherwise it could find out which topics there are, and
+    have letters redriven that it has forged in a topic of its own. Blocks. Errors: ``HttpError``
+    404: no such topic, or neither Kafka nor a directory; those of Kafka."""
     settings, damage = services.settings, list[str]()
     topic = topic or settings.dead_letter_topic
     check_topic(notes_topic(topic))
@@ -196,13 +195,19 @@ def open_letters(
                 "this gateway knows no topics",
                 remedy="Start it beside a node, or with --data or --bootstrap",
             )
+        may = services.topics_for(right)
+        hidden = HttpError(404, "no such topic of dead letters", place="topic", got=topic)
+        if may is not None and topic != settings.dead_letter_topic and not may(topic):
+            raise hidden
         try:
             opened = stack.enter_context(source.opened(topic))
         except InvalidMessage as error:
+            if may is not None:  # the remedy names topics that there are
+                raise hidden from None
             raise HttpError(
                 404, error.message, place="topic", got=topic, remedy=error.remedy
             ) from None
-        yield OpenLetters(source, topic, opened, damage, services.topics_for(right))
+        yield OpenLetters(source, topic, opened, damage, may)
 
 
 async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
@@ -324,7 +329,13 @@ async def start_redrive(
     try:
         if letters_max is not None and letters > letters_max:
             raise HttpError(409, "there are more letters by now", got=letters, limit=letters_max)
-        job = GatewayJob("redrive", letters, redrive.summary, services.identity.principal)
+        job = GatewayJob(
+            "redrive",
+            letters,
+            redrive.summary,
+            services.identity.principal,
+            services.demand_again(Operation.REDRIVE),
+        )
         services.jobs.start(job, redrive.run)
     except (HttpError, Overloaded):
         redrive.close()
@@ -336,6 +347,8 @@ def _counted(
     stack: ExitStack, services: Services, order: RedriveOrder, *, dry_run: bool
 ) -> RedriveCourse:
     order.check_target(order.topic or services.settings.dead_letter_topic)
+    if order.to_topic is not None:
+        services.authenticator.demand_topics(services.identity, Operation.REDRIVE, [order.to_topic])
     letters = stack.enter_context(open_letters(services, order.topic, right=Right.REDRIVE))
     course = RedriveCourse(
         order,

@@ -140,7 +140,9 @@ class SendMessages:
         else:
             rows, numbers = prepare(_messages(given), now_ms)
         services.authenticator.admit_rows(identity, topics_in(rows), len(body))
-        request = None if key is None else request_of(key, body, rows if named else None)
+        request = None
+        if key is not None:
+            request = request_of(key, body, rows if named else None, identity.rights)
         stored = await services.gatherer.store_whole(rows, request, len(body))
         try:
             return stored.ids(), stored.receipts[0].due_ms

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...client.message import clock_ms
-from ...reading.search.query import MayTopic
+from ...reading.visible import MayTopic
 from ...security.rights import Operation, Right
-from ...trace.chains.chain import Chain, ChainState
+from ...trace.chains.chain import Chain
 from ...trace.chains.fields import anomaly_fields, chain_fields, event_fields, latency_fields
 from ...trace.chains.lookup import (
     AnomaliesFound,
@@ -28,7 +26,6 @@ from ..errors import HttpError
 from ..requests import Reply, as_json
 from ..services import Services
 
-_NOT_VISIBLE = "there is no such message, or it is of a topic that the caller may not read"
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -197,15 +194,10 @@ async def ask_lookup(
 
 
 async def chain_of(services: Services, message_id: str) -> Chain:
-    """The chain of a message, for who may read the topic of the chain's first message; for others
-    it looks as that of a message of which nothing is known. Errors: ``UnknownId``; as of
-    ``ask_lookup``."""
-    chain = await ask_lookup(services, TraceLookup.chain, message_id, clock_ms())
+    """The chain of a message, as far as the caller may read it: what is of other topics looks as a
+    message of which nothing is known. Errors: ``UnknownId``; as of ``ask_lookup``."""
     may = services.topics_for(Right.READ)
-    topic = chain.messages[0].topic if chain.messages else None
-    if may is None or (topic is not None and may(topic)):
-        return chain
-    return Chain(message_id, ChainState.UNKNOWN, {}, (), (), {}, (), (_NOT_VISIBLE,))
+    return await ask_lookup(services, TraceLookup.chain, message_id, clock_ms(), may=may)
 
 
 async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
@@ -220,24 +212,19 @@ async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def list_events(call: RouteCall[EventsQuery, None]) -> Reply:
     """List events of clients and consumers in the order of their times, a page at a time."""
-    page = await ask_lookup(call.services, TraceLookup.page, call.query)
-    return await call.services.run(_events_reply, page, call.services.topics_for(Right.READ))
+    may = call.services.topics_for(Right.READ)
+    page = await ask_lookup(call.services, TraceLookup.page, call.query, may=may)
+    return await call.services.run(_events_reply, page, may is not None)
 
 
-def _events_reply(page: TracePage, may: MayTopic | None) -> Reply:
-    """``may``: tells of a topic whether its events are shown; None: all are. A page may then have
-    fewer events than its limit."""
-    table, looked_through = page.events, page.looked_through
-    if may is not None:
-        topics = table.column("topic")
-        seen = [topic for topic in topics.unique().to_pylist() if topic and may(topic)]
-        table = table.filter(pc.is_in(topics, pa.array(seen, topics.type)))
-        looked_through = table.num_rows
-    events = [msgspec.convert(fields, TraceEvent) for fields in event_fields(table)]
+def _events_reply(page: TracePage, is_limited: bool) -> Reply:
+    """``is_limited``: it has events of the topics alone that the caller may read."""
+    events = [msgspec.convert(fields, TraceEvent) for fields in event_fields(page.events)]
+    looked_through = len(events) if is_limited else page.looked_through
     following = None if page.next is None else str(page.next)
     problems = list(map(str, page.problems))
     return as_json(
-        TraceEvents(events, following, page.complete, looked_through, problems, may is not None)
+        TraceEvents(events, following, page.complete, looked_through, problems, is_limited)
     )
 
 

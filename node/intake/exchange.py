@@ -197,7 +197,8 @@ class AppendExchange:
             item.offer = self._caller.charge(item.rows, item.nbytes, amounts)
             item.charged = True
         if item.request is not None:
-            producer, sequence = item.request.producer, item.request.sequence
+            request = item.request.within(self._caller.rights.scope)
+            producer, sequence = request.producer, request.sequence
         else:
             producer = self._command.producer
             sequence = item.sequence if producer else -1

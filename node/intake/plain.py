@@ -106,7 +106,7 @@ class Request:
         key = self.key
         producer, sequence = command.producer, self.number if command.producer else -1
         if key is not None:
-            producer, sequence = key.producer, key.sequence
+            producer, sequence = key.within(caller.rights.scope).producer, key.sequence
         body = bytes(frame.body)
         try:
             if frame.thrown_away:

@@ -82,8 +82,11 @@ def rows_of(
 ) -> IntakeRows:
     """Make rows of all ``records`` (at least one). ``source`` is ``topic/partition``. A row for one
     of the topics ``absent`` is a dead letter, unless its record is a retry. A record is one if
-    ``rights`` do not let it schedule to each of its topics; those of dead letters, to which a retry
-    may lead, are the node's choice and not the record's."""
+    ``rights`` do not let it schedule to each of its topics. The topic of dead letters, to which a
+    retry may lead, is the node's choice and not the record's; the topic that such a letter is meant
+    for is the record's. A letter for a topic that ``rights`` do not have names none: a redrive
+    sends letters where they are meant to go, so whoever may write to a delay topic would only have
+    to wait for one."""
     settings = settings or PolicySet()
     for_letters = {dead_topic, *(policy.dead_letters for policy in settings.policies.values())}
     bytes_max = min(config.message_bytes_max, config.batch_bytes_max // 2)
@@ -98,7 +101,7 @@ def rows_of(
     def letter(number: int, row: Row) -> Row:
         original = (records.keys[number], records.values[number], records.headers[number])
         error = UnknownTopic.of([row.topic])
-        return _dead_letter(error, places[number], *original, now_ms, dead_topic, bytes_max)
+        return _dead_letter(error, places[number], *original, now_ms, dead_topic, bytes_max, rights)
 
     for number, (record, at) in enumerate(zip(columns, places, strict=True)):
         if abs(record[0] - now_ms) > FAR_MS and is_time(record[0]) and is_relative(record[3]):
@@ -106,7 +109,10 @@ def rows_of(
         try:
             wheel_rows = rows_of_record(*record, settings, dead_topic, at, now_ms)
             again = any(name in ASKS_AGAIN for name, _ in record[3])
-            chosen = {row.topic for row in wheel_rows} - (for_letters if again else set())
+            chosen = {
+                _meant_for(row) if again and row.topic in for_letters else row.topic
+                for row in wheel_rows
+            }
             for chosen_topic in chosen - {""}:  # for no topic there is a better error
                 rights.demand(Operation.APPEND, chosen_topic)
             # A retry's consumer has gone on: the sink decides when it is due.
@@ -122,7 +128,7 @@ def rows_of(
             key, value = records.keys[number], records.values[number]
             original, at = records.headers[number], places[number]
             made[number] = [
-                _dead_letter(error, at, key, value, original, now_ms, dead_topic, bytes_max)
+                _dead_letter(error, at, key, value, original, now_ms, dead_topic, bytes_max, rights)
             ]
         return from_columns(*zip(*chain.from_iterable(made), strict=True))
 
@@ -162,8 +168,11 @@ def _dead_letter(
     now_ms: int,
     dead_topic: str,
     bytes_max: int,
+    rights: Rights,
 ) -> Row:
     target = next((value for name, value in original if name == TOPIC), None)
+    if target and not rights.may(Operation.APPEND, target.decode("utf-8", "replace")):
+        target = None
     reason = deadletters.BAD_RECORD
     if isinstance(error, UnknownTopic):
         target, reason = str(error.got).encode(), deadletters.REFUSED
@@ -197,6 +206,12 @@ def _dead_letter(
         value if "value" in parts else None,
         [*(headers if "headers" in parts else ()), *added],
     )
+
+
+def _meant_for(letter: Row) -> str:
+    """The topic to which a redrive would send a letter."""
+    names = (content for name, content in reversed(letter.headers) if name == deadletters.TOPIC)
+    return (next(names, None) or b"").decode("utf-8", "replace")
 
 
 def _size(headers: Sequence[Header]) -> int:

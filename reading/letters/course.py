@@ -112,7 +112,7 @@ class RedriveCourse:
             error = no_such_topic(self._notes, opened.topics)
             error.remedy = (
                 "What was redriven is noted there: let it be created, by --create-topics, or over"
-                f" HTTP create_topics. {error.remedy}"
+                " HTTP create_topics"
             )
             raise error
         self._spool = Spool(AGAIN)

@@ -38,6 +38,7 @@ from ..growing.tails import EmbeddedTails
 from ..listing import topic_folders
 from ..recordedblocks import archived_blocks
 from ..tailing import TailRows, TailStart
+from ..visible import MayTopic
 from .pending import PendingReader
 from .view import View, cancelled, key_columns
 
@@ -76,6 +77,18 @@ class MessageFate:
     None: it has not left, or the time is not known."""
     topic: str | None = None
     """The topic it was addressed to; None: not known any more."""
+
+
+NOT_VISIBLE = "there is no such message, or it is of a topic that the caller may not read"
+
+
+def visible_fate(fate: MessageFate, may: MayTopic | None) -> MessageFate:
+    """The fate of a message, for a caller who may see some topics; None: all. Whatever is not known
+    to be of one of these looks as an id that nobody gave out: otherwise a caller could find out
+    which messages others have."""
+    if may is None or (fate.topic is not None and may(fate.topic)):
+        return fate
+    return MessageFate(fate.id, MessageState.UNKNOWN, NOT_VISIBLE)
 
 
 def find(

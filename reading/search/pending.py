@@ -39,7 +39,8 @@ from ..departures import DepartureReader
 from ..files import due_within
 from ..problems import INTEGRITY, Problem
 from ..recordedblocks import committed_blocks, read_ahead
-from .query import LIMIT, ContentMatcher, MayTopic, Query
+from ..visible import MayTopic
+from .query import LIMIT, ContentMatcher, Query
 from .view import AnswerPoint, View, key_columns
 from .watch import DirectoryWatch
 

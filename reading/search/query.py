@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from ...wheel.config import TICK_MS
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.mark import RowKey
 from ...wheel.schema import Mask
+from ..visible import MayTopic, visible_topics
 
 _FORMS = (
     "id=ID, topic=TOPIC, key=TEXT, key_base64=BASE64, header:NAME=TEXT, from=TIME, to=TIME;"
@@ -140,10 +141,6 @@ class CountQuery(Query, frozen=True):
     """Count for each second in which messages are due, or for each topic."""
 
 
-MayTopic = Callable[[str], bool]
-"""Tells of a topic whether its messages may be seen by whoever asks."""
-
-
 class ContentMatcher:
     """Finds the rows with the topics, keys and headers of a query, of those topics that ``may`` be
     seen; None: all. Ids and due times name slots, and are looked at where these are chosen."""
@@ -171,8 +168,7 @@ class ContentMatcher:
             mask &= pc.fill_null(found, False).to_numpy()
         if self._may is not None:
             column = pa.chunked_array([batch.column("topic") for batch in batches])
-            seen = [topic for topic in column.unique().to_pylist() if topic and self._may(topic)]
-            mask &= pc.is_in(column, pa.array(seen, pa.utf8())).to_numpy()
+            mask &= visible_topics(column, self._may).to_numpy()
         for name, value in self._headers:
             found = _with_header([batch.column("headers") for batch in batches], name, value)
             if found is None:

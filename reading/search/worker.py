@@ -11,9 +11,10 @@ from ...aside.asked import AskedAside
 from ...aside.process import NICE
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...wheel.mark import RowKey
+from ..visible import MayTopic
 from .fate import MessageFate, find
 from .pending import ROWS_MAX, PendingCount, PendingPage, PendingReader
-from .query import LIMIT, MayTopic, Query
+from .query import LIMIT, Query
 
 
 class SearchProcess(AskedAside[PendingReader]):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from slotwheel.gateway.jobs import GatewayJob, Jobs
+from slotwheel.gateway.services import Services
+from slotwheel.security.principals import Authenticator, IdentityProof
+from slotwheel.security.rights import Operation
 from slotwheel.wheel.errors import NodeUnreachable, Overloaded
+from support.securing import EXAMPLE, parsed
 from support.waiting import eventually
 
 
@@ -94,3 +99,28 @@ def test_few_run_and_few_are_kept() -> None:
         later.append(job)
     assert jobs.every() == [later[3], later[2], later[1]]
     assert jobs.find(running[0].job.id) is None
+
+
+def test_a_job_ends_when_its_caller_loses_a_topic_and_goes_on_when_it_gets_one() -> None:
+    file = EXAMPLE.replace('"token:billing" = ["orders"]', '"token:billing" = ["canceller"]')
+    authenticator = Authenticator(parsed(file))
+    caller = authenticator.authenticate(IdentityProof.of((), "swt_billing"))
+    services = cast("Services", SimpleNamespace(identity=caller, authenticator=authenticator))
+    check = Services.demand_again(services, Operation.CANCEL)
+    steps = Steps()
+    steps.job = GatewayJob("steps", 3, steps.summary, caller.principal, check)
+    jobs = Jobs()
+    jobs.start(steps.job, steps.work)
+    authenticator.change(parsed(file.replace('cancel = ["', 'cancel = ["new", "')))
+    steps.allowed.release()
+    eventually(lambda: steps.done == 1)
+    authenticator.change(parsed(file.replace('cancel = ["orders-*"]', 'cancel = ["orders-eu"]')))
+    steps.allowed.release()
+    assert steps.job.wait(60)
+    report = steps.job.report()
+    assert (report.state, report.done) == ("failed", 2)
+    assert report.error is not None
+    assert (report.error.error_code, report.error.code) == (403, "forbidden")
+    # Who is no member any more has lost it as well.
+    authenticator.change(parsed(EXAMPLE.replace('"token:billing" = ["orders"]', "")))
+    assert GatewayJob("late", 1, dict, caller.principal, check).stopped()

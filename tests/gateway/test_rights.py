@@ -38,6 +38,8 @@ from support.waiting import eventually
 
 SECRET = "planted-in-a-message"
 PENDING_MS = 3_600_000
+NOBODYS = "default.1.1.0000000000000"
+"""An id that nobody gave out."""
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +101,9 @@ def messages(gateway: GatewayProcess) -> dict[str, str]:
     return {topic: send(gateway, topic) for topic in (TOPIC, OTHER)}
 
 
-def send(gateway: GatewayProcess, topic: str) -> str:
+def send(gateway: GatewayProcess, topic: str, delay_ms: int = PENDING_MS) -> str:
     """Store a message, whoever may; its id."""
-    body = {"topic": topic, "value": SECRET, "key": topic, "delay_ms": PENDING_MS}
+    body = {"topic": topic, "value": SECRET, "key": topic, "delay_ms": delay_ms}
     headers = bearer(Right.GATEWAY.value)
     return str(gateway.request("POST", "/v1/messages", json=body, headers=headers).json()["id"])
 
@@ -152,7 +154,7 @@ BODIES: dict[tuple[str, str], Any] = {
     },
 }
 PLACES = {
-    "{id}": "default.1.1.0000000000000",
+    "{id}": NOBODYS,
     "{partition:int}": "0",
     "{position:int}": "0",
     "{name}": "console.css",
@@ -375,11 +377,12 @@ def test_what_may_not_be_read_looks_unknown_and_is_not_counted(
         assert page["looked_through"] == 0
         assert get(token, f"/v1/messages/{messages[own]}")["message"]["value"] == SECRET
         hidden = get(token, f"/v1/messages/{messages[other]}")
-        nobody = get(token, "/v1/messages/default.1.1.0000000000000")
+        nobody = get(token, f"/v1/messages/{NOBODYS}")
         assert hidden | {"id": ""} == nobody | {"id": ""}
-        hidden = get(token, f"/v1/trace/{messages[other]}")
-        assert hidden["state"] == "unknown"
-        assert not hidden["messages"]
+        hidden = ask(gateway, token, {"method": "GET", "url": f"/v1/trace/{messages[other]}"}).text
+        forged = messages[other][:-1] + ("1" if messages[other].endswith("0") else "0")
+        nobody = ask(gateway, token, {"method": "GET", "url": f"/v1/trace/{forged}"}).text
+        assert hidden.replace(messages[other], "") == nobody.replace(forged, "")
         assert get(token, f"/v1/trace/{messages[own]}")["state"] == "pending"
         listed = get(token, "/v1/dead")
         assert listed["limited_by_rights"] is True
@@ -455,6 +458,11 @@ def test_topics_and_consumers_are_those_that_the_caller_may_consume(
     for token in (ALL, OTHER_PREFIX):
         assert rest(token, "GET", f"{instance}/subscription").status_code == 404
         assert rest(token, "DELETE", instance).status_code == 404
+        # Nor does it take the name away.
+        assert rest(token, "POST", "/consumers/g", {"name": "c"}).status_code == 200
+        assert rest(token, "POST", "/consumers/g", {"name": "c"}).status_code == 409
+        assert rest(token, "DELETE", instance).status_code == 204
+    assert rest(consume, "GET", f"{instance}/subscription").json()["topics"] == [TOPIC]
     assert rest(consume, "DELETE", instance).status_code == 204
 
 
@@ -487,6 +495,58 @@ def test_own_topics_are_administered_by_who_is_named_for_them(
     assert ("admin", "token:topics", "delete-topic", "slotwheel-x") in seen
     assert ("denied", "token:topics", "alter-topic", "slotwheel-y") in seen
     assert ("admin", "token:topics", "alter-topic", "slotwheel-y") not in seen
+
+
+def test_letters_are_redriven_only_to_topics_for_which_the_caller_may(
+    gateway: GatewayProcess,
+) -> None:
+    redrive, read = Right.REDRIVE.value, Right.READ.value
+
+    def status(token: str, topic: str | None, **order: str) -> int:
+        body = {**order, **({} if topic is None else {"to_topic": topic})}
+        request = {"method": "POST", "url": "/v1/dead/redrive?dry_run=true", "json": body}
+        return ask(gateway, token, request).status_code
+
+    for to_topic in (None, TOPIC):
+        assert status(redrive, to_topic) in (200, 404)  # nobody has buried anything yet
+    for to_topic in (OTHER, "slotwheel-trace", "__consumer_offsets", TOPIC.upper()):
+        assert status(redrive, to_topic) == 403
+    assert status(OTHER_PREFIX, TOPIC) == 403
+    # A topic of letters that is named has to be one of the caller's own, or looks as if there were
+    # none: in its own topic anybody could forge letters for others.
+    send(gateway, OTHER, 0)
+    eventually(lambda: OTHER in ask(gateway, "gateway", {"method": "GET", "url": "/topics"}).text)
+    for token, given in ((redrive, "redrive"), (read, "list")):
+        answers = []
+        for topic in (OTHER, "nobodys"):
+            request: dict[str, Any] = {"method": "GET", "url": f"/v1/dead?topic={topic}"}
+            if given == "redrive":
+                request = {"method": "POST", "url": "/v1/dead/redrive", "json": {"topic": topic}}
+            answer = ask(gateway, token, request)
+            assert answer.status_code == 404
+            answers.append(answer.text.replace(topic, ""))
+        assert answers[0] == answers[1]
+        assert TOPIC not in answers[0]
+
+
+def test_a_key_of_a_request_is_not_used_up_by_other_callers(gateway: GatewayProcess) -> None:
+    """Both number their orders from 1 on."""
+
+    def stored(token: str, topic: str, url: str = "/v1/messages") -> httpx.Response:
+        body: dict[str, Any] = {"topic": topic, "value": token, "delay_ms": PENDING_MS}
+        headers = {"Idempotency-Key": "1", "Content-Type": "application/json"}
+        if url != "/v1/messages":
+            headers["Content-Type"] = "application/vnd.kafka.json.v2+json"
+            body = {"records": [{"value": token, "delay_ms": PENDING_MS}]}
+        request = {"method": "POST", "url": url, "content": json.dumps(body), "headers": headers}
+        return ask(gateway, token, request)
+
+    other = stored(OTHER_PREFIX, OTHER)
+    own = stored(Right.SCHEDULE.value, TOPIC)
+    assert other.status_code == own.status_code == 201
+    assert stored(Right.SCHEDULE.value, TOPIC).json()["id"] == own.json()["id"]
+    assert stored(OTHER_PREFIX, OTHER).json()["id"] == other.json()["id"]
+    assert stored(Right.SCHEDULE.value, "", f"/topics/{TOPIC}").status_code == 422  # it is used
 
 
 # Proofs
@@ -602,15 +662,33 @@ def test_who_loses_a_right_is_out_soon_and_a_bad_file_changes_nothing(
     security = write_rights(tmp_path / "security.toml")
     with GatewayProcess(node, "--security", str(security)) as gateway:
         request = {"method": "POST", "url": "/v1/messages", "json": BODIES["POST", "/v1/messages"]}
+        ended: list[int] = []
+        waiting = threading.Thread(target=wait_for_records, args=(gateway, ended))
+        waiting.start()
         with httpx.Client(base_url=gateway.url, headers=bearer(Right.SCHEDULE.value)) as client:
             assert client.request(**request).status_code == 201
             security.write_text("[roles.x]\nschedul = true\n")
             eventually(lambda: "the old security file stays in use" in gateway.log_text(), 30)
             assert client.request(**request).status_code == 201
             began = time.monotonic()
-            write_rights(security, left_out=Right.SCHEDULE.value)
+            write_rights(security, left_out=Right.SCHEDULE.value, consume="none")
             eventually(lambda: client.request(**request).status_code == 401, 60)
             assert time.monotonic() - began < 15
+        # A request that waits for records of the topic ends as well, long before its minute.
+        eventually(lambda: ended == [403], 20)
+        waiting.join()
+
+
+def wait_for_records(gateway: GatewayProcess, ended: list[int]) -> None:
+    """Wait a minute for the records of ``TOPIC``; note the status of the answer."""
+    kind = {"Content-Type": "application/vnd.kafka.v2+json", **bearer(Right.CONSUME.value)}
+    with httpx.Client(base_url=gateway.url, headers=kind, timeout=90) as client:
+        made = client.post("/consumers/waits", json={"name": "c", "auto.offset.reset": "latest"})
+        assert made.status_code == 200, made.text
+        instance = "/consumers/waits/instances/c"
+        client.post(f"{instance}/subscription", json={"topics": [TOPIC]})
+        accept = {"Accept": "application/vnd.kafka.binary.v2+json"}
+        ended.append(client.get(f"{instance}/records?timeout=60000", headers=accept).status_code)
 
 
 def test_no_secret_is_in_a_log_or_a_process_list(

@@ -81,6 +81,7 @@ class ConsoleApp:
             lookup_questions=nothing,
             fresh=FreshAnswers(),
             audit=None,
+            administration=None,
             closing=nothing,
             authenticator=self.authenticator,
         )

@@ -26,10 +26,14 @@ def bearer(name: str | None) -> dict[str, str]:
     return {} if name is None else {"Authorization": f"Bearer {token_of(name)}"}
 
 
-def write_rights(path: Path, *, further: str = "", left_out: str = "") -> Path:
-    """``left_out``: a token that has no entry any more."""
+def write_rights(
+    path: Path, *, further: str = "", left_out: str = "", consume: str = TOPIC
+) -> Path:
+    """``left_out``: a token that has no entry any more; ``consume``: the topic of the role that may
+    consume and nothing else."""
     lines = []
     roles = {right.value: _role([right], TOPIC) for right in RIGHTS}
+    roles[Right.CONSUME.value] = _role([Right.CONSUME], consume)
     roles[ALL] = _role([right for right in RIGHTS if right is not Right.GATEWAY], TOPIC)
     roles[OTHER_PREFIX] = _role(TOPIC_RIGHTS, "others-*")
     for name in (*roles, EXPIRED, NO_MEMBER):

@@ -56,6 +56,11 @@ def test_a_key_goes_through_its_numbers(key: str, content: bytes, base_ms: int) 
     assert 0 <= made.sequence < 1 << 63
     assert RequestKey.from_sequence(made.producer, made.sequence) == made
     assert made.producer == RequestKey.of(key, b"other", 0).producer
+    assert made.within(b"") == made
+    scoped = made.within(b"orders")
+    assert is_request(scoped.producer)
+    assert scoped == made.within(b"orders") != made.within(b"payments") != made
+    assert scoped.sequence == made.sequence
 
 
 def test_producers_of_others_are_no_requests() -> None:

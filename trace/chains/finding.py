@@ -7,6 +7,9 @@ nothing new is found.
 Rules
 - Anyone may write events. A text that is no id is not followed, and a chain has a largest size, so
   that forged events cannot lead through the whole store.
+- What a caller may not see is taken out before anything is concluded from it: each event by its own
+  topic, each message by the topic that the wheel's files have. Otherwise an event that says that a
+  message of others comes from one's own would show that message.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ...reading.search.fate import MessageFate
+from ...reading.search.fate import MessageFate, visible_fate
+from ...reading.visible import MayTopic
 from ...wheel.errors import UnknownId
 from ...wheel.ids import MessageId
 from ...wheel.texts import counted
@@ -35,8 +39,9 @@ Fates = Callable[[Sequence[str]], Sequence[MessageFate]]
 
 
 class EventsById(Protocol):
-    def of_id(self, wanted: MessageId) -> TracePage:
-        """All events of the message, and of those that come from it."""
+    def of_id(self, wanted: MessageId, may: MayTopic | None = None) -> TracePage:
+        """All events of the message, and of those that come from it, of topics that ``may`` be
+        seen; None: of all."""
 
 
 def find_chain(
@@ -46,9 +51,11 @@ def find_chain(
     now_ms: int,
     limits: AnomalyLimits = LIMITS,
     unread: Collection[str] = (),
+    may: MayTopic | None = None,
 ) -> Chain:
     """The chain of the message with the id ``text``. ``events``: the store, or None; ``unread``:
-    topics that no consumer is expected to read.
+    topics that no consumer is expected to read; ``may``: tells of a topic whether the caller may
+    see its messages; None: it may see all.
 
     Errors: ``UnknownId``: it is no id; those of ``events`` and ``fates``.
     """
@@ -58,7 +65,7 @@ def find_chain(
     count = 0
     while waiting and events is not None and count < EVENTS_MAX:
         message_id = waiting.pop(0)
-        page = events.of_id(message_id)
+        page = events.of_id(message_id, may)
         tables[message_id] = table = page.events
         count += table.num_rows
         missing += [f"{message_id}: {problem.text}" for problem in page.problems]
@@ -78,7 +85,10 @@ def find_chain(
     if events is None:
         missing.append("there is no store of events: what clients and consumers did is not known")
     every = _once(list(tables.values()))
-    of_each = fates([str(message_id) for message_id in sorted(seen, key=str)])
+    of_each = [
+        visible_fate(fate, may)
+        for fate in fates([str(message_id) for message_id in sorted(seen, key=str)])
+    ]
     return assemble(text, every, of_each, now_ms, limits, dict.fromkeys(missing), unread)
 
 

@@ -29,6 +29,7 @@ from ...reading.problems import Problem
 from ...reading.search.fate import MessageFate, MessageState, find
 from ...reading.search.pending import PendingReader
 from ...reading.search.query import LIMIT, LIMIT_MAX
+from ...reading.visible import MayTopic
 from ...wheel.errors import InvalidConfiguration
 from ..events import EVENT, OWN_TOPICS, STORED, EventKind
 from ..store import TraceKey, TracePage, TraceQuery, TraceReader
@@ -137,11 +138,18 @@ class TraceLookup:
     def close(self) -> None:
         self._closing.close()
 
-    def chain(self, message_id: str, now_ms: int, limits: AnomalyLimits = LIMITS) -> Chain:
-        """Errors: ``UnknownId``: it has not the form of an id."""
+    def chain(
+        self,
+        message_id: str,
+        now_ms: int,
+        limits: AnomalyLimits = LIMITS,
+        may: MayTopic | None = None,
+    ) -> Chain:
+        """The chain of a message. ``may``: as of ``find_chain``. Errors: ``UnknownId``: it has not
+        the form of an id."""
         store = self._store if self._has_store() else None
         unread = self._own_topics | {self._dead_letter_topic}
-        return find_chain(message_id, store, self._fates, now_ms, limits, unread)
+        return find_chain(message_id, store, self._fates, now_ms, limits, unread, may)
 
     def _has_store(self) -> bool:
         # A gateway may make the directory later.
@@ -153,9 +161,10 @@ class TraceLookup:
             return [MessageFate(message_id, MessageState.UNKNOWN, why) for message_id in ids]
         return find(self._pending, ids, self._dead_letter_topic)
 
-    def page(self, query: EventsQuery) -> TracePage:
-        """Errors: ``InvalidConfiguration``: there is no store."""
-        return self._reader().page(query, query.page, query.limit)
+    def page(self, query: EventsQuery, may: MayTopic | None = None) -> TracePage:
+        """The events of a query. ``may``: as of ``TraceReader.page``. Errors:
+        ``InvalidConfiguration``: there is no store."""
+        return self._reader().page(query, query.page, query.limit, may=may)
 
     def latency(self, query: LatencyQuery, now_ms: int) -> LatencyFound:
         """Latency by events and departures of a time; without a topic, of all topics but

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from ...reading.problems import INTEGRITY, Problem
+from ...reading.visible import MayTopic, visible_topics
 from ...wheel.errors import Damaged, SlotwheelError
 from ...wheel.ids import MessageId
 from ...wheel.rows import from_numpy
@@ -77,9 +78,10 @@ class TraceReader:
         self._root = Path(root)
         self._open: dict[SegmentName, StoreSegment] = {}
 
-    def of_id(self, wanted: MessageId) -> TracePage:
-        """The first ``ID_EVENTS_MAX`` events with this id, or with this origin, as retries have."""
-        return self.page(TraceQuery(id=wanted), limit=ID_EVENTS_MAX)
+    def of_id(self, wanted: MessageId, may: MayTopic | None = None) -> TracePage:
+        """The first ``ID_EVENTS_MAX`` events with this id, or with this origin, as retries have.
+        ``may``: as of ``page``."""
+        return self.page(TraceQuery(id=wanted), limit=ID_EVENTS_MAX, may=may)
 
     def page(
         self,
@@ -88,9 +90,13 @@ class TraceReader:
         limit: int = LIMIT,
         *,
         rows_max: int = ROWS_MAX,
+        may: MayTopic | None = None,
     ) -> TracePage:
         """The next events that fulfil a query, at most ``limit``; fewer, with a ``next``, if
-        ``rows_max`` rows were looked through."""
+        ``rows_max`` rows were looked through. Only events of topics that ``may`` be seen count;
+        None: all. If they were taken out of a page that is full, ``next`` would still say that the
+        store has such an event, and of which sender: one question for each key that an attacker can
+        think of would tell which keys a hidden topic has."""
         segments, problems = self._view()
         if after is not None:
             query = _from(query, after.at_ms)
@@ -114,7 +120,7 @@ class TraceReader:
             looked += count
             rows = _read(block, query, problems)
             if rows is not None:
-                matches.add(rows)
+                matches.add(rows if may is None else _visible(rows, may))
             if begun is None:
                 begun = block.first_at
         events, last = matches.page()
@@ -206,6 +212,10 @@ def _read(block: _Block, query: TraceQuery, problems: list[Problem]) -> pa.Recor
         return None
     rows = rows.take(from_numpy(block.rows, pa.int64()))
     return rows.filter(pa.array(query.matches(rows)))
+
+
+def _visible(rows: pa.RecordBatch, may: MayTopic) -> pa.RecordBatch:
+    return rows.filter(visible_topics(rows.column("topic").cast(pa.utf8()), may))
 
 
 def _checked(

@@ -280,7 +280,7 @@ def test_the_letter_of_a_record_that_may_not_says_why() -> None:
     assert (letter["topic"], good["topic"], taken.dead) == (DEAD_LETTER_TOPIC, "orders", 1)
     added = {pair["key"]: pair["value"] for pair in letter["headers"]}
     assert b"not allowed: append for topic 'payments'" in added["slotwheel-dead-error"]
-    assert added["slotwheel-dead-topic"] == b"payments"
+    assert added["slotwheel-topic"] == b"payments"  # for a person: no redrive reads it
     assert added["own"] == b"1"
 
 
@@ -307,3 +307,34 @@ def test_a_retry_needs_the_right_for_its_topic_and_none_for_its_letters() -> Non
     assert targets(WITHOUT_A_FILE, of(b"slotwheel-x")) == [DEAD_LETTER_TOPIC]
     last: list[Header] = [("slotwheel-retry-attempt", b"9"), *of(b"orders")]
     assert targets(ORDERS, last) == ["own-letters"]
+
+
+def meant_for(headers: list[Header], rights: Rights) -> bytes | None:
+    """The topic that the letter of a record names, to which a redrive would send it."""
+    taken = rows_of(records(headers), "delays/3", CONFIG, NOW, rights=rights)
+    (row,) = taken.rows.to_pylist()
+    assert row["topic"] == DEAD_LETTER_TOPIC
+    found = [one["value"] for one in row["headers"] if one["key"] == "slotwheel-dead-topic"]
+    return found[-1] if found else None
+
+
+@pytest.mark.parametrize(
+    ("topic", "limited", "without"),
+    [(b"orders", True, True), (b"payments", False, True), (b"slotwheel-trace", False, False)],
+)
+def test_a_letter_names_no_topic_that_its_record_may_not_schedule_to(
+    topic: bytes, limited: bool, without: bool
+) -> None:
+    """Otherwise the next redrive of all letters would do what was forbidden."""
+    group = topic + b"-x"
+    bury: list[Header] = [("slotwheel-bury", b"forged"), ("slotwheel-retry-group", group)]
+    bury += [("slotwheel-origin-topic", b"orders"), ("slotwheel-origin-partition", b"0")]
+    bury.append(("slotwheel-origin-offset", b"7"))
+    undated: list[Header] = [("slotwheel-topic", topic)]
+    late: list[Header] = [*undated, ("slotwheel-due-ms", b"%d" % (NOW + (1 << 40)))]
+    for rights, may in ((ORDERS, limited), (WITHOUT_A_FILE, without), (EVERYTHING, True)):
+        assert meant_for(bury, rights) == (group + b"-retry" if may else None)
+        for headers in (undated, late):
+            assert meant_for(headers, rights) == (topic if may else None)
+    if not limited:
+        assert meant_for([("slotwheel-topic", topic), DUE], ORDERS) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.policy.deadletters import EXPIRED
-from slotwheel.reading.search.fate import MessageFate, MessageState
+from slotwheel.reading.search.fate import NOT_VISIBLE, MessageFate, MessageState
+from slotwheel.reading.visible import MayTopic
 from slotwheel.trace.chains import finding
 from slotwheel.trace.chains.anomalies import AnomalyKind
 from slotwheel.trace.chains.chain import Chain, ChainState, StepKind
@@ -64,10 +66,14 @@ class _Events:
         ]
         return pa.Table.from_batches(batches, STORED).unify_dictionaries()
 
-    def of_id(self, message: MessageId) -> TracePage:
+    def of_id(self, message: MessageId, may: MayTopic | None = None) -> TracePage:
         wanted = _parts(message)
         rows = self.table.to_pylist()
-        kept = [at for at, one in enumerate(rows) if wanted in (one["id"], one["origin"])]
+        kept = [
+            at
+            for at, row in enumerate(rows)
+            if wanted in (row["id"], row["origin"]) and (may is None or may(row["topic"]))
+        ]
         return TracePage(self.table.take(pa.array(kept, pa.int64())), None)
 
 
@@ -385,3 +391,25 @@ def test_clocks_that_contradict_the_order_change_nothing_of_it(
     if consumer_ms > 0:
         assert any("accepted by the wheel is dated 3.0 s before produced by c" in t for t in said)
     assert all(ms >= 0 for ms in chain.latency_ms.values())
+
+
+def test_a_forged_link_shows_no_message_of_a_topic_that_may_not_be_read() -> None:
+    """Events are texts of whoever sends them: one says that a message of others comes from mine,
+    another one that it is for my topic."""
+    events, [mine, others] = _Events(), [_id(1), _id(2)]
+    events.note(EventKind.PRODUCED, 899_990, mine)
+    events.note(EventKind.PRODUCED, 899_991, others, topic="payments", key=b"secret")
+    events.note(EventKind.PRODUCED, 899_992, others, mine, sender="forger")
+    kept = [replace(_delivered(others, 1_000_004), topic="payments")]
+    kept.append(replace(_delivered(mine, 1_000_004), topic="orders"))
+    for asked in (mine, others):
+        chain = find_chain(str(asked), events, _Fates(*kept), _NOW, may="orders".__eq__)
+        shown = {message.id: message for message in chain.messages}
+        assert shown[str(mine)].state == "delivered"
+        hidden = shown[str(others)]
+        assert (hidden.state, hidden.why, hidden.due_ms) == ("unknown", NOT_VISIBLE, None)
+        assert not [step for step in chain.steps if step.topic == "payments" or step.key]
+        assert not [step for step in chain.steps if step.id == str(others) and step.tier == "wheel"]
+    alone = find_chain(str(others), _Events(), _Fates(*kept), _NOW, may="orders".__eq__)
+    nobodys = find_chain(str(_id(9)), _Events(), _Fates(), _NOW, may="orders".__eq__)
+    assert repr(alone).replace(str(others), "") == repr(nobodys).replace(str(_id(9)), "")
