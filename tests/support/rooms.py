@@ -354,7 +354,7 @@ ONLY_MODULES = {
     ("replay", "trace/store"): frozenset({"names"}),
     ("replay/datasource", "trace/store"): frozenset({"names", "segment"}),
     ("replay/traces", "reading/search"): frozenset({"fate"}),
-    ("trace/store", "reading"): frozenset({"problems"}),
+    ("trace/store", "reading"): frozenset({"problems", "visible"}),
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
