@@ -102,7 +102,7 @@ def test_a_topic_that_is_forgotten_while_it_is_looked_up(monkeypatch: pytest.Mon
     """The loop looks up what threads that ask Kafka note and forget."""
     cluster = KafkaCluster("127.0.0.1:1", {})
     there = {"a": 3}
-    monkeypatch.setattr(cluster, "_ask", lambda _question: dict(there))
+    monkeypatch.setattr(cluster, "ask", lambda _question: dict(there))
     forgetting: list[threading.Thread] = []
 
     class Slow(LRUCache[str, tuple[float, int]]):

@@ -12,7 +12,7 @@ from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
 from slotwheel.gateway.app import GatewayApp
-from slotwheel.gateway.authentication import RequestAuthenticator
+from slotwheel.gateway.authentication import COUNTED, RequestAuthenticator
 from slotwheel.gateway.console.refusing import error_page
 from slotwheel.gateway.console.table import PAGES
 from slotwheel.gateway.endpoint import resources
@@ -25,6 +25,7 @@ from slotwheel.gateway.sessions import BrowserSessions
 from slotwheel.gateway.settings import GatewaySettings
 from slotwheel.gateway.sites import SiteGuard
 from slotwheel.security.accesslog import AccessLog
+from slotwheel.security.quotas import CountedConnection
 from slotwheel.security.rights import Right
 
 HOST = "127.0.0.1:8082"
@@ -167,6 +168,7 @@ class PageBrowser:
             given["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         scope = {
             "type": "http",
+            COUNTED: CountedConnection(),
             "method": method,
             "path": split.path,
             "raw_path": split.path.encode(),
