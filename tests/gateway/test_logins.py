@@ -13,6 +13,8 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 import pytest
 
 from slotwheel.gateway.console.login import own_page
+from slotwheel.gateway.console.rendering import rendered
+from slotwheel.gateway.console.viewer import Viewer
 from slotwheel.gateway.endpoint import PUBLIC_BODY_BYTES_MAX
 from slotwheel.gateway.logins import ATTEMPT_S
 from slotwheel.gateway.sessions import (
@@ -24,8 +26,10 @@ from slotwheel.gateway.sessions import (
     SESSIONS_MAX,
     BrowserSessions,
 )
+from slotwheel.gateway.v1.searching import KnownMessage
 from slotwheel.security.oidc import ANSWER_BYTES_MAX, ASK_EVERY_S, LEEWAY_S
-from slotwheel.security.principals import IdentityProof
+from slotwheel.security.principals import Identity, IdentityProof
+from slotwheel.security.quotas import Meter
 from slotwheel.security.rights import Right
 from support.consolerequests import ConsoleApp, GivenClock, PageBrowser, console
 from support.issuer import CLIENT_ID, CLIENT_SECRET, Issuer, unsigned
@@ -673,16 +677,27 @@ def test_tokens_of_unknown_keys_and_of_none_log_nobody_in(lab: Lab) -> None:
         assert browser.get(f"{split.path}?{split.query}").status == 401
 
 
-def test_topics_of_others_have_no_buttons(lab: Lab) -> None:
-    """A role may cancel messages of its own topics alone, so others have no such button."""
-    from slotwheel.gateway.console.viewer import Viewer
-
+@pytest.mark.parametrize("template", ["known", "confirm_cancel", "confirm_move"])
+def test_messages_of_topics_of_others_have_no_buttons(lab: Lab, template: str) -> None:
+    """A role may cancel messages of its own topics, and read others."""
     security = lab.app.authenticator.security
     assert security is not None
-    for token, own, other in ((Right.CANCEL.value, TOPIC, OTHER), (OTHER_PREFIX, OTHER, TOPIC)):
-        proof = IdentityProof.of((), token_of(token))
-        viewer = Viewer(lab.app.authenticator._authenticator.authenticate(proof))
-        for path in ("/message/cancel", "/message/reschedule"):
-            assert viewer.may(path, own)
-            assert not viewer.may(path, other)
-        assert viewer.may("/pending/cancel")
+    viewers = {
+        token: Viewer(Identity("x", security.rights_of([f"token:{token}"]), Meter("x")))
+        for token in (Right.CANCEL.value, OTHER_PREFIX, Right.READ.value)
+    }
+    seen = {
+        (token, topic)
+        for token, viewer in viewers.items()
+        for topic in (TOPIC, OTHER)
+        if "<form"
+        in rendered(
+            f"message/{template}.html",
+            it=KnownMessage("id", "pending", "why", 1, None, None, topic, None),
+            viewer=viewer,
+            action="/console",
+            token="x",
+            due_ms=1,
+        )
+    }
+    assert seen == {(Right.CANCEL.value, TOPIC), (OTHER_PREFIX, OTHER)}
