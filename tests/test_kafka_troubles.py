@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,10 @@ from slotwheel.delivery.kafka.kafka_python import KafkaPythonSink
 from slotwheel.delivery.kafka.plan import KafkaSettings
 from slotwheel.delivery.kafka.sink import KafkaSink
 from slotwheel.delivery.sink import Answer
+from slotwheel.gateway.administration import KEPT_OUT
+from slotwheel.gateway.errors import HttpError
+from slotwheel.gateway.rest.kafka_administration import KafkaAdministration
+from slotwheel.gateway.rest.kafka_cluster import KafkaCluster
 from support import kafkaload
 from support.broker import Broker, Cluster, every_rule, read_only
 from support.deliveries import MINT, Sent, rows_of
@@ -313,3 +317,28 @@ def _says(node: NodeProcess, text: str) -> bool:
 
 def _delivered_and_ready(node: NodeProcess, count: int) -> bool:
     return node.metric("slotwheel_delivered_total") == count and node.get("/readyz")[0] == 200
+
+
+def test_a_gateway_that_may_not_change_a_topic_says_whose_right_it_is(own_broker: Broker) -> None:
+    kept = own_broker.create_topic("kept")
+    with KafkaAdminClient(bootstrap_servers=own_broker.bootstrap) as admin:
+        admin.create_acls(read_only(kept))
+    cluster = KafkaCluster(own_broker.bootstrap, {})
+    kafka = KafkaAdministration(cluster)
+    changes: list[Callable[[], object]] = [
+        lambda: kafka.alter(kept, {"retention.ms": "60000"}, validate_only=False),
+        lambda: kafka.grow(kept, 2),
+        lambda: kafka.configs(kept),
+    ]
+    with closing(cluster):
+        for change in changes:
+            eventually(partial(_is_kept_out, change))
+
+
+def _is_kept_out(change: Callable[[], object]) -> bool:
+    """A rule counts a moment after it was made."""
+    try:
+        change()
+    except HttpError as error:
+        return error.error_code == KEPT_OUT and "principal of the gateway" in error.remedy
+    return False

@@ -167,6 +167,8 @@ class KafkaAdministration:
             match = _ALTERED.fullmatch(text)
             code, message = (-1, text) if match is None else (int(match[1]), match[2])
             _check(name, {"error_code": code, "error_message": message})
+        if not validate_only:
+            self._await(lambda: self._shows(name, changes))
 
     def delete(self, name: str) -> None:
         _demand_name(name)
@@ -191,8 +193,10 @@ class KafkaAdministration:
             try:
                 if is_seen():
                     return
-            except HttpError:  # what was asked for is done; that it cannot be seen is no error
-                pass
+            except (
+                HttpError
+            ):  # it is done; that this client may not see it, or not now, is no error
+                return
             time.sleep(_LOOK_AGAIN_S)
 
     def _has_leaders(self, name: str) -> bool:
@@ -200,12 +204,27 @@ class KafkaAdministration:
         partitions = entry["partitions"]
         return bool(partitions) and all(part["leader_id"] >= 0 for part in partitions)
 
+    def _shows(self, name: str, changes: Mapping[str, str | None]) -> bool:
+        shown = {config.name: config for config in self.configs(name)}
+        return all(
+            config not in shown
+            or shown[config].is_sensitive
+            or (shown[config].is_default if value is None else _is_alike(value, shown[config]))
+            for config, value in changes.items()
+        )
+
     def _is_gone(self, name: str) -> bool:
         try:
             self.topic(name)
         except HttpError as error:
             return error.error_code == NOT_FOUND
         return False
+
+
+def _is_alike(value: str, shown: TopicConfig) -> bool:
+    """True when Kafka shows what was given: it writes ``Compact, delete`` as ``compact,delete``."""
+    given, seen = ("".join(text.lower().split()) for text in (value, shown.value or ""))
+    return given == seen
 
 
 def _topic(entry: Mapping[str, Any]) -> AdministeredTopic:
