@@ -280,7 +280,7 @@ class RequestAuthenticator:
         """Check an operation for the caller of a request. Errors: ``Forbidden``, which names
         operation and topic."""
         if not identity_of(scope).rights.may(operation, topic):
-            raise self.denied(scope, operation, topic)
+            raise self._denied(scope, operation, topic)
 
     def check(self, scope: Any, operation: Operation, topic: str = "") -> None:
         """Check an operation for the caller of a request, and log it. Errors: as of ``demand``."""
@@ -341,8 +341,7 @@ class RequestAuthenticator:
         when it is no member any more. For what goes on behind its request's begin."""
         return self._authenticator.renewed(identity)
 
-    def denied(self, scope: Any, operation: Operation, topic: str) -> Forbidden:
-        """The error for what the caller of a request may not do, which is logged."""
+    def _denied(self, scope: Any, operation: Operation, topic: str) -> Forbidden:
         self.log.note(
             "denied",
             identity_of(scope).principal,

@@ -170,13 +170,16 @@ class Rights:
 
     def may(self, operation: Operation, topic: str = "") -> bool:
         """Returns True when the operation is allowed. Without a ``topic`` an operation on topics is
-        allowed if there is any topic for which it is: the answer is filtered later."""
+        allowed if there is any topic for which it is: the answer is filtered later. For a topic of
+        slotwheel's own a flag is not enough: ``schedule`` has to name it, or an operator of topics
+        could delete dead letters."""
         right = operation.right
         if self.is_unlimited or right in OF_ALL:
             return True
         topics = self._topics.get(right)
         if topics is None:
-            return right in self.flags
+            is_named = not is_own(topic) or self._topics[Right.SCHEDULE].has(topic)
+            return is_named and right in self.flags
         return topics.has(topic) if topic else bool(topics)
 
     def has_all_of(self, other: Rights, right: Right) -> bool:
@@ -220,9 +223,14 @@ def forbidden(operation: Operation, topic: str = "", row: int | None = None) -> 
     """The error for an operation that the caller's roles do not allow."""
     right = operation.right
     where = f" for topic {topic[:250]!r}" if topic else ""
+    limit = f"a role with the right {right.value!r}{where}"
+    if right in FLAGS and is_own(topic):
+        limit = (
+            f"the right {right.value!r}, and 'schedule' that names the topic, as it is an own one"
+        )
     return Forbidden(
         f"not allowed: {operation.label}{where}",
-        limit=f"a role with the right {right.value!r}{where}",
+        limit=limit,
         remedy="Nothing was done. Ask for a role in the node's security file that has it",
         row=row,
     )

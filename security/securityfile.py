@@ -218,8 +218,10 @@ class SecurityFile:
     def grants(self, principal: str, operation: Operation, topic: str = "") -> list[str]:
         """The reasons for which a principal may do an operation, one for each role that allows it:
         ``orders: schedule = orders-*``. Empty: it may not."""
-        reasons = []
+        reasons: list[str] = []
         right = operation.right
+        if not self.rights_of([principal]).may(operation, topic):
+            return reasons
         for name in dict.fromkeys(self.members.get(principal, ())):
             role = self.roles[name]
             if Right.GATEWAY in role.flags:

@@ -178,24 +178,15 @@ async def _asked(
 
 
 def _allow(call: RouteCall[Any, Any], operation: Operation, topic: str) -> None:
-    """Check a change of a topic for the caller of a request, and log it. Errors: ``Forbidden``;
-    ``HttpError`` 403: nobody is named for the topic, as nobody is known."""
+    """Check a change of a topic for the caller of a request, and log it. Errors: ``Forbidden``."""
     authenticator = call.services.authenticator
-    if is_own(topic):
-        if authenticator.is_open:
-            raise HttpError(
-                403,
-                f"not allowed: {operation.label} for topic {topic!r}",
-                code=Forbidden.code,
-                limit="topics that are not slotwheel's own or Kafka's (slotwheel-…, __…)",
-                remedy="Use Kafka's own tools, or give the gateway a security file in which a role"
-                " names this topic in schedule",
-            )
-        authenticator.demand(call.scope, operation)
-        if not call.identity.rights.may(Operation.APPEND, topic):
-            refused = authenticator.denied(call.scope, operation, topic)
-            refused.limit = "a role with admin = true, and one that names this topic in schedule"
-            raise refused
+    if authenticator.is_open and is_own(topic):
+        raise Forbidden(
+            f"not allowed: {operation.label} for topic {topic!r}",
+            limit="topics that are not slotwheel's own or Kafka's (slotwheel-…, __…)",
+            remedy="Use Kafka's own tools, or give the gateway a security file in which a role"
+            " names this topic in schedule",
+        )
     authenticator.check(call.scope, operation, topic)
 
 

@@ -485,7 +485,7 @@ def test_own_topics_are_administered_by_who_is_named_for_them(
     for token, topic in ((Right.ADMIN.value, "slotwheel-x"), ("topics", "slotwheel-y")):
         assert answers(token, topic) == {403}
     refused = ask(gateway, "topics", {"method": "DELETE", "url": f"{root}/__consumer_offsets"})
-    assert "names this topic in schedule" in refused.json()["limit"]
+    assert "'schedule' that names the topic" in refused.json()["limit"]
     lines = [json.loads(line) for line in (folder / "access.log").read_text().splitlines()]
     seen = {
         (line["event"], line["principal"], line["operation"], line["topic"])

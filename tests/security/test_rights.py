@@ -89,3 +89,15 @@ def test_a_refusal_names_operation_and_topic_over_the_wire() -> None:
     assert "append" in str(error)
     assert "'orders'" in str(error)
     assert not error.retryable
+
+
+def test_a_flag_is_for_own_topics_only_with_a_role_that_names_them() -> None:
+    operation = Operation.DELETE_TOPIC
+    for patterns, allowed in ([], False), (["*"], False), (["slotwheel-trace*"], True):
+        both = Rights({Right.SCHEDULE: patterns}, [Right.ADMIN])
+        assert both.may(operation, "slotwheel-trace") is allowed
+        assert both.may(operation, "orders")
+        assert not Rights({Right.SCHEDULE: patterns}).may(operation, "orders")
+        assert not both.may(operation, "__consumer_offsets")
+    with pytest.raises(Forbidden, match="'schedule' that names the topic"):
+        Rights({}, [Right.ADMIN]).demand(operation, "slotwheel-trace")

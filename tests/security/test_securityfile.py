@@ -47,6 +47,24 @@ def test_roles_add_up() -> None:
     assert rights.may(Operation.CANCEL, "orders-eu")
 
 
+def test_what_is_granted_is_what_may_be_done() -> None:
+    """For an own topic two roles together grant what none of them does."""
+    security = parsed(
+        "[roles.ops]\nadmin = true\n[roles.trace]\nschedule = ['slotwheel-trace']\n"
+        "[members]\n'token:a' = ['ops', 'trace']\n'token:b' = ['ops']\n"
+        "[tokens.a]\nsha256 = '" + "0" * 64 + "'\n[tokens.b]\nsha256 = '" + "1" * 64 + "'\n"
+    )
+    for operation in Operation:
+        for principal in ("token:a", "token:b"):
+            rights = security.rights_of([principal])
+            for topic in ("", "orders", "slotwheel-trace", "__x"):
+                reasons = security.grants(principal, operation, topic)
+                if operation.right not in OF_ALL:
+                    assert bool(reasons) is rights.may(operation, topic), (operation, topic)
+    assert security.grants("token:a", Operation.DELETE_TOPIC, "slotwheel-trace") == ["ops: admin"]
+    assert not security.grants("token:b", Operation.DELETE_TOPIC, "slotwheel-trace")
+
+
 def test_who_is_no_member_may_nothing() -> None:
     rights = parsed(EXAMPLE).rights_of(["cert:stranger"])
     assert [one for one in Operation if rights.may(one) and one.right not in OF_ALL] == []
