@@ -20,7 +20,7 @@ from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import LocatedEntry
 from ..wheel.mark import Marks
 from ..wheel.schema import times
-from ..wheel.slots.slotfile import path_of
+from ..wheel.slots.slot import path_of
 from ..wheel.state import SlotInfo
 from ..wheel.topics.topicfile import IndexRecord
 

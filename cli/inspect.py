@@ -28,7 +28,7 @@ from ..wheel.journal.payloads import decode_rows
 from ..wheel.journal.scan import walk as walk_journal
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
-from ..wheel.slots.slotfile import path_of, second_of
+from ..wheel.slots.slot import path_of, second_of
 from ..wheel.state import SlotInfo
 from ..wheel.topics.topicfile import TOPICS_DIRECTORY
 from .fields import (

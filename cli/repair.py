@@ -16,7 +16,7 @@ from ..reading.verify.salvage import Salvage, repair, salvage
 from ..wheel.errors import DirectoryInUse, InvalidConfiguration
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.slots.mend import MENDED_DIRECTORY
-from ..wheel.slots.slotfile import path_of
+from ..wheel.slots.slot import path_of
 from ..wheel.state import LmdbState
 from ..wheel.texts import counted
 from .invocation import Exit

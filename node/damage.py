@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Set
 
 from ..wheel.config import TICK_MS
-from ..wheel.slots.slotfile import path_of
+from ..wheel.slots.slot import begins_ms, path_of
 from ..wheel.wheel import Wheel
 from .events import NodeEvents
 from .metrics import Metrics
@@ -101,7 +101,7 @@ class Damage:
         """A sentence on the effect of a damaged slot file; empty on a standby."""
         if self._wheel.dispatcher is None:
             return ""  # another peer delivers
-        if second * TICK_MS > self._clock():
+        if begins_ms(second) > self._clock():
             return "When it is due, delivery stops there. "
         status = self._wheel.status()
         if status.held_topics and second < status.mark_c // TICK_MS:

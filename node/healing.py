@@ -10,7 +10,7 @@ from ..replication.driver import Driver
 from ..wheel.errors import Damaged, DamagedThere, SlotwheelError
 from ..wheel.peers.heal import SlotRows
 from ..wheel.peers.peer import PeerWheel
-from ..wheel.slots.slotfile import path_of
+from ..wheel.slots.slot import path_of
 from ..wheel.state import SlotInfo
 from .logs import event
 

@@ -33,6 +33,7 @@ from ..wheel.config import TICK_MS
 from ..wheel.mark import Mark, Marks
 from ..wheel.rows import members, take_rows
 from ..wheel.schema import Int64s, Mask, sizes, times, valid
+from ..wheel.slots.slot import begins_ms, ends_ms
 from ..wheel.slots.storage import StockPoint
 from ..wheel.state import SlotInfo
 from .intake.callers import TopicColumn
@@ -207,7 +208,7 @@ class PendingTable:
             for block in self._read_slot(second, info):
                 if block.num_rows:
                     yield times(block, "offset"), block.select(_COLUMNS)
-        start, end = second * TICK_MS, (second + 1) * TICK_MS
+        start, end = begins_ms(second), ends_ms(second)
         for piece in point.pieces:
             if piece.latest < start or piece.earliest >= end:
                 continue
@@ -233,10 +234,10 @@ class PendingTable:
         def clip(mark: Mark) -> Clipped:
             if mark.former:
                 return mark
-            if mark.c < second * TICK_MS:
+            if mark.c < begins_ms(second):
                 return False
             last = min(mark.L, end - 1)
-            if mark.c >= (second + 1) * TICK_MS:
+            if mark.c >= ends_ms(second):
                 return True if last == end - 1 else (1, 0, last)
             return mark.c, mark.r, last
 

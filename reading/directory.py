@@ -17,7 +17,7 @@ from ..wheel.errors import InvalidConfiguration
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsFiles, OsHandle, open_regular
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
-from ..wheel.slots.slotfile import second_of
+from ..wheel.slots.slot import second_of
 from ..wheel.state import STATE_DIRECTORY
 from ..wheel.topics.topicfile import TOPICS_DIRECTORY, first_position_of
 from .listing import sizes

@@ -28,7 +28,7 @@ from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import index_of
 from ..wheel.slots.archive import parse_archived_slot
-from ..wheel.slots.slotfile import SUFFIX, path_of, second_of
+from ..wheel.slots.slot import begins_ms, ends_ms, file_name, path_of, second_of
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from ..wheel.topics.topicfile import (
     DAMAGED_SUFFIX,
@@ -62,10 +62,8 @@ class FileFilter:
 
     def second(self, second: int) -> bool:
         """Whether a slot may hold wanted rows."""
-        starts_before_end = self.end_ms is None or second * TICK_MS < self.end_ms
-        return starts_before_end and (
-            self.start_ms is None or (second + 1) * TICK_MS > self.start_ms
-        )
+        starts_before_end = self.end_ms is None or begins_ms(second) < self.end_ms
+        return starts_before_end and (self.start_ms is None or ends_ms(second) > self.start_ms)
 
 
 def find(
@@ -300,15 +298,15 @@ class _Search:
         for second, info in sorted(stored.slots.items()):
             if not self.wanted.second(second):
                 continue
-            shown = f"{name}/{SLOT_DIRECTORY}/{second}{SUFFIX}"
+            shown = f"{name}/{path_of(second)}"
             if is_unlisted:
                 self.layout.missing_slots.append((peer, second))
                 continue
-            if f"{second}{SUFFIX}" not in there and self._is_missing(root, second):
+            if file_name(second) not in there and self._is_missing(root, second):
                 self._problem("missing", f"expected {info.length} bytes, found no file", shown)
                 self.layout.missing_slots.append((peer, second))
                 continue
-            path = str(directory / f"{second}{SUFFIX}")
+            path = str(directory / file_name(second))
             yield File(
                 -1,
                 SLOT,
@@ -331,7 +329,7 @@ class _Search:
             return True
         if stored is None or second not in stored.slots:
             return False
-        return not (root / SLOT_DIRECTORY / f"{second}{SUFFIX}").exists()
+        return not (root / path_of(second)).exists()
 
 
 def with_topics(layout: Layout) -> Layout:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, mapped
 from ..wheel.slots.archive import parse_archived_slot
-from ..wheel.slots.slotfile import MAP_FROM_BYTES, decode_blocks, path_of
+from ..wheel.slots.slot import path_of
+from ..wheel.slots.slotfile import MAP_FROM_BYTES, decode_blocks
 from ..wheel.state import SlotInfo
 from .listing import opened
 from .slots import checksum

@@ -13,7 +13,7 @@ from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name, is_spare_name
 from ..wheel.slots.archive import parse_archived_slot
-from ..wheel.slots.slotfile import second_of
+from ..wheel.slots.slot import second_of
 from ..wheel.state import STATE_DIRECTORY
 from ..wheel.topics.topicfile import (
     DAMAGED_SUFFIX,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.wheel.schema import ROW
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from support.datadirs import START_MS, SinkNode, messages
 
 README = Path(__file__).parents[1] / "README.md"

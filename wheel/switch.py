@@ -28,7 +28,7 @@ from .errors import Damaged
 from .files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
 from .journal.segment import DIRECTORY, SegmentHeader, is_segment_name, is_spare_name
 from .journal.writer import SegmentWriter
-from .slots.slotfile import path_of, second_of
+from .slots.slot import path_of, second_of
 from .state import STATE_DIRECTORY, SlotInfo, StateStore, StateUpdate, StoredState
 
 INCOMING = "incoming"

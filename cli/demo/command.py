@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from ...wheel.errors import InvalidConfiguration
-from ...wheel.slots.slotfile import path_of
+from ...wheel.slots.slot import path_of
 from ..agree import compare_directories
 from ..invocation import Exit
 from ..printing import print_table

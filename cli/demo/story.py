@@ -26,7 +26,7 @@ from ...client import Client
 from ...client.groupstatus import MASTER, REPLICATION, group_status
 from ...client.message import clock_ms
 from ...wheel.errors import NodeUnreachable, SlotwheelError
-from ...wheel.slots.slotfile import path_of
+from ...wheel.slots.slot import path_of
 from .nodes import make_nodes
 from .proof import Arrivals, Outage, Promises
 from .screen import Screen

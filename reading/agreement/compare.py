@@ -24,7 +24,7 @@ from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.ids import IdMint
 from ...wheel.rows import take_rows
 from ...wheel.schema import ROW, Int64s, times
-from ...wheel.slots.slotfile import path_of
+from ...wheel.slots.slot import path_of
 from ..slots import slot_blocks
 from ..verify.slots import committed_bytes
 from .journals import (

@@ -34,7 +34,7 @@ from ...wheel.ids import MessageId
 from ...wheel.mark import RowKey
 from ...wheel.rows import from_numpy, members, take_rows
 from ...wheel.schema import ROW, Int64s, Mask, sizes, times
-from ...wheel.slots.slotfile import path_of
+from ...wheel.slots.slot import begins_ms, ends_ms, path_of
 from ..departures import DepartureReader
 from ..files import due_within
 from ..problems import INTEGRITY, Problem
@@ -246,7 +246,7 @@ class PendingReader:
             looked += slot.looked
             following = page.add(slot.in_order())
             if following is None and not scan.at_end and (page.is_full or looked >= rows_max):
-                following = (slot.second + 1) * TICK_MS - 1, _LAST
+                following = ends_ms(slot.second) - 1, _LAST
             if following is not None:
                 break
         ids = view.mint.many(page.due, page.offset) if page.count else []
@@ -408,7 +408,7 @@ class _Scan:
         mask = np.ones(len(due), np.bool_)
         if not query.holds_whole(second):
             mask &= due_within(due, query.from_ms, query.to_ms)
-        if self._after is not None and second * TICK_MS <= self._after[0]:
+        if self._after is not None and begins_ms(second) <= self._after[0]:
             at_due, at_offset = self._after
             mask &= (due > at_due) | ((due == at_due) & (offset > at_offset))
         if self._offsets is not None:

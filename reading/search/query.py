@@ -26,6 +26,7 @@ from ...wheel.config import TICK_MS
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.mark import RowKey
 from ...wheel.schema import Mask
+from ...wheel.slots.slot import begins_ms, ends_ms
 from ..visible import MayTopic, visible_topics
 
 _FORMS = (
@@ -121,8 +122,8 @@ class Query(Question, frozen=True):
 
     def holds_whole(self, second: int) -> bool:
         """Whether the due times of a slot all fulfil the condition on due times."""
-        after = self.from_ms is None or self.from_ms <= second * TICK_MS
-        return after and (self.to_ms is None or self.to_ms >= (second + 1) * TICK_MS)
+        after = self.from_ms is None or self.from_ms <= begins_ms(second)
+        return after and (self.to_ms is None or self.to_ms >= ends_ms(second))
 
 
 class PageQuery(Query, frozen=True):

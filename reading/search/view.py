@@ -25,6 +25,7 @@ from ...wheel.ids import IdMint
 from ...wheel.mark import Marks
 from ...wheel.rows import members, take_rows
 from ...wheel.schema import ROW, Int64s, Mask, bounds, times
+from ...wheel.slots.slot import begins_ms
 from ...wheel.state import SlotInfo
 from ..problems import Problem
 
@@ -169,7 +170,7 @@ class View:
 
     def is_untouched(self, second: int) -> bool:
         """Returns True when no mark covers any row of a slot, and no repair lost rows of it."""
-        return second * TICK_MS > self.passed_ms and second not in self.lost
+        return begins_ms(second) > self.passed_ms and second not in self.lost
 
     def pending(self, second: int, rows: pa.RecordBatch) -> Mask:
         """A mask of the rows that are pending messages, shape (rows,). ``rows``: the keys of all

@@ -42,7 +42,8 @@ from ...wheel.rows import take_rows
 from ...wheel.schema import ROW, times
 from ...wheel.slots.blocks import MARKER, check_block, message_end, sound_blocks
 from ...wheel.slots.mend import complete, keep, stage, switch
-from ...wheel.slots.slotfile import path_of, schema_message, unreadable_is_damage
+from ...wheel.slots.slot import begins_ms, path_of
+from ...wheel.slots.slotfile import schema_message, unreadable_is_damage
 from ...wheel.state import Loss, SlotInfo, StateStore, StateUpdate, StoredState
 from ...wheel.switch import complete_switch
 from ...wheel.tail.tail import with_offsets
@@ -208,7 +209,7 @@ def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salva
             in_journal[second].append(take_rows(rows, at))
     for second, slot in damaged.items():
         slot.journal = pa.concat_batches(in_journal[second])
-        slot.at_most = reached_ms >= second * TICK_MS
+        slot.at_most = reached_ms >= begins_ms(second)
         keys = zip(
             times(slot.sound, "due").tolist(), times(slot.sound, "offset").tolist(), strict=True
         )

@@ -25,7 +25,8 @@ from ...wheel.files import SLOT_DIRECTORY, Files
 from ...wheel.findings import UNKNOWN_FILE, CheckedFile, noted
 from ...wheel.slots.blocks import check_block
 from ...wheel.slots.mend import is_whole, mended_path
-from ...wheel.slots.slotfile import path_of, second_of, unreadable_is_damage
+from ...wheel.slots.slot import path_of, second_of
+from ...wheel.slots.slotfile import unreadable_is_damage
 from ...wheel.state import STATE_DIRECTORY, SlotInfo, StoredState
 from ...wheel.switch import INCOMING, INCOMING_SLOTS, incoming_path
 from ..slots import slot_blocks

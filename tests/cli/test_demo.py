@@ -16,7 +16,7 @@ import pytest
 
 from slotwheel.cli.demo.story import are_in_slots
 from slotwheel.cli.main import run
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from support.arrivals import numbers_in_topics
 from support.nodeprocess import command_line
 

@@ -17,7 +17,7 @@ from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.slots.blocks import sound_blocks
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.state import LmdbState, StateUpdate
 from support.datadirs import START_MS, SinkNode, messages, state_of, verify
 from support.nodeprocess import command_line, environment, run_cli, run_process

@@ -7,7 +7,7 @@ from typing import Any, cast
 from slotwheel.node.healing import Healing
 from slotwheel.wheel.errors import DamagedThere, NodeUnreachable, SlotwheelError
 from slotwheel.wheel.peers.heal import SlotRows
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.state import Loss, SlotInfo
 
 SECOND = 1_800_000_000

@@ -20,7 +20,7 @@ from slotwheel.wheel.journal.payloads import decode_rows
 from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.schema import times
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.state import StateUpdate
 from support.damage import flipped
 from support.peerdirs import (

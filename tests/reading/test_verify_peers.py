@@ -13,7 +13,7 @@ from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.payloads import decode_config
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.state import StateUpdate
 from support.damage import flipped
 from support.peerdirs import (

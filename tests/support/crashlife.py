@@ -31,7 +31,8 @@ from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import ClockBehind, SequenceTooOld
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.schema import ROW
-from slotwheel.wheel.slots.slotfile import decode_blocks, path_of
+from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slotfile import decode_blocks
 from slotwheel.wheel.wheel import Wheel
 from support.crashbook import Book, Key, Order, Stored, covers
 from support.crashfs import CrashFiles, Mode

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.ids import IdMint
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.state import LmdbState, Loss, StateUpdate
 from support import replayrun
 from support.damage import cut, flip

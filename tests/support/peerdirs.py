@@ -21,7 +21,8 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.peers.snapshot import SnapshotSource
 from slotwheel.wheel.peers.snapshot_request import SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
-from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
+from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import (
     Checkpoint,

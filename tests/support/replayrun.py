@@ -37,7 +37,8 @@ from slotwheel.wheel.journal.segment import DIRECTORY, index_of
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_numpy, header_column
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
-from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
+from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, StateUpdate
 from slotwheel.wheel.topics.topicfile import (

@@ -23,7 +23,7 @@ from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.rows import from_columns, no_headers
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.state import LmdbState
 from slotwheel.wheel.tail.tail import Piece, offsets_of, piece_of, with_offsets
 from slotwheel.wheel.wheel import Wheel

@@ -15,7 +15,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import Files, OsFiles
 from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.slots.archive import Archive, archived_slot_name, parse_archived_slot
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.state import SlotInfo
 from support.archives import kept
 from support.crashfs import CrashFiles

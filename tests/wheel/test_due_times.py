@@ -13,7 +13,7 @@ import pytest
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due import runs
 from slotwheel.wheel.errors import ClockBehind
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.slots.storage import Storage
 from support.wheels import NOW, Node, many, master_of
 

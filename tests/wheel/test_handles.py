@@ -10,7 +10,8 @@ import pytest
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.slots.handles import HandleCache
-from slotwheel.wheel.slots.slotfile import SlotFiles, path_of, second_of
+from slotwheel.wheel.slots.slot import begins_ms, ends_ms, path_of, second_of
+from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import SlotInfo
 from support.wheels import keys_of, rows_at
@@ -148,6 +149,12 @@ def test_other_names_are_no_slot_files(name: str) -> None:
 def test_names_are_absolute_seconds(second: int) -> None:
     """So no second is taken for the same place of another revolution."""
     assert second_of(path_of(second).split("/")[1]) == second
+
+
+@pytest.mark.parametrize("second", [0, 7, 1_900_000_000])
+def test_a_slot_ends_where_the_next_one_begins(second: int) -> None:
+    assert begins_ms(second) == 1000 * second
+    assert ends_ms(second) == begins_ms(second + 1) == 1000 * second + 1000
 
 
 def test_a_data_directory_that_nobody_closed_costs_no_descriptor(tmp_path: Path) -> None:

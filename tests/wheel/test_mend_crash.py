@@ -21,7 +21,8 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.peers.heal import SlotRows, rows_below
 from slotwheel.wheel.schema import ROW, times
 from slotwheel.wheel.slots.blocks import encode_blocks, seal, sound_blocks
-from slotwheel.wheel.slots.slotfile import path_of, schema_message
+from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slotfile import schema_message
 from slotwheel.wheel.state import Loss, StateUpdate
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, CrashHandle, Mode, PowerCut

@@ -21,7 +21,7 @@ from slotwheel.wheel.journal.entry import EntryKind
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.peers.heal import SlotRows
 from slotwheel.wheel.peers.peer import PeerWheel
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.state import LmdbState, Loss, SlotInfo
 from slotwheel.wheel.wheel import Wheel
 from support import wheels

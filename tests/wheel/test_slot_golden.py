@@ -12,7 +12,8 @@ from crc32c import crc32c
 from slotwheel.wheel.errors import UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import ROW
-from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
+from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.state import _SLOT, SlotInfo, decode_sent, unseal
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -16,7 +16,8 @@ from slotwheel.wheel import files as files_module
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import Bytes, Files, OsHandle
 from slotwheel.wheel.slots import slotfile
-from slotwheel.wheel.slots.slotfile import SlotFiles, path_of, schema_message, write_block
+from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slotfile import SlotFiles, schema_message, write_block
 from slotwheel.wheel.slots.spill import block_of
 from support.crashfs import CrashFiles
 from support.wheels import keys_of, rows_at

@@ -22,7 +22,7 @@ from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
-from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, ProducerEntry, SlotInfo, StateUpdate
 from slotwheel.wheel.switch import complete_switch, set_aside
 from support.crashfs import CrashFiles

@@ -19,7 +19,8 @@ from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
 from slotwheel.wheel.peers.snapshot_request import HeldSlot, SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
-from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
+from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import StateUpdate
 from support.damage import assert_every_change_is_seen, flipped, of_version_at

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..config import TICK_MS
 from ..due.runs import sort_rows, source_of_piece
 from ..errors import Damaged
 from ..findings import CheckedFile
@@ -29,7 +28,7 @@ from ..mark import Marks
 from ..rows import take_rows
 from ..schema import times
 from ..slots.blocks import check_block
-from ..slots.slotfile import path_of
+from ..slots.slot import begins_ms, ends_ms, path_of
 from ..slots.storage import Storage
 from ..state import Loss, SlotInfo
 
@@ -57,7 +56,7 @@ class SlotRows:
             highest = check_block(item, 0, block, self.second, highest)
         if highest >= upto:
             item.fault(0, f"offsets below {upto}", highest)
-        if marks.main.furthest_ms < self.second * TICK_MS:
+        if marks.main.furthest_ms < begins_ms(self.second):
             rows = sum(block.num_rows for block in self.blocks)
             cancels = sum(block.column("cancels").is_valid().true_count for block in self.blocks)
             item.expect(0, "rows", info.rows + _rows(given_up), rows + _rows(self.losses))
@@ -91,10 +90,9 @@ def rows_below(storage: Storage, second: int, upto: int) -> list[pa.RecordBatch]
         for block in storage.read_blocks(second, point.info):
             below = np.flatnonzero(times(block, "offset") < upto)
             blocks.append(block if len(below) == block.num_rows else take_rows(block, below))
-    low = second * TICK_MS
     parts = []
     for piece in point.pieces:
-        source = source_of_piece(piece, low, low + TICK_MS, point.spilled)
+        source = source_of_piece(piece, begins_ms(second), ends_ms(second), point.spilled)
         if source is None or piece.base_offset >= upto:
             continue
         at = np.sort(source.offset[source.offset < upto]) - piece.base_offset

@@ -38,7 +38,7 @@ from crc32c import crc32c
 
 from ..errors import Damaged
 from ..files import Files, Handle
-from ..slots.slotfile import path_of
+from ..slots.slot import path_of
 from ..state import SlotInfo, StoredState
 from .snapshot_header import SnapshotHeader
 from .snapshot_request import HeldSlot, SnapshotRequest

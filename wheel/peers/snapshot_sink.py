@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from ..errors import InvalidConfiguration
 from ..files import Bytes, Files, Handle
-from ..slots.slotfile import second_of
+from ..slots.slot import second_of
 from ..state import SlotInfo, StateUpdate
 from ..switch import INCOMING_SLOTS, incoming_path, removing_incoming
 from .snapshot import CHUNK_BYTES_MAX

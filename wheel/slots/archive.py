@@ -25,12 +25,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from ..config import TICK_MS, WheelConfig
+from ..config import WheelConfig
 from ..files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
 from ..journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..journal.segment import is_segment_name
 from ..state import SlotInfo
-from .slotfile import SUFFIX, path_of
+from .slot import SUFFIX, begins_ms, path_of
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SLOT = re.compile(r"(0|-?[1-9]\d*)\.(\d+)\.([0-9a-f]{8})" + re.escape(SUFFIX))
@@ -127,7 +127,7 @@ class Archive:
                 path = f"{directory}/{archived_slot_name(second, info)}"
                 self._link(path_of(second), path, info.length)
                 kept.append(path)
-                self._add(day, (second * TICK_MS, info.length, path))
+                self._add(day, (begins_ms(second), info.length, path))
         except OSError as error:
             self._miss(len(slots) - len(kept), error)
         try:
@@ -285,7 +285,7 @@ class Archive:
         for name in self._names(f"{folder}/{SLOT_DIRECTORY}"):
             with contextlib.suppress(ValueError):
                 second, length, _ = parse_archived_slot(name)
-                yield second * TICK_MS, length, f"{folder}/{SLOT_DIRECTORY}/{name}"
+                yield begins_ms(second), length, f"{folder}/{SLOT_DIRECTORY}/{name}"
         for name in filter(is_segment_name, self._names(f"{folder}/{JOURNAL_DIRECTORY}")):
             path = f"{folder}/{JOURNAL_DIRECTORY}/{name}"
             with contextlib.suppress(OSError):

@@ -33,11 +33,11 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from ..config import TICK_MS
 from ..files import Bytes
 from ..findings import CheckedFile
 from ..rows import without_slack
 from ..schema import times
+from .slot import begins_ms, ends_ms
 
 _PREFIX = struct.Struct("<Ii")
 _OFFSET = struct.Struct("<I")
@@ -168,7 +168,7 @@ def check_block(
         item.fault(position, "a block with rows", "none")
         return highest
     offset, due = times(batch, "offset"), times(batch, "due")
-    strays = np.flatnonzero(due // TICK_MS != second)
+    strays = np.flatnonzero((due < begins_ms(second)) | (due >= ends_ms(second)))
     if len(strays):
         row = int(strays[0])
         item.fault(

@@ -25,7 +25,8 @@ from ..errors import SyncFailed
 from ..files import SLOT_DIRECTORY, Files
 from ..state import SlotInfo, StateStore, StateUpdate
 from .archive import archived_slot_name
-from .slotfile import NOTHING, SUFFIX, path_of, second_of, write_block
+from .slot import file_name, path_of, second_of
+from .slotfile import NOTHING, write_block
 from .spill import block_of
 
 MENDED_DIRECTORY = "mended"
@@ -34,7 +35,7 @@ _READ_BYTES = 4 << 20
 
 
 def mended_path(second: int) -> str:
-    return f"{MENDED_DIRECTORY}/{second}{SUFFIX}"
+    return f"{MENDED_DIRECTORY}/{file_name(second)}"
 
 
 def damaged_path(second: int, info: SlotInfo) -> str:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from ..errors import Damaged
-from .slotfile import NOTHING, damaged, path_of
+from .slot import path_of
+from .slotfile import NOTHING, damaged
 from .storage import Storage
 
 _FILE_BYTES = 16 << 10

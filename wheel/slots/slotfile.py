@@ -32,9 +32,9 @@ from ..schema import ROW, check_schema
 from ..state import SlotInfo
 from .blocks import seal
 from .handles import HandleCache
+from .slot import path_of, second_of
 from .spill import Block
 
-SUFFIX = ".arrows"
 NOTHING = SlotInfo(0, 0, 0, -1, 0)
 """The record of a slot file before its first block."""
 _REMEDY = (
@@ -54,18 +54,6 @@ def schema_message() -> bytes:
     """The beginning of a slot file. Made when it is first needed: a node chooses Arrow's allocator
     (``node/memory.py``) after it has imported this module."""
     return bytes(ROW.serialize())
-
-
-def path_of(second: int) -> str:
-    return f"{SLOT_DIRECTORY}/{second}{SUFFIX}"
-
-
-def second_of(name: str) -> int | None:
-    """The second a file name stands for, or None if it is not a slot file's name."""
-    stem = name.removesuffix(SUFFIX)
-    if stem == name or not stem.lstrip("-").isdigit() or str(int(stem)) != stem:
-        return None
-    return int(stem)
 
 
 class SlotFiles:

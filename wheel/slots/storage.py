@@ -43,13 +43,8 @@ from .cancelled import CancelledSeconds, covered_cancels
 from .catalog import Catalog
 from .mend import complete, stage, switch
 from .openslots import OpenSlots
-from .slotfile import (
-    MAP_FROM_BYTES,
-    MAP_FROM_MIN_BYTES,
-    SlotFiles,
-    missing,
-    path_of,
-)
+from .slot import begins_ms, ends_ms, path_of
+from .slotfile import MAP_FROM_BYTES, MAP_FROM_MIN_BYTES, SlotFiles, missing
 from .spill import Ahead, blocks, in_turn
 
 _SYNC_ONE_BY_ONE_MAX = 256
@@ -237,7 +232,7 @@ class Storage:
     def any_ends_within(self, after_ms: int, upto_ms: int) -> bool:
         """True if a slot with a file ends at ``after_ms < end <= upto_ms``."""
         second = self.catalog.from_second(after_ms // TICK_MS)
-        return second is not None and (second + 1) * TICK_MS <= upto_ms
+        return second is not None and ends_ms(second) <= upto_ms
 
     def next_second(self, after_ms: int) -> int | None:
         """The first second with a row due after ``after_ms``, from files and tail; None if none.
@@ -377,8 +372,8 @@ class Storage:
         whole, or move them to the archive; returns how many. ``known`` may spare reading a file."""
         self.archive.trim(now_ms)
         catalog = self.catalog
-        ended = catalog.upto(marks.main.c // TICK_MS - 1)
-        whole = (at for at in ended if marks.all_cover((at + 1) * TICK_MS, catalog[at].highest))
+        ended = catalog.upto(marks.main.c // TICK_MS)
+        whole = (at for at in ended if marks.all_cover(ends_ms(at), catalog[at].highest))
         covered = list(islice(whole, at_most))
         if not covered:
             return 0
@@ -439,7 +434,7 @@ class Storage:
 
         Errors: ``OSError``: nothing has changed. ``SyncFailed``.
         """
-        reached = any(mark.furthest_ms >= second * TICK_MS for mark in marks.every)
+        reached = any(mark.furthest_ms >= begins_ms(second) for mark in marks.every)
         lost = {second: None} if reached else {}
         cancelled = self.cancelled.plan(lost, marks)
         update = replace(
