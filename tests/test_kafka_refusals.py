@@ -51,8 +51,9 @@ def test_two_bad_ones_among_ten_thousand(
             ids = client.send_many(load).result(60)
         eventually(lambda: node.metric("slotwheel_pending") == 0)
         stalled_ms = 1000 * watch.stalled_s
-        assert node.metric("slotwheel_delivered_total") == count - 2
-        assert node.metric("slotwheel_dead_total") == 2
+        # A message is counted behind the mark.
+        eventually(lambda: node.metric("slotwheel_delivered_total") == count - 2)
+        eventually(lambda: node.metric("slotwheel_dead_total") == 2)
     arrived = read_all(broker.bootstrap, [target], count - 2)
     assert numbers(arrived) == Counter(set(range(count)) - {2000, 3000})
     assert_none_early(arrived)

@@ -90,7 +90,7 @@ def test_a_broker_that_is_away_across_the_due_time(
         start()
         back_ms = now_ms()
         eventually(lambda: node.metric("slotwheel_pending") == 0)
-        assert node.metric("slotwheel_delivered_total") == count
+        eventually(lambda: node.metric("slotwheel_delivered_total") == count)  # behind the mark
         assert node.metric("slotwheel_dead_total") == 0
         assert node.get("/readyz")[0] == 200
         assert node.signal() < 2.0
@@ -133,7 +133,7 @@ def test_a_topic_that_refuses_everything_across_the_due_time(
             eventually(lambda: node.metric("slotwheel_held_topics") == 0)
             # The hand sees in its next turn that the wheel holds nothing back any more.
             eventually(lambda: "topic released" in node.log_text())
-            assert node.metric("slotwheel_delivered_total") == 2 * count
+            eventually(lambda: node.metric("slotwheel_delivered_total") == 2 * count)
             assert node.metric("slotwheel_dead_total") == 0
             assert "topic held back" in node.log_text()
     for name in (refusing, other):
@@ -177,8 +177,8 @@ def test_64_held_back_topics_with_the_longest_names_survive_a_restart(
             with Client(node.address) as client:
                 client.send_many(Message(free, b"%d" % n, delay=0.1) for n in range(100)).result(60)
             assert len(read_all(broker.bootstrap, [free], 100)) == 100
-            assert node.metric("slotwheel_held_topics") == 64
-            assert node.metric("slotwheel_pending") == each * 64
+            eventually(lambda: node.metric("slotwheel_held_topics") == 64)
+            eventually(lambda: node.metric("slotwheel_pending") == each * 64)  # behind the topic
             admin.delete_acls([every_rule(denied, prefix=True)])
             eventually(lambda: node.metric("slotwheel_pending") == 0)
             assert node.metric("slotwheel_dead_total") == 0
@@ -294,7 +294,7 @@ def test_kafka_cannot_be_reached_at_start(
         back_s = time.monotonic()
         for node in targets.values():
             eventually(partial(_delivered_and_ready, node, 200))
-            assert "sink reachable again" in node.log_text()
+            eventually(partial(_says, node, "sink reachable again"))
         took_s = time.monotonic() - back_s
         arrived = [read_all(broker.bootstrap, [target], 200) for target in targets]
         broker.stop()

@@ -9,6 +9,7 @@ from kafka import KafkaProducer
 from support.broker import Cluster, TopicFactory
 from support.kafkaread import read_committed
 from support.nodeprocess import NodeProcess
+from support.waiting import eventually
 
 
 def test_records_that_wait_for_a_node_find_the_routes_of_its_file(
@@ -31,4 +32,4 @@ def test_records_that_wait_for_a_node_find_the_routes_of_its_file(
             assert len(records) == 200
             assert {record.value for record in records} == {b"%d" % n for n in range(200)}
             assert all(name != "slotwheel-route" for one in records for name, _ in one.headers)
-        assert node.metric("slotwheel_delivered_total") == 400
+        eventually(lambda: node.metric("slotwheel_delivered_total") == 400)  # behind the topic

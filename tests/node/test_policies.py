@@ -277,7 +277,7 @@ def test_a_changed_file_at_a_restart_is_the_next_version(tmp_path: Path) -> None
         path.write_text("levels = ['2s', '3s']")
         with node.start():
             eventually(lambda: levels_of(node.address) == (3, ["2s", "3s"]))
-            assert "policies-changed" in node.log_text()
+            eventually(lambda: "policies-changed" in node.log_text())
             node.signal()
     with NodeProcess(tmp_path / "data") as without:
         assert levels_of(without.address) == (3, ["2s", "3s"])
