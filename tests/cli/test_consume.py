@@ -18,6 +18,7 @@ import pytest
 from slotwheel.cli.main import run
 from slotwheel.wheel.rows import from_columns
 from support.datadirs import START_MS, SinkNode, assert_sound, messages
+from support.waiting import PATIENCE_S
 
 ODD = [b"plain", None, b"", b"\xff\x00", "späte".encode()]
 
@@ -145,7 +146,7 @@ def test_follow_shows_what_comes_and_ends_with_ctrl_c(node: SinkNode) -> None:
             lines = [json.loads(process.stdout.readline()) for _ in range(2)]
             assert [line["position"] for line in lines] == [2 * round_, 2 * round_ + 1]
         process.send_signal(signal.SIGINT)
-        rest, error = process.communicate(timeout=10)
+        rest, error = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, rest, error.strip()) == (130, "", "")
     finally:
         process.kill()

@@ -263,7 +263,7 @@ def test_follow_shows_what_comes_and_ends_with_ctrl_c(
             producer.flush()
             assert json.loads(process.stdout.readline())["value"] == str(number)
         process.send_signal(signal.SIGINT)
-        rest, error = process.communicate(timeout=10)
+        rest, error = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, rest, error.strip()) == (130, "", "")
     finally:
         process.kill()

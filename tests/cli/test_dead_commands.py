@@ -186,7 +186,7 @@ def test_places() -> None:
     assert [place_of(one) for one in ("17", "3/", "a/1", "-1/2", "1/2/3", "")] == [None] * 6
 
 
-@pytest.fixture(params=["embedded", "kafka"])
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedLab]:
     if request.param == "embedded":
         with EmbeddedLab(tmp_path) as made:

@@ -19,6 +19,7 @@ from slotwheel.cli.main import run
 from slotwheel.wheel.slots.slot import path_of
 from support.arrivals import numbers_in_topics
 from support.nodeprocess import command_line
+from support.waiting import PATIENCE_S
 
 SMALL = ("--messages", "6000", "--kept", "400")
 ALONE = (*SMALL, "--seconds", "6")
@@ -93,7 +94,7 @@ def test_alone_it_proves_itself_too_and_stays_with_a_console_until_it_is_interru
         assert page.status_code == 200
         assert "400</strong> messages wait" in page.text
         demo.send_signal(signal.SIGINT)
-        _, error = demo.communicate(timeout=40)
+        _, error = demo.communicate(timeout=PATIENCE_S)
         assert (demo.returncode, error) == (0, "")
     finally:
         demo.kill()
@@ -113,13 +114,13 @@ def test_an_interrupt_ends_the_nodes_too(
     demo = start(tmp_path, "--data", "data", *options)
     data = folders(tmp_path / "data", names)
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE_S
         while not all(_listens(path / "node.log") for path in data):
             assert time.monotonic() < end
             time.sleep(0.05)
         time.sleep(0.5)
         demo.send_signal(number)
-        demo.communicate(timeout=40)
+        demo.communicate(timeout=PATIENCE_S)
         assert demo.returncode == 130
     finally:
         demo.kill()

@@ -42,7 +42,7 @@ def shipped(
 ) -> Receipts:
     done: queue.SimpleQueue[Receipts] = queue.SimpleQueue()
     receipts = client.ship(messages, whole=whole, request=request, done=done.put)
-    found = done.get(timeout=10)
+    found = done.get(timeout=PATIENCE_S)
     assert found is receipts
     assert receipts.done()
     assert done.empty()
@@ -211,5 +211,5 @@ def test_closing_ends_what_is_not_answered(address: str, wheel: FakeWheel) -> No
     client = Client(address, timeout_s=20)
     client.ship(flats(1), whole=True, done=done.put)
     client.close(0.1)
-    [error] = done.get(timeout=10).errors(0).values()
+    [error] = done.get(timeout=PATIENCE_S).errors(0).values()
     assert isinstance(error, NotRunning)

@@ -14,6 +14,7 @@ from slotwheel import Client, InvalidMessage, Message, SlotwheelError
 from slotwheel.client.message import FlatMessage
 from slotwheel.client.receipts import Receipts
 from support.fakewheel import FakeWheel
+from support.waiting import PATIENCE_S
 
 NOBODY = "127.0.0.1:1"
 
@@ -114,7 +115,7 @@ def test_who_is_called_with_the_receipts_has_read_them(caplog: pytest.LogCapture
     with Client(NOBODY, timeout_s=0.3) as client:
         flats: list[FlatMessage] = [client.prepare(Message("t", b"", delay=60), 0)] * 3
         client.ship(flats, whole=True, done=done.put)
-    assert done.get(timeout=10)[1].error() is not None
+    assert done.get(timeout=PATIENCE_S)[1].error() is not None
     assert warnings(caplog) == []
 
 

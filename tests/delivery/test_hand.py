@@ -355,7 +355,7 @@ def test_seventy_topics_held_back_one_after_the_other(rig: Rig) -> None:
         rig.wait(lambda held=held: len(master_of(rig.wheel).held_topics()) == held)  # type: ignore[misc]
     assert len(master_of(rig.wheel).held_topics()) == 64
     rig.scripted.script = refuse()
-    rig.wait(lambda: len(rig.scripted.taken) == 210, 20)
+    rig.wait(lambda: len(rig.scripted.taken) == 210)
     assert all(rig.scripted.values(topic) == [b"1", b"2"] for topic in bad)
     assert len(rig.scripted.values("good")) == 70
 
@@ -385,7 +385,7 @@ def test_held_back_topics_leave_turns_to_the_others(
     monkeypatch.setattr(wheel, "next_topic_chunk", of_topic)
     monkeypatch.setattr(wheel, "next_chunk", of_others)
     rig.scripted.script = refuse()
-    rig.wait(lambda: len(rig.scripted.taken) == len(bad), 20)
+    rig.wait(lambda: len(rig.scripted.taken) == len(bad))
     in_a_row = [len(list(group)) for held, group in itertools.groupby(taken, bool) if held]
     assert max(in_a_row) <= 3
 

@@ -117,7 +117,7 @@ class NodeProcess:
 
     def get(self, page: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://{self.metrics}{page}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{self.metrics}{page}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
