@@ -96,7 +96,7 @@ def test_a_gateway_that_ends_whenever_it_is_started(monkeypatch: pytest.MonkeyPa
             lambda: any("the gateway ended with exit code 1" in text for text in threads.failing())
         )
     finally:
-        assert threads.stop(time.monotonic() + 5, last="") == []
+        assert threads.stop(time.monotonic() + 60, last="") == []
         process.stop()
 
 

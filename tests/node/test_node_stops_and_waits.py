@@ -113,7 +113,7 @@ def test_a_stuck_thread_is_left_behind_and_costs_nothing_that_was_stored(
     # A real process ends here. In this one the thread goes on: let it, and close by hand.
     monkeypatch.undo()
     release.set()
-    assert node._threads.stop(time.monotonic() + 10, last="syncer") == []
+    assert node._threads.stop(time.monotonic() + 60, last="syncer") == []
     node._undo.close()
     with running(tmp_path / "data") as (again, _):
         assert again.wheel.status().accepted == 1
