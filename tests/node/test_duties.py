@@ -18,7 +18,7 @@ from slotwheel.node.gateway import GatewayProcess
 from slotwheel.node.node import Node
 from slotwheel.node.threads import Threads
 from slotwheel.wheel.config import WheelConfig
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     started = Node(config, on_fatal=fatal.append)
     started.start()
     yield started
-    assert started.stop() == []
+    assert started.stop(PATIENCE_S) == []
     assert fatal == []
 
 

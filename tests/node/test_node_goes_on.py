@@ -19,7 +19,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import OsHandle
 from support.nodeprocess import topic_rows
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     started = Node(config, on_fatal=fatal.append)
     started.start()
     yield started
-    assert started.stop() == []
+    assert started.stop(PATIENCE_S) == []
     assert fatal == []
 
 
@@ -164,7 +164,7 @@ def test_a_failed_sync_ends_the_process(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_stopping_twice_is_harmless(node: Node) -> None:
-    assert node.stop() == []
+    assert node.stop(PATIENCE_S) == []
     assert node.unready() == ["the node is shutting down"]
 
 

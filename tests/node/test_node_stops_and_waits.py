@@ -18,7 +18,7 @@ from slotwheel import Client
 from slotwheel.node import threads
 from slotwheel.node.clock import wall_clock_ms
 from slotwheel.node.config import NodeConfig
-from slotwheel.node.node import Node
+from slotwheel.node.node import STOP_WITHIN_S, Node
 from slotwheel.wheel.config import WheelConfig
 from support.nodeprocess import topic_rows
 from support.stopwatch import Stopwatch
@@ -35,9 +35,13 @@ class StepClock:
 
 @contextmanager
 def running(
-    data: Path, clock: StepClock | None = None, **limits: Any
+    data: Path,
+    clock: StepClock | None = None,
+    *,
+    within_s: float = PATIENCE_S,
+    **limits: Any,
 ) -> Iterator[tuple[Node, list[str]]]:
-    """A node, and the threads that were left when it was stopped."""
+    """A node, and the threads that were left when it was stopped. ``within_s``: as of its stop."""
     config = NodeConfig(data, listen="127.0.0.1:0", metrics=None, wheel=WheelConfig(**limits))
     node = Node(config, clock=clock or wall_clock_ms)
     node.start()
@@ -46,7 +50,7 @@ def running(
         yield node, left
     finally:
         started = Stopwatch()
-        left += node.stop()
+        left += node.stop(within_s)
         assert started.seconds < 2.0
 
 
@@ -99,7 +103,8 @@ def test_a_stuck_thread_is_left_behind_and_costs_nothing_that_was_stored(
         release.wait(60)
         raise RuntimeError("was stuck")
 
-    with running(tmp_path / "data", tail_age_ms=100, tail_keep_ms=50) as (node, left):
+    limits: dict[str, Any] = {"tail_age_ms": 100, "tail_keep_ms": 50}
+    with running(tmp_path / "data", within_s=STOP_WITHIN_S, **limits) as (node, left):
         if stuck == "hand":
             monkeypatch.setattr(node._out.sink, "deliver", wait)
         else:
