@@ -31,7 +31,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(BASE) ## Run a node (ARGS="--peers 3": three; "--stay": show the console), kill it twice, verify
+demo: $(BASE) ## Run a node (ARGS="--peers 3": three; "--tls"; "--stay": show the console), kill it twice, verify
 	@$(BIN)/slotwheel demo $(ARGS)
 
 .PHONY: test

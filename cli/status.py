@@ -55,13 +55,27 @@ def command(address: Nodes, timeout: timedelta, acknowledge: bool, as_json: bool
         return
     group = status.pop(REPLICATION, None)
     delay_topics = status.pop("delay_topics", None)
+    pending = status.pop("pending_by_prefix", None)
     width = max(len(name) for name in status)
     for name, value in status.items():
         echo(f"{name.replace('_', ' '):<{width}}  {_for_people(name, value)}")
+    if pending is not None:
+        _print_pending(pending)
     if delay_topics is not None:
         _print_delay_topics(delay_topics)
     if group is not None:
         _print_group(group)
+
+
+def _print_pending(pending: dict[str, Any]) -> None:
+    """Print what is pending for the prefixes that quotas name."""
+    rows = [[row["prefix"], f"{row['rows']:,}", f"{row['bytes']:,}"] for row in pending["prefixes"]]
+    echo()
+    print_table(rows, "lrr", ["pending by prefix", "rows", "bytes"])
+    unseen = pending["seconds_to_count"]
+    if unseen is None or unseen:
+        left = "is not counted yet" if unseen is None else f"has {unseen:,} seconds left to count"
+        echo(f"It {left}, so it may be more.")
 
 
 def _print_delay_topics(topics: dict[str, Any]) -> None:

@@ -21,8 +21,10 @@ from ..printing import print_table
 from ..shared import json_option, need_gateway, print_json
 from ..terminal import echo
 from ..verify import Summary, print_findings, verify
+from .nodes import names_of
 from .proof import Outage, Proof, Spread, prove
 from .screen import Screen
+from .secured import Secured
 from .story import RECEIPTS, Aftermath, Story
 from .traffic import TOPICS, Workload
 
@@ -65,6 +67,13 @@ from .traffic import TOPICS, Workload
     help="In the end start the nodes once more, with a gateway, print the address of its console,"
     " and stay until Ctrl-C.",
 )
+@click.option(
+    "--tls",
+    "with_tls",
+    is_flag=True,
+    help="Use TLS for clients and between peers, and let the client prove itself by a token: with"
+    " certificates that openssl makes in the data directory.",
+)
 @json_option
 def command(
     peers: str,
@@ -73,6 +82,7 @@ def command(
     kept: int,
     seconds: float,
     stay: bool,
+    with_tls: bool,
     as_json: bool,
 ) -> int:
     """Show a node at work, or several peers, kill the one that delivers with SIGKILL twice, and
@@ -88,8 +98,9 @@ def command(
         need_gateway()
     directory = _new_directory(data)
     workload = Workload(messages, kept, seconds)
+    secured = Secured.made(directory, names_of(int(peers))) if with_tls else None
     with Screen(workload.total, messages, quiet=as_json) as screen:
-        story = Story(directory, int(peers), workload, screen)
+        story = Story(directory, int(peers), workload, screen, secured)
         aftermath = story.run()
     proof = prove(aftermath.promises, aftermath.arrivals, aftermath.outages)
     in_files = aftermath.kept_in_files()
@@ -125,19 +136,22 @@ def command(
         _print_what_next(directory, aftermath)
         echo("The proof holds." if holds else "THE PROOF FAILS: see above.")
     if stay:
-        _stay(story, as_json)
+        _stay(story, as_json, secured)
     return Exit.DONE if holds else Exit.FAILED
 
 
-def _stay(story: Story, as_json: bool) -> None:
+def _stay(story: Story, as_json: bool, secured: Secured | None) -> None:
     """Run the nodes once more, and print the console's address, until Ctrl-C."""
     with suppress(KeyboardInterrupt), story.staying() as address:
-        url = f"http://{address}/console"
+        url = f"{'http' if secured is None else 'https'}://{address}/console"
         if as_json:
             print_json({"console": url})
         else:
             echo()
             echo(f"The console: {url}  (Ctrl-C ends it)")
+            if secured is not None:
+                echo(f"It is proven by {secured.ca}; the token of a caller is in {secured.token}.")
+                echo(f"The nodes: {story.by_hand}")
         threading.Event().wait()
 
 

@@ -8,11 +8,13 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ...delivery.semantics import EXACTLY_ONCE
 from ...wheel.errors import NodeUnreachable
+from .secured import HOST, Secured
 
 _PORTS = (12_000, 32_000)
 _STOP_MAX_S = 10.0
@@ -21,18 +23,32 @@ _RETAIN = ("--retain", "1GiB")
 """Delivered messages are kept, so that `slotwheel replay` can prove the run once more."""
 
 
-def make_nodes(directory: Path, count: int) -> dict[str, NodeProcess]:
+def names_of(count: int) -> str:
+    """The names of so many peers, a letter each; empty for a node alone."""
+    return "abcdefg"[:count] if count > 1 else ""
+
+
+def make_nodes(directory: Path, count: int, secured: Secured | None) -> dict[str, NodeProcess]:
     """Nodes by their names: one on ``directory`` itself, which delivers exactly once, or peers with
-    a folder each in it."""
-    addresses = free_addresses(count)
-    if count == 1:
-        return {"node": NodeProcess(directory, addresses[0], "--delivery", EXACTLY_ONCE)}
-    named = dict(zip("abcdefg", addresses, strict=False))
-    peers = [word for name in named for word in ("--peer", f"{name}={named[name]}")]
-    return {
-        name: NodeProcess(directory / name, address, "--node-id", name, *peers)
-        for name, address in named.items()
-    }
+    a folder each in it. ``secured``: the files by which they prove themselves; None: without
+    TLS."""
+    names, addresses = names_of(count), free_addresses(count)
+    own = () if secured is None else secured.node_options()
+    if not names:
+        return {"node": NodeProcess(directory, addresses[0], "--delivery", EXACTLY_ONCE, *own)}
+    # With TLS peers meet at addresses of their own, which no client can use.
+    meet = addresses if secured is None else free_addresses(count, addresses)
+    peers = [
+        word
+        for name, address in zip(names, meet, strict=True)
+        for word in ("--peer", f"{name}={address}")
+    ]
+    nodes = {}
+    for name, address in zip(names, addresses, strict=True):
+        proof = () if secured is None else secured.peer_options(name)
+        options = ("--node-id", name, *peers, *own, *proof)
+        nodes[name] = NodeProcess(directory / name, address, *options)
+    return nodes
 
 
 class NodeProcess:
@@ -99,14 +115,15 @@ class NodeProcess:
         return self._child.returncode
 
 
-def free_addresses(count: int) -> list[str]:
-    """Free addresses below the range of ports for outgoing connections. A client that tries a dead
-    node's port in that range again and again can get this very port, and connect to itself."""
+def free_addresses(count: int, taken: Sequence[str] = ()) -> list[str]:
+    """Free addresses below the range of ports for outgoing connections, none of those in ``taken``.
+    A client that tries a dead node's port in that range again and again can get this very port, and
+    connect to itself."""
     addresses: list[str] = []
     while len(addresses) < count:
-        address = ("127.0.0.1", random.randrange(*_PORTS))
+        address = (HOST, random.randrange(*_PORTS))
         with suppress(OSError), socket.socket() as probe:
             probe.bind(address)
-            if (text := "{}:{}".format(*address)) not in addresses:
+            if (text := "{}:{}".format(*address)) not in (*addresses, *taken):
                 addresses.append(text)
     return addresses

@@ -13,6 +13,7 @@ deliver, if it has any.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -30,6 +31,7 @@ from ...wheel.slots.slot import path_of
 from .nodes import make_nodes
 from .proof import Arrivals, Outage, Promises
 from .screen import Screen
+from .secured import Secured
 from .traffic import STEP_S, Inbox, Traffic, Workload
 
 RECEIPTS = "receipts.arrows"
@@ -61,12 +63,21 @@ class Aftermath:
 
 
 class Story:
-    """Runs the nodes, the client and the kills. ``peers``: 1 for a node without peers. Errors:
-    ``SlotwheelError`` when a node or the client fails unexpectedly."""
+    """Runs the nodes, the client and the kills. ``peers``: 1 for a node without peers. ``secured``:
+    the files by which all of them prove themselves; None: without TLS. Errors: ``SlotwheelError``
+    when a node or the client fails unexpectedly."""
 
-    def __init__(self, directory: Path, peers: int, load: Workload, screen: Screen) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        peers: int,
+        load: Workload,
+        screen: Screen,
+        secured: Secured | None = None,
+    ) -> None:
         self._directory = directory
-        self._nodes = make_nodes(directory, peers)
+        self._secured = secured
+        self._nodes = make_nodes(directory, peers, secured)
         self._directories = {name: node.data for name, node in self._nodes.items()}
         self._load = load
         self._screen = screen
@@ -80,12 +91,13 @@ class Story:
             self._wait("the start", lambda: all(node.ready() for node in self._nodes.values()))
             inbox = stack.enter_context(closing(Inbox(self._directories.values())))
             addresses = [node.address for node in self._nodes.values()]
-            receipts = self._directory / RECEIPTS
-            with Client(addresses, timeout_s=60.0, receipts=receipts) as client:
+            with self._client() as client:
                 self._wait("peers that follow a master", lambda: self._master(client))
                 nodes_text = f"{len(addresses)} peers" if len(addresses) > 1 else "the node"
                 place = f"on {', '.join(addresses)}, data in {self._directory}"
                 self._screen.event(f"{nodes_text} started {place}")
+                if self._secured is not None:
+                    self._screen.event(f"with TLS; while they run: {self.by_hand}")
                 traffic = Traffic(client, self._load, inbox, self._screen)
                 self._act(client, traffic, inbox)
             for name, node in self._nodes.items():
@@ -104,6 +116,31 @@ class Story:
             traffic.kept_seconds,
         )
 
+    @property
+    def by_hand(self) -> str:
+        """The command with which a person looks at the nodes while they run."""
+        words = ["slotwheel", "status", "--node", self._nodes_text]
+        return shlex.join([*words, *(self._secured.client_options() if self._secured else ())])
+
+    @property
+    def _nodes_text(self) -> str:
+        addresses = ",".join(node.address for node in self._nodes.values())
+        return f"tls://{addresses}" if self._secured is not None else addresses
+
+    @property
+    def _with_gateway(self) -> tuple[str, ...]:
+        proof = () if self._secured is None else self._secured.gateway_options()
+        return ("--http", _GATEWAY_ADDRESS, *proof)
+
+    def _client(self) -> Client:
+        tls = token = None
+        if self._secured is not None:
+            from ...security.tls import Tls  # OpenSSL: 5 MB that a plain client lacks
+
+            tls, token = Tls(ca=self._secured.ca), f"file:{self._secured.token}"
+        receipts = self._directory / RECEIPTS
+        return Client(self._nodes_text, timeout_s=60.0, receipts=receipts, tls=tls, token=token)
+
     @contextmanager
     def staying(self) -> Iterator[str]:
         """Run the nodes again, with a gateway beside the first; gives its address. Errors: as of
@@ -112,7 +149,7 @@ class Story:
         with ExitStack() as stack:
             for node in nodes:
                 stack.callback(node.stop)
-                node.start(*(("--http", _GATEWAY_ADDRESS) if node is nodes[0] else ()))
+                node.start(*(self._with_gateway if node is nodes[0] else ()))
             self._wait("the start", lambda: all(node.ready() for node in nodes))
             yield self._wait("the gateway", lambda: nodes[0].gateway() if nodes[0].ready() else "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -40,9 +41,9 @@ def folders(data: Path, names: str) -> list[Path]:
     return [data / name for name in names] or [data]
 
 
-def test_the_demo_proves_itself_in_text(tmp_path: Path) -> None:
-    """In JSON: tests/replay/test_real_runs.py."""
-    text = start(tmp_path, *THREE)
+def test_the_demo_proves_itself_in_text_and_by_tls(tmp_path: Path) -> None:
+    """In JSON, and without TLS: tests/replay/test_real_runs.py."""
+    text = start(tmp_path, "--tls", *THREE)
     try:
         output, error = text.communicate(timeout=120)
         assert (text.returncode, error) == (0, ""), output + error
@@ -51,6 +52,22 @@ def test_the_demo_proves_itself_in_text(tmp_path: Path) -> None:
     (data,) = tmp_path.iterdir()
     assert data.name.startswith("slotwheel-demo-")
     _check_text(output, folders(data, "abc"))
+    made = data / "secured"
+    assert {path.stat().st_mode & 0o077 for path in (made, *made.iterdir())} <= {0, 0o044}
+    assert not [path for path in made.glob("*.key") if path.stat().st_mode & 0o077]
+    assert not list(made.glob("nodes.key")) + list(made.glob("peers.key"))
+    # The line that looks at them by hand is one that works, as far as nobody listens any more.
+    (by_hand,) = re.findall(r"^with TLS; while they run: slotwheel (.+)$", output, re.MULTILINE)
+    looked = run([*shlex.split(by_hand), "--timeout", "100ms"])
+    assert looked == 1
+
+
+def test_without_openssl_the_demo_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run(["demo", "--tls", "--data", str(tmp_path / "data")]) == 1
+    assert "Install the package openssl" in capsys.readouterr().err
 
 
 def _check_text(output: str, data: list[Path]) -> None:

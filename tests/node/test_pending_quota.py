@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from slotwheel.node.pendingtable import PendingTable
 from slotwheel.replication.rules.timing import Timing
 from slotwheel.security.tokens import digest_of
 from slotwheel.wheel.errors import OverQuota
-from support.nodeprocess import NodeProcess
+from support.nodeprocess import NodeProcess, run_cli
 from support.replicas import Replica, Replicas
 from support.securing import write_private
 from support.waiting import eventually, now_ms
@@ -77,6 +78,9 @@ def test_what_is_pending_counts_through_kills_cancels_and_delivery(node: NodePro
     with client_of(node) as client:
         eventually(lambda: status(client)["seconds_to_count"] == 0)
         assert status(client)["prefixes"] == [{"prefix": "orders*", "rows": 10, "bytes": 10}]
+        token = str(node.data.parent / "token")
+        shown = run_cli("status", "--node", node.address, "--token-file", token).stdout
+        assert re.search(r"pending by prefix +rows +bytes\norders\* +10 +10\n", shown), shown
         assert "10 pending, and 1 in this batch" in refused(node, 1)
         assert client.cancel(ids[:4]) == ["cancelled"] * 4
         eventually(lambda: status(client)["prefixes"][0]["rows"] == 6)

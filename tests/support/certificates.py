@@ -26,15 +26,15 @@ class Authority:
         """The authority's own certificate, which it has signed itself, and its key."""
         return self._made.cert_pem.bytes() + self._made.private_key_pem.bytes()
 
-    def locked_key(self, folder: Path) -> Path:
-        """A file with a key that has a password."""
+    def locked_key(self, folder: Path, password: str = "secret") -> Path:
+        """A file with the authority's own key, which has a password."""
         key = serialization.load_pem_private_key(self._made.private_key_pem.bytes(), None)
         path = folder / "locked.key"
         path.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
                 serialization.PrivateFormat.PKCS8,
-                serialization.BestAvailableEncryption(b"secret"),
+                serialization.BestAvailableEncryption(password.encode()),
             )
         )
         return path
