@@ -124,8 +124,8 @@ class SecurityFile:
     """The content of a security file. ``members``: names of roles by principal; ``quotas``: by
     principal, or ``DEFAULT``."""
 
-    tokens: Mapping[str, TokenEntry]
-    """By digest."""
+    tokens: Mapping[str, TokenEntry] = field(repr=False)
+    """By digest, against which others could try tokens."""
     issuers: Mapping[str, OidcIssuer]
     """By the name in the file."""
     roles: Mapping[str, AccessRole]
