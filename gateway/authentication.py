@@ -144,7 +144,7 @@ class RequestAuthenticator:
         if given is None:
             return authenticator.authenticate(IdentityProof.of(certificate_names))
         scheme, _, token = given.partition(" ")
-        token = token.strip()
+        token = token.strip(" ")
         if scheme.lower() != _BEARER or not token:
             raise Unauthenticated(reason="a header Authorization that has no bearer token")
         if _is_signed(token, security):

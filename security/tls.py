@@ -338,12 +338,19 @@ class TlsStream:
         return refusal_of(error, server_side=self._server_side, is_ready=self.is_ready)
 
     def _proven(self) -> PeerCertificate | None:
-        """The other side's certificate. Errors: ``InvalidConfiguration``: it has another name."""
+        """The other side's certificate. Errors: ``InvalidConfiguration``: it has another name, or
+        one that is no text."""
         if self._server_side and self._ssl.session_reused:
             raise InvalidConfiguration(
                 "a session of TLS is not resumed here", remedy="Connect without a session"
             )
-        fields: dict[str, Any] | None = self._ssl.getpeercert()
+        try:
+            fields: dict[str, Any] | None = self._ssl.getpeercert()
+        except ValueError:  # Python takes a name of any bytes for UTF-8
+            raise InvalidConfiguration(
+                "the certificate of the other side has a name that is no text",
+                remedy="Issue one with names in ASCII",
+            ) from None
         certificate = None
         if fields:
             expires_s = float(ssl.cert_time_to_seconds(fields["notAfter"]))

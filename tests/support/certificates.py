@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 import trustme
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from slotwheel.security.tls import Tls
 
@@ -58,6 +62,45 @@ class Authority:
         key.write_bytes(made.private_key_pem.bytes())
         cert.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
         return Tls(ca=self.ca, cert=cert, key=key)
+
+    def issue_raw(self, names: Sequence[tuple[int, bytes]], common_name: str) -> Tls:
+        """The files of a certificate whose alternative names are tags and bytes, as no program for
+        certificates would write them."""
+        body = b"".join(bytes([tag]) + _length(content) + content for tag, content in names)
+        authority = x509.load_pem_x509_certificate(self._made.cert_pem.bytes())
+        signs = serialization.load_pem_private_key(self._made.private_key_pem.bytes(), None)
+        assert isinstance(signs, ec.EllipticCurvePrivateKey)
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = datetime.datetime.now(datetime.UTC)
+        made = x509.CertificateBuilder(
+            issuer_name=authority.subject,
+            subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)]),
+            public_key=key.public_key(),
+            serial_number=x509.random_serial_number(),
+            not_valid_before=now - datetime.timedelta(days=1),
+            not_valid_after=now + datetime.timedelta(days=1),
+        ).add_extension(
+            x509.UnrecognizedExtension(
+                ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\x30" + _length(body) + body
+            ),
+            critical=False,
+        )
+        pem = serialization.Encoding.PEM
+        cert = self.folder / "raw.crt"
+        cert.write_bytes(
+            made.sign(signs, hashes.SHA256()).public_bytes(pem)
+            + key.private_bytes(
+                pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return Tls(ca=self.ca, cert=cert)
+
+
+def _length(content: bytes) -> bytes:
+    """The length of a content in DER."""
+    if len(content) < 128:
+        return bytes([len(content)])
+    return b"\x82" + len(content).to_bytes(2)
 
 
 def bundle(path: Path, *authorities: Authority) -> Path:
