@@ -9,14 +9,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from slotwheel import Client, SlotwheelError, Tls
+from slotwheel.security.rights import Right
 from slotwheel.wheel.errors import Forbidden, Unauthenticated
 from support.certificates import Authority
 from support.gatewayprocess import GatewayProcess
+from support.httpoperations import OPERATIONS, request_for
 from support.nodeprocess import NodeProcess
-from support.rightsfile import ALL, OTHER, TOPIC, token_of, write_rights
+from support.rightsfile import ALL, OTHER, TOPIC, bearer, token_of, write_rights
 from support.securing import write_private
 from support.waiting import eventually
 
@@ -77,6 +80,48 @@ def test_a_token_or_a_certificate_lets_a_client_in(
                 client.send(OTHER, b"x", delay=60).result()
     with Client(gateway.url, tls=Tls(ca=files.ca)) as client, pytest.raises(Unauthenticated):
         client.send(TOPIC, b"x", delay=60).result()
+
+
+def answered(gateway: GatewayProcess, context: ssl.SSLContext, request: bytes) -> bytes:
+    """The first bytes of the answer. Errors: ``OSError``: the connection ends without."""
+    with (
+        gateway.connect() as plain,
+        context.wrap_socket(plain, server_hostname=HOST) as secured,
+    ):
+        secured.sendall(request)
+        if received := secured.recv(100):
+            return received
+        raise ConnectionResetError
+
+
+def test_each_operation_by_a_certificate(
+    gateway: GatewayProcess, authority: Authority, tmp_path: Path
+) -> None:
+    """One of another authority opens nothing, whatever its name is and whatever token comes along;
+    one that the file does not have is a stranger's; the member's is that of its roles."""
+    foreign = Authority(tmp_path / "foreign", "foreign")
+    contexts = []
+    for tls in (
+        foreign.issue("app.example"),
+        authority.issue("stranger.example"),
+        authority.issue("app.example", file="member"),
+    ):
+        contexts.append(ssl.create_default_context(cafile=authority.ca))
+        contexts[-1].load_cert_chain(str(tls.cert), tls.key)
+    other, stranger, member = contexts
+    with (
+        httpx.Client(base_url=gateway.url, verify=stranger) as unknown,
+        httpx.Client(base_url=gateway.url, verify=member) as known,
+    ):
+        for place, operation in OPERATIONS.items():
+            request = request_for(place)
+            said = f"{request['method']} {request['url']} HTTP/1.1\r\nHost: {HOST}\r\n"
+            said += f"Authorization: {bearer(ALL)['Authorization']}\r\nContent-Length: 0\r\n\r\n"
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                answered(gateway, other, said.encode())
+            is_public = operation.right is Right.PUBLIC
+            assert (unknown.request(**request).status_code == 401) is not is_public, place
+            assert known.request(**request).status_code != 401, place
 
 
 def test_a_token_is_read_again_for_each_request(

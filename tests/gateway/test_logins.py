@@ -683,7 +683,7 @@ def test_messages_of_topics_of_others_have_no_buttons(lab: Lab, template: str) -
     security = lab.app.authenticator.security
     assert security is not None
     viewers = {
-        token: Viewer(Identity("x", security.rights_of([f"token:{token}"]), Meter("x")))
+        token: Viewer(Identity(("x",), security.rights_of([f"token:{token}"]), Meter("x")))
         for token in (Right.CANCEL.value, OTHER_PREFIX, Right.READ.value)
     }
     seen = {
