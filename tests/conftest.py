@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -23,6 +23,9 @@ from support.commonbroker import CommonBroker, bootstrap_from
 from support.kafkafaults import KafkaFaults
 from support.ports import free_address
 from support.warden import Warden
+
+if TYPE_CHECKING:
+    from support.certificates import Authority
 
 HERE = Path(__file__).parent
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
@@ -298,6 +301,24 @@ def broker(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     else:
         with Broker() as started:
             yield started
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Proves the certificates of a file's tests."""
+    return _authority(tmp_path_factory, "authority")
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """An authority that nobody in a file's tests accepts."""
+    return _authority(tmp_path_factory, "foreign")
+
+
+def _authority(folders: pytest.TempPathFactory, name: str) -> Authority:
+    from support.certificates import Authority  # most files need none: the library takes a while
+
+    return Authority(folders.mktemp(name), name)
 
 
 @pytest.fixture(scope="session")

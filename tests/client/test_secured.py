@@ -19,11 +19,6 @@ from support.stopwatch import Stopwatch
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def tls(authority: Authority) -> Tls:
     return authority.issue("billing.example")
 

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 import uvloop
 
 from slotwheel.gateway.httpserver import HttpServer
-from slotwheel.gateway.server import listen
-from slotwheel.gateway.settings import GatewaySettings
-
-
-class NoDirect:
-    """No request is answered past ASGI."""
-
-    def takes(self, *_: object) -> None:
-        return None
+from support.httpserved import served_http
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -44,18 +35,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
 
 
-@asynccontextmanager
-async def served(**limits: Any) -> AsyncIterator[tuple[HttpServer, int]]:
-    listening = listen("127.0.0.1:0")
-    settings = GatewaySettings(nodes=("127.0.0.1:1",), **limits)
-    server = HttpServer(cast("Any", app), cast("Any", NoDirect()), settings)
-    task = asyncio.create_task(server.serve(listening))
-    while not server.listens:
-        await asyncio.sleep(0)
-    yield server, listening.getsockname()[1]
-    server.end()
-    await task
-    assert not server.tasks
+def served(**limits: Any) -> AbstractAsyncContextManager[tuple[HttpServer, int]]:
+    return served_http(app, **limits)
 
 
 def get(path: str, more: str = "") -> bytes:

@@ -32,11 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def authority(folder: Path) -> Authority:
-    return Authority(folder / "authority")
-
-
-@pytest.fixture(scope="module")
 def files(authority: Authority) -> Tls:
     return authority.issue(HOST)
 

@@ -16,11 +16,6 @@ from support.securing import write_private
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def node(
     authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NodeWithGateway]:

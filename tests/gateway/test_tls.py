@@ -10,46 +10,29 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import uvloop
 
 from slotwheel.gateway import tlsport
 from slotwheel.gateway.httpserver import HttpServer
-from slotwheel.gateway.server import listen
 from slotwheel.gateway.settings import GatewaySettings
 from slotwheel.security.tls import Tls, TlsStream
 from slotwheel.wheel.errors import InvalidConfiguration
 from support.certificates import Authority
+from support.httpserved import served_http
 
 HOST = "127.0.0.1"
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("stranger"), "stranger")
-
-
-@pytest.fixture(scope="module")
 def files(authority: Authority) -> Tls:
     return authority.issue(HOST, "localhost")
-
-
-class NoDirect:
-    """No request is answered past ASGI."""
-
-    def takes(self, *_: object) -> None:
-        return None
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -68,26 +51,17 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-@asynccontextmanager
-async def served(files: Tls, client_certs: str = "off") -> AsyncIterator[tuple[HttpServer, int]]:
-    listening = listen(f"{HOST}:0")
-    settings = GatewaySettings(
-        nodes=("127.0.0.1:1",),
+def served(
+    files: Tls, client_certs: str = "off"
+) -> AbstractAsyncContextManager[tuple[HttpServer, int]]:
+    return served_http(
+        app,
         tls_cert=Path(files.cert or ""),
         tls_key=Path(files.key or ""),
         client_ca=Path(files.ca or ""),
         client_certs=client_certs,
         receive_s=5.0,
     )
-    server = HttpServer(cast("Any", app), cast("Any", NoDirect()), settings, settings.tls_files())
-    task = asyncio.create_task(server.serve(listening))
-    while not server.listens:
-        await asyncio.sleep(0)
-    yield server, listening.getsockname()[1]
-    server.end()
-    await task
-    assert not server.tasks
-    assert not server.handshakes
 
 
 def run(
@@ -226,7 +200,7 @@ def test_a_request_without_tls_is_told_so_and_not_read(
 BAD_CLIENTS: dict[str, Callable[[Authority, Authority, Path], Tls | None]] = {
     "none": lambda _known, _stranger, _folder: None,
     "expired": lambda known, _stranger, _folder: known.issue("old.example", expired=True),
-    "foreign": lambda _known, stranger, _folder: stranger.issue("app.example"),
+    "foreign": lambda _known, foreign, _folder: foreign.issue("app.example"),
     "self-signed": lambda known, _stranger, folder: _self_signed(folder),
 }
 
@@ -249,7 +223,7 @@ def assert_refused(port: int, how: ssl.SSLContext) -> None:
 def test_clients_have_to_prove_a_certificate_where_it_is_required(
     files: Tls,
     authority: Authority,
-    stranger: Authority,
+    foreign: Authority,
     bad: Callable[[Authority, Authority, Path], Tls | None],
     version: ssl.TLSVersion,
     tmp_path: Path,
@@ -260,7 +234,7 @@ def test_clients_have_to_prove_a_certificate_where_it_is_required(
     def test(port: int) -> None:
         with connect(port, context(files, version, good)) as sock:
             assert get(sock).endswith(b"\r\n\r\napp.example,other.example.")
-        how = context(files, version, bad(authority, stranger, tmp_path))
+        how = context(files, version, bad(authority, foreign, tmp_path))
         assert_refused(port, how)
 
     with caplog.at_level(logging.INFO):
@@ -270,19 +244,19 @@ def test_clients_have_to_prove_a_certificate_where_it_is_required(
 
 
 def test_a_certificate_may_be_left_out_where_it_is_optional(
-    files: Tls, authority: Authority, stranger: Authority
+    files: Tls, authority: Authority, foreign: Authority
 ) -> None:
     def test(port: int) -> None:
         with connect(port, context(files)) as sock:
             assert get(sock).endswith(b"\r\n\r\n.")
         with connect(port, context(files, cert=authority.issue("app.example"))) as sock:
             assert get(sock).endswith(b"\r\n\r\napp.example.")
-        assert_refused(port, context(files, cert=stranger.issue("app.example")))
+        assert_refused(port, context(files, cert=foreign.issue("app.example")))
 
     run(files, test, "optional")
 
 
-def test_old_versions_and_other_names_are_refused(files: Tls, stranger: Authority) -> None:
+def test_old_versions_and_other_names_are_refused(files: Tls, foreign: Authority) -> None:
     def test(port: int) -> None:
         for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
             with pytest.warns(DeprecationWarning, match="deprecated"):
@@ -290,7 +264,7 @@ def test_old_versions_and_other_names_are_refused(files: Tls, stranger: Authorit
             with pytest.raises(ssl.SSLError):
                 connect(port, how)
         with pytest.raises(ssl.SSLCertVerificationError):
-            connect(port, context(stranger.issue(HOST)))
+            connect(port, context(foreign.issue(HOST)))
         with pytest.raises(ssl.SSLCertVerificationError, match=r"mismatch|not valid"):
             context(files).wrap_socket(
                 socket.create_connection((HOST, port), 10), server_hostname="localhost.example"
@@ -416,7 +390,7 @@ def test_any_bytes_leave_the_port_as_it_was(files: Tls) -> None:
 
 
 def test_new_files_count_for_new_connections(
-    authority: Authority, stranger: Authority, tmp_path: Path
+    authority: Authority, foreign: Authority, tmp_path: Path
 ) -> None:
     first = authority.issue(HOST, file="first")
     used = Tls(tmp_path / "ca.pem", tmp_path / "tls.crt", tmp_path / "tls.key")
@@ -430,7 +404,7 @@ def test_new_files_count_for_new_connections(
 
     put(first, authority.ca)
     servers: list[HttpServer] = []
-    app_of_old, app_of_new = authority.issue("old.example"), stranger.issue("new.example")
+    app_of_old, app_of_new = authority.issue("old.example"), foreign.issue("new.example")
 
     def look() -> None:
         tls = servers[0]._tls
@@ -444,7 +418,7 @@ def test_new_files_count_for_new_connections(
             look()
             with connect(port, context(first)) as sock:  # what cannot be used, is not
                 assert get(sock).endswith(b".")
-            second = stranger.issue(HOST, file="second")
+            second = foreign.issue(HOST, file="second")
             put(second, authority.ca)
             look()
             assert get(old).endswith(b"old.example.")
@@ -453,7 +427,7 @@ def test_new_files_count_for_new_connections(
             with pytest.raises(ssl.SSLCertVerificationError):
                 connect(port, context(first))
             # Its authority is gone, and it goes with it.
-            put(second, stranger.ca)
+            put(second, foreign.ca)
             look()
             old.settimeout(5)
             assert old.recv(1) == b""

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from slotwheel import Client
 from support.certificates import Authority
 from support.nodeprocess import NodeProcess, run_cli
 from support.ports import free_address
 from support.waiting import eventually
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "certificates")
 
 
 def test_a_bad_file_at_the_start_is_named_and_nothing_begins(

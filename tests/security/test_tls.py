@@ -23,16 +23,6 @@ from support.mutating import AMOUNTS
 from support.securing import EXAMPLE, parsed
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ours"))
-
-
-@pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("foreign"), "foreign")
-
-
 def server_of(tls: Tls) -> TlsFiles:
     return TlsFiles(tls, accepts=True, requires_certificate=True)
 
@@ -61,9 +51,11 @@ def proven(client: TlsStream, server: TlsStream) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_bytes_come_out_as_they_went_in_whatever_the_pieces(ours: Authority, piece: int) -> None:
-    client = TlsFiles.of_client(ours.issue("billing.example")).dial("localhost")
-    server = server_of(ours.issue("localhost")).accept()
+def test_bytes_come_out_as_they_went_in_whatever_the_pieces(
+    authority: Authority, piece: int
+) -> None:
+    client = TlsFiles.of_client(authority.issue("billing.example")).dial("localhost")
+    server = server_of(authority.issue("localhost")).accept()
     shake(client, server, piece)
     assert server.names == ("billing.example",)
     assert client.names == ("localhost",)
@@ -83,10 +75,10 @@ def test_bytes_come_out_as_they_went_in_whatever_the_pieces(ours: Authority, pie
 
 
 @pytest.mark.parametrize("cut", [0, 100, 20_000])
-def test_who_says_that_nothing_more_comes_can_still_read(ours: Authority, cut: int) -> None:
+def test_who_says_that_nothing_more_comes_can_still_read(authority: Authority, cut: int) -> None:
     """``cut``: so many bytes come behind the end."""
-    client = TlsFiles.of_client(ours.issue("billing.example")).dial("localhost")
-    server = server_of(ours.issue("localhost")).accept()
+    client = TlsFiles.of_client(authority.issue("billing.example")).dial("localhost")
+    server = server_of(authority.issue("localhost")).accept()
     shake(client, server)
     sealed = server.seal(bytes(40_000))
     client.feed(sealed[: len(sealed) - cut])
@@ -98,9 +90,9 @@ def test_who_says_that_nothing_more_comes_can_still_read(ours: Authority, cut: i
     assert received == 40_000
 
 
-def test_the_end_is_told_from_silence(ours: Authority) -> None:
-    client = TlsFiles.of_client(ours.issue("billing.example")).dial("localhost")
-    server = server_of(ours.issue("localhost")).accept()
+def test_the_end_is_told_from_silence(authority: Authority) -> None:
+    client = TlsFiles.of_client(authority.issue("billing.example")).dial("localhost")
+    server = server_of(authority.issue("localhost")).accept()
     shake(client, server)
     server.feed(client.seal(b"last") + client.end())
     assert server.read(100) == b"last"
@@ -117,10 +109,12 @@ def test_the_end_is_told_from_silence(ours: Authority) -> None:
     ],
 )
 def test_the_names_are_those_that_the_certificate_lists_and_else_its_common_name(
-    ours: Authority, names: tuple[str, ...], common_name: str, shown: tuple[str, ...]
+    authority: Authority, names: tuple[str, ...], common_name: str, shown: tuple[str, ...]
 ) -> None:
-    client = TlsFiles.of_client(ours.issue(*names, common_name=common_name, file="c"))
-    assert proven(client.dial("localhost"), server_of(ours.issue("localhost")).accept()) == shown
+    client = TlsFiles.of_client(authority.issue(*names, common_name=common_name, file="c"))
+    assert (
+        proven(client.dial("localhost"), server_of(authority.issue("localhost")).accept()) == shown
+    )
 
 
 GATEWAY = b"gateway.example"
@@ -149,12 +143,12 @@ ODD_NAMES: dict[str, tuple[list[tuple[int, bytes]], list[str] | None]] = {
 
 @pytest.mark.parametrize(("names", "shown"), ODD_NAMES.values(), ids=ODD_NAMES)
 def test_an_odd_name_is_nobody_elses(
-    ours: Authority, names: list[tuple[int, bytes]], shown: list[str] | None
+    authority: Authority, names: list[tuple[int, bytes]], shown: list[str] | None
 ) -> None:
     """The authority has signed it, so it is a caller, but never the gateway. What is no text is
     refused by name: as an error that nobody foresaw it would be an alarm of the node each time."""
-    client = TlsFiles.of_client(ours.issue_raw(names, common_name="gateway.example"))
-    server = server_of(ours.issue("localhost")).accept()
+    client = TlsFiles.of_client(authority.issue_raw(names, common_name="gateway.example"))
+    server = server_of(authority.issue("localhost")).accept()
     if shown is None:
         with pytest.raises(InvalidConfiguration, match="no text"):
             shake(client.dial("localhost"), server)
@@ -167,18 +161,18 @@ def test_an_odd_name_is_nobody_elses(
 
 @pytest.mark.parametrize("case", ["foreign", "expired", "self-signed", "none"])
 def test_a_client_without_a_good_certificate_is_refused(
-    ours: Authority, foreign: Authority, case: str
+    authority: Authority, foreign: Authority, case: str
 ) -> None:
     """The server has the reason; the client is told by an alert that it reads."""
     made = {
         "foreign": lambda: foreign.issue("billing.example"),
-        "expired": lambda: ours.issue("billing.example", expired=True, file="old"),
+        "expired": lambda: authority.issue("billing.example", expired=True, file="old"),
         "self-signed": lambda: Tls(ca=foreign.ca, cert=self_signed(foreign)),
         "none": lambda: Tls(ca=foreign.ca),
     }[case]()
-    tls = Tls(ca=ours.ca, cert=made.cert, key=made.key)
+    tls = Tls(ca=authority.ca, cert=made.cert, key=made.key)
     client = TlsFiles.of_client(tls).dial("localhost")
-    server = server_of(ours.issue("localhost")).accept()
+    server = server_of(authority.issue("localhost")).accept()
     reasons = {"foreign": "issuer", "expired": "expired", "self-signed": "self", "none": "not retu"}
     with pytest.raises(InvalidConfiguration, match=reasons[case]):
         shake(client, server)
@@ -199,26 +193,26 @@ def self_signed(foreign: Authority) -> Path:
     [
         ("localhost", "foreign", "issuer"),
         ("localhost", "expired", "expired"),
-        ("other.example", "ours", "Hostname mismatch"),
-        ("127.0.0.1", "ours", "IP address mismatch"),
+        ("other.example", "authority", "Hostname mismatch"),
+        ("127.0.0.1", "authority", "IP address mismatch"),
     ],
 )
 def test_a_server_that_does_not_prove_its_name_is_refused(
-    ours: Authority, foreign: Authority, host: str, case: str, reason: str
+    authority: Authority, foreign: Authority, host: str, case: str, reason: str
 ) -> None:
-    made = foreign if case == "foreign" else ours
+    made = foreign if case == "foreign" else authority
     issued = made.issue("localhost", expired=case == "expired", file=f"server-{case}")
-    client = TlsFiles.of_client(Tls(ca=ours.ca)).dial(host)
+    client = TlsFiles.of_client(Tls(ca=authority.ca)).dial(host)
     server = TlsFiles(Tls(cert=issued.cert, key=issued.key), accepts=True).accept()
     with pytest.raises(InvalidConfiguration, match=reason):
         shake(client, server)
 
 
-def test_a_node_id_is_compared_exactly(ours: Authority) -> None:
+def test_a_node_id_is_compared_exactly(authority: Authority) -> None:
     """A name with a star, which a host's name may match, is no node."""
     files = {
         name: TlsFiles(
-            ours.issue(name),
+            authority.issue(name),
             accepts=True,
             dials=True,
             requires_certificate=True,
@@ -232,31 +226,31 @@ def test_a_node_id_is_compared_exactly(ours: Authority) -> None:
             shake(files["a.x"].dial("b.x"), files[other].accept())
 
 
-def test_older_versions_of_tls_are_refused(ours: Authority) -> None:
+def test_older_versions_of_tls_are_refused(authority: Authority) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(ours.ca)
+    context.load_verify_locations(authority.ca)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.set_ciphers("ALL:@SECLEVEL=0")
     client = TlsStream(context, server_hostname="localhost")
-    server = TlsFiles(ours.issue("localhost"), accepts=True).accept()
+    server = TlsFiles(authority.issue("localhost"), accepts=True).accept()
     with pytest.raises(InvalidConfiguration, match="unsupported protocol"):
         shake(client, server)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_the_two_newest_versions_are_spoken_and_no_session_is_resumed(
-    ours: Authority, version: ssl.TLSVersion
+    authority: Authority, version: ssl.TLSVersion
 ) -> None:
     """A resumed session would prove a certificate to nobody."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(ours.ca)
-    issued = ours.issue("billing.example")
+    context.load_verify_locations(authority.ca)
+    issued = authority.issue("billing.example")
     context.load_cert_chain(str(issued.cert), str(issued.key))
     context.minimum_version = context.maximum_version = version
-    files = server_of(ours.issue("localhost"))
+    files = server_of(authority.issue("localhost"))
     session: ssl.SSLSession | None = None
     for _ in range(2):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -279,21 +273,21 @@ def test_the_two_newest_versions_are_spoken_and_no_session_is_resumed(
 
 
 @pytest.mark.parametrize("begin", [b"SWWIRE\1\0", b"GET / HTTP/1.1\r\n\r\n", bytes(100)])
-def test_who_speaks_no_tls_is_refused(ours: Authority, begin: bytes) -> None:
-    server = server_of(ours.issue("localhost")).accept()
+def test_who_speaks_no_tls_is_refused(authority: Authority, begin: bytes) -> None:
+    server = server_of(authority.issue("localhost")).accept()
     server.feed(begin)
     with pytest.raises(InvalidConfiguration, match="does not speak TLS"):
         server.shake_hands()
-    client = TlsFiles.of_client(Tls(ca=ours.ca)).dial("localhost")
+    client = TlsFiles.of_client(Tls(ca=authority.ca)).dial("localhost")
     client.shake_hands()
     client.feed(begin)
     with pytest.raises(InvalidConfiguration, match="what listens there does not speak TLS"):
         client.shake_hands()
 
 
-def test_what_is_altered_on_its_way_is_refused(ours: Authority) -> None:
-    client = TlsFiles.of_client(ours.issue("billing.example")).dial("localhost")
-    server = server_of(ours.issue("localhost")).accept()
+def test_what_is_altered_on_its_way_is_refused(authority: Authority) -> None:
+    client = TlsFiles.of_client(authority.issue("billing.example")).dial("localhost")
+    server = server_of(authority.issue("localhost")).accept()
     shake(client, server)
     sealed = bytearray(client.seal(b"pay 10"))
     sealed[-1] ^= 1
@@ -303,9 +297,9 @@ def test_what_is_altered_on_its_way_is_refused(ours: Authority) -> None:
 
 
 @pytest.mark.parametrize("amount", AMOUNTS)
-def test_broken_handshakes_raise_nothing_unforeseen(ours: Authority, amount: int) -> None:
-    files = server_of(ours.issue("localhost"))
-    begin = TlsFiles.of_client(Tls(ca=ours.ca)).dial("localhost")
+def test_broken_handshakes_raise_nothing_unforeseen(authority: Authority, amount: int) -> None:
+    files = server_of(authority.issue("localhost"))
+    begin = TlsFiles.of_client(Tls(ca=authority.ca)).dial("localhost")
     begin.shake_hands()
     hello = begin.outgoing()
     chance = random.Random(7)
@@ -323,8 +317,8 @@ def test_broken_handshakes_raise_nothing_unforeseen(ours: Authority, amount: int
     assert refused > amount / 20
 
 
-def test_new_files_count_for_the_next_connection(ours: Authority, foreign: Authority) -> None:
-    issued = ours.issue("localhost", file="rotated")
+def test_new_files_count_for_the_next_connection(authority: Authority, foreign: Authority) -> None:
+    issued = authority.issue("localhost", file="rotated")
     files = TlsFiles(issued, accepts=True)
     before = files.accept()
     new = foreign.issue("localhost")
@@ -337,16 +331,16 @@ def test_new_files_count_for_the_next_connection(ours: Authority, foreign: Autho
     assert "no certificate with its key" in str(files.error)
     Path(issued.key).write_bytes(Path(new.key).read_bytes())
     assert files.look()
-    shake(TlsFiles.of_client(Tls(ca=ours.ca)).dial("localhost"), before)
+    shake(TlsFiles.of_client(Tls(ca=authority.ca)).dial("localhost"), before)
     shake(TlsFiles.of_client(Tls(ca=foreign.ca)).dial("localhost"), files.accept())
 
 
 def test_a_certificate_stands_while_its_authority_is_accepted_and_it_is_valid(
-    ours: Authority, foreign: Authority, tmp_path: Path
+    authority: Authority, foreign: Authority, tmp_path: Path
 ) -> None:
     now_s = [0.0]
-    ca = bundle(tmp_path / "ca.pem", ours)
-    issued = ours.issue("localhost")
+    ca = bundle(tmp_path / "ca.pem", authority)
+    issued = authority.issue("localhost")
     files = TlsFiles(
         Tls(ca=ca, cert=issued.cert, key=issued.key),
         accepts=True,
@@ -354,17 +348,17 @@ def test_a_certificate_stands_while_its_authority_is_accepted_and_it_is_valid(
         clock=lambda: now_s[0],
     )
     server = files.accept()
-    shake(TlsFiles.of_client(ours.issue("billing.example")).dial("localhost"), server)
+    shake(TlsFiles.of_client(authority.issue("billing.example")).dial("localhost"), server)
     certificate = server.certificate
     assert certificate is not None
     assert files.stands(certificate)
-    bundle(ca, ours, foreign)
+    bundle(ca, authority, foreign)
     assert files.look()
     assert files.stands(certificate)
     bundle(ca, foreign)
     assert files.look()
     assert not files.stands(certificate)
-    bundle(ca, ours, foreign)
+    bundle(ca, authority, foreign)
     files.look()
     now_s[0] = certificate.expires_s
     assert not files.stands(certificate)
@@ -379,7 +373,7 @@ def test_a_certificate_stands_while_its_authority_is_accepted_and_it_is_valid(
     ],
 )
 def test_a_file_without_certificates_is_named(
-    ours: Authority, tmp_path: Path, content: str, text: str
+    authority: Authority, tmp_path: Path, content: str, text: str
 ) -> None:
     ca = tmp_path / "ca.pem"
     ca.write_text(content)
@@ -388,10 +382,12 @@ def test_a_file_without_certificates_is_named(
     assert str(ca) in str(caught.value)
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_asked(ours: Authority, tmp_path: Path) -> None:
-    issued = ours.issue("localhost")
+def test_a_key_with_a_password_is_refused_and_nobody_asked(
+    authority: Authority, tmp_path: Path
+) -> None:
+    issued = authority.issue("localhost")
     with pytest.raises(InvalidConfiguration, match="password"):
-        TlsFiles(Tls(cert=issued.cert, key=ours.locked_key(tmp_path)), accepts=True)
+        TlsFiles(Tls(cert=issued.cert, key=authority.locked_key(tmp_path)), accepts=True)
 
 
 def test_a_key_alone_is_refused(tmp_path: Path) -> None:

@@ -34,23 +34,13 @@ RESULTS: FrameLimits = {Kind.RESULT: (8, BODY_MAX)}
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ours"))
-
-
-@pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("foreign"), "foreign")
-
-
-@pytest.fixture(scope="module")
-def secure(ours: Authority) -> Secure:
-    return TlsFiles.of_client(ours.issue("billing.example")).dial
+def secure(authority: Authority) -> Secure:
+    return TlsFiles.of_client(authority.issue("billing.example")).dial
 
 
 @pytest.fixture
-def node(ours: Authority) -> Iterator[EchoServer]:
-    with echoing(tls=served(ours.issue("localhost"))) as echo_server:
+def node(authority: Authority) -> Iterator[EchoServer]:
+    with echoing(tls=served(authority.issue("localhost"))) as echo_server:
         yield echo_server
 
 
@@ -86,7 +76,7 @@ def test_both_sides_know_the_names_that_were_proven(node: EchoServer, secure: Se
 
 
 def test_a_peers_thread_knows_the_names_and_reads_on_where_the_server_stopped(
-    ours: Authority, secure: Secure
+    authority: Authority, secure: Secure
 ) -> None:
     names: list[tuple[str, ...]] = []
 
@@ -97,7 +87,7 @@ def test_a_peers_thread_knows_the_names_and_reads_on_where_the_server_stopped(
         while (frame := channel.receive(60)) is not None:
             channel.send(Kind.MESSAGE, b"", bytes(frame.body))
 
-    tls = served(ours.issue("localhost"))
+    tls = served(authority.issue("localhost"))
     message = encode_frame(Kind.MESSAGE, b"", BODY_MAX) + bytes(BODY_MAX)
     with echoing(serve_by(serve), tls=tls) as node:
         with RawClient(node, encode_hello(b"peer") + message, secure=secure) as peer:
@@ -185,14 +175,14 @@ def refused(node: EchoServer, secure: Secure | None) -> SlotwheelError:
 
 @pytest.mark.parametrize("case", ["foreign", "expired", "none"])
 def test_a_client_whose_certificate_is_not_accepted_learns_so_and_the_log_says_why(
-    node: EchoServer, ours: Authority, foreign: Authority, case: str
+    node: EchoServer, authority: Authority, foreign: Authority, case: str
 ) -> None:
     issued = {
         "foreign": foreign.issue("billing.example"),
-        "expired": ours.issue("billing.example", expired=True, file="expired"),
+        "expired": authority.issue("billing.example", expired=True, file="expired"),
         "none": Tls(),
     }[case]
-    tls = Tls(ca=ours.ca, cert=issued.cert, key=issued.key)
+    tls = Tls(ca=authority.ca, cert=issued.cert, key=issued.key)
     error = refused(node, TlsFiles.of_client(tls).dial)
     assert isinstance(error, InvalidConfiguration)
     assert "does not accept this one's TLS" in str(error)
@@ -204,10 +194,10 @@ def test_a_client_whose_certificate_is_not_accepted_learns_so_and_the_log_says_w
 
 
 def test_a_node_that_is_not_the_one_that_was_meant_is_told_nothing(
-    ours: Authority, foreign: Authority
+    authority: Authority, foreign: Authority
 ) -> None:
-    secure = TlsFiles.of_client(Tls(ca=ours.ca)).dial
-    for issued in (foreign.issue("localhost"), ours.issue("other.example")):
+    secure = TlsFiles.of_client(Tls(ca=authority.ca)).dial
+    for issued in (foreign.issue("localhost"), authority.issue("other.example")):
         tls = TlsFiles(Tls(cert=issued.cert, key=issued.key), accepts=True)
         with echoing(tls=tls) as node:
             error = refused(node, secure)
@@ -335,19 +325,19 @@ def test_broken_hellos_and_records_end_their_connection_alone(
 
 
 def test_who_was_proven_by_an_authority_that_is_gone_is_ended_and_comes_back_by_another(
-    ours: Authority, foreign: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, foreign: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "_LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(server_module, "TRUST_EVERY_S", 0.05)
-    ca = bundle(tmp_path / "ca.pem", ours)
-    issued = ours.issue("localhost")
+    ca = bundle(tmp_path / "ca.pem", authority)
+    issued = authority.issue("localhost")
     tls = served(Tls(ca=ca, cert=issued.cert, key=issued.key))
-    old = ours.issue("billing.example")
+    old = authority.issue("billing.example")
     made = foreign.issue("billing.example")
-    new = TlsFiles.of_client(Tls(ca=ours.ca, cert=made.cert, key=made.key))
+    new = TlsFiles.of_client(Tls(ca=authority.ca, cert=made.cert, key=made.key))
     with echoing(tls=tls) as node:
         with contextlib.closing(opened(node, TlsFiles.of_client(old).dial)) as channel:
-            bundle(ca, ours, foreign)
+            bundle(ca, authority, foreign)
             assert tls.look()
             time.sleep(0.2)
             assert echo(channel, b"still") == b"still"
@@ -361,7 +351,7 @@ def test_who_was_proven_by_an_authority_that_is_gone_is_ended_and_comes_back_by_
 
 
 def test_a_peer_that_was_proven_by_an_authority_that_is_gone_is_cut(
-    ours: Authority, foreign: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, foreign: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "_LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(server_module, "TRUST_EVERY_S", 0.05)
@@ -371,10 +361,10 @@ def test_a_peer_that_was_proven_by_an_authority_that_is_gone_is_cut(
         channel.send(Kind.WELCOME)
         channel.receive(60)
 
-    ca = bundle(tmp_path / "ca.pem", ours)
-    issued = ours.issue("localhost")
+    ca = bundle(tmp_path / "ca.pem", authority)
+    issued = authority.issue("localhost")
     tls = served(Tls(ca=ca, cert=issued.cert, key=issued.key))
-    secure = TlsFiles.of_client(ours.issue("b")).dial
+    secure = TlsFiles.of_client(authority.issue("b")).dial
     with echoing(serve_by(serve), tls=tls) as node:
         address = f"localhost:{node.port}"
         with contextlib.closing(Channel.open(address, b"peer", {}, 30, secure=secure)) as channel:

@@ -44,11 +44,6 @@ from support.waiting import PATIENCE_S, eventually
 HELLO = encode_hello(b"hello")
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
 @pytest.fixture(autouse=True, params=["plain", "secured"])
 def _securing(
     request: pytest.FixtureRequest, authority: Authority, monkeypatch: pytest.MonkeyPatch
