@@ -15,6 +15,7 @@ Rules:
   dead master for about that long, and a connection to a machine that is off takes long to fail.
 - A hint may be an address that was not given. It is dropped when it fails.
 - With a single address and no hint, every failure ends a round.
+- A round in which nobody knows the caller is the last one: the caller gets that error at once.
 """
 
 from __future__ import annotations
@@ -22,10 +23,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..wheel.errors import InvalidConfiguration, NodeUnreachable, NotMaster, SlotwheelError
+from ..wheel.errors import (
+    InvalidConfiguration,
+    NodeUnreachable,
+    NotMaster,
+    SlotwheelError,
+    Unauthenticated,
+)
 from ..wheel.protocol import DEFAULT_ADDRESS, is_loopback, split_address
 
 if TYPE_CHECKING:
@@ -186,10 +194,12 @@ class Addresses:
 
     @property
     def hopeless(self) -> bool:
-        """True when every address has failed with an error that another try will not change."""
+        """True when a round is over, every address has failed, and another round will not help
+        (``_refusal``). In the middle of a round some reasons are those of an earlier one: a token
+        that is accepted again would be given up for them."""
         with self._lock:
-            reasons = [self._reasons.get(address) for address in self.given]
-        return all(reason is not None and not reason.retryable for reason in reasons)
+            asked = not self._tried and all(address in self._reasons for address in self.given)
+            return asked and self._refusal() is not None
 
     @property
     def attempt_s(self) -> float:
@@ -229,20 +239,38 @@ class Addresses:
             return self._go_on(hint)
 
     def explain(self, error: SlotwheelError) -> SlotwheelError:
-        """The error for people: ``error`` itself, or the errors of all addresses."""
+        """The error for people: ``error`` itself, or the errors of all addresses, under the code of
+        the refusal if there is one."""
         with self._lock:
-            reasons = dict(self._reasons)
+            reasons, refusal = dict(self._reasons), self._refusal()
         if not self._several or not reasons:
             return error
         names = [*self.given, *(address for address in reasons if address not in self.given)]
         failures = [
             f"{address}: {_short(reasons[address])}" for address in names if address in reasons
         ]
+        if refusal is not None:
+            explained = copy(refusal)
+            explained.got = "; ".join(failures)
+            return explained
         return NodeUnreachable(
             "none of the peers could do it",
             got="; ".join(failures),
             remedy="Check that a majority of the peers runs, and that they reach each other",
         )
+
+    def _refusal(self) -> SlotwheelError | None:
+        """The error that another try will not change, if no address has said anything that it may
+        change. Peers have the same security file, so where some do not know the caller, those that
+        are away would not know it either: a peer that is down would else turn ``unauthenticated``
+        into ``node-unreachable``, and that only when the caller's time is over."""
+        reasons = [self._reasons[address] for address in self.given if address in self._reasons]
+        lasting = [reason for reason in reasons if not reason.retryable]
+        unknown = [reason for reason in lasting if isinstance(reason, Unauthenticated)]
+        away = sum(isinstance(reason, NodeUnreachable) for reason in reasons) if unknown else 0
+        if not lasting or len(lasting) + away < len(reasons):
+            return None
+        return (unknown or lasting)[-1]
 
     def _go_on(self, hint: str) -> bool:
         now = self._clock()

@@ -493,9 +493,10 @@ class Sender:
                 self._changed.notify_all()
             elif not self._addresses.hopeless:
                 self._back_off()
-            else:  # another try would fail again: wrong version, not a slotwheel node
+            else:  # another try would fail again: wrong version, a caller that nobody knows
+                reason = self._addresses.explain(error)
                 for shipment in list(self._buffer.open):
-                    self._give_up(shipment, error)
+                    self._give_up(shipment, reason)
         if link is not None:
             link.close()
 

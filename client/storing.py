@@ -175,14 +175,15 @@ class Storer:
             failed = NotRunning("the client was closed")
             raise failed.in_doubt() if uncertain else failed
         addresses = self._addresses
-        at_once = False
+        at_once = hopeless = False
         if self._channel is None:
             doubt = isinstance(failed, NodeUnreachable)
             at_once = addresses.failed(addresses.current, failed, doubt=doubt)
+            hopeless = addresses.hopeless
         reason = addresses.explain(failed)
         pause_s = 0.0 if at_once else min(addresses.pause_max_s, backoff.failed())
         pause_s = max(pause_s, failed.retry_after_ms / 1000)
-        if time.monotonic() + pause_s > end or (addresses.hopeless and not uncertain):
+        if hopeless or time.monotonic() + pause_s > end:
             raise reason.in_doubt() if uncertain else reason
         time.sleep(pause_s)
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from slotwheel.client.addresses import DOUBT_S, HINTS_MAX, Addresses, split
-from slotwheel.wheel.errors import NodeUnreachable, NotMaster, SlotwheelError, UnsupportedVersion
+from slotwheel.wheel.errors import (
+    NodeUnreachable,
+    NotMaster,
+    Overloaded,
+    SlotwheelError,
+    Unauthenticated,
+    UnsupportedVersion,
+)
 
 
 class Clock:
@@ -18,6 +27,8 @@ def standby(master: str = "") -> NotMaster:
 
 
 AWAY = NodeUnreachable("connection refused")
+UNKNOWN = Unauthenticated()
+OLD = UnsupportedVersion("version 9")
 
 
 def visited(addresses: Addresses, error: SlotwheelError, count: int) -> list[str]:
@@ -122,6 +133,46 @@ def test_what_will_not_change_is_hopeless_when_all_say_it() -> None:
     addresses.failed("a", AWAY)
     seen.append(addresses.hopeless)
     assert seen == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_the_last", "answer"),
+    [
+        ((UNKNOWN, UNKNOWN, UNKNOWN), True, Unauthenticated),
+        ((UNKNOWN, AWAY, AWAY), True, Unauthenticated),  # they have the same security file
+        ((AWAY, UNKNOWN, AWAY), True, Unauthenticated),
+        ((OLD, UNKNOWN, AWAY), True, Unauthenticated),
+        ((OLD, OLD, OLD), True, UnsupportedVersion),
+        ((OLD, OLD, AWAY), False, NodeUnreachable),  # each has a version of its own
+        ((UNKNOWN, UNKNOWN, standby()), False, NodeUnreachable),  # which knows who called
+        ((UNKNOWN, Overloaded("full"), AWAY), False, NodeUnreachable),
+        ((AWAY, AWAY, AWAY), False, NodeUnreachable),
+    ],
+)
+def test_a_round_in_which_nobody_knows_the_caller_is_the_last(
+    said: tuple[SlotwheelError, ...], is_the_last: bool, answer: type[SlotwheelError]
+) -> None:
+    addresses = Addresses("a:1,b:2,c:3", Clock())
+    for address, error in zip(addresses.given, said, strict=True):
+        assert not addresses.hopeless
+        assert addresses.current == address
+        addresses.failed(address, error)
+    assert addresses.hopeless == is_the_last
+    explained = addresses.explain(said[-1])
+    assert type(explained) is answer
+    assert all(f"{address}: " in str(explained) for address in addresses.given)
+    addresses.served()
+    assert not addresses.hopeless
+
+
+def test_what_was_said_before_this_round_is_not_the_end() -> None:
+    """The caller is known again, at all of them, and the first one dies just then."""
+    addresses = Addresses("a,b", Clock())
+    seen = []
+    for address, error in zip("abab", (UNKNOWN, UNKNOWN, AWAY, standby()), strict=True):
+        addresses.failed(address, error)
+        seen.append(addresses.hopeless)
+    assert seen == [False, True, False, False]
 
 
 def test_the_error_names_each_address_and_what_it_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -9,8 +10,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from slotwheel import Client, Message, NodeUnreachable, NotRunning, UnknownId
-from slotwheel.wheel.errors import NotMaster, UnsupportedVersion
+from slotwheel import AsyncClient, Client, Message, NodeUnreachable, NotRunning, UnknownId
+from slotwheel.wheel.errors import NotMaster, Unauthenticated, UnsupportedVersion
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from support.echoserver import echoing, refuse
@@ -345,6 +346,32 @@ def test_a_peer_of_another_version_does_not_stop_the_others() -> None:
             target = client.send("t", b"x", delay=60)
             assert client.cancel(target.result(60)) == ["cancelled"]
         assert MessageId.parse(target.id).offset == 0
+
+
+def test_whom_nobody_knows_is_told_so_though_a_peer_is_down() -> None:
+    """At once, whatever is asked for: with the time that this client has, another error would be
+    the end of the run."""
+    unknown = refuse(Unauthenticated())
+    with echoing(unknown) as first, echoing(unknown) as second:
+        addresses = ["127.0.0.1:1", *(f"127.0.0.1:{peer.port}" for peer in (first, second))]
+
+        async def send() -> str:
+            async with AsyncClient(addresses, timeout_s=3600) as client:
+                return await client.send("t", b"x", delay=60)
+
+        with Client(addresses, timeout_s=3600) as client:
+            for ask in (
+                lambda: client.send("t", b"x", delay=60).result(),
+                lambda: client.store("t", b"x", delay=60),
+                client.status,
+                lambda: client.cancel("default.1.2.00000000"),
+                lambda: asyncio.run(send()),
+            ):
+                for _ in range(2):  # what the first one has learnt changes nothing
+                    with pytest.raises(Unauthenticated) as refused:
+                        ask()
+                    assert refused.value.remedy == Unauthenticated().remedy
+                    assert "127.0.0.1:1: node not reachable" in str(refused.value)
 
 
 def test_nothing_is_asked_before_there_is_something_to_send() -> None:
