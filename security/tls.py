@@ -275,13 +275,11 @@ class TlsStream:
                 self._incoming.write(received)
             try:
                 plain = self._ssl.read(bytes_max)
-            except ssl.SSLWantReadError:
-                plain = None
-            except ssl.SSLZeroReturnError:
-                plain = b""
             except ssl.SSLError as error:
-                raise self._refusal(error) from None
-            self.has_unread = self._incoming.pending > 0 or self._ssl.pending() > 0
+                return None if self._gave_nothing(error) else b""
+            self.has_unread = self._incoming.pending > 0 or (
+                len(plain) == bytes_max and self._ssl.pending() > 0
+            )
             return plain
 
     def read_into(self, room: memoryview, received: Bytes = b"") -> int:
@@ -292,14 +290,20 @@ class TlsStream:
                 self._incoming.write(received)
             try:
                 count = int(self._ssl.read(len(room), room))
-            except ssl.SSLWantReadError:
-                count = -1
-            except ssl.SSLZeroReturnError:
-                count = 0
             except ssl.SSLError as error:
-                raise self._refusal(error) from None
-            self.has_unread = self._incoming.pending > 0 or self._ssl.pending() > 0
+                return -1 if self._gave_nothing(error) else 0
+            self.has_unread = self._incoming.pending > 0 or (
+                count == len(room) and self._ssl.pending() > 0
+            )
             return count
+
+    def _gave_nothing(self, error: ssl.SSLError) -> bool:
+        """Returns True after a read because no record is whole, False because the other side ends.
+        Errors: as of all methods."""
+        if not isinstance(error, ssl.SSLWantReadError | ssl.SSLZeroReturnError):
+            raise self._refusal(error) from None
+        self.has_unread = self._incoming.pending > 0
+        return isinstance(error, ssl.SSLWantReadError)
 
     def seal(self, plain: Bytes) -> bytes:
         """The ciphertext of ``plain``, behind all that waits to be sent. It has to be sent in the

@@ -252,27 +252,34 @@ class Connection:
         assert stream is not None
         if not stream.is_ready and not self._shake_hands(stream):
             return 0
-        room = room[:_SCRATCH_BYTES]  # or one that sends without end would keep the others waiting
+        if len(room) > _SCRATCH_BYTES:  # one that sends without end would keep the others waiting
+            room = room[:_SCRATCH_BYTES]
+        ciphertext, size = self._server.ciphertext, len(room)
         count, is_empty = 0, False
         self.has_unread = False
         try:
-            while count < len(room):
+            while True:
+                left = room[count:] if count else room
                 if stream.has_unread:
-                    got = stream.read_into(room[count:])
-                elif is_empty:  # epoll reports what comes from now on
-                    if not count:
-                        raise BlockingIOError
-                    break
+                    got = stream.read_into(left)
                 else:
-                    target = self._server.ciphertext[: max(len(room) - count, _SECURED_AT_LEAST)]
+                    wanted = max(size - count, _SECURED_AT_LEAST)
+                    target = ciphertext[:wanted] if wanted < len(ciphertext) else ciphertext
                     received = self.sock.recv_into(target)
                     if not received:
                         break
-                    is_empty = received < len(target)
-                    got = stream.read_into(room[count:], target[:received])
+                    is_empty = received < wanted
+                    got = stream.read_into(left, target[:received])
                 if not got:
                     break
-                count += max(0, got)
+                if got > 0:
+                    count += got
+                if count == size:
+                    break
+                if is_empty and not stream.has_unread:  # epoll reports what comes from now on
+                    if not count:
+                        raise BlockingIOError
+                    break
         except SlotwheelError:  # it was altered: nothing can be said to the other side any more
             raise ConnectionResetError from None
         except OSError:

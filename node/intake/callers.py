@@ -22,10 +22,9 @@ Rules
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from operator import le
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +42,8 @@ from ...wire.server import Connection
 from .ports import IntakeEvents
 
 _NOTHING = Rights({})
-_FEW_ROWS = 8
+_OFFSETS_OF_FEW = tuple(struct.Struct(f"<{count + 1}i") for count in range(9))
+"""By a number of rows, the offsets of their topics."""
 _TEXT = pa.utf8()
 Int32s = npt.NDArray[np.int32]
 
@@ -191,9 +191,9 @@ class TopicColumn:
         content = memoryview(data or b"")
         ends: Sequence[int] | Int32s
         try:
-            if count <= _FEW_ROWS:  # NumPy would cost more than the rows do
-                ends = struct.unpack_from(f"<{count + 1}i", offsets or b"", start)
-                rises = all(map(le, ends, ends[1:]))
+            if count < len(_OFFSETS_OF_FEW):  # NumPy would cost more than the rows do
+                ends = _OFFSETS_OF_FEW[count].unpack_from(offsets or b"", start)
+                rises = list(ends) == sorted(ends)
             else:
                 ends = np.frombuffer(offsets or b"", np.int32, count + 1, start)
                 rises = bool((ends[1:] >= ends[:-1]).all())
@@ -210,7 +210,8 @@ class TopicColumn:
 
     def _find_distinct(self) -> Iterable[bytes]:
         if not isinstance(self._ends, np.ndarray):
-            return dict.fromkeys(self._texts())
+            texts = self._texts()
+            return texts if len(texts) == 1 else dict.fromkeys(texts)
         first, second, last = (int(self._ends[at]) for at in (0, 1, -1))
         count, width = len(self._column), second - first
         # Mostly all are for one topic. The widths are compared too: ``a, aa`` and ``aa, a`` are the
@@ -224,11 +225,12 @@ class TopicColumn:
 
     def index(self, topic: bytes) -> int:
         """The first row with that topic."""
-        return next(row for row, text in enumerate(self._texts()) if text == topic)
+        return self._texts().index(topic)
 
-    def _texts(self) -> Iterator[bytes]:
+    def _texts(self) -> list[bytes]:
         ends = self._ends.tolist() if isinstance(self._ends, np.ndarray) else self._ends
-        return (bytes(self._content[start:end]) for start, end in pairwise(ends))
+        content = self._content
+        return [bytes(content[start:end]) for start, end in pairwise(ends)]
 
 
 class Callers:
