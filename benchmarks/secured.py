@@ -274,7 +274,7 @@ def _caller(security: str) -> ConnectedCaller:
     return ConnectedCaller(Callers(authenticator), identity, proof, "")
 
 
-def _micros(call: Callable[[], None]) -> float:
+def _micros(call: Callable[[], object]) -> float:
     """The lowest of some means of processor time: whatever else runs makes it only longer."""
     means = []
     for _ in range(_MEANS):
