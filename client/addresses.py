@@ -23,7 +23,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -250,9 +249,7 @@ class Addresses:
             f"{address}: {_short(reasons[address])}" for address in names if address in reasons
         ]
         if refusal is not None:
-            explained = copy(refusal)
-            explained.got = "; ".join(failures)
-            return explained
+            return refusal.showing("; ".join(failures))
         return NodeUnreachable(
             "none of the peers could do it",
             got="; ".join(failures),

@@ -79,6 +79,12 @@ class SlotwheelError(Exception):
             text = f"row {self.row}: {text}"
         return f"{text}. {self.remedy}" if self.remedy else text
 
+    def showing(self, got: Any) -> Self:
+        """This error with another value that was found."""
+        error = copy(self)
+        error.got = got
+        return error
+
     def in_doubt(self) -> Self:
         """This error for a caller that cannot know whether its messages are stored: the error was
         the answer to a repeat, whose first try may have been stored, or the reason for which no
