@@ -494,8 +494,8 @@ def test_a_burst_of_pipelined_requests_is_bounded(limited: GatewayProcess) -> No
             one.sendall(one_request * 20_000)
         found = statuses(received(one))
     assert set(found) <= {200, 400}
-    # As many as docs/http.md allows; of the large answers a busy machine could not read the last ones
-    # within RECEIVE_S.
+    # As many as docs/http.md allows; a busy machine could not read the last ones of a hundred large
+    # answers within RECEIVE_S.
     one_request = b"GET /v1/levels HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with limited.connect() as one:
         one.sendall(one_request * 99 + one_request.replace(b"\r\n\r\n", b"\r\n" + close))
