@@ -317,6 +317,7 @@ def test_without_answers_there_are_no_ids(address: str, wheel: FakeWheel) -> Non
 def test_policies_are_asked_for_once_and_again_after_a_while(
     client: Client, policies: Policies, wheel: FakeWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(levels, "FRESH_S", 3600.0)
     client.send("t", delay=60).result(60)
     assert policies.asked == 0, "who needs none does not ask"
     for _ in range(20):
