@@ -162,7 +162,7 @@ def test_attempts_and_expiry_at_a_consumer(shifted: Shifted) -> None:
         client.send("orders", b"bad", delay=0)
         client.send("orders", b"good", delay=0, ttl=30)
         client.send("orders", b"over", delay=0, ttl=1)
-        client.send("orders", b"soon", delay=0, ttl=8)
+        client.send("orders", b"soon", delay=0, ttl=30)
     eventually(lambda: len(shifted.node.delivered("orders")) == 4)
     time.sleep(1.2)
     with Consumer(
