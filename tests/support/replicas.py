@@ -127,10 +127,10 @@ class Replica:
         return found
 
     def deliver(self, until_ms: int) -> list[bytes]:
-        """All that is due by then, as a hand would get it."""
-        master = self.wheel.dispatcher
-        assert master is not None
+        """All that is due by then, as a hand would get it; nothing of one that was just deposed."""
         values: list[bytes] = []
+        if (master := self.wheel.dispatcher) is None:
+            return values
 
         def asked() -> Chunk | None:
             return next_chunk(master, until_ms, lambda: time.sleep(0.005))
@@ -210,6 +210,22 @@ class Replicas:
             except (SlotwheelError, TimeoutError):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
+
+    def delivered(self, count: int) -> list[bytes]:
+        """At least so many rows that are due within 100 s, from whoever is master by then. On a
+        busy machine that may change in the middle; the next one may repeat what the one before has
+        delivered."""
+        values: list[bytes] = []
+
+        def are_enough() -> bool:
+            before = set(values)
+            values.extend(
+                value for value in self.master().deliver(now_ms() + 100_000) if value not in before
+            )
+            return len(values) >= count
+
+        eventually(are_enough)
+        return values
 
     def agree(self, timeout_s: float = 60.0) -> None:
         """Wait until all that run have committed the same, and that it is the same bytes."""
