@@ -24,7 +24,7 @@ from support.fakewheel import FakeWheel, served
 from support.lossynode import LOST, SLOW, SLOW_S, TWICE, LossyNode
 from support.ports import free_address
 from support.proxy import Proxy
-from support.waiting import eventually, now_ms
+from support.waiting import PATIENCE_S, eventually, now_ms
 
 _MESSAGES = 10
 _INTERVAL_S, _GRACE_S = 1.0, 3.0
@@ -193,7 +193,7 @@ def test_each_fault_is_found_at_its_boundary_and_nothing_else_is_blamed(side: _S
             eventually(is_found, every_s=_LOOK_S)
         finally:
             print(found)
-        assert now_ms() < later_ms + (SLOW_S + _INTERVAL_S + 3 * _GRACE_S + 90) * 1000
+        assert now_ms() < later_ms + (SLOW_S + _INTERVAL_S + 3 * _GRACE_S + PATIENCE_S) * 1000
 
 
 def test_a_consumer_that_was_down_and_a_killed_node_are_no_loss(tmp_path: Path) -> None:

@@ -233,7 +233,10 @@ def test_slow_messages_keep_no_worker_waiting_while_there_is_room(
     assert not any(message.committed for message in slow)
 
 
-def test_it_reads_on_when_half_is_free_while_messages_wait(running: Any) -> None:
+def test_it_reads_on_when_half_is_free_while_messages_wait(
+    running: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump_module, "HOLD_AFTER_S", 3600.0)
     one = running(8)
     eventually(lambda: one.inflight.room() == 0)
     read = one.source.next
