@@ -74,7 +74,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 def log_in(page: Page, token: str) -> None:
     page.get_by_label("Token").fill(token_of(token))
-    page.get_by_role("button", name="Log in by a token").click()
+    page.get_by_role("button", name="Log in with a token").click()
 
 
 def check_cookie(context: BrowserContext, host: str) -> None:
@@ -158,7 +158,7 @@ def test_a_login_by_an_issuer_of_another_site(
     page = context.new_page()
     asked = f"{site}/console/pending?topic={TOPIC}"
     page.goto(asked)
-    page.get_by_role("link", name="Log in by corp").click()
+    page.get_by_role("link", name="Log in with corp").click()
     page.wait_for_url(f"{issuer.url}/authorize?**")
     (cookie,) = [kept for kept in context.cookies(site) if kept["name"] == LOGIN_COOKIE]
     assert (cookie["sameSite"], cookie["secure"], cookie["httpOnly"]) == ("Lax", True, True)
