@@ -30,7 +30,8 @@ REPLICAS_MAX = 0x7FFF
 
 @dataclass(frozen=True, slots=True)
 class AdministeredTopic:
-    """A topic. ``replicas``: of each partition. ``is_internal``: it belongs to Kafka itself."""
+    """A topic. ``replicas``: of each partition. A number is 0 where Kafka does not tell it.
+    ``is_internal``: it belongs to Kafka itself."""
 
     name: str
     partitions: int

@@ -98,13 +98,22 @@ class KafkaAdministration:
         )
         (entry,) = answer["topics"]
         _check(name, entry)
-        if not validate_only:
-            self._await(lambda: self._has_leaders(name))
-        # Both are unknown to a client that may make topics, and not see their configs.
-        counts = entry["num_partitions"], entry["replication_factor"]
-        if validate_only or min(counts) > 0:
-            return AdministeredTopic(name, *(max(0, count) for count in counts))
-        return self.topic(name)
+        # A client that may make topics, and not see their configs, is not told these.
+        counts = entry.get("num_partitions", -1), entry.get("replication_factor", -1)
+        told = AdministeredTopic(
+            name,
+            counts[0] if counts[0] > 0 else partitions or 0,
+            counts[1] if counts[1] > 0 else replicas or 0,
+        )
+        if validate_only:
+            return told
+        self._await(lambda: self._has_leaders(name))
+        if min(counts) > 0:
+            return told
+        try:
+            return self.topic(name)
+        except HttpError:  # it is made all the same
+            return told
 
     def grow(self, name: str, partitions: int) -> AdministeredTopic:
         topic = self.topic(name)
@@ -201,6 +210,8 @@ class KafkaAdministration:
 
     def _has_leaders(self, name: str) -> bool:
         (entry,) = self.cluster.ask(lambda admin: admin.describe_topics([name]))
+        if entry["error_code"] != kafka_errors.UnknownTopicOrPartitionError.errno:
+            _check(name, entry)
         partitions = entry["partitions"]
         return bool(partitions) and all(part["leader_id"] >= 0 for part in partitions)
 

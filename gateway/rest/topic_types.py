@@ -115,7 +115,9 @@ class TopicEntry(msgspec.Struct):
     is_internal: bool
     """Whether it belongs to Kafka itself."""
     replication_factor: int
+    """Replicas of each partition; 0: Kafka does not tell this gateway."""
     partitions_count: int
+    """0: Kafka does not tell this gateway."""
     configs: RelatedLink
     kind: Literal["KafkaTopic"] = "KafkaTopic"
 

@@ -10,7 +10,13 @@ import httpx
 import pytest
 from kafka import errors as kafka_errors
 
-from slotwheel.gateway.administration import KEPT_OUT, NOT_FOUND, PARTITIONS_MAX, REFUSED
+from slotwheel.gateway.administration import (
+    KEPT_OUT,
+    NOT_FOUND,
+    PARTITIONS_MAX,
+    REFUSED,
+    AdministeredTopic,
+)
 from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.rest.kafka_administration import KafkaAdministration
 from slotwheel.gateway.rest.kafka_cluster import KafkaCluster
@@ -271,3 +277,13 @@ def test_configs_that_kafka_does_not_show_are_no_empty_list() -> None:
     with pytest.raises(HttpError) as refused:
         kafka.configs("t")
     assert (refused.value.status, refused.value.error_code) == (403, KEPT_OUT)
+
+
+def test_a_topic_that_was_made_and_may_not_be_seen_is_made_all_the_same() -> None:
+    kafka = answering(kafka_errors.TopicAuthorizationFailedError)
+    admin = kafka.cluster._admin
+    unseen = {**admin.entry, "name": "t", "partitions": []}
+    made = {"error_code": 0, "num_partitions": -1, "replication_factor": -1}
+    admin.create_topics = lambda *_, **__: {"topics": [made]}
+    admin.describe_topics = lambda _: [unseen]
+    assert kafka.create("t", 3, None, {}, validate_only=False) == AdministeredTopic("t", 3, 0)
