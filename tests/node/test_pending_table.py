@@ -19,7 +19,7 @@ from slotwheel.node.pendingtable import PendingTable
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.slots.storage import StockPoint
-from support.wheels import NOW, TIGHT, Node, opened
+from support.wheels import NOW, TIGHT, Node, master_of, opened
 
 PREFIXES = ("a*", "ab", "b", "*")
 TOPICS = ("a", "ab", "abc", "b", "other")
@@ -242,3 +242,59 @@ def test_an_empty_table_is_kept_as_well(tmp_path: Path) -> None:
         node.send([(NOW + 1_000, "b", b"x")], NOW)
         brought_up(table, node)
         assert amounts(table)["b"] == (1, 1)
+
+
+def test_a_held_back_topic_stays_pending_and_leaves_by_its_own_mark(tmp_path: Path) -> None:
+    with opened(tmp_path, TIGHT, NOW) as node:
+        table = PendingTable(PREFIXES, node.wheel.read_slot)
+        due = [NOW + 1_000 * second + ms for second in (1, 2, 3) for ms in (100, 600)]
+        node.send([(at, topic, b"x") for at in due for topic in ("a", "b")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        brought_up(table, node)
+        for now_ms, of_b in (
+            (NOW + 1_300, 5),
+            (NOW + 1_900, 4),
+            (NOW + 2_300, 3),
+            (NOW + 9_000, 0),
+        ):
+            node.delivered(now_ms, lambda row: row[0] != "a")
+            brought_up(table, node)
+            assert (amounts(table)["a*"], amounts(table)["b"]) == ((6, 6), (of_b, of_b))
+        assert master_of(node.wheel).held_topics() == ["a"]
+        for left in range(5, -1, -1):  # behind a main mark that is past all of it
+            chunk = master_of(node.wheel).next_topic_chunk("a", NOW + 9_000)
+            assert chunk is not None
+            answers = np.arange(chunk.rows.num_rows) == 0
+            master_of(node.wheel).answer(chunk, answers)
+            brought_up(table, node)
+            assert amounts(table)["a*"] == (left, left)
+
+
+def test_a_late_row_is_pending_though_its_second_is_past(tmp_path: Path) -> None:
+    with opened(tmp_path, TIGHT, NOW) as node:
+        table = PendingTable(PREFIXES, node.wheel.read_slot)
+        node.send([(NOW + 1_000, "b", b"x")], NOW)
+        assert node.delivered(NOW + 9_000) == [b"x"]
+        brought_up(table, node)
+        for _ in range(2):
+            node.send([(NOW + 1_000, "b", b"y")], NOW + 9_000)
+            brought_up(table, node)
+        assert amounts(table)["b"] == (2, 2)
+        assert len(node.delivered(NOW + 9_000)) == 2
+        brought_up(table, node)
+        assert amounts(table)["b"] == (0, 0)
+
+
+def test_a_cancel_that_does_not_count_yet_is_not_kept_over_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path, TIGHT, NOW) as node:
+        table = PendingTable(PREFIXES, node.wheel.read_slot)
+        ids = node.ids_of(node.send([(NOW + 5_000, "b", b"x")] * 2, NOW))
+        brought_up(table, node)
+        assert table.saved() is not None
+        node.blocking(lambda: node.wheel.cancel(ids[:1], NOW))
+        table.add_new(node.wheel.stock_point())
+        assert table.saved() is None  # it has the cancel, and counts both messages
+        brought_up(table, node)
+        saved = table.saved()
+        assert saved is not None
+        assert saved.cells[saved.cells[:, 0] == PREFIXES.index("b"), 2:].tolist() == [[1, 1]]
