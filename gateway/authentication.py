@@ -376,4 +376,9 @@ def _read(path: Path, contents: Sequence[bytes]) -> SecurityFile:
             got=f"{path}: {', '.join(security.issuers)}",
             remedy="Run: pip install 'slotwheel[http]'",
         )
+    for issuer in security.issuers.values():
+        if (
+            issuer.client_secret is not None
+        ):  # read at a login, and the gateway's processes come now
+            issuer.client_secret.take()
     return security

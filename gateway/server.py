@@ -171,6 +171,12 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         policies = SingleFlight(pool, client.fetch_policies)
         jobs = Jobs()
         undo.callback(jobs.stop, END_S)
+        # Before other processes start: it takes secrets out of the environment that they would get.
+        access_log = AccessLog(settings.access_log, _access_log_failed)
+        authenticator = RequestAuthenticator(settings.security, access_log)
+        undo.callback(authenticator.close)
+        if settings.security is not None:
+            undo.callback(PendingPoll(authenticator.pending, client.status).close)
         searcher = lookup = None
         if settings.data is not None:
             process = SearchProcess(settings.data, dead_letter_topic=settings.dead_letter_topic)
@@ -216,11 +222,6 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
 
             cluster = KafkaCluster(settings.bootstrap, settings.kafka)
             administration = KafkaAdministration(cluster)
-        access_log = AccessLog(settings.access_log, _access_log_failed)
-        authenticator = RequestAuthenticator(settings.security, access_log)
-        undo.callback(authenticator.close)
-        if settings.security is not None:
-            undo.callback(PendingPoll(authenticator.pending, client.status).close)
         yield Services(
             settings=settings,
             client=client,

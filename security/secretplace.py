@@ -78,6 +78,12 @@ class SecretPlace:
             raise self.unusable("is empty or not there", "", "Write the secret to it")
         return secret
 
+    def take(self) -> None:
+        """Remove a variable now, for who reads it later and starts processes before. A file stays
+        what it is."""
+        if self.text.startswith(_VARIABLE):
+            _take(self.text.removeprefix(_VARIABLE))
+
     def unusable(self, what: str, got: str, remedy: str) -> InvalidConfiguration:
         return InvalidConfiguration(f"{self.shown} {what}", got=got or None, remedy=remedy)
 
