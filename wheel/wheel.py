@@ -816,7 +816,7 @@ class Wheel:
             if self._dispatcher is not None:
                 marks = self._dispatcher.due.lines.marks()
             return StockPoint(
-                dict(storage.catalog),
+                storage.catalog,
                 storage.spilled,
                 storage.tail.pieces,
                 self._log.committed_offset,

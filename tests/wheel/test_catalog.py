@@ -75,7 +75,7 @@ def test_the_catalog_changes_beside_the_lock(usual: Node, monkeypatch: pytest.Mo
 
         return checked
 
-    linear = ("__init__", "with_files", "without", "upto")
+    linear = ("__init__", "__iter__", "with_files", "without", "upto")
     for name in linear:
         monkeypatch.setattr(Catalog, name, beside(name))
     usual.send([*many(0, 9, NOW + 500), *many(9, 9, NOW + 90_000)], NOW)
@@ -85,4 +85,5 @@ def test_the_catalog_changes_beside_the_lock(usual: Node, monkeypatch: pytest.Mo
     assert len(usual.delivered(NOW + 5_000)) == 10
     usual.mark(NOW + 5_000)
     assert wheel.clean(NOW + 5_000) == 1
+    assert [*wheel.stock_point().catalog] == [(NOW + 90_000) // 1000]
     assert made == {*linear}
