@@ -142,6 +142,7 @@ LONG = (
     "gateway/test_dead_letters",
     "gateway/test_generated_clients",
     "gateway/test_schemathesis",
+    "gateway/test_roles",
     "test_interrupted_run",
     "test_retries",
     "test_peers_bad_input",

@@ -22,6 +22,7 @@ from slotwheel.wheel.protocol import (
     encode_json,
     encode_request,
 )
+from slotwheel.wheel.request import RequestKey
 from slotwheel.wire.frames import Kind, encode_frame
 from support.exchange import Exchange
 from support.waiting import now_ms
@@ -85,11 +86,11 @@ def to(*topics: str) -> pa.RecordBatch:
     return batch([(now_ms() + 60_000, topic, b"x") for topic in topics])
 
 
-def plain(number: int, *topics: str) -> bytes:
-    """The frame of plain rows for these topics."""
+def plain(number: int, *topics: str, key: RequestKey | None = None) -> bytes:
+    """The frame of plain rows for these topics. ``key``: of the request that they are."""
     rows = [(now_ms() + 60_000, topic.encode(), None, None, b"x", ()) for topic in topics]
     body = encode_records(rows)
-    metadata = encode_request(number, None, len(rows))
+    metadata = encode_request(number, key, len(rows))
     return encode_frame(Kind.ROWS, metadata, len(body)) + body
 
 

@@ -43,6 +43,7 @@ from slotwheel.wheel.protocol import (
     encode_json,
     encode_sequence,
 )
+from slotwheel.wheel.request import RequestKey
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wire.frames import Kind, encode_hello
 from support.denying import (
@@ -176,6 +177,24 @@ def test_a_batch_with_one_foreign_topic_is_refused_whole(
     assert len(wheel.values()) == many + 1
     assert [line["topic"] for line in lines(access_log, "denied")] == ["other-x"] * 2
     assert {line["principal"] for line in lines(access_log, "denied")} == {"token:scheduler"}
+
+
+def test_a_key_of_a_request_is_not_used_up_by_who_may_schedule_elsewhere(
+    server: ServedIntake, wheel: FakeWheel
+) -> None:
+    """Each caller numbers its requests from 1 on; its own repeat is found, however it comes."""
+    for role, topic in (("other", "other-x"), ("scheduler", "orders"), ("gateway", "orders")):
+        key = RequestKey.of("1", role.encode())
+        with Exchange(server, hello(role)) as exchange:
+            exchange.send(to(topic), 0, key)
+            first = exchange.stored()
+            exchange.send_bytes(plain(1, topic, key=key))
+            again = plain_answer(exchange)
+            assert isinstance(again, StoredBatch)
+            assert again.base_offset == first.base_offset
+            exchange.send(to(topic), 2, RequestKey.of("1", b"another"))
+            assert "was used" in str(exchange.refused().error)
+    assert len(wheel.values()) == 3
 
 
 def test_topics_that_cannot_be_read_are_not_let_in_unchecked(server: ServedIntake) -> None:
