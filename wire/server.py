@@ -32,14 +32,15 @@ Rules
   others their share.
 - An error of a connection ends that connection, after its last answers and with the reason.
 - With TLS, a newcomer's handshake and hello have each a limit of some kB, and both one of some
-  seconds. A turn goes on with a few handshakes, each of which takes a millisecond: a stranger who
-  begins many delays other newcomers, and nobody who has said hello.
+  seconds. A turn gives newcomers some milliseconds, and a handshake takes one: a stranger who
+  begins many delays other newcomers, and hardly anybody who has said hello.
 - A connection whose certificate does not stand any more (``TlsFiles.stands``) is ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -89,8 +90,9 @@ HANDSHAKE_BYTES_MAX = 16 << 10
 TRUST_EVERY_S = 3.0
 """So often, s, certificates of open connections are compared with what is accepted now: with the
 ten seconds until files are looked at, who is not trusted any more is out within fifteen."""
-HANDSHAKES_A_TURN = 8
-"""A turn goes on with so many handshakes."""
+NEWCOMERS_S = 0.002
+"""A turn accepts for so long, s, and goes on with handshakes for so long, but with one of each at
+least. A number would not do: eight handshakes take 8 ms, or 30 where others want the processor."""
 THROWN_AWAY_MAX = 256 << 20
 """Bytes of a too large body that are read, so that its sender gets an answer, and goes on."""
 SMALL_BYTES = 16 << 10
@@ -104,7 +106,6 @@ _SCRATCH_BYTES = 256 << 10
 _SECURED_AT_LEAST = 17 << 10
 """Ciphertext is received in pieces of at least so many bytes, a record and its frame."""
 _READS_A_TURN = 4
-_ACCEPTED_A_TURN = 64
 _THROWN_AWAY = 16
 _WAIT_S = 0.25
 _PAUSE_S = 0.01
@@ -417,7 +418,7 @@ class Server:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.ciphertext = memoryview(bytearray(0 if tls is None else _SCRATCH_BYTES))
         self._unread: dict[Connection, None] = {}  # with more to read than epoll knows of
-        self._handshakes_left = 0  # in this turn
+        self._handshakes_end_s = 0.0  # of this turn; 0: there was none yet
         self._looked_s = 0.0
         self._trusted_s = 0.0
         self._closed = False
@@ -485,7 +486,7 @@ class Server:
             self._end_all()
             return _WAIT_S
         comes = False
-        self._handshakes_left = HANDSHAKES_A_TURN
+        self._handshakes_end_s = 0.0
         unread, self._unread = self._unread, {}
         for number, mask in self._poll.poll(0.0 if self._ready or unread else self._work.wait_s):
             if number == self._wakes:
@@ -499,9 +500,9 @@ class Server:
             if connection.registered and connection.has_unread and not connection.lost:
                 self._serve(connection, select.EPOLLIN)
         if comes:  # last, as it may get the number of one that was dropped
-            for _ in range(_ACCEPTED_A_TURN):
-                if not self._accept():
-                    break
+            end_s = time.monotonic() + NEWCOMERS_S
+            while self._accept() and time.monotonic() < end_s:
+                pass
         self._work.work()
         self._answer_all()
         self._watch_changed()
@@ -582,9 +583,10 @@ class Server:
         if mask & _WRITE:
             self.handle(connection, self._answer, connection)
         if connection.shakes_hands:
-            if not self._handshakes_left:  # epoll reports it again
+            now_s = time.monotonic()
+            if now_s >= (self._handshakes_end_s or math.inf):  # epoll reports it again
                 return
-            self._handshakes_left -= 1
+            self._handshakes_end_s = self._handshakes_end_s or now_s + NEWCOMERS_S
         if mask & ~_WRITE and connection.registered:
             self._changed[connection] = None
             self.handle(connection, self._receive, connection)

@@ -278,6 +278,34 @@ def test_handshakes_of_many_hold_up_nobody_who_has_said_hello(
             assert echo(another, b"newcomer") == b"newcomer"
 
 
+def test_a_turn_gives_newcomers_so_much_time_and_each_comes_to_its_turn(
+    ours: Authority, secure: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no time at all it is one handshake a turn."""
+    stream = secure("localhost")
+    stream.shake_hands()
+    hello = stream.outgoing()
+    begun: list[TlsStream] = []
+    shake_hands = TlsStream.shake_hands
+
+    def shake(stream: TlsStream) -> bool:
+        begun.append(stream)
+        return shake_hands(stream)
+
+    monkeypatch.setattr(TlsStream, "shake_hands", shake)
+    monkeypatch.setattr(server_module, "NEWCOMERS_S", 0.0)
+    server = EchoServer(lambda _: None, tls=served(ours.issue("localhost"))).server
+    with contextlib.ExitStack() as many:
+        many.callback(server.turn)
+        many.callback(server.close, 0)
+        for _ in range(5):
+            many.enter_context(RawClient(f"127.0.0.1:{server.port}", hello))
+        while len(set(begun)) < 5:
+            before = len(begun)
+            server.turn()
+            assert len(begun) <= before + 1
+
+
 def test_what_openssl_holds_is_freed_with_its_connection(node: EchoServer, secure: Secure) -> None:
     """By the count of references: until the collector comes, strangers would fill 100 MB."""
 
