@@ -15,6 +15,9 @@ Rules
 - No address has more than three quarters of all connections, or one machine would keep out
   everybody else. When nine of ten places are taken, who is quiet between two requests, or sends a
   head byte by byte, has a sixth of the time for it that a request has to arrive.
+- What all connections together do not take of their answers is bounded: beyond ``UNREAD_MAX`` the
+  one ends that has not read for longest, of the address of which most is unread. A time alone
+  would not do: within its thirty seconds a few thousand connections could ask for gigabytes.
 - What is no request is answered behind all requests that came before it: an answer is never that to
   another request.
 - The offer of another protocol (``Upgrade``) is ignored, and the request is read as if it had not
@@ -49,6 +52,8 @@ from .settings import GatewaySettings
 log = logging.getLogger("slotwheel.gateway")
 
 ALL = "all"
+UNREAD_MAX = 64 << 20
+"""Bytes of answers that wait until they are read, of all connections together."""
 _PIPELINED_MAX = 100
 _PLAIN_S = 1.0
 """The caller of heads that are all alike is looked up again after so long, s."""
@@ -70,7 +75,8 @@ class ConnectionServer(Protocol):
     """What the connections of a server share. ``hosts``: the number of connections by address and
     of all (``ALL``), without those that were refused; ``tasks``: requests that are being answered;
     ``date``: the header's value; ``guards``: headers of every answer, by which a browser keeps it
-    to itself."""
+    to itself. ``unread``: the bytes of answers that are not taken, by connection, those first that
+    have not taken theirs for longest."""
 
     app: GatewayApp
     direct: DirectMessages
@@ -80,6 +86,7 @@ class ConnectionServer(Protocol):
     hosts: Counter[str]
     date: bytes
     guards: Sequence[tuple[bytes, bytes]]
+    unread: dict[HttpConnection, int]
 
     def stands(self, certificate: PeerCertificate | None) -> bool:
         """Returns False for a certificate that is not accepted any more."""
@@ -155,8 +162,8 @@ class HttpConnection(asyncio.Protocol):
             self.is_secure, self.certificate = True, stream.certificate
         connections, hosts = self._server.connections, self._server.hosts
         connections.add(self)
-        host = self.client[0] if self.client else ""
         every = self._settings.connections_max
+        host = self.host
         for where, whose, limit in (("", ALL, every), (" from one address", host, _share(every))):
             if hosts[whose] >= limit:
                 self.refuse(_too_many(where, hosts[whose] + 1, limit))
@@ -169,6 +176,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         hosts = self._server.hosts
         self._server.connections.discard(self)
+        self._server.unread.pop(self, None)
         for whose in self._counted:
             hosts[whose] -= 1
             if not hosts[whose]:
@@ -282,6 +290,11 @@ class HttpConnection(asyncio.Protocol):
             self._plain_headers, self._plain_identity = self._headers, identity
             self._plain_until = self.loop.time() + _PLAIN_S
             self._begin_direct()
+
+    @property
+    def host(self) -> str:
+        """The address of the other side; empty if it is not known."""
+        return self.client[0] if self.client else ""
 
     @property
     def certificate_names(self) -> tuple[str, ...]:
@@ -468,9 +481,12 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._writing_since = self.loop.time()
         self.writable.clear()
+        self._server.unread[self] = self.transport.get_write_buffer_size()
+        end_who_read_least(self._server.unread)
 
     def resume_writing(self) -> None:
         self._writing_since = 0.0
+        self._server.unread.pop(self, None)
         self.writable.set()
 
     def look(self, now: float) -> None:
@@ -525,6 +541,19 @@ class HttpConnection(asyncio.Protocol):
         reply = error_reply(error)
         self._write(reply.status, [*reply.all_headers, _CLOSE], reply.body)
         self._close_in_order()
+
+
+def end_who_read_least(unread: dict[HttpConnection, int]) -> None:
+    """End connections until the others have no more than ``UNREAD_MAX`` bytes to read. One alone
+    stays, however large its answer is."""
+    while len(unread) > 1 and sum(unread.values()) > UNREAD_MAX:
+        by_host: Counter[str] = Counter()
+        for connection, nbytes in unread.items():
+            by_host[connection.host] += nbytes
+        [(most, _)] = by_host.most_common(1)
+        leaving = next(connection for connection in unread if connection.host == most)
+        del unread[leaving]
+        leaving.transport.abort()
 
 
 def _share(every: int) -> int:

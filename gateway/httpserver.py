@@ -46,7 +46,8 @@ class HttpServer:
     """``direct``: answers single messages past ASGI. ``tls``: the certificate of its port; None:
     it has no TLS. ``hosts``: the number of connections by address and of all (``ALL``), without
     those that were refused; ``handshakes``: connections with TLS before that, and ``turns`` those
-    of them of which bytes have come. ``date``: the header's value."""
+    of them of which bytes have come. ``unread``: as of ``ConnectionServer``. ``date``: the header's
+    value."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class HttpServer:
         self.connections: set[HttpConnection] = set()
         self.tasks: set[UnderWay] = set()
         self.hosts: Counter[str] = Counter()
+        self.unread: dict[HttpConnection, int] = {}
         self.date = b""
         self.guards: Sequence[tuple[bytes, bytes]] = ()
         if tls is not None:

@@ -87,7 +87,7 @@ class _Arriving:
     nbytes = 0
 
 
-ARRIVING_MAX = 256 << 20
+ARRIVING_MAX = 128 << 20
 
 
 async def read_body(scope: Any, receive: Any, limit: int) -> bytes:

@@ -85,6 +85,9 @@ class TlsTransport:
     def is_closing(self) -> bool:
         return self._raw.is_closing()
 
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size()
+
     def pause_reading(self) -> None:
         self._raw.pause_reading()
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 import uvloop
 
+from slotwheel.gateway import connection
 from slotwheel.gateway.httpserver import HttpServer
 from support.httpserved import served_http
+
+LARGE_BYTES = 8 << 20
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """What a path says: a status, and how it goes wrong."""
     _, status, how = scope["path"].split("/")
-    headers = [(b"content-length", b"2")]
+    body = bytes(LARGE_BYTES) if how == "large" else b"ok"
+    headers = [(b"content-length", b"%d" % len(body))]
     if how == "slow":
         await asyncio.sleep(30)
     if how == "fails":
@@ -30,7 +35,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
             pass
     await send({"type": "http.response.start", "status": int(status), "headers": headers})
-    await send({"type": "http.response.body", "body": b"ok"})
+    await send({"type": "http.response.body", "body": body})
     if how == "again":
         await receive()
 
@@ -110,5 +115,40 @@ def test_a_server_that_ends_begins_no_request_that_waits() -> None:
             await asyncio.sleep(0.2)
             server.end()
             assert await asked == [500]
+
+    uvloop.run(test())
+
+
+async def unread(port: int, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask from ``host`` for a large answer, of which the kernel takes a little."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.bind((host, 0))
+    sock.connect(("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+    writer.write(get("/200/large"))
+    return reader, writer
+
+
+def test_who_reads_no_answers_leaves_when_too_much_is_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the address that leaves most unread; whoever came before it reads on when he likes."""
+    monkeypatch.setattr(connection, "UNREAD_MAX", 2 * LARGE_BYTES + 4096)
+
+    async def test() -> None:
+        async with served() as (server, port):
+            reader, slow = await unread(port, "127.0.0.1")
+            while len(server.unread) < 1:
+                await asyncio.sleep(0.01)
+            crowd = [await unread(port, "127.0.0.2") for _ in range(5)]
+            while server.hosts["127.0.0.2"] > 2 or len(server.unread) < 2:
+                await asyncio.sleep(0.01)
+            assert server.hosts["127.0.0.1"] == 1
+            assert sum(server.unread.values()) <= connection.UNREAD_MAX
+            await reader.readuntil(b"\r\n\r\n")
+            assert len(await reader.readexactly(LARGE_BYTES)) == LARGE_BYTES
+            for _, writer in [(reader, slow), *crowd]:
+                writer.close()
 
     uvloop.run(test())
