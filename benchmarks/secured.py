@@ -6,7 +6,11 @@ after the other sends to its own node, a few requests in a turn, so that all are
 same machine at the same time.
 
 The check of rights is measured alone, too: it is a part of what a batch costs, and too small to be
-seen there. HTTP is one gateway after the other, in turns, by ``wrk``.
+seen there. So is a record of TLS, by a processor that is awake and by one that has slept as long as
+a disk syncs: whoever waits for a message wakes a processor some four times, and each time the first
+code that runs takes ten times as long, whatever it does.
+
+HTTP is one gateway after the other, in turns, by ``wrk``.
 
     python -m benchmarks.secured [--seconds 10] [--turns 3]
 
@@ -19,6 +23,7 @@ import contextlib
 import statistics
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +36,7 @@ from slotwheel.node.intake.amounts import amounts_of
 from slotwheel.node.intake.callers import Callers, ConnectedCaller
 from slotwheel.security.principals import Authenticator, IdentityProof
 from slotwheel.security.securityfile import SecurityFile
+from slotwheel.security.tls import TlsFiles, TlsStream
 from slotwheel.wheel.plain import PlainBatch
 from slotwheel.wheel.rows import from_columns
 
@@ -55,6 +61,7 @@ _ROWS = 1_000
 _BATCHES_A_TURN = 10
 _STORED_A_TURN = 50
 _CHECKS, _MEANS = 500, 100
+_RECORDS, _SLEEP_S = 1_000, 0.0004
 _SECURITY = f"""
 [roles.bench]
 schedule = ["{_TOPIC}", "a-*", "b-*", "c-*", "d", "e", "f"]
@@ -107,6 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
             cases = {kind: _case(stack, directory, kind, given) for kind in _KINDS}
             _tell_waits(report, cases, chosen.seconds)
             batch_us = _tell_batches(report, cases, chosen.seconds)
+        _tell_records(report, given)
         _tell_checks(report, batch_us)
         _tell_http(report, directory, given, chosen.seconds / chosen.turns, chosen.turns)
         report.end(chosen.json)
@@ -115,9 +123,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class _Given:
-    """Options of nodes and what clients prove, by kind. ``authority``: of the nodes."""
+    """Options of nodes and what clients prove, by kind. ``authority``: of the nodes; ``own``: a
+    node's certificate."""
 
     authority: Path
+    own: Tls
     node: dict[str, list[str]]
     client: dict[str, Tls | None]
 
@@ -138,6 +148,7 @@ def _options(directory: Path) -> _Given:
     as_client = Tls(ca=nodes.ca, cert=bench.cert, key=bench.key)
     return _Given(
         nodes.ca,
+        Tls(cert=own.cert, key=own.key),
         {
             _PLAIN: [],
             _TLS: tls,
@@ -229,6 +240,50 @@ def _tell_batches(report: Report, cases: dict[str, _Case], seconds: float) -> fl
     name = f"a quota of what is pending, the node's time of a batch of {_ROWS:,}, to one without"
     report.ratio(name, nodes_us[_PENDING], nodes_us[_RIGHTS], "<= 101 %")
     return nodes_us[_RIGHTS]
+
+
+def _tell_records(report: Report, given: _Given) -> None:
+    """What a record of a small message takes, beside a checksum of the same bytes."""
+    client, node = _shaken(given)
+    message, room = bytes(170), memoryview(bytearray(1 << 10))
+    slept = f"after {_SLEEP_S * 1e6:.0f} us of sleep"
+    for name, sleep_s in (("awake", 0.0), (slept, _SLEEP_S)):
+        sealing, reading, summing = "a record of TLS made", "a record of TLS read", "a checksum"
+        took: dict[str, list[float]] = {sealing: [], reading: [], summing: []}
+        for _ in range(_RECORDS):
+            _sleep(sleep_s)
+            begun = time.perf_counter()
+            sealed = client.seal(message)
+            took[sealing].append(time.perf_counter() - begun)
+            _sleep(sleep_s)
+            begun = time.perf_counter()
+            node.read_into(room, sealed)
+            took[reading].append(time.perf_counter() - begun)
+            _sleep(sleep_s)
+            begun = time.perf_counter()
+            zlib.crc32(message)
+            took[summing].append(time.perf_counter() - begun)
+        for what, each_s in took.items():
+            micros = statistics.median(each_s) * 1e6
+            report.figure(f"{what}, processor {name}, us", micros, f"{micros:.1f}")
+
+
+def _sleep(seconds: float) -> None:
+    if seconds:  # to sleep for nothing would let others run
+        time.sleep(seconds)
+
+
+def _shaken(given: _Given) -> tuple[TlsStream, TlsStream]:
+    """A client's and a node's side of one connection, whose handshake is over."""
+    client = TlsFiles.of_client(Tls(ca=given.authority)).dial("127.0.0.1")
+    node = TlsFiles(given.own, accepts=True).accept()
+    while not node.is_ready:
+        if not client.is_ready:
+            client.shake_hands()
+        node.feed(client.outgoing())
+        node.shake_hands()
+        client.feed(node.outgoing())
+    return client, node
 
 
 def _tell_checks(report: Report, batch_us: float) -> None:

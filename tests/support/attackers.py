@@ -2,9 +2,9 @@
 
 Theory: an attacker is bound by nothing that a client of ours is bound by, so none of this is made
 with it: sockets, the frames' bytes, and TLS that accepts any certificate. Each attack does one
-thing as fast as it can until its time is over. ``ATTACKS`` says which listeners it is made against
-and what the attacker has proven: nothing, a token with the right to one topic of its own, or the
-certificate of one peer.
+thing as fast as half a processor can, until its time is over. ``ATTACKS`` says which listeners it
+is made against and what the attacker has proven: nothing, a token with the right to one topic of
+its own, or the certificate of one peer.
 
 Everything that is answered to somebody who has proven nothing is kept, decrypted, for the test to
 look through: an address or a name in a refusal would tell a stranger where to go on.
@@ -58,6 +58,10 @@ HELD_MAX = 3_000
 _FROM = "127.0.0.2"
 """The attacker's address: another one than that of honest callers, as another machine has."""
 _TIMEOUT_S = 2.0
+_PROCESSOR_SHARE = 0.5
+"""An attacker takes so much of a processor at most. It shares the machine with those whom it
+attacks: one that only computes, at the lowest priority, and connects to nobody, makes a caller that
+waits wait six times as long, for the kernel lets it go on until the next tick."""
 _TLS_MAJOR = b"\x03"
 """The second byte of each record of TLS: the version, 3."""
 _HEARD_MAX = 200
@@ -100,6 +104,7 @@ class Attacker:
         self.target = target
         self._seconds = seconds
         self._end_s = 0.0
+        self._used_s = 0.0
         self.tries = 0
         self.let_in = 0
         self.heard: set[str] = set()
@@ -114,7 +119,13 @@ class Attacker:
     @property
     def goes_on(self) -> bool:
         now_s = time.monotonic()
-        self._end_s = self._end_s or now_s + self._seconds
+        if not self._end_s:
+            self._end_s = now_s + self._seconds
+            self._used_s = time.process_time()
+        since_s = now_s - self._end_s + self._seconds
+        ahead_s = time.process_time() - self._used_s - _PROCESSOR_SHARE * since_s
+        if ahead_s > 0:
+            time.sleep(ahead_s / _PROCESSOR_SHARE)
         return now_s < self._end_s
 
     def tcp(self) -> socket.socket:
