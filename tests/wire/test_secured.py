@@ -279,7 +279,7 @@ def test_handshakes_of_many_hold_up_nobody_who_has_said_hello(
 
 
 def test_a_turn_gives_newcomers_so_much_time_and_each_comes_to_its_turn(
-    ours: Authority, secure: Secure, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, secure: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no time at all it is one handshake a turn."""
     stream = secure("localhost")
@@ -294,7 +294,7 @@ def test_a_turn_gives_newcomers_so_much_time_and_each_comes_to_its_turn(
 
     monkeypatch.setattr(TlsStream, "shake_hands", shake)
     monkeypatch.setattr(server_module, "NEWCOMERS_S", 0.0)
-    server = EchoServer(lambda _: None, tls=served(ours.issue("localhost"))).server
+    server = EchoServer(lambda _: None, tls=served(authority.issue("localhost"))).server
     with contextlib.ExitStack() as many:
         many.callback(server.turn)
         many.callback(server.close, 0)
