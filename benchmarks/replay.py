@@ -35,7 +35,7 @@ from slotwheel.reading import layout
 from slotwheel.reading.files import JOURNAL, File, Layout, PeerFiles
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.ids import IdMint
+from slotwheel.wheel.ids import LONG_FROM, IdMint
 from slotwheel.wheel.journal.entry import HEADER_BYTES, Entry, EntryKind
 from slotwheel.wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
 from slotwheel.wheel.journal.segment import SEGMENT_BYTES, SegmentHeader
@@ -277,7 +277,7 @@ def write(root: Path, start: int, end: int) -> None:
     files = OsFiles(root)
     files.make_directory("journal")
     store = bytes(16)
-    config = {"version": 1, "group": _GROUP, "slots": 7200, "key": _KEY.hex()}
+    config = {"version": 1, "group": _GROUP, "slots": 7200, "key": _KEY.hex(), LONG_FROM: 0}
     mint = IdMint(_GROUP, _KEY)
     index = 1 + start // _ENTRY
     if not start:
@@ -369,7 +369,7 @@ def _write_topic(root: Path, mint: IdMint, first: int, last: int) -> None:
             columns = [
                 pa.array(offset),
                 from_numpy(due + 3, TIME),
-                pa.array(mint.checks(due, offset), pa.uint32()),
+                pa.array(mint.checks(due, offset), pa.uint64()),
                 *(rows.column(name) for name in schema.names[3:]),
             ]
             data = bytes(pa.RecordBatch.from_arrays(columns, schema=schema).serialize())

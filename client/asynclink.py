@@ -43,6 +43,7 @@ from ..wheel.errors import (
     SlotwheelError,
     UnknownTopic,
 )
+from ..wheel.ids import check_digits
 from ..wheel.plain import encode_records
 from ..wheel.protocol import (
     IN_FLIGHT_MAX as REMEMBERED,
@@ -276,7 +277,7 @@ class AsyncLink:
         for offset, (message, due_ms, check) in enumerate(rows, stored.base_offset):
             answer = message.answer
             if not answer.done():  # its task may have been cancelled
-                answer.set_result(f"{group}.{due_ms}.{offset}.{check:08x}")
+                answer.set_result(f"{group}.{due_ms}.{offset}.{check_digits(check)}")
 
     def _refused(self, request: _Request, error: SlotwheelError) -> None:
         request.tries.refused(error)

@@ -20,7 +20,7 @@ def new_producer() -> int:
     return secrets.randbelow(PRODUCER_LIMIT - 1) + 1
 
 
-OF_APPENDS: FrameLimits = {Kind.ANSWER: (0, 64 + 8 * JSON_BYTES_MAX)}
+OF_APPENDS: FrameLimits = {Kind.ANSWER: (0, 64 + 16 * JSON_BYTES_MAX)}
 """The limits of frames that a node sends to a producer."""
 
 

@@ -137,7 +137,7 @@ class HttpLink(LinkPort):
             error = SlotwheelError("not an answer of a gateway", got=repr(answer.body[:TEXT_MAX]))
             error.uncertain = True
             return RefusedBatch(sequence, error)
-        checks = np.array([id_.check for id_ in ids], np.uint32)
+        checks = np.array([id_.check for id_ in ids], np.uint64)
         # A due time less its delay is the time at which the node took the message.
         delays = map(delay_of, times(rows, "due").tolist())
         began = (id_.due - ms for id_, ms in zip(ids, delays, strict=True) if ms is not None)

@@ -32,11 +32,12 @@ import pyarrow as pa
 
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.rows import from_numpy
-from ..wheel.schema import TIME, Int64s, UInt32s, UInt64s
+from ..wheel.schema import CHECK, TIME, Int64s, UInt64s
 
 _log = logging.getLogger("slotwheel.client")
 
-RECEIPTS_VERSION = 1
+RECEIPTS_VERSION = 2
+"""Version 1 has checks of 32 bits (``wheel/ids.py``)."""
 BATCH_ROWS = 1 << 16
 LINGER_S = 0.1
 ROW_BYTES = 96
@@ -46,7 +47,7 @@ RECEIPTS = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("due", TIME, nullable=False),
-        pa.field("check", pa.uint32(), nullable=False),
+        CHECK,
         pa.field("topic", pa.utf8(), nullable=False),
         pa.field("digest", pa.uint64(), nullable=False),
         pa.field("sent", TIME, nullable=False),
@@ -65,7 +66,7 @@ class BatchReceipts:
     group: str
     base_offset: int
     due: Int64s
-    check: UInt32s
+    check: UInt64s
     topic: pa.Array
     digest: UInt64s
     sent_ms: int
@@ -237,7 +238,7 @@ def to_batch(parts: list[BatchReceipts]) -> pa.RecordBatch:
     columns = [
         from_numpy(offset.astype(np.int64), pa.int64()),
         from_numpy(np.concatenate([part.due for part in parts]), TIME),
-        from_numpy(np.concatenate([part.check for part in parts]), pa.uint32()),
+        from_numpy(np.concatenate([part.check for part in parts]), pa.uint64()),
         pa.concat_arrays([part.topic for part in parts]),
         from_numpy(np.concatenate([part.digest for part in parts]), pa.uint64()),
         from_numpy(each([part.sent_ms for part in parts]), TIME),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -55,15 +56,13 @@ class MarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSeen:
-    """A configuration in the journal. ``key``: of the group's ids, hex; ``peers``: how many the
-    group has, 0 if that is not in it."""
+    """A configuration in the journal."""
 
     file: File
     index: int
     epoch: int
-    group: str
-    key: str
-    peers: int = 0
+    config: Mapping[str, Any]
+    """Group, key and the rest, as ``decode_config`` gives it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ..wheel.ids import NO_LONG_IDS
 from ..wheel.schema import Int64s
 from .problems import Problem
 
@@ -98,6 +99,8 @@ class Layout:
     """How many peers the group has, by the state stores; 0: not known."""
     horizon_ms: int = 0
     """How far ahead a message may be due, ms; 0: not known."""
+    long_from: int = NO_LONG_IDS
+    """The offset of the first message with a long id, as of ``IdMint``."""
 
     def of(self, *kinds: str) -> list[File]:
         return [file for file in self.files if file.kind in kinds]

@@ -239,9 +239,7 @@ class _Segment:
             following = None if reader.ends_at(located.end) else located.end
             witness = reader.witness(located.position)
             return Broken(located.position, error, following, witness)
-        group, key = str(config["group"]), str(config["key"])
-        peers = len(config.get("stores", ()))
-        return ConfigSeen(self._file, entry.index, entry.epoch, group, key, peers)
+        return ConfigSeen(self._file, entry.index, entry.epoch, config)
 
     def _check_store(self, reader: SegmentReader) -> None:
         """Check the segment's store id. Errors: ``Damaged``: the file is now of another journal."""

@@ -13,9 +13,10 @@ Rules
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise, zip_longest
@@ -25,11 +26,12 @@ from typing import Any
 from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, InvalidConfiguration, SlotwheelError
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
+from ..wheel.ids import LONG_FROM
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import index_of
 from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.slot import begins_ms, ends_ms, file_name, path_of, second_of
-from ..wheel.state import STATE_DIRECTORY, StoredState
+from ..wheel.state import STATE_DIRECTORY, Checkpoint, StoredState
 from ..wheel.topics.topicfile import (
     DAMAGED_SUFFIX,
     INDEX_SUFFIX,
@@ -41,7 +43,7 @@ from .directory import existing, existing_file, is_data_directory, refuse_a_part
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, PeerFiles
 from .listing import journal_segments, sizes, topic_folders, why_unlisted
 from .problems import INTEGRITY, STRAY, Problem
-from .state import first_config, not_its_own, read_state
+from .state import group_config, not_its_own, read_state
 from .strays import strays, unlisted
 
 _OF_SEGMENTS = (INDEX_SUFFIX, SEGMENT_SUFFIX)
@@ -81,6 +83,8 @@ class _Search:
     def __init__(self, wanted: FileFilter) -> None:
         self.wanted = wanted
         self.layout = Layout(made_ms=time.time_ns() // 1_000_000)
+        self.long_ids_by = -math.inf
+        """The epoch of the configuration that says from which offset on ids are long."""
         self.stores: dict[bytes, str] = {}
         """Names of directories by the ids of their stores."""
         self.states: dict[str, StoredState] = {}
@@ -168,14 +172,17 @@ class _Search:
             return None
         self._out_of_place(root, name)
         stored = self._stored(root, name)
-        segments = list(journal_segments(root).values())
+        listed = journal_segments(root)
+        segments = list(listed.values())
         if stored is not None and self._is_anothers(root, name, stored, segments):
             stored = None
-        config = dict(stored.checkpoint.config) if stored is not None else {}
-        if not config:
-            config = first_config([path for path, _ in segments])
+        config, epoch = group_config(
+            stored.checkpoint if stored is not None else Checkpoint(),
+            {first: path for first, (path, _) in listed.items()},
+        )
         if not self._same_group(config, name) or self._is_copy(stored, name):
             return None
+        self._long_ids(config, epoch)
         stores = config.get("stores")
         layout = self.layout
         if stored is not None:
@@ -252,6 +259,13 @@ class _Search:
         what = "another group" if group != layout.group else "a group of the same name, another key"
         self._problem("foreign", f"expected group {layout.group}, found {what}: {group}", name)
         return False
+
+    def _long_ids(self, config: Mapping[str, Any], epoch: int | None) -> None:
+        """Note from which offset on ids are long. A checkpoint's configuration is committed; of
+        those in journals, one of an earlier epoch may have been cut off on the other peers."""
+        known = math.inf if epoch is None else epoch
+        if LONG_FROM in config and known > self.long_ids_by:
+            self.layout.long_from, self.long_ids_by = int(config[LONG_FROM]), known
 
     def _is_copy(self, stored: StoredState | None, name: str) -> bool:
         """Whether a directory is a copy of an earlier one: they would agree, and count twice."""

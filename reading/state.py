@@ -1,4 +1,4 @@
-"""The state store of a data directory, its first configuration, and whether its journal is that of
+"""The state store of a data directory, its configuration, and whether its journal is that of
 the state.
 
 Theory: LMDB maps its file and believes what stands in its pages. One that is beyond the end of a
@@ -18,7 +18,7 @@ import pickle
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import islice, pairwise
 from mmap import PAGESIZE
@@ -28,11 +28,19 @@ from typing import Any
 import lmdb
 
 from ..wheel.errors import Damaged, SlotwheelError
+from ..wheel.ids import LONG_FROM
 from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_config
 from ..wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
 from ..wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, index_of
-from ..wheel.state import STATE_DIRECTORY, LmdbState, StoredState, check_version, decode_state
+from ..wheel.state import (
+    STATE_DIRECTORY,
+    Checkpoint,
+    LmdbState,
+    StoredState,
+    check_version,
+    decode_state,
+)
 from .journal import entries
 from .listing import opened
 
@@ -166,21 +174,34 @@ def load_here(root: str | Path) -> StoredState:
         return stored
 
 
-def first_config(segments: Sequence[Path]) -> dict[str, Any]:
-    """The first configuration in a journal, for one without a checkpoint; empty if there is none.
-    Some segments may be gone or damaged: later ones may have it, too."""
-    for path in segments:
+def group_config(
+    checkpoint: Checkpoint, segments: Mapping[int, Path]
+) -> tuple[dict[str, Any], int | None]:
+    """The group's configuration, empty if it is in none of the files; and the epoch of the entry
+    that has it, None: the checkpoint does. ``segments``: of the journal, by their first index.
+
+    A checkpoint without one, or of before the group gave out long ids (``wheel/ids.py``), has the
+    first configuration behind it that says more. Some segments may be gone or damaged: later ones
+    may have it, too."""
+    config, epoch = dict(checkpoint.config), None
+    if LONG_FROM in config:
+        return config, epoch
+    passed = max((first for first in segments if first <= checkpoint.index + 1), default=0)
+    for path in [path for first, path in sorted(segments.items()) if first >= passed]:
         try:
             with opened(path) as handle:
                 reader = SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
-                for located in islice(entries(reader), _CONFIG_WITHIN):
+                for located in islice(entries(reader), None if config else _CONFIG_WITHIN):
                     if not isinstance(located, LocatedEntry):
                         break
-                    if located.entry.kind is EntryKind.CONFIG:
-                        return decode_config(located.entry, str(path))
+                    entry = located.entry
+                    if entry.kind is EntryKind.CONFIG and entry.index > checkpoint.index:
+                        config, epoch = decode_config(entry, str(path)), entry.epoch
+                        if LONG_FROM in config:
+                            return config, epoch
         except (OSError, SlotwheelError):
             continue
-    return {}
+    return config, epoch
 
 
 def not_its_own(

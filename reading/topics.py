@@ -25,6 +25,7 @@ from ..wheel.topics.topicfile import (
     SEGMENT_SUFFIX,
     IndexHeader,
     IndexRecord,
+    as_current,
     check_schema,
     parse_index,
 )
@@ -34,7 +35,8 @@ from .listing import opened
 from .problems import INTEGRITY, Problem
 
 DUMP_VERSION = "1"
-RECEIPTS_VERSION = "1"
+RECEIPTS_VERSIONS = ("1", "2")
+"""Version 1 has checks of 32 bits."""
 _BEGIN = b"\xff\xff\xff\xff"  # of an Arrow IPC stream
 
 
@@ -129,8 +131,8 @@ def decode_block(
     block: IndexRecord,
     path: str,
 ) -> pa.RecordBatch:
-    """Decode and check a block of an embedded topic. ``before``: the record before its own one in
-    the index. Errors: ``Damaged``."""
+    """Decode and check a block of an embedded topic, of any version; its rows have the columns of
+    this version. ``before``: the record before its own one in the index. Errors: ``Damaged``."""
     at = before.end
     crc = crc32c(memoryview(payload), before.crc)
     if crc != block.crc:
@@ -142,7 +144,7 @@ def decode_block(
         raise Damaged(path, at, expected="a record batch", found=str(error)[:200]) from None
     if batch.num_rows != block.rows:
         raise Damaged(path, at, expected=f"{block.rows} rows", found=batch.num_rows)
-    return batch
+    return as_current(batch)
 
 
 def read_stream(file: File) -> Iterator[Event]:
@@ -160,7 +162,7 @@ def read_stream(file: File) -> Iterator[Event]:
         rows = _gathered(file, schema)
         for batch in batches:
             batch.validate(full=True)
-            yield from rows.add(batch)
+            yield from rows.add(as_current(batch) if _is_topic(schema) else batch)
         yield from rows.flush()
     except (Damaged, UnsupportedVersion) as error:
         yield problem_of(file, error)
@@ -184,22 +186,26 @@ def _check_begin(file: File, head: bytes) -> None:
         raise Damaged(file.path, 0, expected=wanted, found=f"a file that begins with {head!r}")
 
 
+def _is_topic(schema: pa.Schema) -> bool:
+    return b"slotwheel.topic-schema" in (schema.metadata or {})
+
+
 def _check_stream(file: File, schema: pa.Schema, is_receipts: bool) -> None:
     """Check the version of a dump or of receipts. Errors: ``Damaged``, ``UnsupportedVersion``."""
     metadata = schema.metadata or {}
-    if not is_receipts and b"slotwheel.topic-schema" in metadata:
+    if not is_receipts and _is_topic(schema):
         check_schema(schema, file.path)
         return
-    name, known = ("receipts", RECEIPTS_VERSION) if is_receipts else ("dump", DUMP_VERSION)
+    name, known = ("receipts", RECEIPTS_VERSIONS) if is_receipts else ("dump", (DUMP_VERSION,))
     version = metadata.get(f"slotwheel.{name}".encode())
     if version is None:
         wanted = f"a {name} file: metadata slotwheel.{name}"
         raise Damaged(file.path, 0, expected=wanted, found="none")
-    if version.decode("ascii", "replace") != known:
+    if version.decode("ascii", "replace") not in known:
         raise UnsupportedVersion(
             f"{file.name}: unknown version of a {name} file",
             got=version.decode("ascii", "replace"),
-            limit=known,
+            limit=", ".join(known),
             remedy="Use the slotwheel version that wrote it, or a newer one",
         )
 

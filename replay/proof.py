@@ -91,7 +91,7 @@ class _Proof:
         self._layout = layout
         self._options = options
         self._on_phase = progress
-        self._terms = GroupTerms(layout.group, layout.key, layout.dead_letter_topic)
+        self._terms = GroupTerms.of(layout)
         self._kept: list[DataFrame] = []
         self._records: DataFrame | None = None
         """Records in Kafka; None: none were read."""

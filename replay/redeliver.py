@@ -112,7 +112,7 @@ class Redelivery:
 
     def __init__(self, layout: Layout, selection: Selection) -> None:
         self.selection = selection
-        self._terms = GroupTerms(layout.group, layout.key)
+        self._terms = GroupTerms.of(layout)
         self._files: dict[int, list[File]] = {number: [] for number in range(len(layout.peers))}
         for file in layout.of(JOURNAL):
             self._files[file.peer].append(file)

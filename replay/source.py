@@ -149,7 +149,7 @@ class Reader(DataSourceReader):
         chosen = self._chosen
         given = resolve(chosen.paths, chosen.view)
         layout = layout_of(given, chosen.wanted, chosen.view, chosen.peer)
-        terms = GroupTerms(layout.group, layout.key, chosen.dead_letter_topic)
+        terms = GroupTerms.of(layout, chosen.dead_letter_topic)
         peers = {number: peer.name for number, peer in enumerate(layout.peers)}
         files = [file for file in layout.files if chosen.includes(file, peers.get(file.peer, ""))]
         parts = [

@@ -158,10 +158,10 @@ class StreamReader(DataSourceStreamReader):
         return self._roots
 
     def _find_terms(self) -> GroupTerms:
-        """The group and its key, once a directory has them: a node that has just begun does not."""
-        if not self._terms.key:
+        """The terms, once a directory has them: a node that has just begun does not."""
+        if not self._terms.are_whole:
             group = find_group([str(root) for root in self._peers().values()])
-            self._terms = GroupTerms(group.group, group.key, self._chosen.dead_letter_topic)
+            self._terms = GroupTerms.of(group, self._chosen.dead_letter_topic)
         return self._terms
 
 

@@ -64,7 +64,7 @@ class TraceStreamReader(DataSourceStreamReader):
         yield from facts_of_segments(partition.segments, partition.terms)
 
     def _find_terms(self) -> GroupTerms:
-        if not self._terms.key:
+        if not self._terms.are_whole:
             group = find_group(resolve(self._chosen.paths, self._chosen.view).directories)
-            self._terms = GroupTerms(group.group, group.key, self._chosen.dead_letter_topic)
+            self._terms = GroupTerms.of(group, self._chosen.dead_letter_topic)
         return self._terms

@@ -44,6 +44,12 @@ _PARTS = {
     for part in (ID if field.type == ID else (field,))
 }
 """The columns of a batch on its way: those of ``EVENT``, ids by their parts."""
+_CHECKS = frozenset({"id.check", "origin.check"})
+_PARTS_OF = {
+    "1": _PARTS | dict.fromkeys(_CHECKS, pa.uint32()),
+    str(TRACE_VERSION): _PARTS,
+}
+"""The same by the version of the batch."""
 _COUNTED = frozenset({"number", "id.offset"})
 _COUNTING = frozenset({"id.offset", "origin.offset", "offset"})
 
@@ -203,7 +209,7 @@ def decode(value: bytes) -> tuple[EventSender, pa.RecordBatch]:
         with pa.ipc.open_stream(value) as reader:
             metadata = reader.schema.metadata or {}
             version = metadata.get(VERSION_KEY, b"none").decode("ascii", "replace")
-            if version != str(TRACE_VERSION):
+            if version not in _PARTS_OF:
                 raise UnsupportedVersion(
                     "trace events of an unknown version",
                     got=version,
@@ -211,7 +217,7 @@ def decode(value: bytes) -> tuple[EventSender, pa.RecordBatch]:
                     remedy="Use the slotwheel version that wrote them, or a newer one",
                 )
             _check_claims(value)
-            rows = _read(reader, metadata).rows()
+            rows = _read(reader, metadata, _PARTS_OF[version]).rows()
             fields = json.loads(metadata[_SENDER_KEY])
             sender = EventSender(
                 str(fields["name"]),
@@ -251,18 +257,21 @@ def _check_sender(sender: EventSender) -> None:
         raise ValueError("a sender without a name")
 
 
-def _read(reader: Any, metadata: Mapping[bytes, bytes]) -> EventColumns:
-    """Errors: ``ValueError``, ``KeyError``, and those of Arrow: it is no batch of events."""
+def _read(
+    reader: Any, metadata: Mapping[bytes, bytes], kinds: Mapping[str, pa.DataType]
+) -> EventColumns:
+    """``kinds``: the columns of that version. Errors: ``ValueError``, ``KeyError``, and those of
+    Arrow: it is no batch of events."""
     count, same = int(metadata[_COUNT_KEY]), dict(json.loads(metadata[_SAME_KEY]))
     nbytes = 0
     for name, value in same.items():
-        if type(value) is not (str if _PARTS[name] == pa.utf8() else int):
+        if type(value) is not (str if kinds[name] == pa.utf8() else int):
             raise ValueError(f"no value of {name}: {value!r}")
         nbytes += count * (4 * len(value) if isinstance(value, str) else 8)
     if not 0 <= count <= DECODED_ROWS_MAX or nbytes > DECODED_BYTES_MAX:
         raise ValueError(f"it claims to have {count} rows, {nbytes} bytes")
     for column in reader.schema:
-        if _PARTS.get(column.name) != column.type:
+        if kinds.get(column.name) != column.type:
             raise ValueError(f"no column of trace events: {column}")
     table = reader.read_all()
     table.validate(full=True)
@@ -271,4 +280,5 @@ def _read(reader: Any, metadata: Mapping[bytes, bytes]) -> EventColumns:
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
     rows = from_numpy(np.arange(count), pa.int64())
     arrays |= {name: pc.add(arrays[name], rows) for name in _COUNTING & arrays.keys()}
+    arrays |= {name: arrays[name].cast(_PARTS[name]) for name in _CHECKS & arrays.keys()}
     return EventColumns(count, {**same, **arrays})

@@ -18,14 +18,15 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
-from ..wheel.schema import TIME
+from ..wheel.schema import CHECK, TIME
 
 TRACE_TOPIC = "slotwheel-trace"
 AUDIT_TOPIC = "slotwheel-audit"
 """The topic of the sums of ``audit/``."""
 OWN_TOPICS = frozenset({TRACE_TOPIC, AUDIT_TOPIC})
 """Topics that figures and audits leave out: no application sends to them."""
-TRACE_VERSION = 1
+TRACE_VERSION = 2
+"""Version 1 has checks of 32 bits, of short ids alone (``wheel/ids.py``)."""
 VERSION_KEY = b"slotwheel.trace"
 """Key of ``TRACE_VERSION`` in a schema's metadata."""
 
@@ -34,7 +35,7 @@ ID = pa.struct(
         pa.field("group", pa.utf8(), nullable=False),
         pa.field("due", TIME, nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
-        pa.field("check", pa.uint32(), nullable=False),
+        CHECK,
     ]
 )
 """A message's id by its parts: a sender has these as columns, and its text takes longer to make

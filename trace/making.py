@@ -96,7 +96,7 @@ class ShipmentEvents:
                 "id.group": shipment.group,
                 "id.due": from_numpy(due, TIME),
                 "id.offset": shipment.stored.base_offset,
-                "id.check": from_numpy(shipment.stored.checks[np.maximum(at, 0)], pa.uint32()),
+                "id.check": from_numpy(shipment.stored.checks[np.maximum(at, 0)], pa.uint64()),
             }
             if not stored.all():
                 columns["id.offset"] = from_numpy(offset, pa.int64())

@@ -1,4 +1,4 @@
-"""The messages of clients and nodes, version 1, without any I/O.
+"""The messages of clients and nodes, version 2, without any I/O.
 
 Theory: the frames of ``wire/`` carry record batches; this module fixes the few bytes around them. A
 client's hello names the protocol version, the producer and the durability it waits for. Each batch
@@ -22,9 +22,9 @@ import numpy as np
 
 from .errors import InvalidBatch, SlotwheelError, UnsupportedVersion, from_wire
 from .request import RequestKey, is_request
-from .schema import UInt32s
+from .schema import UInt64s
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 VERSION_KEY = "slotwheel"
 """The key of the protocol version in every JSON body."""
 
@@ -102,7 +102,7 @@ _REQUEST = struct.Struct(
 
 # Answer, node to client:
 # +--------+----------+-------+----------+-------------+---------+----------------------+
-# | status | reserved | count | sequence | base offset | created | checks, u32 each; or |
+# | status | reserved | count | sequence | base offset | created | checks, u64 each; or |
 # | u8     | 3 bytes  | u32   | u64      | i64         | i64     | the error as JSON    |
 # +--------+----------+-------+----------+-------------+---------+----------------------+
 # Behind the checks of a request: the shift, i64.
@@ -115,7 +115,7 @@ _RECEIPT = struct.Struct(
     "q"  # base offset: row i has offset base + i; -1 when refused
     "q"  # created: the master's clock when it appended, ms since the epoch; 0 when refused
 )
-STORED_ONE = struct.Struct(f"{_RECEIPT.format}I")
+STORED_ONE = struct.Struct(f"{_RECEIPT.format}Q")
 """The answer that says of one row that it is stored: a receipt, and the row's check."""
 _SHIFT = struct.Struct(
     "<q"  # what makes the due times of a repeat those of the first time, ms; 0 the first time
@@ -134,7 +134,7 @@ class StoredBatch:
     base_offset: int
     count: int
     created_ms: int
-    checks: UInt32s
+    checks: UInt64s
     shift_ms: int = 0
 
     def part(self, start: int, count: int) -> StoredBatch:
@@ -266,12 +266,12 @@ def decode_request(metadata: bytes) -> tuple[int, RequestKey | None, int]:
 
 
 def encode_stored(
-    sequence: int, base_offset: int, created_ms: int, checks: UInt32s, shift_ms: int | None = None
+    sequence: int, base_offset: int, created_ms: int, checks: UInt64s, shift_ms: int | None = None
 ) -> bytes:
     """The answer to a stored batch; ``shift_ms``: for a request alone."""
     head = _RECEIPT.pack(STORED, len(checks), sequence, base_offset, created_ms)
     tail = b"" if shift_ms is None else _SHIFT.pack(shift_ms)
-    return head + checks.astype("<u4", copy=False).tobytes() + tail
+    return head + checks.astype("<u8", copy=False).tobytes() + tail
 
 
 def decode_stored_one(data: bytes) -> tuple[int, int, int, int] | None:
@@ -294,9 +294,9 @@ def decode_answer(data: bytes) -> StoredBatch | RefusedBatch:
     if len(data) >= _RECEIPT.size:
         status, count, sequence, base_offset, created_ms = _RECEIPT.unpack_from(data)
         rest = len(data) - _RECEIPT.size
-        if status == STORED and rest - 4 * count in (0, _SHIFT.size):
-            checks = np.frombuffer(data, dtype="<u4", count=count, offset=_RECEIPT.size)
-            shift_ms = _SHIFT.unpack(data[-_SHIFT.size :])[0] if rest > 4 * count else 0
+        if status == STORED and rest - 8 * count in (0, _SHIFT.size):
+            checks = np.frombuffer(data, dtype="<u8", count=count, offset=_RECEIPT.size)
+            shift_ms = _SHIFT.unpack(data[-_SHIFT.size :])[0] if rest > 8 * count else 0
             return StoredBatch(sequence, base_offset, count, created_ms, checks, shift_ms)
         if status == REFUSED and rest <= JSON_BYTES_MAX:
             return RefusedBatch(sequence, decode_error(data[_RECEIPT.size :]))

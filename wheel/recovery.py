@@ -18,7 +18,7 @@ from typing import Any
 from .config import WheelConfig
 from .errors import Damaged, InvalidConfiguration
 from .files import Files
-from .ids import KEY_BYTES
+from .ids import KEY_BYTES, LONG_FROM
 from .journal.entry import HEADER_BYTES, Entry
 from .journal.journal import Journal, RecoveryReport
 from .journal.producers import Producers
@@ -135,17 +135,25 @@ def _check(known: Mapping[str, Any], config: WheelConfig, *, replicated: bool) -
         )
 
 
-def configuration(known: Mapping[str, Any], config: WheelConfig) -> dict[str, Any]:
+def configuration(
+    known: Mapping[str, Any], config: WheelConfig, next_offset: int
+) -> dict[str, Any]:
     """The configuration that a master appends: the group's own, or a new one with a new key.
 
     ``known`` is empty for a new group. ``slots`` is the most that the group ever had: by it a proof
     tells from when on all that is due was accepted behind the begin of a journal. *Example.* With
     86,400 slots a message is accepted that is due in a day, then the node is started with 7,200: in
     three hours its journal begins behind that message, and a proof must not say that all that is
-    due in five hours stands in there."""
+    due in five hours stands in there.
+
+    ``next_offset``: that of the entry. Of a group whose messages have short ids until now, those
+    from it on have long ones (``ids``): they are all behind this entry, so no message gets an id
+    before that is settled."""
     if known:
-        return {**known, "slots": max(known["slots"], config.slots)}
+        known_slots = max(known["slots"], config.slots)
+        return {LONG_FROM: next_offset, **known, "slots": known_slots}
     return {
+        LONG_FROM: next_offset,
         "version": 1,
         "group": config.group,
         "slots": config.slots,

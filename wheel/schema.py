@@ -47,7 +47,7 @@ _CONTENT = [
 INPUT = pa.schema([_DUE, *_CONTENT])
 PAYLOAD = pa.schema([_DUE, _CREATED, _CANCELS, *_CONTENT])
 ROW = pa.schema([_OFFSET, _DUE, _CREATED, _CANCELS, *_CONTENT], metadata=_METADATA)
-CHECK = pa.field("check", pa.uint32(), nullable=False)
+CHECK = pa.field("check", pa.uint64(), nullable=False)
 """A column behind ``ROW`` in what is prepared for delivery: the check of each row's id."""
 
 FEW_ROWS = 64

@@ -33,9 +33,10 @@ from .mark import Marks
 StoreIds = Mapping[str, bytes]
 """Id of each admitted store, by its node."""
 
-STATE_VERSION = 2
-"""The version of a state with records of cancels; a state without them has version 1."""
-_VERSIONS = (b"1", b"2")
+STATE_VERSION = 3
+"""The version of a state that a program with long ids (``ids``) has written. Version 2 is of one
+with short ids, version 1 of one that kept no records of cancels either."""
+_VERSIONS = (b"1", b"2", b"3")
 STATE_DIRECTORY = "state"
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
 
@@ -477,8 +478,9 @@ class LmdbState:
                 txn.delete(_SECOND.pack(second), db=self._cancelled)
             if update.cancelled_floor is not None:
                 put(b"cancelled_floor", str(update.cancelled_floor).encode(), self._meta)
-                # A program that keeps no such records would delete slots without one.
-                txn.put(b"version", _VERSIONS[-1], db=self._meta)
+            # A program without records of cancels would delete slots and write none, and one with
+            # short ids would give out such for offsets that have long ones.
+            txn.put(b"version", _VERSIONS[-1], db=self._meta)
 
     def close(self) -> None:
         self._env.close()

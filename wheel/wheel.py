@@ -137,8 +137,7 @@ class Wheel:
 
     def _configure(self, known: Mapping[str, Any]) -> None:
         self._configuration = dict(known)
-        if known:
-            self.mint.set_key(bytes.fromhex(known["key"]))
+        self.mint.configure(known)
 
     @classmethod
     def open(
@@ -167,7 +166,7 @@ class Wheel:
         self._log.begin_epoch(epoch)
         self._log.skip_to(1 + max(mark.L for mark in self._committed_marks.every))
         known = self._configuration
-        self._configure(configuration(known, self.config))
+        self._configure(configuration(known, self.config, self._log.next_offset))
         # An epoch begins with an entry of its own: the configuration where new, and the mark.
         self._config_queued = self._configuration == known
         with self._lock:

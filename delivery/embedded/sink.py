@@ -219,7 +219,7 @@ class EmbeddedSink(Sink):
 
     def _blocks(self, rows: pa.RecordBatch, positions: Int64s, delivered_ms: int) -> pa.RecordBatch:
         delivered = from_numpy(np.full(rows.num_rows, delivered_ms, np.int64), TIME)
-        check = from_numpy(self.mint.checks_of(rows), pa.uint32())
+        check = from_numpy(self.mint.checks_of(rows), pa.uint64())
         names = ("offset", "due", "created", "partition", "key", "value", "headers")
         columns = [from_numpy(positions, pa.int64()), delivered, check, *map(rows.column, names)]
         return pa.RecordBatch.from_arrays(columns, schema=TOPIC_SCHEMA)

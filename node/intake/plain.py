@@ -257,7 +257,7 @@ class PlainIntake:
                     shift_ms = (
                         None if request.key is None else _shift_ms(request.key, answer.sequence)
                     )
-                    ids = np.array(checks[at : at + count], np.uint32)
+                    ids = np.array(checks[at : at + count], np.uint64)
                     stored = encode_stored(request.number, base + at, created_ms, ids, shift_ms)
                     request.give(encode_answer(stored))
                 at += count

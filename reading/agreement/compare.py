@@ -165,7 +165,7 @@ class _Rows:
         self._sides = _Side(left), _Side(right)
         agreement.next_offset = min(left.next_offset, right.next_offset)
         config = left.peer.stored.checkpoint.config or right.peer.stored.checkpoint.config
-        self._mint = IdMint(config["group"], bytes.fromhex(config["key"])) if config else None
+        self._mint = IdMint.of(config) if config else None
 
     def compare(self, looked_at: Callable[[int, int], None] | None) -> None:
         left, right = self._sides

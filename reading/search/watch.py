@@ -30,7 +30,7 @@ import pyarrow as pa
 from ...wheel.cancelrecord import CancelRecord
 from ...wheel.config import TICK_MS
 from ...wheel.errors import Damaged, InvalidConfiguration, SlotwheelError, UnsupportedVersion
-from ...wheel.ids import IdMint
+from ...wheel.ids import LONG_FROM, IdMint
 from ...wheel.mark import Marks
 from ...wheel.schema import times
 from ...wheel.state import STATE_DIRECTORY, LmdbState, StoredState
@@ -212,7 +212,7 @@ class DirectoryWatch:
                 elif isinstance(event, MarkSeen):
                     journal.marks = event.index, event.marks
                 elif isinstance(event, ConfigSeen):
-                    self._mint = IdMint(event.group, bytes.fromhex(event.key))
+                    self._mint = IdMint.of(event.config)
                 elif isinstance(event, Problem):
                     problems.append(event)
         if restarted:  # entries that were read before may have been replaced
@@ -288,11 +288,11 @@ class DirectoryWatch:
         )
 
     def _ids(self) -> IdMint:
-        """The mint of the group's ids, from the journal's first entry, or the checkpoint."""
-        if self._mint is None:
-            config = self._stored.checkpoint.config
-            key = bytes.fromhex(config["key"]) if config else None
-            self._mint = IdMint(str(config.get("group", "")), key)
+        """The mint of the group's ids, by the configuration of the checkpoint, or a later one in
+        the journal, if the checkpoint has none, or one of before the group gave out long ids."""
+        config = self._stored.checkpoint.config
+        if self._mint is None or LONG_FROM in config:
+            self._mint = IdMint.of(config)
         return self._mint
 
 

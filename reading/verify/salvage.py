@@ -240,10 +240,10 @@ def _in_journal(files: Files, stored: StoredState) -> Iterator[pa.RecordBatch | 
 
 def _lost_ids(files: Files, stored: StoredState, slot: Salvage) -> list[str]:
     """Ids of lost messages, as far as damaged blocks still decode."""
-    key = str(stored.checkpoint.config.get("key", ""))
-    if not slot.lost or not key:
+    config = stored.checkpoint.config
+    if not slot.lost or not config:
         return []
-    mint = IdMint(str(stored.checkpoint.config["group"]), bytes.fromhex(key))
+    mint = IdMint.of(config)
     have = {int(offset) for offset in times(slot.rows(), "offset")}
     ids: dict[int, str] = {}
     for rows in _unproven(_bytes(files, slot.second, slot.info)):

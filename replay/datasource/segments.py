@@ -237,9 +237,9 @@ def _parts_of(ids: pa.StructArray) -> list[pa.Array]:
     known = ids.is_valid()
     rows = pa.RecordBatch.from_struct_array(ids.filter(known))
     due, offset = times(rows, "due"), times(rows, "offset")
-    checks = np.asarray(rows.column("check"), np.uint32)
+    checks = np.asarray(rows.column("check"))
     text = id_texts(rows.column("group"), due, offset, checks)
-    columns = [text, *rows.columns[:3], rows.column("check").cast(pa.int64())]
+    columns = [text, *rows.columns[:3], pa.array(checks.view(np.int64))]  # Spark has no u64
     if len(known) == rows.num_rows:
         return columns
     place = np.cumsum(np.asarray(known)) - 1

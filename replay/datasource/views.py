@@ -121,7 +121,7 @@ def _delivered(event: RowsSeen, peer: str) -> pa.RecordBatch:
     if event.topic:
         columns |= {name: rows.column(name) for name in ("offset", "due", "created", "partition")}
         columns["topic"] = _repeated(event.topic, pa.utf8(), count)
-        checks = np.asarray(rows.column("check"), dtype=np.uint32)
+        checks = np.asarray(rows.column("check"), dtype=np.uint64)
         columns["id"] = id_texts(event.group, times(rows, "due"), times(rows, "offset"), checks)
     else:
         columns["topic"], columns["partition"] = (
@@ -154,7 +154,7 @@ def _receipts(event: RowsSeen) -> pa.RecordBatch:
         column = rows.column(name)
         coded = pa.types.is_dictionary(column.type)
         columns[name] = column.dictionary_decode() if coded else column
-    checks = np.asarray(rows.column("check"), dtype=np.uint32)
+    checks = np.asarray(rows.column("check"), dtype=np.uint64)
     due, offset = times(rows, "due"), times(rows, "offset")
     columns["id"] = id_texts(columns.pop("group"), due, offset, checks)
     digest = np.asarray(rows.column("digest"), dtype=np.uint64)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +24,11 @@ from crc32c import crc32c
 
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...policy.headercolumns import DeadLetterHeaders, HeaderColumn, split_dead_letter
-from ...reading.files import File
+from ...reading.files import File, Layout
 from ...wheel.digest import content_digests, topic_crcs
 from ...wheel.expiry import NEVER_MS, expires_ms
-from ...wheel.ids import IdMint
-from ...wheel.schema import Int64s, Mask, UInt32s, times
+from ...wheel.ids import NO_LONG_IDS, IdMint
+from ...wheel.schema import Int64s, Mask, UInt64s, times
 from .fact import (
     CANCEL_ROW,
     EXPIRED,
@@ -44,18 +45,33 @@ from .fact import (
 @dataclass(frozen=True)
 class GroupTerms:
     """The group that rows are judged by. ``group`` and ``key`` (hex): of the ids, empty when not
-    known. ``partitions``: the number of each topic's partitions in Kafka, where it is known."""
+    known. ``partitions``: the number of each topic's partitions in Kafka, where it is known.
+    ``long_from``: as of ``IdMint``."""
 
     group: str = ""
     key: str = ""
     dead_letter_topic: str = DEAD_LETTER_TOPIC
     partitions: Mapping[str, int] = field(default_factory=dict)
+    long_from: int = 0
+
+    @classmethod
+    def of(cls, layout: Layout, dead_letter_topic: str = "") -> Self:
+        """The terms of a layout's group. ``dead_letter_topic``: another one than the layout's."""
+        topic = dead_letter_topic or layout.dead_letter_topic
+        return cls(layout.group, layout.key, topic, long_from=layout.long_from)
+
+    @property
+    def are_whole(self) -> bool:
+        """True once a directory tells the key, and from which offset on ids are long. A follower
+        that begins before the first node of this version does looks again."""
+        return bool(self.key) and self.long_from != NO_LONG_IDS
 
     @cached_property
     def mint(self) -> IdMint | None:
-        return IdMint(self.group, bytes.fromhex(self.key)) if self.key else None
+        key = bytes.fromhex(self.key)
+        return IdMint(self.group, key, self.long_from) if key else None
 
-    def forged(self, due: Int64s, offset: Int64s, check: UInt32s) -> Mask:
+    def forged(self, due: Int64s, offset: Int64s, check: UInt64s) -> Mask:
         """True for ids that this group's key did not make; for none when the key is not known."""
         if self.mint is None:
             return np.zeros(len(due), np.bool_)
@@ -131,7 +147,7 @@ def topic_facts(
     facts["where"] = times(rows, "position")
     facts["partition"] = partitions_of(rows.column("partition"))
     facts["topic"] = crc
-    check = np.asarray(rows.column("check"), dtype=np.uint32)
+    check = np.asarray(rows.column("check"), dtype=np.uint64)
     facts["flags"][terms.forged(times(rows, "due"), times(rows, "offset"), check)] = FORGED
     topics = {crc: topic}
     headers = rows.column("headers")
@@ -189,7 +205,7 @@ def receipt_facts(file: File, first: int, rows: pa.RecordBatch, terms: GroupTerm
     facts["where"] = numbers
     facts["partition"] = -1
     facts["topic"] = topic_crcs(rows.column("topic"))
-    check = np.asarray(rows.column("check"), dtype=np.uint32)
+    check = np.asarray(rows.column("check"), dtype=np.uint64)
     facts["flags"][terms.forged(times(rows, "due"), times(rows, "offset"), check)] = FORGED
     return FactBatch(facts, names_of(rows.column("topic")), foreign=foreign)
 

@@ -53,8 +53,9 @@ class OneFile:
         if isinstance(event, MarkSeen):
             self._mark(event)
         elif isinstance(event, ConfigSeen):
-            self.summary.group, self.summary.key = event.group, event.key
-            self.summary.peers = event.peers or self.summary.peers
+            config = event.config
+            self.summary.group, self.summary.key = str(config["group"]), str(config["key"])
+            self.summary.peers = len(config.get("stores", ())) or self.summary.peers
         elif isinstance(event, Problem):
             self.problem(event)
         elif isinstance(event, Ended):

@@ -24,7 +24,8 @@ from ...policy.headercolumns import HeaderColumn, decimals, split_dead_letter, s
 from ...reading.files import File
 from ...wheel.digest import content_digests, topic_crcs
 from ...wheel.expiry import expires_ms
-from ...wheel.schema import Int64s, Mask, UInt32s
+from ...wheel.ids import LONG_CHECKS
+from ...wheel.schema import Int64s, Mask, UInt64s
 from .fact import ELSEWHERE, FORGED, Seen
 from .making import FactBatch, GroupTerms, bury, empty, judge_expiry, names_of, partitions_of
 
@@ -98,7 +99,7 @@ class Ids:
     rows: Int64s
     due: Int64s
     offset: Int64s
-    check: UInt32s
+    check: UInt64s
     unreadable: Int64s
 
 
@@ -133,17 +134,22 @@ def _is_decimal(numbers: Int64s, text: pa.Array) -> Mask:
     return same
 
 
-def _hexadecimal(text: pa.Array) -> tuple[UInt32s, Mask]:
-    """Eight lower-case hexadecimal digits as a number, and a mask of the texts that are that."""
-    good = np.asarray(pc.binary_length(text)) == 8
-    eight = text if good.all() else pc.if_else(pa.array(good), text, "zzzzzzzz")
-    _, ends, data = eight.buffers()
-    start = np.frombuffer(ends, np.int32)[eight.offset] if len(eight) else 0
-    digits = np.frombuffer(data or b"", np.uint8, len(eight) * 8, int(start)).reshape(-1, 8)
+def _hexadecimal(text: pa.Array) -> tuple[UInt64s, Mask]:
+    """Checks as numbers, and a mask of the texts that are one: 16 lower-case hexadecimal digits, or
+    8 of a short id (``wheel/ids.py``)."""
+    lengths = np.asarray(pc.binary_length(text))
+    is_short = lengths == 8
+    good = is_short | (lengths == 16)
+    whole = text if good.all() else pc.if_else(pa.array(good), text, "z" * 16)
+    whole = pc.utf8_lpad(whole, 16, "0") if is_short.any() else whole
+    _, ends, data = whole.buffers()
+    start = np.frombuffer(ends, np.int32)[whole.offset] if len(whole) else 0
+    digits = np.frombuffer(data or b"", np.uint8, len(whole) * 16, int(start)).reshape(-1, 16)
     nibbles = _NIBBLES[digits]
     good &= (nibbles < 16).all(axis=1)
     pairs = nibbles[:, ::2] << 4 | nibbles[:, 1::2]
-    check = np.ascontiguousarray(pairs).view(">u4").ravel().astype(np.uint32)
+    check = np.ascontiguousarray(pairs).view(">u8").ravel().astype(np.uint64)
+    good &= is_short | (check >= LONG_CHECKS)
     return check, good
 
 

@@ -155,7 +155,7 @@ def event_facts(batch: pa.RecordBatch, terms: GroupTerms) -> FactBatch:
     rows = batch.filter(pc.and_(wanted, batch.column("id").is_valid()))
     ids = pa.RecordBatch.from_struct_array(rows.column("id"))
     due, offset = times(ids, "due"), times(ids, "offset")
-    check = np.asarray(ids.column("check"), np.uint32)
+    check = np.asarray(ids.column("check"))
     own = np.asarray(pc.equal(ids.column("group"), terms.group)) & ~terms.forged(due, offset, check)
     own &= (offset >= 0) & (due >= 0)
     rows = rows.filter(pa.array(own))

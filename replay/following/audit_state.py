@@ -246,7 +246,7 @@ class State:
     def context(self, settings: Settings, group: Layout) -> Context:
         named = zip(settings.directories, self.peers, strict=True)
         return Context(
-            GroupTerms(group.group, group.key, settings.dead_letter_topic),
+            GroupTerms.of(group, settings.dead_letter_topic),
             settings.options,
             [read.view(name) for name, read in named],
             decode(self.marks),

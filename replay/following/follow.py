@@ -166,7 +166,7 @@ def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
     options = source_options(settings.kafka, settings.kafka_settings)
     reader = spark.readStream.format(KAFKA).options(**options)
     records = reader.option("subscribePattern", "|".join(names)).load()
-    terms = GroupTerms(group.group, group.key, settings.dead_letter_topic)
+    terms = GroupTerms.of(group, settings.dead_letter_topic)
     return scan_records(records, terms, KAFKA_NUMBER)
 
 
@@ -208,7 +208,7 @@ class _Batches:
         if not audit.begins(number):
             return
         _check_sources(audit)
-        if not audit.group.key:
+        if not GroupTerms.of(audit.group).are_whole:
             audit.group = find_group(audit.settings.directories)
         taking = _taking(audit)
         rows = frame.repartition(1).mapInArrow(taking, SCANNED).collect()

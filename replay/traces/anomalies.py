@@ -72,7 +72,7 @@ def _texts(rows: pa.Table) -> pa.Table:
     ids = rows.column("id").combine_chunks()
     known = np.asarray(ids.is_valid())
     parts = pa.RecordBatch.from_struct_array(ids.filter(ids.is_valid()))
-    check = np.asarray(parts.column("check"), np.uint32)
+    check = np.asarray(parts.column("check"))
     texts = id_texts(parts.column("group"), times(parts, "due"), times(parts, "offset"), check)
     place = rows.schema.get_field_index("id")
     at = pa.array(np.cumsum(known) - 1, mask=~known)

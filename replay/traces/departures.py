@@ -14,7 +14,7 @@ DEPARTURES = (
     "group string, due timestamp, offset bigint, created timestamp, at timestamp, state string,"
     " topic string"
 )
-_GROUP = r"^(.+)\.[0-9]+\.[0-9]+\.[0-9a-f]{8}$"
+_GROUP = r"^(.+)\.[0-9]+\.[0-9]+\.(?:[0-9a-f]{8}){1,2}$"
 
 
 def departures_of(delivered: DataFrame) -> DataFrame:

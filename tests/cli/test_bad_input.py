@@ -225,7 +225,7 @@ def test_a_directory_of_a_newer_version(tmp_path: Path) -> None:
         meta = env.open_db(b"meta")
         with env.begin(write=True, db=meta) as txn:
             assert txn.put(b"version", b"99")
-    start_fails(Case((), "", "does not know", "99", "expected 2", "newer"), "--data", data)
+    start_fails(Case((), "", "does not know", "99", "expected 3", "newer"), "--data", data)
 
 
 def test_a_damaged_directory(tmp_path: Path) -> None:

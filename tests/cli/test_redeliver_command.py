@@ -76,7 +76,7 @@ def test_it_sends_all_once_more(node: NodeProcess) -> None:
     for old, new in zip(before, after, strict=True):
         assert (new["key"], new["value"]) == (old["key"], old["value"])
         due = int(old["due"].timestamp() * 1000)
-        id_ = f"default.{due}.{old['offset']}.{old['check']:08x}"
+        id_ = f"default.{due}.{old['offset']}.{old['check']:016x}"
         assert new["headers"] == [
             *old["headers"],
             {"key": REDELIVERED_ID_HEADER, "value": id_.encode()},

@@ -57,8 +57,8 @@ def test_events_are_a_table_and_each_message_of_them_has_a_number(
         "1970-01-01T00:00:01.005Z 2 processed (failed) orders/2/8 billing no money",
         "1970-01-01T00:00:01.006Z 1 processed orders/2/7 billing",
         "1970-01-01T00:00:01.007Z dropped 12 events before it missing",
-        "message 1: g.5.3.00000007",
-        "message 2: g.5.4.00000007",
+        "message 1: g.5.3.f1a9c07d2b86e457",
+        "message 2: g.5.4.f1a9c07d2b86e457",
     ]
 
 

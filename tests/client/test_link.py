@@ -111,7 +111,7 @@ def test_who_answers_there_instead_of_a_node_is_told(who: str) -> None:
             raise error
 
 
-ODD_WELCOMES = {b"{]": "not a slotwheel", b'{"slotwheel": 1}': "hello is not readable"}
+ODD_WELCOMES = {b"{]": "not a slotwheel", b'{"slotwheel": 2}': "hello is not readable"}
 
 
 @pytest.mark.parametrize("welcome", ODD_WELCOMES)

@@ -11,7 +11,10 @@ from pathlib import Path
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.reading.topicreader import TopicReader, ids, walk
 from slotwheel.wheel.files import OsFiles
-from support.deliveries import MINT, NOW_MS, Sent, id_of, odd, rows_of
+from slotwheel.wheel.ids import LONG_CHECKS, NO_LONG_IDS, IdMint, MessageId
+from slotwheel.wheel.topics.topicfile import TOPIC_SCHEMA
+from slotwheel.wheel.topics.topiclog import segments
+from support.deliveries import MINT, NOW_MS, Sent, odd, rows_of
 
 GOLDEN = Path(__file__).parent / "golden" / "topic-v1"
 
@@ -26,7 +29,10 @@ def test_version_1_is_read_and_written_on(tmp_path: Path) -> None:
     assert first.column("value").to_pylist() == [one.value for one in sent]
     found = [tuple((h["key"], h["value"]) for h in row) for row in first["headers"].to_pylist()]
     assert found == [one.headers for one in sent]
-    assert ids(first) == [id_of(one, 100 + at) for at, one in enumerate(sent)]
+    short = IdMint(MINT.group, MINT._key, NO_LONG_IDS)
+    given_out = [str(short.one(one.due, 100 + at)) for at, one in enumerate(sent)]
+    assert ids(first) == given_out
+    assert first.schema.equals(TOPIC_SCHEMA)
     assert second.column("position").to_pylist() == [len(sent)]
     assert second.column("partition").to_pylist() == [2]
     assert [block.delivered_ms for _, block in walk(files, "golden")] == [NOW_MS + 3] * 2
@@ -36,6 +42,10 @@ def test_version_1_is_read_and_written_on(tmp_path: Path) -> None:
     more = reader.read()
     assert more is not None
     assert more.column("position").to_pylist() == [len(sent) + 1]
+    assert [MessageId.parse(one).check >= LONG_CHECKS for one in ids(more)] == [True]
+    assert segments(files, "golden") == [0, len(sent) + 1], "no block of another version in it"
+    old = (tmp_path / "topics" / "golden" / f"{0:020d}.arrows").read_bytes()
+    assert old == (GOLDEN / f"{0:020d}.arrows").read_bytes()
     reader.close()
 
 

@@ -35,7 +35,7 @@ LAST = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 DUE_MS = now_ms() + 3_600_000
 BODY_MAX = 14_000
 _OF_NOW = re.compile(
-    rb"(?<=date: )[^\r]+|(?<=\d)\.\d+\.[0-9a-f]{8}\b|[\d.]+ s too far|[\d-]{10}T[\d:.]+Z"
+    rb"(?<=date: )[^\r]+|(?<=\d)\.\d+\.[0-9a-f]{16}\b|[\d.]+ s too far|[\d-]{10}T[\d:.]+Z"
 )
 """What of an answer is of its time: the date, an id's end, and how far a horizon is."""
 

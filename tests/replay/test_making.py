@@ -21,8 +21,9 @@ from slotwheel.replay.facts.making import (
     topic_facts,
 )
 from slotwheel.wheel.digest import digests
+from slotwheel.wheel.ids import NO_LONG_IDS, IdMint
 from slotwheel.wheel.rows import from_numpy
-from slotwheel.wheel.schema import TIME
+from slotwheel.wheel.schema import TIME, times
 from support.factrows import EPOCH_MS, MINT, TERMS, Keeps, rows, topic_rows
 
 FILE = File(7, "journal", "/a", "a", 0, peer=2, second=EPOCH_MS // 1000)
@@ -104,10 +105,13 @@ def test_an_id_that_the_group_did_not_make_is_forged() -> None:
     sent = rows(*({"offset": offset} for offset in range(20)))
     batch = topic_rows(sent)
     checks = np.asarray(batch.column("check")).copy()
+    # With the short ids that these messages do not have.
+    short = IdMint(MINT.group, MINT._key, NO_LONG_IDS)
+    checks[5:9] = short.checks(times(sent, "due"), times(sent, "offset"))[5:9]
     checks[3] ^= 1
     forged = batch.set_column(2, batch.schema.field(2), pa.array(checks))
     made = topic_facts(FILE, "orders", "lab", forged, TERMS)
-    assert np.flatnonzero(made.facts["flags"] == FORGED).tolist() == [3]
+    assert np.flatnonzero(made.facts["flags"] == FORGED).tolist() == [3, 5, 6, 7, 8]
     # Without the key nobody can tell.
     made = topic_facts(FILE, "orders", "lab", forged, GroupTerms("lab"))
     assert not made.facts["flags"].any()
@@ -147,7 +151,7 @@ def receipts(batch: pa.RecordBatch, groups: list[str]) -> pa.RecordBatch:
     columns = {
         "offset": batch.column("offset"),
         "due": batch.column("due"),
-        "check": pa.array(MINT.checks(due, np.asarray(batch.column("offset"))), pa.uint32()),
+        "check": pa.array(MINT.checks(due, np.asarray(batch.column("offset"))), pa.uint64()),
         "topic": batch.column("topic"),
         "digest": pa.array(digest_of(batch), pa.uint64()),
         "sent": batch.column("created"),

@@ -197,10 +197,11 @@ def test_dead_letters_in_kafka() -> None:
 
 IDS = st.one_of(
     st.builds(
-        lambda due, offset, check: f"lab.{due}.{offset}.{check:08x}",
+        lambda due, offset, check, digits: f"lab.{due}.{offset}.{check:0{digits}x}",
         st.integers(-2, 1 << 63),
         st.integers(-2, 1 << 63),
-        st.integers(0, 0xFFFFFFFF),
+        st.integers(0, 0xFFFFFFFF) | st.integers(0, (1 << 64) - 1),
+        st.sampled_from([8, 16]),
     ),
     st.text("0123456789abcdefABCG.+- ", max_size=30).map("lab.".__add__),
     st.text(max_size=8),

@@ -43,12 +43,19 @@ def messages(
 class SinkNode(Node):
     """A wheel in one thread, with embedded topics. ``now`` is its clock, in ms."""
 
-    def __init__(self, root: Path, *, segment_bytes: int = 64 << 20, retain_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        now_ms: int = START_MS,
+        segment_bytes: int = 64 << 20,
+        retain_bytes: int = 0,
+    ) -> None:
         config = WheelConfig(
             disk_reserve_bytes=0, segment_bytes=segment_bytes, retain_bytes=retain_bytes
         )
-        super().__init__(root, config, START_MS)
-        self.now = START_MS
+        super().__init__(root, config, now_ms)
+        self.now = now_ms
         self.sink = EmbeddedSink(self.files, self.wheel.mint, lambda: self.now)
         self.sync()
 

@@ -67,7 +67,7 @@ def topic_rows(
     columns = [
         from_numpy(np.arange(first, first + count), pa.int64()),
         from_numpy(at, TIME),
-        pa.array(MINT.checks(due, np.asarray(batch.column("offset"))), pa.uint32()),
+        pa.array(MINT.checks(due, np.asarray(batch.column("offset"))), pa.uint64()),
     ]
     schema = schema_of(topic, group)
     columns += [batch.column(name) for name in schema.names[3:]]

@@ -13,6 +13,7 @@ from slotwheel.reading.verify.slots import verify_slots, verify_state
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.files import SLOT_DIRECTORY, Files
 from slotwheel.wheel.findings import CheckedFile
+from slotwheel.wheel.ids import LONG_FROM
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.journal.segment import DIRECTORY, SegmentHeader
@@ -40,7 +41,7 @@ from support.steps import Steps
 from support.wheels import piece_at, rows_at
 
 GROUP = "orders"
-CONFIG = {"version": 1, "group": GROUP, "slots": 7200, "key": "5a" * 16}
+CONFIG = {"version": 1, "group": GROUP, "slots": 7200, "key": "5a" * 16, LONG_FROM: 0}
 SECOND = 1_900_000_000
 
 Row = tuple[int, int]

@@ -34,7 +34,7 @@ from support.replayrun import Run
 
 GROUP_RUN, KAFKA_RUN, ALONE_RUN = RUNS = ("peers", "peers and Kafka", "one node")
 OTHER_KEY = bytes(range(1, 17))
-_BIG_NUMBER = re.compile(r"[0-9]{5,}(\.[0-9]+\.[0-9a-f]{8})?|(?<=archive/)[^/]+")
+_BIG_NUMBER = re.compile(r"[0-9]{5,}(\.[0-9]+\.[0-9a-f]{8,16})?|(?<=archive/)[^/]+")
 DUMP_METADATA = {b"slotwheel.dump": b"1"}
 
 

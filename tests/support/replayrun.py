@@ -32,6 +32,7 @@ from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
+from slotwheel.wheel.ids import LONG_FROM
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.segment import DIRECTORY, index_of
 from slotwheel.wheel.mark import Mark, Marks
@@ -148,7 +149,13 @@ class Run:
         return f"{self.store[:14]} {number}".ljust(16).encode()
 
     def config(self) -> dict[str, Any]:
-        config = {"version": 1, "group": self.group, "slots": 1 << 20, "key": KEY.hex()}
+        config = {
+            "version": 1,
+            "group": self.group,
+            "slots": 1 << 20,
+            "key": KEY.hex(),
+            LONG_FROM: 0,
+        }
         if len(self.peers) == 1:
             return config
         stores = {peer.name: self.store_of(n).hex() for n, peer in enumerate(self.peers)}

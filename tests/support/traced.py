@@ -12,9 +12,11 @@ from slotwheel.trace.store import TraceQuery
 from slotwheel.wheel.ids import MessageId
 
 Row = Mapping[str, Any]
+CHECK = 0xF1A9C07D2B86E457
+"""Of a long id; as a signed number it is below zero."""
 
 
-def id_parts(offset: int, group: str = "g", due: int = 5, check: int = 7) -> dict[str, Any]:
+def id_parts(offset: int, group: str = "g", due: int = 5, check: int = CHECK) -> dict[str, Any]:
     return {"group": group, "due": due, "offset": offset, "check": check}
 
 

@@ -14,6 +14,7 @@ from slotwheel.trace.events import STORED
 from slotwheel.trace.store import making
 from slotwheel.trace.store.making import SegmentAbout
 from slotwheel.trace.store.names import SegmentName
+from support.traced import CHECK
 
 GROUP = "lab"
 START_MS = 1_790_000_000_000
@@ -41,7 +42,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=STORED)
 
 
-def id_parts(offset: int, due_ms: int, group: str = GROUP, check: int = 7) -> dict[str, Any]:
+def id_parts(offset: int, due_ms: int, group: str = GROUP, check: int = CHECK) -> dict[str, Any]:
     return {"group": group, "due": due_ms, "offset": offset, "check": check}
 
 

@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import siphash24
 from hypothesis import given, settings
@@ -15,11 +18,28 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel import ids
 from slotwheel.wheel.errors import UnknownId
-from slotwheel.wheel.ids import _BLOCK_ROWS, KEY_BYTES, IdMint, MessageId, siphash13
-from slotwheel.wheel.schema import FEW_ROWS
+from slotwheel.wheel.ids import (
+    _BLOCK_ROWS,
+    KEY_BYTES,
+    LONG_CHECKS,
+    LONG_FROM,
+    NO_LONG_IDS,
+    IdMint,
+    MessageId,
+    id_parts,
+    id_texts,
+    siphash13,
+)
+from slotwheel.wheel.schema import FEW_ROWS, Int64s, UInt64s
 
 KEY = bytes(range(KEY_BYTES))
 int64s = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+def columns(*rows: tuple[int, int]) -> tuple[Int64s, Int64s]:
+    """Due times and offsets."""
+    due, offset = np.array(rows, np.int64).reshape(-1, 2).T
+    return np.ascontiguousarray(due), np.ascontiguousarray(offset)
 
 
 def siphash(key: bytes, message: bytes, rounds: int, final_rounds: int) -> int:
@@ -103,24 +123,148 @@ def few(request: pytest.FixtureRequest) -> Iterator[None]:
     st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES),
     st.lists(int64s, max_size=2 * ids._ONE_BY_ONE_ROWS),
     st.integers(0, 1 << 62),
+    st.integers(-1, 2 * ids._ONE_BY_ONE_ROWS + 1),
 )
-def test_few_and_many_are_hashed_alike(key: bytes, due: list[int], base: int) -> None:
-    mint = IdMint("g", key)
+def test_few_and_many_are_hashed_alike(key: bytes, due: list[int], base: int, short: int) -> None:
+    """``short``: so many of the rows are before the first offset with a long id."""
+    mint = IdMint("g", key, base + short)
     offset = np.arange(base, base + len(due), dtype=np.int64)
     found = mint.checks_from(due, base)
     assert found == mint.checks(np.array(due, np.int64), offset).tolist()
     words = np.array(due, np.int64).view(np.uint64), offset.view(np.uint64)
-    digest = siphash13(mint._k0, mint._k1, words)
-    assert found == (digest ^ (digest >> np.uint64(32))).astype(np.uint32).tolist()
+    digests = siphash13(mint._k0, mint._k1, words).tolist()
+    folded = [(digest ^ digest >> 32) & 0xFFFFFFFF for digest in digests]
+    split = max(0, short)
+    assert found == folded[:split] + digests[split:], "a digest below 2^32 comes once in 2^32 rows"
 
 
-def test_golden_ids() -> None:
+GOLDEN = {
+    (1_900_000_000_000, 0): ("3008fd54", "30c6784600ce8512"),
+    (1_900_000_000_001, 1 << 40): ("62fc6af2", "71a6d141135abbb3"),
+}
+"""Checks that were given out, of short ids and of long ones."""
+
+
+@pytest.mark.parametrize("long_from", [0, 1, (1 << 40) + 1, NO_LONG_IDS])
+def test_golden_ids(long_from: int) -> None:
     """These ids were given out: they are never rewritten, or callers' ids stop working."""
-    mint = IdMint("orders", KEY)
-    assert str(mint.one(1_900_000_000_000, 0)) == "orders.1900000000000.0.3008fd54"
-    assert (
-        str(mint.one(1_900_000_000_001, 1 << 40)) == "orders.1900000000001.1099511627776.62fc6af2"
-    )
+    mint = IdMint("orders", KEY, long_from)
+    for (due, offset), checks in GOLDEN.items():
+        texts = [f"orders.{due}.{offset}.{check}" for check in checks]
+        is_long = offset >= long_from
+        assert [str(mint.one(due, offset)), *mint.many(*columns((due, offset)))] == [
+            texts[is_long]
+        ] * 2
+        assert [mint.genuine(MessageId.parse(text)) for text in texts] == [not is_long, is_long]
+
+
+def test_a_configuration_of_an_earlier_version_has_short_ids() -> None:
+    config = {"group": "orders", "key": KEY.hex(), "slots": 60}
+    mint = IdMint.of(config)
+    assert mint.one(1_900_000_000_001, 1 << 40).check == 0x62FC6AF2
+    mint.configure({**config, LONG_FROM: 1})
+    assert [mint.one(due, offset).check for due, offset in GOLDEN] == [
+        0x3008FD54,
+        0x71A6D141135ABBB3,
+    ]
+
+
+GROUPS = st.text(st.characters(max_codepoint=127, exclude_characters="."), max_size=5)
+CHECKS = st.integers(0, LONG_CHECKS - 1) | st.integers(LONG_CHECKS, (1 << 64) - 1)
+IDS = st.builds(MessageId, GROUPS, int64s, st.integers(0, (1 << 63) - 1), CHECKS)
+
+
+@settings(max_examples=100)
+@given(st.lists(IDS, max_size=2 * FEW_ROWS))
+def test_ids_of_both_forms_are_written_and_parsed(every: list[MessageId]) -> None:
+    texts = [str(one) for one in every]
+    assert [len(text.rpartition(".")[2]) for text in texts] == [
+        16 if one.check >> 32 else 8 for one in every
+    ]
+    assert [MessageId.parse(text) for text in texts] == every
+    due, offset = columns(*((one.due, one.offset) for one in every))
+    checks = np.array([one.check for one in every], np.uint64)
+    groups = pa.array([one.group for one in every], pa.utf8())
+    assert id_texts(groups, due, offset, checks).to_pylist() == texts
+    for one, parts in zip(every, id_parts(pa.array(texts, pa.utf8())).to_pylist(), strict=True):
+        if parts is None:  # numbers of 19 digits are left to ``MessageId.parse``
+            assert len(str(abs(one.due))) == 19 or len(str(one.offset)) == 19
+        else:
+            assert MessageId(**parts) == one
+
+
+@pytest.mark.parametrize("digest", [0, 1, 5, LONG_CHECKS - 1, LONG_CHECKS, (1 << 64) - 1])
+@pytest.mark.parametrize("rows", [1, ids._ONE_BY_ONE_ROWS + 1])
+def test_a_small_digest_is_no_check_of_a_short_id(
+    digest: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Digest:
+        def intdigest(self) -> int:
+            return digest
+
+    class Hash:
+        @staticmethod
+        def siphash13(message: bytes, *, key: bytes) -> Digest:
+            return Digest()
+
+    def many(k0: int, k1: int, words: tuple[UInt64s, UInt64s]) -> UInt64s:
+        return np.full(len(words[0]), digest, np.uint64)
+
+    monkeypatch.setattr(ids, "siphash24", Hash)
+    monkeypatch.setattr(ids, "siphash13", many)
+    places = np.arange(rows, dtype=np.int64)
+    [check] = set(IdMint("g", KEY).checks(places, places).tolist())
+    assert check == digest + (0 if digest >= LONG_CHECKS else LONG_CHECKS)
+    [check] = set(IdMint("g", KEY, rows).checks(places, places).tolist())
+    assert check == (digest ^ digest >> 32) & 0xFFFFFFFF
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(int64s, st.integers(0, 40)), min_size=1, max_size=20),
+    st.integers(0, 41),
+    st.integers(1, (1 << 64) - 1),
+    st.booleans(),
+)
+def test_a_check_that_is_forged_or_of_the_other_form_is_not_genuine(
+    rows: list[tuple[int, int]], long_from: int, bits: int, by_column: bool
+) -> None:
+    mint = IdMint("g", KEY, long_from)
+    short, long = IdMint("g", KEY, NO_LONG_IDS), IdMint("g", KEY)
+    rows *= FEW_ROWS + 1 if by_column else 1
+    given_out = [mint.one(*row) for row in rows]
+    other = [(long if offset < long_from else short).one(due, offset) for due, offset in rows]
+    forged = [replace(one, check=one.check ^ bits) for one in given_out]
+    low_forged = [replace(one, check=one.check ^ (bits % LONG_CHECKS or 1)) for one in given_out]
+    for asked, expected in (
+        (given_out, True),
+        (other, False),
+        (forged, False),
+        (low_forged, False),
+    ):
+        due, offset, genuine = mint.read([str(one) for one in asked])
+        assert genuine.tolist() == [expected] * len(rows) == [mint.genuine(one) for one in asked]
+        assert list(zip(due.tolist(), offset.tolist(), strict=True)) == rows
+
+
+def test_random_texts_are_unknown_ids_or_ids() -> None:
+    """10^5 texts of the characters of ids, and mutations of ids: nothing but ``UnknownId``."""
+    random, mint = Random(33), IdMint("g", KEY, 1 << 40)
+    alphabet = "0123456789abcdefg.-+_ AF\n\u0661\x00"
+    numbers = np.random.default_rng(33).integers(0, 1 << 41, (2, 50_000))
+    for given_out in mint.many(*numbers):
+        anything = "".join(random.choices(alphabet, k=random.randrange(40)))
+        mutated = list(given_out)
+        for _ in range(random.randrange(1, 3)):
+            at = random.randrange(len(mutated))
+            mutated[at : at + random.randrange(2)] = random.choices(alphabet, k=random.randrange(2))
+        for text in (anything, "".join(mutated)):
+            try:
+                parsed = MessageId.parse(text)
+            except UnknownId:
+                continue
+            assert str(parsed) == text
+            assert mint.genuine(parsed) is (text == given_out)
 
 
 def test_more_rows_than_are_hashed_at_once() -> None:
@@ -167,12 +311,18 @@ def test_another_key_another_group_another_check_are_not_genuine() -> None:
         "g.1.2.3",
         "g.1.2.0000000g",
         "g.1.2.000000001",
+        "g.1.2.0000000012345678",  # 16 digits of a short id's check
+        "g.1.2.0000000000000000",
+        "g.1.2.10000000000000000",
+        "g.1.2.100000000000000A",
+        "g.1.2.+100000000000000",
         "g.01.2.00000000",
         "g.1.-2.00000000",
         "g. 1.2.00000000",
         "g.1_0.2.00000000",
         "g.1.2.0000000A",
         "g.1.2.+0000000",
+        "g.1.2.-0000001",
         "g.1.2.00000000.x",
         "g.\u0661.2.00000000",
         "\ud800.1.2.00000000",

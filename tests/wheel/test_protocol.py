@@ -34,7 +34,7 @@ def test_command_round_trip() -> None:
     command = AppendCommand((1 << 63) - 1, "1")
     assert AppendCommand.decode(command.encode()) == command
     assert json.loads(command.encode()) == {
-        "slotwheel": 1,
+        "slotwheel": 2,
         "producer": "7fffffffffffffff",
         "acks": "1",
     }
@@ -56,12 +56,12 @@ def test_command_refused(change: dict[str, object]) -> None:
         AppendCommand.decode(encode_json(fields))
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", 1.0, True, None, [1]])
+@pytest.mark.parametrize("version", [0, 1, 3, "2", 2.0, True, None, [1]])
 def test_other_version_is_refused_by_name_with_both(version: object) -> None:
     with pytest.raises(UnsupportedVersion) as caught:
         decode_json(json.dumps({"slotwheel": version}).encode())
     assert repr(version) in str(caught.value)
-    assert "version 1" in str(caught.value)
+    assert "version 2" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_the_bytes_beside_a_request_are_the_documented_ones() -> None:
 
 
 def test_the_answer_to_a_request_has_a_shift() -> None:
-    data = encode_stored(7, 1000, 5, np.array([1, 2], np.uint32), -250)
-    assert data[40:].hex() == "06ffffffffffffff"
+    data = encode_stored(7, 1000, 5, np.array([1, 2], np.uint64), -250)
+    assert data[48:].hex() == "06ffffffffffffff"
     answer = decode_answer(data)
     assert isinstance(answer, StoredBatch)
     assert (answer.shift_ms, answer.checks.tolist()) == (-250, [1, 2])
@@ -111,20 +111,20 @@ def test_the_answer_to_a_request_has_a_shift() -> None:
 
 
 def test_receipt_bytes_are_the_documented_ones() -> None:
-    data = encode_stored(7, 1000, 1_700_000_000_123, np.array([1, 0xFFFFFFFE], np.uint32))
+    data = encode_stored(7, 1000, 1_700_000_000_123, np.array([1, (1 << 64) - 2], np.uint64))
     assert data.hex() == (
         "00000000"  # stored, reserved
         "02000000"  # count
         "0700000000000000"  # sequence
         "e803000000000000"  # base offset
         "7b68e5cf8b010000"  # created
-        "01000000feffffff"  # checks
+        "0100000000000000feffffffffffffff"  # checks
     )
     answer = decode_answer(data)
     assert isinstance(answer, StoredBatch)
     assert (answer.sequence, answer.base_offset, answer.count) == (7, 1000, 2)
     assert answer.created_ms == 1_700_000_000_123
-    assert answer.checks.tolist() == [1, 0xFFFFFFFE]
+    assert answer.checks.tolist() == [1, (1 << 64) - 2]
 
 
 def test_refusal_round_trip() -> None:
@@ -137,7 +137,7 @@ def test_refusal_round_trip() -> None:
 
 
 def test_cut_and_longer_answers_are_refused() -> None:
-    data = encode_stored(7, 1000, 5, np.arange(4, dtype=np.uint32))
+    data = encode_stored(7, 1000, 5, np.arange(4, dtype=np.uint64))
     for wrong in [data[:n] for n in range(len(data))] + [data + b"x", b"\x02" + data[1:]]:
         with pytest.raises(InvalidBatch):
             decode_answer(wrong)

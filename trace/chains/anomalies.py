@@ -190,7 +190,8 @@ def _codes(texts: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def _plain(values: pa.Array | pa.ChunkedArray) -> Int64s:
-    return np.asarray(pc.fill_null(values.cast(pa.int64()), -1))
+    # A check of 64 bits may be beyond: as any other, it is only compared.
+    return np.asarray(pc.fill_null(values.cast(pa.int64(), safe=False), -1))
 
 
 def _between_clocks(processed: pa.Table, left: Departures, backlog_ms: int) -> Iterator[pa.Table]:

@@ -56,7 +56,7 @@ class Departures:
     def ids(self, rows: pa.Table) -> pa.StructArray:
         """The ids (type ``ID``) of some of ``rows``."""
         due, offset = integers(rows, "due"), integers(rows, "offset")
-        checks = np.zeros(len(due), np.uint32)
+        checks = np.zeros(len(due), np.uint64)
         if self._mint is not None:
             checks = self._mint.checks(due, offset)
         parts = [

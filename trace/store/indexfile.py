@@ -31,7 +31,9 @@ from ...wheel.schema import UInt32s, UInt64s
 _HEAD = struct.Struct("<8sIII")
 assert _HEAD.size == 20
 MAGIC = b"swtrcidx"
-VERSION = 1
+VERSION = 2
+"""Of a segment. Events of one of version 1 have checks of 32 bits."""
+_VERSIONS = (1, VERSION)
 PAGE_ROWS = 4096
 _TYPES = ("<i8", "<u8", "<u4", "|u1")
 _PAGED = (".hash", ".row")
@@ -138,7 +140,7 @@ def read_index(path: Path) -> IndexContent:
     if len(head) < _HEAD.size or not head.startswith(MAGIC):
         raise _damaged(path, 0, "the index of a trace segment", head[:8])
     _, version, length, crc = _HEAD.unpack(head)
-    if version != VERSION:
+    if version not in _VERSIONS:
         raise UnsupportedVersion(
             f"{path}: a trace segment of an unknown version",
             got=version,

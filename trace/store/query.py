@@ -13,7 +13,7 @@ from ...policy.parameters import Question
 from ...policy.written import Instant, Text, TextBytes, WayIn, Written
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.ids import MessageId
-from ...wheel.schema import TIME, Mask, times
+from ...wheel.schema import CHECK, TIME, Mask, times
 from ..events import EventKind
 from .hashing import HASHED, MASKED, hash_of_id, hash_of_value
 
@@ -141,7 +141,7 @@ def _has_id(ids: pa.StructArray, wanted: MessageId) -> Mask:
     values = {
         "offset": pa.scalar(wanted.offset, pa.int64()),
         "due": pa.scalar(wanted.due, TIME),
-        "check": pa.scalar(wanted.check, pa.uint32()),
+        "check": pa.scalar(wanted.check, CHECK.type),
         "group": pa.scalar(wanted.group),
     }
     for name, value in values.items():

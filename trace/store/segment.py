@@ -16,7 +16,7 @@ from crc32c import crc32c
 from ...wheel.errors import Damaged
 from ...wheel.files import mapped
 from ...wheel.schema import Int64s, Mask
-from ..events import STORED
+from ..events import ID, STORED
 from .hashing import MASK_WORDS, may_have
 from .indexfile import PAGE_ROWS, REMEDY, HashColumn, read_index
 from .names import SegmentName
@@ -109,7 +109,7 @@ class StoreSegment:
             numbers = [STORED.get_field_index(name) for name in columns]
             options = pa.ipc.IpcReadOptions(included_fields=numbers, use_threads=False)
             reader = self._readers[columns] = pa.ipc.open_file(self._data, options=options)
-        batch = reader.get_batch(block)
+        batch = _as_current(reader.get_batch(block))
         return batch if batch.schema.names == list(columns) else batch.select(list(columns))
 
     def _check(self, part: int) -> None:
@@ -123,3 +123,11 @@ class StoreSegment:
 
     def _damaged(self, position: int, expected: object, found: object) -> Damaged:
         return Damaged(self.path, position, expected=expected, found=found, remedy=REMEDY)
+
+
+def _as_current(events: pa.RecordBatch) -> pa.RecordBatch:
+    """Events of a segment of any version with the ids of this version."""
+    for place, field in enumerate(events.schema):
+        if STORED.field(field.name).type == ID != field.type:
+            events = events.set_column(place, field.with_type(ID), events.column(place).cast(ID))
+    return events

@@ -15,6 +15,7 @@ from ..arrowbytes import PlainRow, encode_rows
 from ..arrowclaims import plain_rows
 from ..errors import Damaged
 from ..files import Bytes
+from ..ids import LONG_FROM, NO_LONG_IDS
 from ..rows import from_numpy, no_cancels
 from ..schema import PAYLOAD, TIME, Int64s, times
 from .entry import ENTRY_VERSION, Entry
@@ -154,6 +155,9 @@ def decode_config(entry: Entry, where: str) -> dict[str, Any]:
         raise Damaged(where, 0, expected="a configuration", found=str(error)[:200]) from None
     if missing:
         raise Damaged(where, 0, expected="group, key and slots", found=f"no {sorted(missing)}")
+    long_from = config.get(LONG_FROM, 0)
+    if type(long_from) is not int or not 0 <= long_from <= NO_LONG_IDS:
+        raise Damaged(where, 0, expected=f"an offset as {LONG_FROM}", found=str(long_from)[:200])
     stores = config.get("stores", {})
     if not isinstance(stores, dict) or not all(map(_is_store_id, stores.values())):
         raise Damaged(where, 0, expected="a store id of each peer", found=str(stores)[:200])

@@ -221,7 +221,7 @@ class PeerWheel(Wheel):
         for queued in self._log.uncommitted():
             known = known if queued.config is None else dict(queued.config)
         named = {name: store.hex() for name, store in sorted(stores.items())}
-        config = {**configuration(known, self.config), "stores": named}
+        config = {**configuration(known, self.config, self._log.next_offset), "stores": named}
         return self._queue_config(config).entry.index
 
     @property

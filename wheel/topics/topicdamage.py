@@ -31,6 +31,7 @@ from .topicfile import (
     TOPICS_DIRECTORY,
     IndexHeader,
     IndexRecord,
+    as_current,
     check_schema,
     directory_of,
     index_path,
@@ -129,7 +130,7 @@ class SoundBlocks:
         if self.schema is None or not self._is_sound(number):
             return None
         payload = self._data[self.blocks[number - 1].end : self.blocks[number].end]
-        return plain_rows(pa.py_buffer(payload), self.schema)
+        return as_current(plain_rows(pa.py_buffer(payload), self.schema))
 
 
 def records(files: Files, topic: str, first: int) -> list[IndexRecord]:

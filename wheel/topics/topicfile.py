@@ -26,7 +26,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..errors import Damaged, UnsupportedVersion
-from ..schema import ROW, TIME
+from ..schema import CHECK, ROW, TIME
 
 TOPICS_DIRECTORY = "topics"
 SEGMENT_SUFFIX = ".arrows"
@@ -35,12 +35,14 @@ DAMAGED_SUFFIX = ".damaged"
 """Suffix of the file beside a segment that was set aside."""
 INDEX_MAGIC = b"SWTOPIDX"
 INDEX_VERSION = 1
-TOPIC_SCHEMA_VERSION = 1
+TOPIC_SCHEMA_VERSION = 2
+"""Version 1 has checks of 32 bits. Its segments are read, and no block is added to them."""
+_VERSION_KEY = b"slotwheel.topic-schema"
 
 TOPIC_FIELDS = [
     pa.field("position", pa.int64(), nullable=False),
     pa.field("delivered", TIME, nullable=False),
-    pa.field("check", pa.uint32(), nullable=False),
+    CHECK,
     *(ROW.field(name) for name in ("offset", "due", "created")),
     *(ROW.field(name) for name in ("partition", "key", "value", "headers")),
 ]
@@ -82,6 +84,11 @@ RECORD_BYTES = _RECORD.size
 
 TOPIC_SCHEMA = pa.schema(TOPIC_FIELDS)
 """The schema of a block. It is the same for all topics, whose names are in their segments only."""
+_CHECK_PLACE = TOPIC_SCHEMA.get_field_index(CHECK.name)
+_SCHEMAS = {
+    "1": TOPIC_SCHEMA.set(_CHECK_PLACE, pa.field(CHECK.name, pa.uint32(), nullable=False)),
+    str(TOPIC_SCHEMA_VERSION): TOPIC_SCHEMA,
+}
 
 
 def schema_of(topic: str, group: str) -> pa.Schema:
@@ -89,7 +96,7 @@ def schema_of(topic: str, group: str) -> pa.Schema:
     return pa.schema(
         TOPIC_FIELDS,
         metadata={
-            b"slotwheel.topic-schema": str(TOPIC_SCHEMA_VERSION).encode(),
+            _VERSION_KEY: str(TOPIC_SCHEMA_VERSION).encode(),
             b"slotwheel.topic": topic.encode(),
             b"slotwheel.group": group.encode(),
         },
@@ -99,17 +106,31 @@ def schema_of(topic: str, group: str) -> pa.Schema:
 def check_schema(schema: pa.Schema, path: str) -> None:
     """Check the schema of the segment at ``path``. Errors: ``UnsupportedVersion``; ``Damaged`` when
     it is not the schema of a topic."""
-    version = (schema.metadata or {}).get(b"slotwheel.topic-schema", b"").decode("ascii", "replace")
-    if version != str(TOPIC_SCHEMA_VERSION):
+    version = (schema.metadata or {}).get(_VERSION_KEY, b"").decode("ascii", "replace")
+    if version not in _SCHEMAS:
         raise UnsupportedVersion(
             f"{path}: unknown version of an embedded topic",
             got=version or "none",
             limit=TOPIC_SCHEMA_VERSION,
             remedy="Use the slotwheel version that wrote it, or a newer one",
         )
-    if not schema.equals(TOPIC_SCHEMA, check_metadata=False):
+    if not schema.equals(_SCHEMAS[version], check_metadata=False):
         names = ", ".join(schema.names)
         raise Damaged(path, 0, expected="the columns of an embedded topic", found=names)
+
+
+def is_current(schema: pa.Schema) -> bool:
+    """Returns True for the schema of a segment to which blocks may be added."""
+    return bool(schema.field(CHECK.name).type == CHECK.type)
+
+
+def as_current(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a segment of any version with the columns of this version."""
+    if is_current(rows.schema):
+        return rows
+    checks = rows.column(CHECK.name).cast(CHECK.type)
+    metadata = {**(rows.schema.metadata or {}), _VERSION_KEY: str(TOPIC_SCHEMA_VERSION).encode()}
+    return rows.set_column(_CHECK_PLACE, CHECK, checks).replace_schema_metadata(metadata)
 
 
 def directory_of(topic: str) -> str:

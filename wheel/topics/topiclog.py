@@ -41,6 +41,7 @@ from .topicfile import (
     directory_of,
     first_position_of,
     index_path,
+    is_current,
     parse_index,
     schema_of,
     segment_path,
@@ -140,7 +141,7 @@ class TopicWriter:
                 message = stream.pread(header.schema_bytes, 0)
         except FileNotFoundError:
             raise Damaged(data_path, 0, expected="a stream", found="no such file") from None
-        header.check_schema(message, data_path)
+        schema = header.check_schema(message, data_path)
         blocks, index_bytes = parse_index(data, path, header)
         if len(data) > index_bytes and not is_torn(data, index_bytes):
             raise Damaged(path, index_bytes, expected="a whole record", found="a broken one")
@@ -148,6 +149,8 @@ class TopicWriter:
             last = block
         self._cut(path, index_bytes)
         self._cut(data_path, last.end)
+        if not is_current(schema):  # a block of another version would make the stream unreadable
+            return self._made(topic, last.next_position)
         return TopicEnd(first, last, index_bytes)
 
     def write_block(

@@ -321,7 +321,7 @@ def test_a_node_says_what_it_is_at_first_and_when_it_is_asked(
     said = exchange.ask("hello", encode_json({})) if asked else exchange.welcome
     assert abs(said.pop("now_ms") - now_ms()) < 5000
     assert said == {
-        "slotwheel": 1,
+        "slotwheel": 2,
         "group": "default",
         "limits": {
             "horizon_ms": 7_200_000,
@@ -496,7 +496,7 @@ BAD_ACTIONS = [
     ("status", b"", "invalid-batch"),
     ("status", b"[]", "invalid-batch"),
     ("status", b"[" * 100_000, "invalid-batch"),
-    ("status", b'{"slotwheel": 2}', "unsupported-version"),
+    ("status", b'{"slotwheel": 1}', "unsupported-version"),
     ("status", b'{"slotwheel": true}', "unsupported-version"),
     ("cancel", encode_json({}), "invalid-message"),
     ("cancel", encode_json({"ids": []}), "invalid-message"),
@@ -689,7 +689,7 @@ def test_results_are_json_objects_of_this_version(exchange: Exchange) -> None:
     exchange.send_bytes(action_frame("status", encode_json({}), 9))
     frame = exchange.frame()
     assert (frame.kind, decode_action(frame.metadata)) == (Kind.RESULT, (9, ""))
-    assert json.loads(bytes(frame.body))["slotwheel"] == 1
+    assert json.loads(bytes(frame.body))["slotwheel"] == 2
 
 
 def test_what_a_client_sent_before_it_closed_is_stored(
