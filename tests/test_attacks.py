@@ -50,6 +50,7 @@ from support.peers import PEERS
 from support.rightsfile import bearer, token_of
 from support.securedpeers import SecuredPeers
 from support.securing import write_private
+from support.stopwatch import Stopwatch
 from support.waiting import eventually
 
 Figure = Callable[[str], None]
@@ -65,7 +66,8 @@ SLOWER_MAX = 3.0
 MOMENT_MS, BUSY_MS = 20.0, 1_000.0
 """A p99 below it counts as so much: the attackers take processor time of the same two cores. In the
 suite, which runs five files at once, the others do, too, so what is short shows only that nobody is
-kept waiting for seconds; the soak shows the rest."""
+kept waiting for seconds, and what the machine made everybody wait is taken off; the soak shows the
+rest."""
 NEWCOMER_S = 5.0
 """Who connects anew gets in within it, whoever else does."""
 GROUP = "vault"
@@ -156,8 +158,9 @@ class Attacked:
         may elect another master, whoever takes it: then the attack is tried again. One that ended a
         master would do so each time."""
         for _ in range(TRIES):
-            epoch = self.epoch
+            epoch, machine = self.epoch, Stopwatch()
             before, honest, watch, results = self._attack(attack, targets, seconds)
+            stalled_ms = 1000 * machine.stalled_s
             if self.epoch == epoch:
                 break
         assert self.epoch == epoch
@@ -176,10 +179,11 @@ class Attacked:
         assert watch.resident_mb <= RESIDENT_MB_MAX
         assert watch.threads <= THREADS_MAX
         assert before.errors == honest.errors == []
-        assert slow.pop(NEWCOMER) <= NEWCOMER_S * 1000
-        moment_ms = BUSY_MS if seconds < LONG_S else MOMENT_MS
+        moment_ms, others_ms = (BUSY_MS, stalled_ms) if seconds < LONG_S else (MOMENT_MS, 0.0)
+        assert slow.pop(NEWCOMER) <= NEWCOMER_S * 1000 + others_ms
         for who, p99_ms in slow.items():
-            assert p99_ms <= SLOWER_MAX * max(calm[who], moment_ms), (who, calm, slow)
+            limit_ms = SLOWER_MAX * max(calm[who], moment_ms) + others_ms
+            assert p99_ms <= limit_ms, (who, calm, slow, others_ms)
         rows = self.rows(honest.topic, len(honest.sent))
         assert sorted(row["value"] for row in rows) == sorted(honest.sent)
         assert [row for row in rows if row["delivered"] < row["due"]] == []
