@@ -93,6 +93,19 @@ class Actions:
             FORGET: self._forget,
         }
 
+    def permitted(self, name: str, fields: dict[str, Any], caller: ConnectedCaller) -> Operation:
+        """The operation that the action ``name`` is. It waits for nothing, so the server's thread
+        asks first: whoever asks again and again for what he may not do would else keep thirty
+        threads at it, and the interpreter from everybody else.
+
+        Errors: ``InvalidBatch``: there is no such action; ``Forbidden``: its caller may not."""
+        if name not in ACTIONS:
+            raise InvalidBatch("unknown action", got=repr(name)[:80], limit=", ".join(ACTIONS))
+        operation = operation_of(name, fields)
+        if not caller.rights.may(operation):
+            caller.check(operation)
+        return operation
+
     def carry_out(
         self, name: str, fields: dict[str, Any], caller: ConnectedCaller
     ) -> dict[str, Any]:
@@ -100,9 +113,7 @@ class Actions:
 
         Errors: ``SlotwheelError``; ``Forbidden`` when it may not; ``OverQuota``: it asks too many
         questions at once."""
-        if name not in ACTIONS:
-            raise InvalidBatch("unknown action", got=repr(name)[:80], limit=", ".join(ACTIONS))
-        operation = operation_of(name, fields)
+        operation = self.permitted(name, fields, caller)
         caller.check(operation)
         with caller.identity.doing(operation):
             if (change := self._changes.get(name)) is not None:

@@ -355,6 +355,7 @@ class WireIntake:
     def act(self, session: ClientSession, number: int, name: str, body: bytes) -> None:
         """Carry an action out in another thread. Errors: ``SlotwheelError``."""
         fields = decode_json(body)
+        self.actions.permitted(name, fields, session.caller)
         if self.server.full:
             raise Overloaded(
                 "the node holds too much that others have sent, or do not read",
@@ -462,12 +463,14 @@ class ClientSession:
 
     @property
     def reads(self) -> bool:
+        # What is refused at once waits for nothing but the end of the turn. Without the answers in
+        # these sums, a megabyte of requests of twenty bytes would be one turn, a second long.
         exchange = self.exchange
         return (
-            self._plain < IN_FLIGHT_MAX
+            self._plain + len(self._receipts) < IN_FLIGHT_MAX
             and self._keyed < REQUESTS_IN_FLIGHT_MAX
             and self._plain_bytes < self._batch_bytes_max
-            and self._acting < _ACTIONS_EACH
+            and self._acting + len(self._results) < _ACTIONS_EACH
             and (exchange is None or exchange.has_room)
         )
 

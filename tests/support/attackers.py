@@ -419,9 +419,11 @@ def unread_answers(attacker: Attacker) -> None:
     """Questions without end, whose answers nobody reads."""
     if attacker.target.listener == WIRE:
         names = [name for name in ACTIONS if name != STEP_DOWN]
+        bodies = b"{}", encode_json({})  # the first one is none
         questions = b"".join(
-            encode_frame(Kind.ACTION, encode_action(n, names[n % len(names)]), 2) + b"{}"
-            for n in range(2_000)
+            encode_frame(Kind.ACTION, encode_action(n, names[n % len(names)]), len(body)) + body
+            for n in range(1_000)
+            for body in bodies
         )
     else:
         questions = _get("/openapi.json", attacker.target.token) * 500

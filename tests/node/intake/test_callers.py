@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from slotwheel.node.intake.actions import Actions, operation_of
 from slotwheel.node.intake.amounts import amounts_of
 from slotwheel.node.intake.callers import Callers, ConnectedCaller, TopicColumn
+from slotwheel.node.intake.wire import ClientSession
 from slotwheel.security.accesslog import AccessLog
 from slotwheel.security.principals import Authenticator, IdentityProof
 from slotwheel.security.rights import Operation
@@ -60,7 +61,7 @@ from support.denying import (
     wrong_answers,
 )
 from support.events import ToldEvents
-from support.exchange import Exchange, RawClient, batch_frame
+from support.exchange import Exchange, RawClient, action_frame, batch_frame
 from support.fakewheel import FakeWheel
 from support.mutating import AMOUNTS, mutated
 from support.securing import parsed
@@ -247,6 +248,45 @@ def test_what_may_not_be_cancelled_is_passed_to_the_wheel_as_topics(
     assert by_topic("orders")
     assert not by_topic("pay-eu")
     assert everything is None
+
+
+def test_what_a_caller_may_not_do_takes_no_thread(
+    server: ServedIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried: list[str] = []
+    carry_out = server.actions.carry_out
+
+    def carry(name: str, *given: Any) -> dict[str, Any]:
+        carried.append(name)
+        return carry_out(name, *given)
+
+    monkeypatch.setattr(server.actions, "carry_out", carry)
+    with Exchange(server, hello("scheduler")) as exchange:
+        names = "status", "cancel", "none", "hello"
+        answers = [exchange.ask(name, encode_json({})) for name in names]
+    assert [answer.get("code") for answer in answers[:2]] == ["forbidden"] * 2
+    assert answers[2]["code"] == "invalid-batch"
+    assert carried == ["hello"]
+
+
+def test_of_what_is_refused_at_once_a_turn_reads_a_little(
+    server: ServedIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends a thousand small requests in one write keeps nobody waiting for all of them."""
+    waiting: list[int] = []
+    answers = ClientSession.answers
+
+    def counted(session: ClientSession) -> list[bytes]:
+        waiting.append(len(session._results) + len(session._receipts))
+        return answers(session)
+
+    monkeypatch.setattr(ClientSession, "answers", counted)
+    with Exchange(server, hello("scheduler")) as exchange:
+        exchange.send_bytes(action_frame("none", b"{}") * 500)
+        assert {exchange.frame().kind for _ in range(500)} == {Kind.ERROR}
+        exchange.send_bytes(b"".join(plain(number, "other-x") for number in range(500)))
+        assert all(isinstance(plain_answer(exchange), RefusedBatch) for _ in range(500))
+    assert 1 <= max(waiting) <= 8
 
 
 # How much
