@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -75,8 +75,8 @@ def identity_of(scope: Any) -> Identity:
 class RequestAuthenticator:
     """Knows the callers of requests. ``security``: the security file; None: everybody is ``local``
     and may do everything. ``sessions``: of browsers that have logged in. ``identify`` and all that
-    has to do with sessions belong to one event loop. ``clock``: seconds since 1970. Errors on
-    construction: ``InvalidConfiguration``."""
+    has to do with sessions belong to one event loop. ``clock``: seconds since 1970. ``own``: as of
+    ``Authenticator``. Errors on construction: ``InvalidConfiguration``."""
 
     def __init__(
         self,
@@ -84,13 +84,14 @@ class RequestAuthenticator:
         access_log: AccessLog | None = None,
         sessions: BrowserSessions | None = None,
         clock: Callable[[], float] = time.time,
+        own: Collection[str] = (),
     ) -> None:
         self.log = access_log or AccessLog(None)
         self.sessions = BrowserSessions() if sessions is None else sessions
         self._clock = clock
         self._watched: WatchedFiles[SecurityFile] | None = None
         self._verifier = OidcVerifier((), clock=clock)
-        self._authenticator = Authenticator()
+        self._authenticator = Authenticator(own=own)
         if security is not None:
             self._watched = WatchedFiles(
                 [security],
@@ -98,7 +99,7 @@ class RequestAuthenticator:
                 lambda error: log.warning("the old security file stays in use: %s", error),
             )
             self._authenticator = Authenticator(
-                self._watched.value, now_ms=lambda: int(clock() * 1000)
+                self._watched.value, now_ms=lambda: int(clock() * 1000), own=own
             )
             self._verifier = OidcVerifier(self._watched.value.issuers.values(), clock=clock)
         self.logins = OidcLogins(self._verifier)
@@ -110,6 +111,10 @@ class RequestAuthenticator:
     def is_open(self) -> bool:
         """True without a security file."""
         return self._authenticator.is_open
+
+    def is_own(self, topic: str) -> bool:
+        """Returns True for a topic of slotwheel's own, or of Kafka's."""
+        return self._authenticator.is_own(topic)
 
     @property
     def security(self) -> SecurityFile | None:

@@ -26,6 +26,7 @@ from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..client.addresses import Addresses
 from ..client.asynclink import AsyncLink
+from ..policy.deadletters import topics_of_letters
 from ..reading.search.worker import SearchProcess
 from ..security.accesslog import AccessLog
 from ..trace.chains.lookup import TraceLookup
@@ -173,7 +174,9 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         undo.callback(jobs.stop, END_S)
         # Before other processes start: it takes secrets out of the environment that they would get.
         access_log = AccessLog(settings.access_log, _access_log_failed)
-        authenticator = RequestAuthenticator(settings.security, access_log)
+        authenticator = RequestAuthenticator(
+            settings.security, access_log, own=topics_of_letters(settings.dead_letter_topic)
+        )
         undo.callback(authenticator.close)
         if settings.security is not None:
             undo.callback(PendingPoll(authenticator.pending, client.status).close)

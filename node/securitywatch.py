@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
+from ..policy.deadletters import topics_of_letters
 from ..security.accesslog import AccessLog
 from ..security.principals import Authenticator
 from ..security.securityfile import SecurityFile
@@ -37,7 +38,9 @@ class NodeRights:
             load = partial(SecurityFile.of_watched, config.security)
             self._watched = WatchedFiles([config.security], load, self._alarm)
             security = self._watched.value
-        self.authenticator = Authenticator(security)
+        self.authenticator = Authenticator(
+            security, own=topics_of_letters(config.dead_letter_topic)
+        )
         self._log = AccessLog(config.access_log, self._log_failed)
         self.callers = Callers(self.authenticator, self._log, events)
 

@@ -66,6 +66,11 @@ def notes_topic(topic: str) -> str:
     return f"{topic}-redriven"
 
 
+def topics_of_letters(topic: str) -> tuple[str, str]:
+    """The topic of dead letters, and that of their notes."""
+    return topic, notes_topic(topic)
+
+
 def is_letter(headers: Sequence[Header]) -> bool:
     """Returns True for the headers of a dead letter, or of a copy of one."""
     return any(name == REASON for name, _ in headers)

@@ -17,19 +17,18 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ..wheel.errors import Unauthenticated
 from .pending import Amounts, PendingLedger, PendingOffer
 from .quotas import Meter
-from .rights import EVERYTHING, QUESTIONS, Operation, Right, Rights
+from .rights import EVERYTHING, QUESTIONS, Operation, Right, Rights, is_own
 from .securityfile import SecurityFile
 from .tokens import digest_of
 
 LOCAL = "local"
-_ANY_TOPIC = Rights({Right.SCHEDULE: ["*"]})
 _NOTHING = Rights({})
 _METERS_MAX = 10_000
 """So many principals have a meter; idle ones go first. Only as many principals as a file has
@@ -78,15 +77,18 @@ class Identity:
 
 class Authenticator:
     """Knows callers by one security file at a time; None: everybody is ``local`` and may do
-    everything. Thread-safe. ``now_ms``: the wall clock, for the end of tokens."""
+    everything. Thread-safe. ``now_ms``: the wall clock, for the end of tokens. ``own``: topics
+    that belong to slotwheel though their names do not say so, as those of dead letters may."""
 
     def __init__(
         self,
         security: SecurityFile | None = None,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        own: Collection[str] = (),
     ) -> None:
         self._now_ms = now_ms
+        self._own = frozenset(own)
         self._meters: dict[str, Meter] = {}
         # One value: an identity that was made by an old file must not be found under a new one.
         self._current: tuple[SecurityFile | None, dict[tuple[str, ...], Identity]] = security, {}
@@ -142,7 +144,9 @@ class Authenticator:
             if not any(principal in security.members for principal in key):
                 names = ", ".join(key)[:200]
                 raise Unauthenticated(reason=f"{names} is no member in the security file")
-            identity = Identity(key, security.rights_of(key), self._meter(key[0], security))
+            identity = Identity(
+                key, security.rights_of(key, self._own), self._meter(key[0], security)
+            )
             if len(known) >= _METERS_MAX:
                 known.clear()
             known[key] = identity
@@ -160,7 +164,13 @@ class Authenticator:
         """The rights of a delay topic's records: without a security file all but slotwheel's own
         topics, as whoever may write to the delay topic need not have Kafka's rights for them."""
         security = self.security
-        return _ANY_TOPIC if security is None else security.rights_of([f"delay:{topic}"])
+        if security is None:
+            return Rights({Right.SCHEDULE: ["*"]}, own=self._own)
+        return security.rights_of([f"delay:{topic}"], self._own)
+
+    def is_own(self, topic: str) -> bool:
+        """Returns True for a topic of slotwheel's own, or of Kafka's."""
+        return is_own(topic) or topic in self._own
 
     def offer_of_delay_topic(self, topic: str, amounts: Amounts) -> PendingOffer | None:
         """Let records of a delay topic in; None: no quota counts what is pending. Errors:

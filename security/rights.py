@@ -12,12 +12,13 @@ Rules
   everybody, so callers of a table look their operation up here, and an unknown name is an error.
 - A trailing ``*`` never means topics of slotwheel's own (``slotwheel-…``, ``__…``). Otherwise a
   role for ``*`` could forge dead letters and trace events. They are granted by a name, or by a
-  prefix that begins as they do: ``slotwheel-trace*``.
+  prefix that begins as they do: ``slotwheel-trace*``. A topic of dead letters that has another name
+  is granted by that name alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from ..wheel.errors import Forbidden
@@ -118,9 +119,11 @@ class TopicList:
     ``orders-eu`` is not.
     """
 
-    __slots__ = ("_memo", "patterns", "prefixes")
+    __slots__ = ("_memo", "_own", "patterns", "prefixes")
 
-    def __init__(self, patterns: Iterable[str] = ()) -> None:
+    def __init__(self, patterns: Iterable[str] = (), own: Collection[str] = ()) -> None:
+        """``own``: topics that are granted by their names alone."""
+        self._own = own
         self.patterns = tuple(dict.fromkeys(patterns))
         self.prefixes = tuple(text[:-1] for text in self.patterns if text.endswith("*"))
         self._memo: dict[str | bytes, bool] = {}
@@ -143,6 +146,8 @@ class TopicList:
             return None
         if topic in self.patterns and not topic.endswith("*"):
             return topic
+        if topic in self._own:
+            return None
         for prefix in self.prefixes:
             if topic.startswith(prefix) and (not is_own(topic) or is_own(prefix)):
                 return prefix + "*"
@@ -155,11 +160,18 @@ class TopicList:
 class Rights:
     """The rights of one caller. Immutable but for its memo; any thread may ask."""
 
-    __slots__ = ("_topics", "flags", "is_unlimited")
+    __slots__ = ("_own", "_topics", "flags", "is_unlimited")
 
-    def __init__(self, topics: Mapping[Right, Iterable[str]], flags: Iterable[Right] = ()) -> None:
-        """``topics``: patterns by the right. ``flags``: those of ``FLAGS`` that it has."""
-        self._topics = {right: TopicList(topics.get(right, ())) for right in TOPIC_RIGHTS}
+    def __init__(
+        self,
+        topics: Mapping[Right, Iterable[str]],
+        flags: Iterable[Right] = (),
+        own: Collection[str] = (),
+    ) -> None:
+        """``topics``: patterns by the right. ``flags``: those of ``FLAGS`` that it has. ``own``:
+        topics that are slotwheel's own though their names do not say so."""
+        self._own = own
+        self._topics = {right: TopicList(topics.get(right, ()), own) for right in TOPIC_RIGHTS}
         self.flags = frozenset(flags)
         self.is_unlimited = Right.GATEWAY in self.flags
         """True when nothing is refused, so that a check may be left out."""
@@ -178,8 +190,8 @@ class Rights:
             return True
         topics = self._topics.get(right)
         if topics is None:
-            is_named = not is_own(topic) or self._topics[Right.SCHEDULE].has(topic)
-            return is_named and right in self.flags
+            own = is_own(topic) or topic in self._own
+            return right in self.flags and (not own or self._topics[Right.SCHEDULE].has(topic))
         return topics.has(topic) if topic else bool(topics)
 
     def has_all_of(self, other: Rights, right: Right) -> bool:

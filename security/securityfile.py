@@ -38,7 +38,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from difflib import get_close_matches
@@ -205,15 +205,16 @@ class SecurityFile:
         """The topics, or begins of names and ``*``, for which some quota limits what is pending."""
         return tuple(sorted({prefix for quota in self.quotas.values() for prefix in quota.pending}))
 
-    def rights_of(self, principals: Iterable[str]) -> Rights:
-        """The rights of a caller that is all of these principals: its roles add up."""
+    def rights_of(self, principals: Iterable[str], own: Collection[str] = ()) -> Rights:
+        """The rights of a caller that is all of these principals: its roles add up. ``own``: as of
+        ``Rights``."""
         names = [name for principal in principals for name in self.members.get(principal, ())]
         roles = [self.roles[name] for name in dict.fromkeys(names)]
         topics = {
             right: [pattern for role in roles for pattern in role.topics.get(right, ())]
             for right in TOPIC_RIGHTS
         }
-        return Rights(topics, (flag for role in roles for flag in role.flags))
+        return Rights(topics, (flag for role in roles for flag in role.flags), own)
 
     def grants(self, principal: str, operation: Operation, topic: str = "") -> list[str]:
         """The reasons for which a principal may do an operation, one for each role that allows it:

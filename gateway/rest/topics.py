@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ...reading.search.query import Query
-from ...security.rights import Operation, is_own
+from ...security.rights import Operation
 from ...wheel.checks import check_topic
 from ...wheel.errors import Forbidden, InvalidMessage
 from ..administration import TopicAdministration
@@ -180,7 +180,7 @@ async def _asked(
 def _allow(call: RouteCall[Any, Any], operation: Operation, topic: str) -> None:
     """Check a change of a topic for the caller of a request, and log it. Errors: ``Forbidden``."""
     authenticator = call.services.authenticator
-    if authenticator.is_open and is_own(topic):
+    if authenticator.is_open and authenticator.is_own(topic):
         raise Forbidden(
             f"not allowed: {operation.label} for topic {topic!r}",
             limit="topics that are not slotwheel's own or Kafka's (slotwheel-…, __…)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slotwheel.policy.deadletters import topics_of_letters
 from slotwheel.security.principals import Authenticator, IdentityProof
 from slotwheel.security.rights import Operation
 from slotwheel.wheel.errors import Unauthenticated
@@ -91,6 +92,23 @@ def test_a_delay_topic_has_the_rights_of_its_principal() -> None:
     assert not rights.may(Operation.APPEND, "payments")
     other = Authenticator(parsed(EXAMPLE)).rights_of_delay_topic("other")
     assert not other.may(Operation.APPEND, "orders")
+
+
+def test_a_topic_of_dead_letters_with_any_name_is_granted_by_that_name_alone() -> None:
+    text = EXAMPLE.replace('schedule = ["orders"', 'schedule = ["*", "orders"')
+    own = topics_of_letters("buried")
+    for security, allowed in ((text, False), (text.replace('"*"', '"buried", "*"'), True)):
+        authenticator = Authenticator(parsed(security), own=own)
+        rights = authenticator.authenticate(IdentityProof.of((), "swt_billing")).rights
+        assert rights.may(Operation.APPEND, "anything")
+        assert rights.may(Operation.APPEND, "buried") is allowed
+        assert not rights.may(Operation.APPEND, "buried-redriven")
+        delays = authenticator.rights_of_delay_topic("delays")
+        assert not delays.may(Operation.APPEND, "buried-redriven")
+        assert authenticator.is_own("buried")
+    delays = Authenticator(own=own).rights_of_delay_topic("delays")
+    assert delays.may(Operation.APPEND, "anything")
+    assert not delays.may(Operation.APPEND, "buried")
 
 
 def test_without_a_file_a_delay_topic_reaches_all_but_our_own_topics() -> None:
