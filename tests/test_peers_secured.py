@@ -17,7 +17,6 @@ from slotwheel.replication.transport.handshake import CONTROL, Greeting
 from slotwheel.security.tls import TlsFiles
 from slotwheel.security.tokens import digest_of
 from slotwheel.wheel.errors import Unauthenticated
-from slotwheel.wheel.journal.segment import is_segment_name
 from slotwheel.wheel.protocol import AppendCommand
 from slotwheel.wire.channel import Channel, Secure
 from support.certificates import Authority, bundle
@@ -178,22 +177,17 @@ class Load:
             self._client.close()
 
 
-def oldest_segment(data: Path) -> str:
-    names = (path.name for path in (data / "journal").iterdir())
-    return min(name for name in names if is_segment_name(name))
-
-
 def test_a_peer_with_a_new_disk_gets_a_snapshot_over_tls(tmp_path: Path) -> None:
     with SecuredPeers(tmp_path, *SMALL) as peers:
         master = peers.wait_until_whole()
         wiped = peers.standbys(master)[0]
         peers.wipe(wiped)
-        first = oldest_segment(peers[master].data)
+        first = peers[master].oldest_segment()
         with Client(peers.address, tls=peers.client, timeout_s=60) as client:
             many = [Message("orders", bytes(4000), delay=3000 + n % 60) for n in range(2000)]
             assert len(client.send_many(many).result(60)) == 2000
             # The entries that it lacks are in the journal no more.
-            eventually(lambda: oldest_segment(peers[master].data) > first)
+            eventually(lambda: peers[master].oldest_segment() > first)
             peers[wiped].start()
             peers.wait_until_whole()
             assert "snapshot-installed" in peers[wiped].log_text()

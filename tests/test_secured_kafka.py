@@ -7,6 +7,7 @@ what keeps a client out, every program says what it is.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,10 +24,11 @@ from slotwheel.replay.facts.kafka_topics import KafkaTopics
 from slotwheel.wheel.errors import SlotwheelError
 from support.nodeprocess import NodeProcess, run_cli
 from support.ports import free_address
-from support.secured import Right, SecuredBroker, group, topic, transactional_id
+from support.secured import Right, SecuredBroker, topic
 from support.securing import write_private
 from support.waiting import PATIENCE_S
 
+PAGE = Path(__file__).parents[1] / "docs/security.md"
 CLIENTS = ("kafka-python", "confluent")
 
 
@@ -34,6 +36,20 @@ CLIENTS = ("kafka-python", "confluent")
 def secured() -> Iterator[SecuredBroker]:
     with SecuredBroker() as broker:
         yield broker
+
+
+def rights_on_page(user: str, prefix: str) -> list[Right]:
+    """The rights that docs/security.md grants to a user; ``prefix`` is in the place of *orders*."""
+    lines = re.findall(rf"^\$acls --allow-principal User:{user} (.*)$", PAGE.read_text(), re.M)
+    rights = []
+    for line in lines:
+        *operations, (kind, on) = re.findall(r"--([a-z-]+) (\S+)", line)
+        names = tuple(operation.upper() for _, operation in operations)
+        rights.append(
+            Right(kind.upper().replace("-", "_"), prefix if on == "orders" else on, names)
+        )
+    assert len(rights) > 2, "the page has lost its rights"
+    return rights
 
 
 class User:
@@ -56,11 +72,7 @@ def test_a_node_and_its_gateway(secured: SecuredBroker, tmp_path: Path, client: 
     """Exactly once, so that transactions, marks and producers are among it; and over HTTP topics,
     records by the REST proxy, and the dead letters."""
     name = f"node-{client}"
-    rights = (
-        topic(name, "WRITE", "READ", "DESCRIBE"),
-        *(group(name), group("slotwheel-"), transactional_id("slotwheel-")),
-    )
-    user = User(secured, name, tmp_path, *rights)
+    user = User(secured, name, tmp_path, *rights_on_page("wheel", name))
     http = free_address()
     options = (
         *("--sink", client, "--delivery", "exactly-once", "--http", http),
@@ -90,8 +102,10 @@ def test_a_consumer(
     secured: SecuredBroker, tmp_path: Path, client: str, transactional: bool
 ) -> None:
     name = f"consumer-{client}-{transactional}"
-    rights = [topic(name, "READ", "WRITE", "DESCRIBE"), group(name)]
-    user = User(secured, name, tmp_path, *rights, *[transactional_id(name)] * transactional)
+    rights = rights_on_page("app", name)
+    if not transactional:
+        rights = [right for right in rights if right.kind != "TRANSACTIONAL_ID"]
+    user = User(secured, name, tmp_path, *rights)
     more: dict[str, Any] = {}
     if transactional:
         more = {"transactional": True, "delay_topic": f"{name}-wheel"}

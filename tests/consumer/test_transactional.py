@@ -298,7 +298,11 @@ def test_after_an_unclear_end_everything_counts_once(
     with opened(broker, own, wheel, messages_max=20, **more) as consumer:
         # On a machine that is busy enough a transaction takes longer than it may, and comes again.
         deadline = time.monotonic() + 240
-        while (finished := _finished(broker, own)) < 150:
+        sent = 150
+        while (finished := _finished(broker, own)) < sent or len(calls) < 4:
+            if finished == sent:  # one transaction may have had very many
+                fill(broker.bootstrap, own.topic, numbers(sent + 50)[sent:])
+                sent += 50
             assert time.monotonic() < deadline, f"{finished} finished, {len(calls)} transactions"
             for message in consumer.take(10, 0.05):
                 try:
@@ -306,9 +310,8 @@ def test_after_an_unclear_end_everything_counts_once(
                 except NotRunning:
                     continue  # it begins again
                 consumer.done(message)
-    got = read_committed(broker.bootstrap, out, 150)
-    assert values(got) == list(range(150))
-    assert len(calls) >= 4, "each end, and one behind it that went well"
+    got = read_committed(broker.bootstrap, out, sent)
+    assert values(got) == list(range(sent))
 
 
 def _finished(broker: Cluster, own: Group) -> int:

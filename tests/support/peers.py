@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from slotwheel.client.link import Caller
 from slotwheel.wheel.errors import SlotwheelError
+from slotwheel.wheel.journal.segment import is_segment_name
 from slotwheel.wheel.protocol import HELLO, STATUS, STEP_DOWN
 from slotwheel.wire.channel import Secure
 from support.namespaces import Lab, Namespaces, NotAllowed, SmallDisk
@@ -108,6 +109,11 @@ class PeerProcess(NodeProcess):
         """What the wheel holds, and under ``replication`` how it sees its group."""
         answer = self.ask(STATUS) or {}
         return {**answer.get("status", {}), "replication": answer.get("replication", {})}
+
+    def oldest_segment(self) -> str:
+        """The name of the first segment of its journal; the entries before it are no more."""
+        names = (path.name for path in (self.data / "journal").iterdir())
+        return min(name for name in names if is_segment_name(name))
 
     def slot_files(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):

@@ -48,14 +48,6 @@ def topic(prefix: str, *operations: str) -> Right:
     return Right("TOPIC", prefix, operations)
 
 
-def group(prefix: str, *operations: str) -> Right:
-    return Right("GROUP", prefix, operations or ("READ",))
-
-
-def transactional_id(prefix: str) -> Right:
-    return Right("TRANSACTIONAL_ID", prefix, ("WRITE", "DESCRIBE"))
-
-
 class SecuredBroker(Broker):
     """`secured`: the address of the listener with SASL_SSL."""
 
