@@ -48,6 +48,10 @@ def topic(prefix: str, *operations: str) -> Right:
     return Right("TOPIC", prefix, operations)
 
 
+def group(prefix: str, *operations: str) -> Right:
+    return Right("GROUP", prefix, operations or ("READ",))
+
+
 class SecuredBroker(Broker):
     """`secured`: the address of the listener with SASL_SSL."""
 
