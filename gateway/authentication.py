@@ -35,13 +35,13 @@ from typing import Any, TypeVar, assert_never
 from ..security.accesslog import EVENT_OF, AccessLog, StrangerNotes
 from ..security.oidc import KeyWanted, OidcVerifier, RefusedToken
 from ..security.oidclogin import OidcLogins
-from ..security.pending import NO_LIMITS, PendingLedger
+from ..security.pending import Amounts, PendingLedger
 from ..security.principals import Authenticator, Identity, IdentityProof
 from ..security.quotas import Meter
 from ..security.rights import Operation, Right, Rights, forbidden
 from ..security.securityfile import SecurityFile
 from ..security.watched import WatchedFiles
-from ..wheel.errors import Forbidden, MissingExtra, OverQuota, Unauthenticated
+from ..wheel.errors import Forbidden, MissingExtra, Unauthenticated
 from .errors import HttpError
 from .requests import RawHeaders, cookie_of, header_of
 from .sessions import COOKIE, BrowserSessions, SessionProof, UserProof, host_cookie
@@ -284,8 +284,9 @@ class RequestAuthenticator:
     def demand(self, scope: Any, operation: Operation, topic: str = "") -> None:
         """Check an operation for the caller of a request. Errors: ``Forbidden``, which names
         operation and topic."""
-        if not identity_of(scope).rights.may(operation, topic):
-            raise self._denied(scope, operation, topic)
+        identity = identity_of(scope)
+        if not identity.rights.may(operation, topic):
+            raise self._denied(identity, operation, topic, _host(scope))
 
     def check(self, scope: Any, operation: Operation, topic: str = "") -> None:
         """Check an operation for the caller of a request, and log it. Errors: as of ``demand``."""
@@ -314,20 +315,16 @@ class RequestAuthenticator:
         """Check that a caller may send messages to topics, and count them against its quota.
         ``topics``: the number of messages for each; ``nbytes``: of the request that has them.
         Errors: ``Forbidden``, ``OverQuota``; nothing was stored."""
-        rights, offer, rows = identity.rights, None, sum(topics.values())
-        if not rights.is_unlimited:
+        authenticator, rows = self._authenticator, sum(topics.values())
+
+        def shares() -> Amounts:
+            return {topic: (count, nbytes * count // rows) for topic, count in topics.items()}
+
+        if identity.rights.is_unlimited:
+            offer = authenticator.offer(identity, shares)
+        else:
             self.demand_topics(identity, Operation.APPEND, topics)
-        if self.pending.patterns:
-            limits = NO_LIMITS if rights.is_unlimited else identity.meter.quota.pending
-            shares = {topic: (count, nbytes * count // rows) for topic, count in topics.items()}
-            offer = self.pending.offer(identity.principal, limits, shares)
-        if not rights.is_unlimited:
-            try:
-                identity.meter.charge(rows, nbytes)
-            except OverQuota:
-                if offer is not None:
-                    offer.settle(-1)
-                raise
+            offer = authenticator.charge(identity, rows, nbytes, shares)
         if offer is not None:
             offer.settle(time.monotonic())  # what the node is asked for from now on has it
 
@@ -338,21 +335,18 @@ class RequestAuthenticator:
         operation and topic."""
         for topic in topics:
             if not identity.rights.may(operation, topic):
-                self.log.note("denied", identity.principal, operation=operation.label, topic=topic)
-                raise forbidden(operation, topic)
+                raise self._denied(identity, operation, topic)
 
     def renewed(self, identity: Identity) -> Identity:
         """A caller that was known, with its rights by the security file as it is now; without any
         when it is no member any more. For what goes on behind its request's begin."""
         return self._authenticator.renewed(identity)
 
-    def _denied(self, scope: Any, operation: Operation, topic: str) -> Forbidden:
+    def _denied(
+        self, identity: Identity, operation: Operation, topic: str, host: str = ""
+    ) -> Forbidden:
         self.log.note(
-            "denied",
-            identity_of(scope).principal,
-            operation=operation.label,
-            topic=topic,
-            host=_host(scope),
+            "denied", identity.principal, operation=operation.label, topic=topic, host=host
         )
         return forbidden(operation, topic)
 
@@ -382,8 +376,6 @@ def _read(path: Path, contents: Sequence[bytes]) -> SecurityFile:
             remedy="Run: pip install 'slotwheel[http]'",
         )
     for issuer in security.issuers.values():
-        if (
-            issuer.client_secret is not None
-        ):  # read at a login, and the gateway's processes come now
+        if issuer.client_secret is not None:  # the gateway's processes must not inherit it
             issuer.client_secret.take()
     return security

@@ -21,8 +21,6 @@ from .pendingtable import PendingTable, SavedCounts
 log = logging.getLogger("slotwheel.node")
 
 EVERY_S = 1.0
-NOTHING_EVERY_S = 1.0
-"""The pause while no quota limits what is pending."""
 _WORK_S = 0.05
 """After so long of counting seconds anew, s, others get their turn."""
 _REST = 4.0
@@ -50,7 +48,7 @@ class PendingWatch:
         patterns = self._ledger.patterns
         if not patterns:
             self._table = None
-            return NOTHING_EVERY_S
+            return EVERY_S
         if self._table is None or self._table.patterns != patterns:
             self._table = self._begin(patterns)
         return self._count(self._table)

@@ -103,17 +103,18 @@ class PendingLedger:
         self._lock = threading.Lock()
         self._offers: deque[PendingOffer] = deque()
         self._position = -1.0
-        self.change(())
+        self._prefixes = Prefixes()
+        self._counted: list[Amount] = []
+        self._offered: list[list[int]] = []
 
     def change(self, patterns: Sequence[str]) -> None:
         """Keep the books of these prefixes from now on. What the last count had of those that stay
         holds until the next one."""
         with self._lock:
-            before = getattr(self, "_counted", [])
-            known = dict(zip(self.patterns, before, strict=True)) if before else {}
+            known = dict(zip(self.patterns, self._counted, strict=True))
             self._prefixes = Prefixes(patterns)
-            self._counted: list[Amount] = [known.get(name, (0, 0)) for name in patterns]
-            self._offered: list[list[int]] = [[0, 0] for _ in patterns]
+            self._counted = [known.get(name, (0, 0)) for name in patterns]
+            self._offered = [[0, 0] for _ in patterns]
             for offer in self._offers:
                 offer.amounts = {}  # their places are those of the prefixes before
             self._offers.clear()

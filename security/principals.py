@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from ..wheel.errors import Unauthenticated
-from .pending import Amounts, PendingLedger, PendingOffer
+from ..wheel.errors import OverQuota, Unauthenticated
+from .pending import NO_LIMITS, Amounts, PendingLedger, PendingOffer
 from .quotas import Meter
 from .rights import EVERYTHING, QUESTIONS, Operation, Right, Rights, is_own
 from .securityfile import SecurityFile
@@ -89,6 +89,7 @@ class Authenticator:
     ) -> None:
         self._now_ms = now_ms
         self._own = frozenset(own)
+        self._any_topic = Rights({Right.SCHEDULE: ["*"]}, own=self._own)
         self._meters: dict[str, Meter] = {}
         # One value: an identity that was made by an old file must not be found under a new one.
         self._current: tuple[SecurityFile | None, dict[tuple[str, ...], Identity]] = security, {}
@@ -164,13 +165,39 @@ class Authenticator:
         """The rights of a delay topic's records: without a security file all but slotwheel's own
         topics, as whoever may write to the delay topic need not have Kafka's rights for them."""
         security = self.security
-        if security is None:
-            return Rights({Right.SCHEDULE: ["*"]}, own=self._own)
-        return security.rights_of([f"delay:{topic}"], self._own)
+        return (
+            self._any_topic
+            if security is None
+            else security.rights_of([f"delay:{topic}"], self._own)
+        )
 
     def is_own(self, topic: str) -> bool:
         """Returns True for a topic of slotwheel's own, or of Kafka's."""
         return is_own(topic) or topic in self._own
+
+    def offer(self, identity: Identity, amounts: Callable[[], Amounts]) -> PendingOffer | None:
+        """Let rows of a caller in. ``amounts``: called only if some quota limits what is pending.
+        Returns the offer to be settled when it is known whether they are stored; None: there is
+        none. Errors: ``OverQuota``."""
+        if not self.pending.patterns:
+            return None
+        # A gateway has held each row against the quota of its own caller.
+        limits = NO_LIMITS if identity.rights.is_unlimited else identity.meter.quota.pending
+        return self.pending.offer(identity.principal, limits, amounts())
+
+    def charge(
+        self, identity: Identity, rows: int, nbytes: int, amounts: Callable[[], Amounts]
+    ) -> PendingOffer | None:
+        """As ``offer``, and count the rows against the rates of the caller's quota. Errors:
+        ``OverQuota``; nothing is counted then."""
+        offer = self.offer(identity, amounts)
+        try:
+            identity.meter.charge(rows, nbytes)
+        except OverQuota:
+            if offer is not None:
+                offer.settle(-1)
+            raise
+        return offer
 
     def offer_of_delay_topic(self, topic: str, amounts: Amounts) -> PendingOffer | None:
         """Let records of a delay topic in; None: no quota counts what is pending. Errors:

@@ -202,9 +202,7 @@ class KafkaAdministration:
             try:
                 if is_seen():
                     return
-            except (
-                HttpError
-            ):  # it is done; that this client may not see it, or not now, is no error
+            except HttpError:  # it is done, though this client may not see it, or not now
                 return
             time.sleep(_LOOK_AGAIN_S)
 

@@ -31,11 +31,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...security.accesslog import EVENT_OF, AccessLog, StrangerNotes
-from ...security.pending import NO_LIMITS, Amounts, PendingOffer
+from ...security.pending import Amounts, PendingOffer
 from ...security.principals import Authenticator, Identity, IdentityProof
 from ...security.quotas import CountedConnection
 from ...security.rights import Operation, Right, Rights, forbidden
-from ...wheel.errors import Forbidden, InvalidBatch, OverQuota, Unauthenticated
+from ...wheel.errors import Forbidden, InvalidBatch, Unauthenticated
 from ...wheel.plain import PlainBatch
 from ...wheel.protocol import AppendCommand
 from ...wire.server import Connection
@@ -101,22 +101,9 @@ class ConnectedCaller:
                 raise self._denied(Operation.APPEND, topic, number)
 
     def charge(self, rows: int, nbytes: int, amounts: Callable[[], Amounts]) -> PendingOffer | None:
-        """Count rows against its quota. ``amounts``: called only if some quota limits what is
-        pending. Returns the offer to be settled when it is known whether they are stored; None:
-        there is none. Errors: ``OverQuota``; nothing is counted then."""
-        ledger, identity = self._callers.authenticator.pending, self.identity
-        offer = None
-        if ledger.patterns:
-            # A gateway has held each row against the quota of its own caller.
-            limits = NO_LIMITS if identity.rights.is_unlimited else identity.meter.quota.pending
-            offer = ledger.offer(identity.principal, limits, amounts())
-        try:
-            identity.meter.charge(rows, nbytes)
-        except OverQuota:
-            if offer is not None:
-                offer.settle(-1)
-            raise
-        return offer
+        """As ``Authenticator.charge``, for this caller."""
+        authenticator = self._callers.authenticator
+        return authenticator.charge(self.identity, rows, nbytes, amounts)
 
     # Actions
 
