@@ -28,7 +28,7 @@ from ..wheel.journal.payloads import decode_rows
 from ..wheel.journal.scan import walk as walk_journal
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
-from ..wheel.slots.slot import path_of, second_of
+from ..wheel.slots.slot import path_of, slot_of_name
 from ..wheel.state import SlotInfo
 from ..wheel.topics.topicfile import TOPICS_DIRECTORY
 from .fields import (
@@ -80,7 +80,7 @@ def _list_rows(
     files: ReadOnlyFiles, infos: Mapping[int, SlotInfo], path: str, listed: Listing
 ) -> None:
     name = path.rsplit("/", 1)[-1]
-    second = second_of(name if name.endswith(".arrows") else f"{name}.arrows")
+    second = slot_of_name(name if name.endswith(".arrows") else f"{name}.arrows")
     if second is None:
         raise InvalidConfiguration(
             "not a slot file", got=path, remedy=f"Name a file of {SLOT_DIRECTORY}/, or its second"

@@ -17,7 +17,7 @@ from ..wheel.errors import InvalidConfiguration
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsFiles, OsHandle, open_regular
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
-from ..wheel.slots.slot import second_of
+from ..wheel.slots.slot import slot_of_name
 from ..wheel.state import STATE_DIRECTORY
 from ..wheel.topics.topicfile import TOPICS_DIRECTORY, first_position_of
 from .listing import sizes
@@ -61,7 +61,9 @@ def refuse_a_part(root: Path) -> None:
     ``InvalidConfiguration``."""
     names = list(sizes(root))
     kinds = {
-        "slot files": any(second_of(name) is not None or is_archived_slot(name) for name in names),
+        "slot files": any(
+            slot_of_name(name) is not None or is_archived_slot(name) for name in names
+        ),
         "journal segments": any(is_segment_name(name) for name in names),
         "topic segments": any(first_position_of(name) is not None for name in names),
     }

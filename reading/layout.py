@@ -30,7 +30,7 @@ from ..wheel.ids import LONG_FROM
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import index_of
 from ..wheel.slots.archive import parse_archived_slot
-from ..wheel.slots.slot import begins_ms, ends_ms, file_name, path_of, second_of
+from ..wheel.slots.slot import begins_ms, ends_ms, file_name, path_of, slot_of_name
 from ..wheel.state import STATE_DIRECTORY, Checkpoint, StoredState
 from ..wheel.topics.topicfile import (
     DAMAGED_SUFFIX,
@@ -304,7 +304,7 @@ class _Search:
         is_unlisted = why_unlisted(directory) is not None
         if stored is None:
             for found, size in sorted(there.items()):
-                second = second_of(found)
+                second = slot_of_name(found)
                 if second is not None and self.wanted.second(second):
                     shown = f"{name}/{SLOT_DIRECTORY}/{found}"
                     yield File(-1, SLOT, str(directory / found), shown, size, peer, second=second)

@@ -13,7 +13,7 @@ from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name, is_spare_name
 from ..wheel.slots.archive import parse_archived_slot
-from ..wheel.slots.slot import second_of
+from ..wheel.slots.slot import slot_of_name
 from ..wheel.state import STATE_DIRECTORY
 from ..wheel.topics.topicfile import (
     DAMAGED_SUFFIX,
@@ -34,7 +34,7 @@ def strays(root: Path) -> Iterator[tuple[Path, str]]:
         if not is_segment_name(name) and not is_spare_name(name):
             yield root / JOURNAL_DIRECTORY / name, "<first index>.journal"
     for name in sizes(root / SLOT_DIRECTORY):
-        if second_of(name) is None:
+        if slot_of_name(name) is None:
             yield root / SLOT_DIRECTORY / name, "<second>.arrows"
     for name in sizes(root / STATE_DIRECTORY):
         if name not in _OF_STATE:

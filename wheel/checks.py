@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from . import compute as pc
-from .config import SLOTS_MAX, WheelConfig
+from .config import WheelConfig
 from .delay import are_delays, due_times
 from .errors import InvalidBatch, InvalidMessage
 from .expiry import EXPIRES_HEADER, bad_expiries
@@ -395,7 +395,7 @@ def due_beyond_horizon(due_ms: int, latest_ms: int) -> InvalidMessage:
         "due beyond the horizon",
         got=f"{time_text(due_ms)} ({due_ms} ms, {(due_ms - latest_ms) / 1000:.3f} s too far ahead)",
         limit=time_text(latest_ms),
-        remedy=f"Send it later, or run the node with more --slots, {SLOTS_MAX} at most",
+        remedy="Send it later, or run the node with a longer --horizon, 3660d at most",
     )
 
 

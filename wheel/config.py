@@ -14,6 +14,11 @@ from .errors import InvalidConfiguration
 TICK_MS = 1000
 """Length of a slot in milliseconds. A slot is named by its absolute second, so this is fixed."""
 
+HORIZON_MAX_MS = 3_660 * 86_400_000
+"""The longest horizon, ten years."""
+_LONG_HORIZON_SLOTS = 7_200
+"""The fewest slots of a wheel whose horizon is longer than these: messages of two hours ago are
+then in files of a second, and what is due next is not read out of a file of a day."""
 SLOTS_MAX = 86_400
 """The most slots of a wheel, a day. Each is a file, and a spill writes to as many of them as its
 messages are due in: with 60 days, 1.7 million files, one took minutes, and a restart one."""
@@ -71,10 +76,16 @@ class WheelConfig:
     """Name of the wheel group, the first part of every id. Letters, digits, ``_``, ``-``."""
     slots: int = setting(
         "slots",
-        "Slots of one second, at most 86400: how far ahead a message may be due.",
+        "Slots of one second, at most 86400; what is due later goes to slots of an hour or a day.",
         default=7200,
         least=2,
     )
+    far_horizon_ms: int = setting(
+        "horizon",
+        "How far ahead a message may be due, at most 3660d. [default: the seconds of --slots]",
+        default=0,
+    )
+    """0: as far as there are slots of a second. See ``horizon_ms``."""
     message_bytes_max: int = setting(
         "message-bytes", "Largest message: key, value and headers together.", default=1_000_000
     )
@@ -166,14 +177,35 @@ class WheelConfig:
                 "more slots than a wheel may have",
                 got=self.slots,
                 limit=f"{SLOTS_MAX}, which is a day",
-                remedy=f"Give --slots {SLOTS_MAX} or fewer. Messages that are stored already leave"
-                " at their time, however far ahead that is; new ones cannot be due later than that",
+                remedy=f"Give --slots {SLOTS_MAX} or fewer, and the time ahead as --horizon."
+                " Messages that are stored already leave at their time",
+            )
+        self._check_horizon()
+
+    def _check_horizon(self) -> None:
+        horizon_ms, slots_ms = self.far_horizon_ms, self.slots * TICK_MS
+        if not horizon_ms:
+            return
+        if not slots_ms <= horizon_ms <= HORIZON_MAX_MS:
+            raise InvalidConfiguration(
+                "not a horizon of a wheel",
+                got=f"{horizon_ms // TICK_MS} s",
+                limit=f"{self.slots} s, the time of --slots, to {HORIZON_MAX_MS // TICK_MS} s,"
+                " which is 3660d",
+                remedy="Give another --horizon, or fewer --slots",
+            )
+        if horizon_ms > slots_ms and self.slots < _LONG_HORIZON_SLOTS:
+            raise InvalidConfiguration(
+                "too few slots for a horizon that is longer than they are",
+                got=f"{self.slots} slots",
+                limit=_LONG_HORIZON_SLOTS,
+                remedy=f"Give --slots {_LONG_HORIZON_SLOTS} or more, or no --horizon",
             )
 
     @property
     def horizon_ms(self) -> int:
         """A message may be due at most so far ahead of now, in milliseconds."""
-        return self.slots * TICK_MS
+        return self.far_horizon_ms or self.slots * TICK_MS
 
     @property
     def short_horizon_ms(self) -> int:

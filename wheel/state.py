@@ -29,14 +29,16 @@ from crc32c import crc32c
 
 from .errors import Damaged, SyncFailed, UnsupportedVersion
 from .mark import Marks
+from .slots.slot import is_wide
 
 StoreIds = Mapping[str, bytes]
 """Id of each admitted store, by its node."""
 
-STATE_VERSION = 3
-"""The version of a state that a program with long ids (``ids``) has written. Version 2 is of one
-with short ids, version 1 of one that kept no records of cancels either."""
-_VERSIONS = (b"1", b"2", b"3")
+STATE_VERSION = 4
+"""The version of a state that has had slots of more than a second. Version 3 is of a program with
+long ids (``ids``), version 2 of one with short ids, version 1 of one that kept no records of
+cancels either."""
+_VERSIONS = (b"1", b"2", b"3", b"4")
 STATE_DIRECTORY = "state"
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
 
@@ -52,7 +54,7 @@ _SLOT = struct.Struct(
     "q"  # highest offset in it
     "I"  # running CRC-32C over the committed length
 )
-_SECOND = struct.Struct(">q")  # key of a slot: big-endian, so that LMDB's order is time's order
+_SECOND = struct.Struct(">q")  # key: big-endian, so that LMDB's order is that of numbers
 # +----------+-------------+---------+-------+-------+
 # | sequence | base offset | created | index | count |
 # | i64      | i64         | i64     | u64   | u32+4 |
@@ -376,6 +378,7 @@ class LmdbState:
     def _check_version(self) -> None:
         with self._env.begin(db=self._meta) as txn:
             raw = txn.get(b"version")
+        self._version = max(_VERSIONS[2], bytes(raw or b""))
         if raw is None and not self._readonly:
             with self._env.begin(write=True, db=self._meta) as txn:
                 txn.put(b"version", _VERSIONS[0])
@@ -479,8 +482,11 @@ class LmdbState:
             if update.cancelled_floor is not None:
                 put(b"cancelled_floor", str(update.cancelled_floor).encode(), self._meta)
             # A program without records of cancels would delete slots and write none, and one with
-            # short ids would give out such for offsets that have long ones.
-            txn.put(b"version", _VERSIONS[-1], db=self._meta)
+            # short ids would give out such for offsets that have long ones. One without wide slots
+            # would take the number of one for a second, and deliver its rows then.
+            if any(map(is_wide, update.slots)):
+                self._version = _VERSIONS[3]
+            txn.put(b"version", self._version, db=self._meta)
 
     def close(self) -> None:
         self._env.close()

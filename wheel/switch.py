@@ -28,7 +28,7 @@ from .errors import Damaged
 from .files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
 from .journal.segment import DIRECTORY, SegmentHeader, is_segment_name, is_spare_name
 from .journal.writer import SegmentWriter
-from .slots.slot import path_of, second_of
+from .slots.slot import path_of, slot_of_name
 from .state import STATE_DIRECTORY, SlotInfo, StateStore, StateUpdate, StoredState
 
 INCOMING = "incoming"
@@ -83,7 +83,7 @@ def _move_slots(files: Files, catalog: dict[int, SlotInfo]) -> None:
         if path.rpartition("/")[2] in waiting:
             files.rename(incoming_path(second), path)
     for name in files.list(SLOT_DIRECTORY):
-        known = second_of(name)
+        known = slot_of_name(name)
         if known is not None and known not in catalog:
             files.unlink(f"{SLOT_DIRECTORY}/{name}")
     for directory in (SLOT_DIRECTORY, INCOMING_SLOTS, "."):

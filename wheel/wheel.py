@@ -745,7 +745,7 @@ class Wheel:
             marks=self._committed_marks,
             config=self._configuration,
         )
-        return SpillPlan(pieces, checkpoint, changed, gone)
+        return SpillPlan(now_ms, pieces, checkpoint, changed, gone)
 
     def _spilled(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -801,10 +801,10 @@ class Wheel:
         return archive.missed, archive.missed_why
 
     def damaged(self) -> dict[int, str]:
-        """The errors of slot files that are not what was written, by second."""
+        """The errors of slot files that are not what was written, by slot."""
         with self._lock:
             errors = sorted(self._storage.damaged.items())
-        return {second: error.message for second, error in errors}
+        return {slot: error.message for slot, error in errors}
 
     # -- for who counts what is pending ----------------------------------------------------------
 
@@ -823,10 +823,10 @@ class Wheel:
                 storage.replacements,
             )
 
-    def read_slot(self, second: int, info: SlotInfo) -> list[pa.RecordBatch]:
+    def read_slot(self, slot: int, info: SlotInfo) -> list[pa.RecordBatch]:
         """The blocks of a slot as of a ``StockPoint``; empty when all of it has left since. Errors:
         ``Damaged``, ``OSError``."""
-        return self._storage.read_aside(second, info)
+        return self._storage.read_aside(slot, info)
 
     # -- seen from outside -----------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from ...wheel.files import SLOT_DIRECTORY, Files
 from ...wheel.findings import UNKNOWN_FILE, CheckedFile, noted
 from ...wheel.slots.blocks import check_block
 from ...wheel.slots.mend import is_whole, mended_path
-from ...wheel.slots.slot import path_of, second_of
+from ...wheel.slots.slot import path_of, slot_of_name
 from ...wheel.slots.slotfile import unreadable_is_damage
 from ...wheel.state import STATE_DIRECTORY, SlotInfo, StoredState
 from ...wheel.switch import INCOMING, INCOMING_SLOTS, incoming_path
@@ -116,7 +116,7 @@ def _unknown_files(files: Files, load: LoadState) -> Iterator[CheckedFile]:
     names = files.list(SLOT_DIRECTORY)
     catalog = load().slots
     for name in names:
-        second = second_of(name)
+        second = slot_of_name(name)
         if second in catalog:
             continue
         path = f"{SLOT_DIRECTORY}/{name}"

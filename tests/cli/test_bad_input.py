@@ -65,7 +65,7 @@ SOON = ("--delay", "10s")
 AT_THE_NODE = {
     "due beyond the horizon": Case(
         ("send", "t", "x", "--delay", "2h"),
-        *("invalid-message", "due beyond the horizon", " s too far ahead", "Z", "--slots"),
+        *("invalid-message", "due beyond the horizon", " s too far ahead", "Z", "--horizon"),
     ),
     "reschedule: beyond the horizon": Case(
         ("reschedule", "ID", "--delay", "2h"),
@@ -73,7 +73,7 @@ AT_THE_NODE = {
         "horizon",
         " s too far ahead",
         "Z",
-        "--slots",
+        "--horizon",
     ),
 }
 
@@ -225,7 +225,7 @@ def test_a_directory_of_a_newer_version(tmp_path: Path) -> None:
         meta = env.open_db(b"meta")
         with env.begin(write=True, db=meta) as txn:
             assert txn.put(b"version", b"99")
-    start_fails(Case((), "", "does not know", "99", "expected 3", "newer"), "--data", data)
+    start_fails(Case((), "", "does not know", "99", "expected 4", "newer"), "--data", data)
 
 
 def test_a_damaged_directory(tmp_path: Path) -> None:

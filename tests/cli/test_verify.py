@@ -176,7 +176,7 @@ def test_a_row_in_the_wrong_slot_is_found(root: Path) -> None:
     (stray, *_) = blocks_of(root, SECOND + 2)
     put_slot(root, SECOND, [stray, blocks_of(root)[1]])
     fault = only_fault(root, SLOT)
-    assert fault["expected"] == f"rows due in second {SECOND}"
+    assert fault["expected"] == f"rows due in slot {SECOND}"
     offset = stray.column("offset")[0].as_py()
     assert f"{stray.num_rows} others, the first of offset {offset}" in fault["found"]
 

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.slots.catalog import Catalog
+from slotwheel.wheel.slots.slot import (
+    DAY_S,
+    HOUR_S,
+    ends_ms,
+    first_second,
+    seconds_of,
+    slot_with,
+    width_s,
+)
 from slotwheel.wheel.state import SlotInfo
 from support.wheels import NOW, Node, many
 
-seconds = st.integers(-3, 12)
+wide = [slot_with(n * HOUR_S, HOUR_S) for n in range(3)] + [slot_with(0, DAY_S)]
+slots = st.integers(-3, 12) | st.sampled_from(wide)
 infos = st.builds(
     SlotInfo,
     st.integers(1, 999),
@@ -23,8 +35,8 @@ infos = st.builds(
     st.integers(0, 9),
 )
 changes = st.lists(
-    st.tuples(st.just("with"), st.dictionaries(seconds, infos))
-    | st.tuples(st.just("without"), st.dictionaries(seconds, infos)),
+    st.tuples(st.just("with"), st.dictionaries(slots, infos))
+    | st.tuples(st.just("without"), st.dictionaries(slots, infos)),
     max_size=8,
 )
 
@@ -36,13 +48,20 @@ def assert_is(catalog: Catalog, known: Mapping[int, SlotInfo]) -> None:
     assert len(catalog) == len(known)
     assert catalog.rows == sum(info.rows for info in known.values())
     assert catalog.nbytes == sum(info.length for info in known.values())
-    for second in range(-5, 15):
+    for second in (*range(-5, 15), HOUR_S - 1, HOUR_S, 5 * HOUR_S):
         assert catalog.get(second) == known.get(second)
-        assert catalog.from_second(second) == min((s for s in known if s >= second), default=None)
-        assert list(catalog.upto(second)) == sorted(s for s in known if s <= second)
+        of_second = {slot: info for slot, info in known.items() if second in seconds_of(slot)}
+        assert catalog.with_rows_of(second) == of_second
+        assert catalog.upto(second) == sorted(s for s in known if first_second(s) <= second)
+        assert catalog.behind(second) == min((s for s in known if s > second), default=None)
+        ahead = [s for s in sorted(known) if ends_ms(s) > second * TICK_MS]
+        if second >= 0:
+            assert catalog.next_slots(second) == [
+                next(slots) for _, slots in groupby(ahead, key=width_s)
+            ]
 
 
-@given(st.dictionaries(seconds, infos), changes)
+@given(st.dictionaries(slots, infos), changes)
 def test_a_catalog_is_a_sorted_dictionary_whose_past_stays(
     first: dict[int, SlotInfo], steps: list[tuple[str, dict[int, SlotInfo]]]
 ) -> None:

@@ -152,7 +152,7 @@ def slot_files_appended_at_their_end(patch: Patch) -> None:
     append = SlotFiles.append
 
     def at_the_end(self: SlotFiles, block: Block, info: SlotInfo | None) -> SlotInfo:
-        path = f"slots/{block.second}.arrows"
+        path = f"slots/{block.slot}.arrows"
         try:
             size = len(self._files.content(path))  # type: ignore[attr-defined]
         except FileNotFoundError:
@@ -166,7 +166,7 @@ def slot_files_appended_at_their_end(patch: Patch) -> None:
 
 
 def unknown_slot_files_kept(patch: Patch) -> None:
-    patch.setattr(SlotFiles, "seconds", lambda self: [])
+    patch.setattr(SlotFiles, "slots", lambda self: [])
 
 
 def journal_dropped_before_the_commit(patch: Patch) -> None:

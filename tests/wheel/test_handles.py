@@ -10,7 +10,7 @@ import pytest
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.slots.handles import HandleCache
-from slotwheel.wheel.slots.slot import begins_ms, ends_ms, path_of, second_of
+from slotwheel.wheel.slots.slot import begins_ms, ends_ms, path_of, slot_of_name
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import SlotInfo
@@ -142,13 +142,13 @@ def test_a_file_that_is_too_short_or_missing_is_damage(files: OsFiles, tmp_path:
 
 @pytest.mark.parametrize("name", ["x.arrows", "5", "05.arrows", "5.arrow", "+5.arrows", ".arrows"])
 def test_other_names_are_no_slot_files(name: str) -> None:
-    assert second_of(name) is None
+    assert slot_of_name(name) is None
 
 
 @pytest.mark.parametrize("second", [0, 7, -3, 1_900_000_000])
 def test_names_are_absolute_seconds(second: int) -> None:
     """So no second is taken for the same place of another revolution."""
-    assert second_of(path_of(second).split("/")[1]) == second
+    assert slot_of_name(path_of(second).split("/")[1]) == second
 
 
 @pytest.mark.parametrize("second", [0, 7, 1_900_000_000])

@@ -6,7 +6,7 @@ else: what a cursor hands out must be the sorted rows, whatever moves in between
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -73,7 +73,21 @@ class FakeStorage:
         if found:
             highest = max(offset for block in found for _, offset in block)
             info = SlotInfo(len(found), sum(map(len, found)), 0, highest, 0)
-        return ReadPoint(info, self.spilled, tuple(self.pieces))
+        return ReadPoint({} if info is None else {second: info}, self.spilled, tuple(self.pieces))
+
+    @property
+    def catalog(self) -> dict[int, SlotInfo]:
+        return {second: self.read_point(second).files[second] for second in self.blocks}
+
+    def read_second(
+        self,
+        second: int,
+        files: Mapping[int, SlotInfo],
+        known: Mapping[int, SlotInfo] | None = None,
+    ) -> list[pa.RecordBatch]:
+        if second not in files:
+            return []
+        return self.read_blocks(second, files[second], (known or {}).get(second))
 
     def read_blocks(
         self, second: int, info: SlotInfo, known: SlotInfo | None = None
@@ -85,7 +99,7 @@ class FakeStorage:
         found = self.blocks[second][known.length if known else 0 : info.length]
         return [rows_at(block, cancels=self.cancels) for block in found]
 
-    def late_seconds(self, last_second: int, offset: int) -> list[int]:
+    def late_slots(self, last_second: int, offset: int) -> list[int]:
         return [
             second
             for second, found in sorted(self.blocks.items())

@@ -74,7 +74,7 @@ def test_boundaries_of_the_due_time() -> None:
         InvalidMessage,
         "horizon",
         "0.001 s too far ahead",
-        "--slots",
+        "--horizon",
     )
     assert error.row == 1
     assert refused(due(NOW, NOW, -1), InvalidMessage, "1970", "got -1").row == 2

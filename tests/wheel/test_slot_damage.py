@@ -293,7 +293,7 @@ def test_a_slot_that_is_deleted_under_its_reader_has_nothing_left_to_read() -> N
     world.wait(12_000)
     world.deliver()
     world.clean()
-    assert storage.read_blocks(SECOND, point.info) == []
+    assert storage.read_second(SECOND, point.files) == []
     assert storage.find(START_MS + 5100, 0) is None
 
 
@@ -302,8 +302,7 @@ def test_a_slot_file_that_somebody_else_deleted_is_damage_and_stops_no_spill() -
     storage = world.wheel._storage
     storage.slot_files.close()
     world.files.unlink(PATH)
-    info = storage.read_point(SECOND).info
-    assert info is not None
+    info = storage.catalog[SECOND]
     with pytest.raises(Damaged, match="no such file"):
         storage.read_blocks(SECOND, info)
     assert list(world.wheel.damaged()) == [SECOND]

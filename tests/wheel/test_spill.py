@@ -14,6 +14,7 @@ from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import PAYLOAD, ROW
 from slotwheel.wheel.slots import blocks as wheel_blocks
 from slotwheel.wheel.slots import spill
+from slotwheel.wheel.slots.slot import Widths
 from slotwheel.wheel.slots.slotfile import decode_blocks
 from slotwheel.wheel.slots.spill import Block, blocks
 from slotwheel.wheel.tail.tail import Piece, piece_of
@@ -55,34 +56,34 @@ def test_every_uncovered_row_once_in_slot_order(
         patch.object(spill, "_RANGE_BYTES", range_bytes),
         patch.object(spill, "_JOIN_BYTES", join_bytes),
     ):
-        found = list(blocks(pieces, Marks(mark).all_covered))
+        found = list(blocks(pieces, Marks(mark).all_covered, Widths()))
     expected = [
         (due, offset)
         for piece in pieces
         for offset, due in enumerate(piece.due.tolist(), piece.base_offset)
         if not mark.covers(due, offset)
     ]
-    seconds = [block.second for block in found]
+    seconds = [block.slot for block in found]
     assert seconds == sorted(set(seconds)), "a slot twice, or out of order"
     for block in found:
         assert _rows(block).schema == ROW
         keys = keys_of(_rows(block))
         assert keys == sorted(keys), "a block that is not sorted"
-        assert {due // 1000 for due, _ in keys} == {block.second}
+        assert {due // 1000 for due, _ in keys} == {block.slot}
     assert sorted(expected) == [key for block in found for key in keys_of(_rows(block))]
 
 
 def test_contents_stay_with_their_rows() -> None:
     pieces = [piece_at(0, [2500, 100], cancels={1: 77}), piece_at(2, [2100, 100, 50])]
-    found = list(blocks(pieces, Marks().all_covered))
+    found = list(blocks(pieces, Marks().all_covered, Widths()))
     values = [_rows(block).column("value").to_pylist() for block in found]
     assert values == [[b"4", b"1", b"3"], [b"2", b"0"]]
     assert _rows(found[0]).column("cancels").to_pylist() == [None, 77, None]
 
 
 def test_nothing_left_is_no_block() -> None:
-    assert list(blocks([piece_at(0, [5, 6])], Marks(Mark(6, 1, 1)).all_covered)) == []
-    assert list(blocks([], Marks().all_covered)) == []
+    assert list(blocks([piece_at(0, [5, 6])], Marks(Mark(6, 1, 1)).all_covered, Widths())) == []
+    assert list(blocks([], Marks().all_covered, Widths())) == []
 
 
 @pytest.mark.parametrize(("with_header", "without"), [(500, 1000), (20_000, 3000)])
@@ -95,7 +96,7 @@ def test_rows_without_headers_do_not_carry_those_of_others(with_header: int, wit
     rows = from_columns(due, ["t"] * count, nothing, nothing, [b"x" * 100] * count, headers)
     payload = [rows.column(0), rows.column(0), pa.nulls(count, pa.int64()), *rows.columns[1:]]
     piece = piece_of(0, pa.RecordBatch.from_arrays(payload, schema=PAYLOAD), 1)
-    found = list(blocks([piece], Marks().all_covered))
+    found = list(blocks([piece], Marks().all_covered, Widths()))
     assert len(found) == 1 + without
     assert max(len(block.data) for block in found[1:]) < 2000
     assert [_rows(block).column("headers").to_pylist() for block in found[1:3]] == [[[]], [[]]]
@@ -107,5 +108,5 @@ def test_rows_without_headers_do_not_carry_those_of_others(with_header: int, wit
 def test_an_estimate_that_is_too_small_stops_nothing() -> None:
     pieces = [piece_at(0, [2500, 100, 7000])]
     with patch.object(wheel_blocks, "_OVERHEAD_BYTES", 0):
-        small = [bytes(block.data) for block in blocks(pieces, Marks().all_covered)]
-    assert small == [bytes(block.data) for block in blocks(pieces, Marks().all_covered)]
+        small = [bytes(block.data) for block in blocks(pieces, Marks().all_covered, Widths())]
+    assert small == [bytes(block.data) for block in blocks(pieces, Marks().all_covered, Widths())]

@@ -269,7 +269,7 @@ class Canceller:
             ]
         for second in unread:
             try:
-                targets = self._storage.cancelled_in_file(second)
+                targets = self._storage.cancelled_in_files(second)
             except Damaged:
                 request.state[request.due // TICK_MS == second] = _State.UNKNOWN
                 continue

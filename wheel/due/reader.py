@@ -11,7 +11,7 @@ See docs/design.md, "The mark", for its two axes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 import pyarrow as pa
@@ -92,7 +92,8 @@ class SlotCursor:
         self._mint = mint
         self._only = only
         self._large_bytes = large_bytes
-        self._known: SlotInfo | None = None
+        self._known: Mapping[int, SlotInfo] | None = None
+        """The files up to which its rows were read."""
         self._window = Window(None, (self.start - 1, OFFSET_END))
         self._ahead: tuple[RowKey, SlotCursor] | None = None
         """A key, and the window of this slot that begins behind it."""
@@ -116,17 +117,16 @@ class SlotCursor:
         """
         point = self._storage.read_point(self.second)
         sources: list[SortedRows] = []
-        if point.info is not None:
-            for block in self._storage.read_blocks(self.second, point.info):
-                self.cancelled.update(cancelled_in(block))
-                sources.append(source_of_block(block))
+        for block in self._storage.read_second(self.second, point.files):
+            self.cancelled.update(cancelled_in(block))
+            sources.append(source_of_block(block))
         sources += self._from_tail(point, 0)
         if (point.pieces and point.pieces[-1].next_offset > upto + 1) or point.spilled > upto + 1:
             sources = [s for s in (_restrict(s, 0, upto) for s in sources) if s is not None]
         self._window = self._choose(sources, after, without, find_large=find_large)
         self.seen = upto
         # The file may hold rows beyond ``upto`` that were left out: then it has to be read again.
-        self._known = point.info if point.spilled <= upto + 1 else None
+        self._known = point.files if point.spilled <= upto + 1 else None
 
     def _choose(
         self, sources: Sequence[SortedRows], after: RowKey, without: Set[str], *, find_large: bool
@@ -182,12 +182,12 @@ class SlotCursor:
         point = self._storage.read_point(self.second)
         first = self.seen + 1
         sources: list[SortedRows] = []
-        if point.info is not None and point.spilled > first and point.info != self._known:
-            for block in self._storage.read_blocks(self.second, point.info, self._known):
+        if point.spilled > first and point.files != self._known:
+            for block in self._storage.read_second(self.second, point.files, self._known):
                 self.cancelled.update(cancelled_in(block))
                 sources.append(source_of_block(block))
             if point.spilled <= upto + 1:
-                self._known = point.info
+                self._known = point.files
         sources += self._from_tail(point, first)
         sources = [s for s in (_restrict(s, first, upto) for s in sources) if s is not None]
         incoming = sum(source.nbytes for source in sources)
@@ -303,11 +303,11 @@ def late_rows(
     point = storage.read_point(last_second)
     if first < point.spilled:
         span_end = min(upto, point.spilled - 1, first + _LATE_SPAN - 1)
-        seconds = storage.late_seconds(last_second, first)
-        if not seconds:
+        slots = storage.late_slots(last_second, first)
+        if not slots:
             return no_rows(), set(), min(upto, point.spilled - 1)
         rows, cancelled, reached = _late_in_files(
-            storage, seconds, mark, first, span_end, rows_max, bytes_max
+            storage, slots, mark, first, span_end, rows_max, bytes_max
         )
         return _cut(rows, cancelled, reached, rows_max, bytes_max)
     parts: list[pa.RecordBatch] = []
@@ -337,7 +337,7 @@ def _late_in_piece(piece: Piece, mark: Mark, first: int, upto: int) -> Int64s:
 
 def _late_in_files(
     storage: Storage,
-    seconds: Sequence[int],
+    slots: Sequence[int],
     mark: Mark,
     first: int,
     last: int,
@@ -347,11 +347,11 @@ def _late_in_files(
     """The first late rows from ``first`` on, cancelled offsets, and how far the search got."""
     late: list[tuple[pa.RecordBatch, Int64s, Int64s]] = []
     cancelled: set[int] = set()
-    for second in seconds:
-        info = storage.read_point(second).info
+    for slot in slots:
+        info = storage.catalog.get(slot)
         if info is None:
             continue
-        for block in storage.read_blocks(second, info):
+        for block in storage.read_blocks(slot, info):
             cancelled.update(cancelled_in(block))
             offset = times(block, "offset")
             mask = (offset >= first) & (offset <= last) & mark.behind(times(block, "due"), offset)

@@ -86,10 +86,9 @@ def rows_below(storage: Storage, second: int, upto: int) -> list[pa.RecordBatch]
     """The rows of a second with offsets below ``upto``, from file and tail. Errors: ``Damaged``."""
     point = storage.read_point(second)
     blocks = []
-    if point.info is not None:
-        for block in storage.read_blocks(second, point.info):
-            below = np.flatnonzero(times(block, "offset") < upto)
-            blocks.append(block if len(below) == block.num_rows else take_rows(block, below))
+    for block in storage.read_second(second, point.files):
+        below = np.flatnonzero(times(block, "offset") < upto)
+        blocks.append(block if len(below) == block.num_rows else take_rows(block, below))
     parts = []
     for piece in point.pieces:
         source = source_of_piece(piece, begins_ms(second), ends_ms(second), point.spilled)

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from ..errors import InvalidConfiguration
 from ..files import Bytes, Files, Handle
-from ..slots.slot import second_of
+from ..slots.slot import slot_of_name
 from ..state import SlotInfo, StateUpdate
 from ..switch import INCOMING_SLOTS, incoming_path, removing_incoming
 from .snapshot import CHUNK_BYTES_MAX
@@ -61,7 +61,7 @@ class SnapshotSink:
         ``step`` is called before each mebibyte that is read, and may raise to end it.
         """
         self.close()
-        seconds = (second_of(name) for name in self._files.list(INCOMING_SLOTS))
+        seconds = (slot_of_name(name) for name in self._files.list(INCOMING_SLOTS))
         self._held = {
             second: self._look_at(incoming_path(second), step)
             for second in seconds

@@ -1,6 +1,6 @@
 """The archive: what the marks cover, kept for a proof instead of deleted.
 
-    archive/<day>/slots/<second>.<length>.<crc32c>.arrows
+    archive/<day>/slots/<slot>.<length>.<crc32c>.arrows
     archive/<day>/journal/<first index>.journal
 
 Theory: keeping costs no copy, and no record of what was kept. A slot file gets a second name, in
@@ -12,7 +12,8 @@ renamed: the journal does without it from that moment on.
 Rules
 - The archive is second to the wheel. What cannot be kept (a full disk) is deleted as without an
   archive, and counted as missed. Appends are refused only when there is nothing left here to evict.
-- The oldest goes first: a slot file is as old as its second, a segment as its last write.
+- The oldest goes first: a slot file is as old as the last second of its slot, a segment as its last
+  write.
 - ``<day>`` (UTC) is the day of archiving. It only keeps the folders small.
 - One thread keeps and evicts. Eviction is not made durable: it would be done again.
 """
@@ -25,15 +26,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from ..config import WheelConfig
+from ..config import TICK_MS, WheelConfig
 from ..files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
 from ..journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..journal.segment import is_segment_name
 from ..state import SlotInfo
-from .slot import SUFFIX, begins_ms, path_of
+from .slot import STEM, SUFFIX, ends_ms, path_of, slot_of_stem, stem_of
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_SLOT = re.compile(r"(0|-?[1-9]\d*)\.(\d+)\.([0-9a-f]{8})" + re.escape(SUFFIX))
+_SLOT = re.compile(rf"({STEM})\.(\d+)\.([0-9a-f]{{8}})" + re.escape(SUFFIX))
 _EVICTED_MAX = 1024
 """Files that one call evicts at most, as the wheel's own cleaning waits for it."""
 
@@ -41,16 +42,17 @@ _Kept = tuple[int, int, str]
 """(its time in ms, bytes, path)"""
 
 
-def archived_slot_name(second: int, info: SlotInfo) -> str:
-    return f"{second}.{info.length}.{info.crc:08x}{SUFFIX}"
+def archived_slot_name(slot: int, info: SlotInfo) -> str:
+    return f"{stem_of(slot)}.{info.length}.{info.crc:08x}{SUFFIX}"
 
 
 def parse_archived_slot(name: str) -> tuple[int, int, int]:
-    """Second, length in bytes and CRC-32C of an archived slot file. Errors: ``ValueError``."""
+    """Slot, length in bytes and CRC-32C of an archived slot file. Errors: ``ValueError``."""
     fields = _SLOT.fullmatch(name)
-    if fields is None:
+    slot = None if fields is None else slot_of_stem(fields[1])
+    if fields is None or slot is None:
         raise ValueError(name)
-    return int(fields[1]), int(fields[2]), int(fields[3], 16)
+    return slot, int(fields[2]), int(fields[3], 16)
 
 
 class Archive:
@@ -99,11 +101,13 @@ class Archive:
         mended = []
         for name in self._names(directory):
             with contextlib.suppress(ValueError):
-                second, length, crc = parse_archived_slot(name)
-                info = catalog.get(second)
+                slot, length, crc = parse_archived_slot(name)
+                info = catalog.get(slot)
                 if info is not None and (info.length, info.crc) == (length, crc):
                     self._files.unlink(f"{directory}/{name}")
-                    mended.append(f"{second}: taken back from the archive, as it was not deleted")
+                    mended.append(
+                        f"{stem_of(slot)}: taken back from the archive, as it was not deleted"
+                    )
         if mended:
             # Now, before the slot grows: afterwards nobody could tell that it is the same.
             self._files.sync_dir(directory)
@@ -123,11 +127,11 @@ class Archive:
         directory = f"{ARCHIVE_DIRECTORY}/{day}/{SLOT_DIRECTORY}"
         try:
             self._make(day)
-            for second, info in slots.items():
-                path = f"{directory}/{archived_slot_name(second, info)}"
-                self._link(path_of(second), path, info.length)
+            for slot, info in slots.items():
+                path = f"{directory}/{archived_slot_name(slot, info)}"
+                self._link(path_of(slot), path, info.length)
                 kept.append(path)
-                self._add(day, (begins_ms(second), info.length, path))
+                self._add(day, (ends_ms(slot) - TICK_MS, info.length, path))
         except OSError as error:
             self._miss(len(slots) - len(kept), error)
         try:
@@ -284,8 +288,8 @@ class Archive:
         folder = f"{ARCHIVE_DIRECTORY}/{day}"
         for name in self._names(f"{folder}/{SLOT_DIRECTORY}"):
             with contextlib.suppress(ValueError):
-                second, length, _ = parse_archived_slot(name)
-                yield begins_ms(second), length, f"{folder}/{SLOT_DIRECTORY}/{name}"
+                slot, length, _ = parse_archived_slot(name)
+                yield ends_ms(slot) - TICK_MS, length, f"{folder}/{SLOT_DIRECTORY}/{name}"
         for name in filter(is_segment_name, self._names(f"{folder}/{JOURNAL_DIRECTORY}")):
             path = f"{folder}/{JOURNAL_DIRECTORY}/{name}"
             with contextlib.suppress(OSError):

@@ -37,7 +37,7 @@ from ..files import Bytes
 from ..findings import CheckedFile
 from ..rows import without_slack
 from ..schema import times
-from .slot import begins_ms, ends_ms
+from .slot import begins_ms, ends_ms, stem_of
 
 _PREFIX = struct.Struct("<Ii")
 _OFFSET = struct.Struct("<I")
@@ -160,7 +160,7 @@ def _behind_damage(data: memoryview, at: int) -> int:
 
 
 def check_block(
-    item: CheckedFile, position: int, batch: pa.RecordBatch, second: int, highest: int
+    item: CheckedFile, position: int, batch: pa.RecordBatch, slot: int, highest: int
 ) -> int:
     """Report to ``item`` what is wrong with one block's rows; returns the highest offset so far.
     ``highest``: that of the blocks before."""
@@ -168,12 +168,12 @@ def check_block(
         item.fault(position, "a block with rows", "none")
         return highest
     offset, due = times(batch, "offset"), times(batch, "due")
-    strays = np.flatnonzero((due < begins_ms(second)) | (due >= ends_ms(second)))
+    strays = np.flatnonzero((due < begins_ms(slot)) | (due >= ends_ms(slot)))
     if len(strays):
         row = int(strays[0])
         item.fault(
             position,
-            f"rows due in second {second}",
+            f"rows due in slot {stem_of(slot)}",
             f"{len(strays)} others, the first of offset {offset[row]}, due {due[row]} ms",
         )
     step, later = np.diff(offset), np.diff(due)

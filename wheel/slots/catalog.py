@@ -1,4 +1,4 @@
-"""The catalog in memory: which slot files there are, in the order of their seconds.
+"""The catalog in memory: which slot files there are, in the order of their slots.
 
 Theory: a master asks for the next second with a file many times a second, under the owner's lock or
 beside it, and a spill changes as many entries as there are slots. So a catalog is immutable: the
@@ -14,68 +14,93 @@ wait for it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..state import SlotInfo
+from .slot import is_wide, slot_with, slots_with, width_s
 
 
 class Catalog(Mapping[int, SlotInfo]):
-    """Records of slot files by second, ascending. ``rows`` and ``nbytes``: of all files together,
-    in rows of every kind and in bytes."""
+    """Records of slot files by slot, in the order of their numbers: those of a second first, then
+    hours, then days, each in the order of time. ``rows`` and ``nbytes``: of all files together, in
+    rows of every kind and in bytes."""
 
-    __slots__ = ("_infos", "_seconds", "nbytes", "rows")
+    __slots__ = ("_infos", "_slots", "nbytes", "rows")
 
     def __init__(self, infos: Mapping[int, SlotInfo] | None = None) -> None:
         self._infos = dict(infos or {})
-        self._seconds = sorted(self._infos)
+        self._slots = sorted(self._infos)
         self.rows = sum(info.rows for info in self._infos.values())
         self.nbytes = sum(info.length for info in self._infos.values())
 
-    def __getitem__(self, second: int) -> SlotInfo:
-        return self._infos[second]
+    def __getitem__(self, slot: int) -> SlotInfo:
+        return self._infos[slot]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._seconds)
+        return iter(self._slots)
 
     def __len__(self) -> int:
-        return len(self._seconds)
+        return len(self._slots)
 
-    def from_second(self, second: int) -> int | None:
-        """The first second with a file that is not before ``second``; None if there is none."""
-        at = bisect_left(self._seconds, second)
-        return self._seconds[at] if at < len(self._seconds) else None
+    def behind(self, slot: int | None) -> int | None:
+        """The slot with the next higher number, the first one for None; None if there is none."""
+        at = 0 if slot is None else bisect_right(self._slots, slot)
+        return self._slots[at] if at < len(self._slots) else None
 
-    def upto(self, second: int) -> Sequence[int]:
-        """The seconds with a file up to ``second``, which is among them."""
-        return self._seconds[: bisect_right(self._seconds, second)]
+    def with_rows_of(self, second: int) -> dict[int, SlotInfo]:
+        """The files that may have rows of a second, at most one of each width."""
+        infos = self._infos
+        return {slot: infos[slot] for slot in slots_with(second) if slot in infos}
+
+    def next_slots(self, second: int) -> list[int]:
+        """Of each width the first slot with a file that does not end before ``second``."""
+        slots = []
+        for first in slots_with(second):
+            at = bisect_left(self._slots, first)
+            if at < len(self._slots) and width_s(self._slots[at]) == width_s(first):
+                slots.append(self._slots[at])
+        return slots
+
+    def within(self, first: int, last: int) -> Iterator[int]:
+        """The slots with a file that have seconds from ``first`` to ``last``."""
+        every = [slot for second in range(first, last + 1) for slot in slots_with(second)]
+        return (slot for slot in dict.fromkeys(every) if slot in self._infos)
+
+    def upto(self, second: int) -> list[int]:
+        """The slots with a file that begin at ``second`` or before, in the order of numbers."""
+        slots: list[int] = []
+        for last in slots_with(second):
+            first = bisect_left(self._slots, slot_with(0, width_s(last))) if is_wide(last) else 0
+            slots += self._slots[first : bisect_right(self._slots, last)]
+        return slots
 
     def with_files(self, changed: Mapping[int, SlotInfo]) -> Catalog:
-        """The catalog with these records, in the place of those of the same seconds."""
-        fresh = [second for second in changed if second not in self._infos]
-        before = [self._infos[second] for second in changed if second in self._infos]
+        """The catalog with these records, in the place of those of the same slots."""
+        fresh = [slot for slot in changed if slot not in self._infos]
+        before = [self._infos[slot] for slot in changed if slot in self._infos]
         after = changed.values()
         catalog = Catalog()
         catalog._infos = {**self._infos, **changed}
         # Two ascending runs, as slots are spilled in their order: they are merged in one pass.
-        catalog._seconds = sorted([*self._seconds, *fresh]) if fresh else self._seconds
+        catalog._slots = sorted([*self._slots, *fresh]) if fresh else self._slots
         catalog.rows = self.rows + _rows(after) - _rows(before)
         catalog.nbytes = self.nbytes + _nbytes(after) - _nbytes(before)
         return catalog
 
-    def without(self, seconds: Iterable[int]) -> Catalog:
-        """The catalog without the files of these seconds, which it has."""
-        gone = set(seconds)
+    def without(self, slots: Iterable[int]) -> Catalog:
+        """The catalog without the files of these slots, which it has."""
+        gone = set(slots)
         if not gone:
             return self
-        last = bisect_right(self._seconds, max(gone))
-        before = [self._infos[second] for second in gone]
+        last = bisect_right(self._slots, max(gone))
+        before = [self._infos[slot] for slot in gone]
         catalog = Catalog()
         catalog._infos = dict(self._infos)
-        for second in gone:
-            del catalog._infos[second]
+        for slot in gone:
+            del catalog._infos[slot]
         # Mostly the oldest go, so little of the list is looked at.
-        kept = [second for second in self._seconds[:last] if second not in gone]
-        catalog._seconds = kept + self._seconds[last:]
+        kept = [slot for slot in self._slots[:last] if slot not in gone]
+        catalog._slots = kept + self._slots[last:]
         catalog.rows = self.rows - _rows(before)
         catalog.nbytes = self.nbytes - _nbytes(before)
         return catalog

@@ -69,47 +69,47 @@ class OpenSlots:
         self._lock = threading.Lock()  # guards what is open, and is never held while reading
         self._forgotten = 0
         self._alone = WeakValueDictionary[int, threading.Lock]()
-        """By second: held by who reads the file, and awaited by others who want it."""
+        """By slot: held by who reads the file, and awaited by others who want it."""
 
     def blocks(
-        self, second: int, info: SlotInfo, known: SlotInfo | None = None
+        self, slot: int, info: SlotInfo, known: SlotInfo | None = None
     ) -> list[pa.RecordBatch]:
         """The blocks of a slot up to ``info``, or only those behind ``known``.
 
         Errors: ``Damaged``, ``UnsupportedVersion``, ``FileNotFoundError``.
         """
         with self._lock:
-            alone = self._alone.setdefault(second, threading.Lock())
+            alone = self._alone.setdefault(slot, threading.Lock())
         with alone:
             with self._lock:
-                slot, forgotten = self._open.get(second), self._forgotten
-            if slot is None or slot.info.length < info.length:
-                slot = self._read(second, info, slot)
+                opened, forgotten = self._open.get(slot), self._forgotten
+            if opened is None or opened.info.length < info.length:
+                opened = self._read(slot, info, opened)
             with self._lock:
                 if forgotten == self._forgotten:  # else it may be another file by now
-                    self._open[second] = slot
-                    self._open.move_to_end(second)
+                    self._open[slot] = opened
+                    self._open.move_to_end(slot)
                     self._close_oldest()
-        return slot.between(known, info)
+        return opened.between(known, info)
 
-    def has(self, second: int, info: SlotInfo) -> bool:
+    def has(self, slot: int, info: SlotInfo) -> bool:
         """True if the file is open up to ``info``."""
         with self._lock:
-            slot = self._open.get(second)
-        return slot is not None and slot.info.length >= info.length
+            opened = self._open.get(slot)
+        return opened is not None and opened.info.length >= info.length
 
-    def forget(self, second: int) -> None:
+    def forget(self, slot: int) -> None:
         """Close a file that is deleted, replaced or damaged."""
         with self._lock:
             self._forgotten += 1
-            self._open.pop(second, None)
+            self._open.pop(slot, None)
 
-    def _read(self, second: int, info: SlotInfo, before: _OpenSlot | None) -> _OpenSlot:
+    def _read(self, slot: int, info: SlotInfo, before: _OpenSlot | None) -> _OpenSlot:
         """``before`` and the blocks after it; the whole file if those are ``Damaged``."""
         if before is not None:
             with contextlib.suppress(Damaged):
-                return self._joined(before, info, self._files.read(second, info, before.info))
-        return self._joined(None, info, self._files.read(second, info))
+                return self._joined(before, info, self._files.read(slot, info, before.info))
+        return self._joined(None, info, self._files.read(slot, info))
 
     def _joined(
         self, before: _OpenSlot | None, info: SlotInfo, blocks: list[pa.RecordBatch]
@@ -124,9 +124,9 @@ class OpenSlots:
         )
 
     def _close_oldest(self) -> None:
-        read = sum(slot.nbytes for slot in self._open.values())
-        mapped = sum(slot.mapped for slot in self._open.values())
-        for second, slot in list(self._open.items())[:-1]:
-            if read > self._bytes_max or (slot.mapped and mapped > _MAPPED_MAX):
-                del self._open[second]
-                read, mapped = read - slot.nbytes, mapped - slot.mapped
+        read = sum(opened.nbytes for opened in self._open.values())
+        mapped = sum(opened.mapped for opened in self._open.values())
+        for slot, opened in list(self._open.items())[:-1]:
+            if read > self._bytes_max or (opened.mapped and mapped > _MAPPED_MAX):
+                del self._open[slot]
+                read, mapped = read - opened.nbytes, mapped - opened.mapped

@@ -38,7 +38,7 @@ class Scrubber:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._second: int | None = None
+        self._slot: int | None = None
         self._info = NOTHING
         self._replacements = 0
         self._at = 0
@@ -60,26 +60,27 @@ class Scrubber:
 
     def _is_open(self) -> bool:
         """True if a file is half read, and was neither deleted nor replaced since."""
-        if self._second is None or self._at >= self._info.length:
+        if self._slot is None or self._at >= self._info.length:
             return False
         same = self._replacements == self._storage.replacements
-        return same and self._storage.read_point(self._second).info is not None
+        return same and self._storage.catalog.get(self._slot) is not None
 
     def _open_next(self) -> bool:
-        second = self._storage.file_behind(self._second)
-        self._second, self._at, self._crc = second, 0, 0
-        if second is None:
+        catalog = self._storage.catalog
+        slot = catalog.behind(self._slot)
+        self._slot, self._at, self._crc = slot, 0, 0
+        if slot is None:
             return False
         self._replacements = self._storage.replacements
-        self._info = self._storage.read_point(second).info or NOTHING
+        self._info = catalog[slot]
         return True
 
     def _read(self, bytes_max: int) -> int:
-        second, info, path = self._second, self._info, path_of(self._second or 0)
-        assert second is not None
+        slot, info, path = self._slot, self._info, path_of(self._slot or 0)
+        assert slot is not None
         want = min(bytes_max, info.length - self._at)
         try:
-            data = self._storage.slot_files.pread(second, want, self._at)
+            data = self._storage.slot_files.pread(slot, want, self._at)
         except FileNotFoundError:
             data = b""
         except Damaged as error:
@@ -96,13 +97,13 @@ class Scrubber:
             expected, found = f"CRC-32C {info.crc:08x}", f"{self._crc:08x}"
             self._damaged(damaged(path, 0, expected, found))
         elif self._at == info.length:
-            self._storage.note_sound(second, info)
+            self._storage.note_sound(slot, info)
         return len(data)
 
     def _damaged(self, error: Damaged) -> None:
-        assert self._second is not None
+        assert self._slot is not None
         # What was read is the beginning of what is there now, unless it was replaced.
-        now = self._storage.read_point(self._second).info
+        now = self._storage.catalog.get(self._slot)
         if now is not None and self._replacements == self._storage.replacements:
-            self._storage.note_damage(self._second, now, error)
+            self._storage.note_damage(self._slot, now, error)
         self._at = self._info.length

@@ -1,45 +1,154 @@
-"""A slot: which due times belong into it, and what its file is called.
+"""A slot: which due times belong into it, its number, and what its file is called.
 
-Theory: a slot is named by its absolute second, so it cannot be taken for the same place of another
-revolution. Who deletes, repairs, searches or proves asks here from when to when its rows are due,
-and by which name its file is found: if each of them computed that for itself, one that was
-forgotten when it changes would delete a file whose last rows are still to leave.
+Theory: the wheel has one layer. A slot is a second, and where a message is due so far ahead that a
+file for each second would be too many, an hour or a day. Which one a row goes to is decided once,
+when it is spilled, and never changes; so the rows of one second may lie in three files, and who
+reads a second reads all of them. A slot is named by its absolute first second, so it cannot be
+taken for the same place of another revolution.
+
+    bit 63   62 ... 56   55 ... 0
+    +------+-----------+--------------+
+    | sign | width     | first second |   width 0: a second, 1: an hour, 2: a day
+    +------+-----------+--------------+
+
+The number of a slot of a second is that second, also before 1970. The numbers of all slots of one
+width are in the order of time, those of seconds before those of hours before those of days.
+
+Who deletes, repairs, searches or proves asks here from when to when the rows of a slot are due, and
+by which name its file is found: if each of them computed that for itself, one that was forgotten
+would delete the file of a day whose last rows are still to leave.
 
 *Example.* Slot 1800000060 has the rows due from 1800000060000 ms on and before 1800000061000 ms, in
-``slots/1800000060.arrows``; while a repair makes it anew, in ``mended/1800000060.arrows``.
+``slots/1800000060.arrows``; while a repair makes it anew, in ``mended/1800000060.arrows``. The slot
+of the hour from 1800000000 on has the number ``1 << 56 | 1800000000``, and its rows lie in
+``slots/1800000000+3600.arrows``.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
 from ..config import TICK_MS
 from ..files import SLOT_DIRECTORY
+from ..schema import Int64s
 
 SUFFIX = ".arrows"
+SECOND_S, HOUR_S, DAY_S = WIDTHS_S = (1, 3_600, 86_400)
+"""The widths of slots in seconds, in the order of their numbers."""
+HOURS_UNTIL_MS = 48 * HOUR_S * TICK_MS
+"""What is due so far ahead of now when it is spilled, or less, and too far for a slot of a second,
+goes to a slot of an hour; the rest to one of a day."""
+_WIDTH_BITS = 56
+_FIRST_SECOND = (1 << _WIDTH_BITS) - 1
+STEM = r"(?:0|-?[1-9]\d*)(?:\+[1-9]\d*)?"
+"""A regular expression of ``stem_of``."""
+_STEM = re.compile(r"(0|-?[1-9]\d*)(?:\+([1-9]\d*))?")
 
 
-def begins_ms(second: int) -> int:
+def width_s(slot: int) -> int:
+    """The length of a slot in seconds."""
+    return WIDTHS_S[slot >> _WIDTH_BITS] if slot >= 0 else SECOND_S
+
+
+def is_wide(slot: int) -> bool:
+    """True for a slot of more than a second."""
+    return slot >> _WIDTH_BITS > 0
+
+
+def first_second(slot: int) -> int:
+    """The first second of a slot."""
+    return slot & _FIRST_SECOND if is_wide(slot) else slot
+
+
+def begins_ms(slot: int) -> int:
     """The first due time of a slot, ms."""
-    return second * TICK_MS
+    return first_second(slot) * TICK_MS
 
 
-def ends_ms(second: int) -> int:
+def ends_ms(slot: int) -> int:
     """The first due time behind a slot, ms."""
-    return (second + 1) * TICK_MS
+    return begins_ms(slot) + width_s(slot) * TICK_MS
 
 
-def file_name(second: int) -> str:
-    """The name of a slot's file, in whatever directory."""
-    return f"{second}{SUFFIX}"
+def seconds_of(slot: int) -> range:
+    """The seconds of a slot."""
+    return range(first_second(slot), first_second(slot) + width_s(slot))
 
 
-def path_of(second: int) -> str:
-    """The place of a slot's file in the data directory."""
-    return f"{SLOT_DIRECTORY}/{file_name(second)}"
+def slot_with(second: int, width: int) -> int:
+    """The slot of ``width`` seconds that a second belongs to."""
+    return WIDTHS_S.index(width) << _WIDTH_BITS | second - second % width if width > 1 else second
 
 
-def second_of(name: str) -> int | None:
-    """The second a file name stands for, or None if it is not a slot file's name."""
-    stem = name.removesuffix(SUFFIX)
-    if stem == name or not stem.lstrip("-").isdigit() or file_name(int(stem)) != name:
+def slots_with(second: int) -> tuple[int, ...]:
+    """The slots that may have rows of a second, one of each width, the narrowest first."""
+    if second < 0:
+        return (second,)
+    return tuple([slot_with(second, width) for width in WIDTHS_S])
+
+
+def stem_of(slot: int) -> str:
+    """The name of a slot in names of files and in texts: ``1800000060``, ``1800000000+3600``."""
+    return f"{first_second(slot)}+{width_s(slot)}" if is_wide(slot) else str(slot)
+
+
+def slot_of_stem(stem: str) -> int | None:
+    """The slot that a stem stands for; None if it is not one."""
+    fields = _STEM.fullmatch(stem)
+    if fields is None:
         return None
-    return int(stem)
+    first, width = int(fields[1]), int(fields[2] or SECOND_S)
+    known = width in WIDTHS_S and first % width == 0 and first <= _FIRST_SECOND
+    if not known or (fields[2] and (width == SECOND_S or first < 0)):
+        return None
+    return slot_with(first, width)
+
+
+def file_name(slot: int) -> str:
+    """The name of a slot's file, in whatever directory."""
+    return f"{stem_of(slot)}{SUFFIX}"
+
+
+def path_of(slot: int) -> str:
+    """The place of a slot's file in the data directory."""
+    return f"{SLOT_DIRECTORY}/{file_name(slot)}"
+
+
+def slot_of_name(name: str) -> int | None:
+    """The slot that a file name stands for, or None if it is not a slot file's name."""
+    stem = name.removesuffix(SUFFIX)
+    return None if stem == name else slot_of_stem(stem)
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Which slot a row goes to by its due time, for one spill. Both bounds are whole seconds, in
+    ms: if a second were shared between two files, a spill would write rows of one second with
+    offsets that interleave into both.
+
+    *Example.* At 10:00:00.5 with 7,200 slots what is due before 12:00:01 goes to slots of a second,
+    what is due before 10:00:00 of the day after tomorrow to slots of an hour, the rest to slots of
+    a day. The hour of 12:00 then lies in 1 + 1 files: its first second in one of its own.
+    """
+
+    seconds_until_ms: int = 1 << 62
+    hours_until_ms: int = 1 << 62
+
+    @classmethod
+    def at(cls, now_ms: int, slots: int) -> Widths:
+        """The widths of a spill at ``now_ms`` of a wheel with so many slots of a second."""
+        now_s = now_ms // TICK_MS
+        return cls((now_s + slots + 1) * TICK_MS, now_s * TICK_MS + HOURS_UNTIL_MS)
+
+    def slots(self, due: Int64s) -> Int64s:
+        """The slots of rows by their due times in ms, shape (rows,) both."""
+        second = due // TICK_MS
+        if not len(due) or int(due.max()) < self.seconds_until_ms:
+            return second
+        hour = slot_with(0, HOUR_S) | second - second % HOUR_S
+        day = slot_with(0, DAY_S) | second - second % DAY_S
+        far = np.where(due < self.hours_until_ms, hour, day)
+        return np.where(due < self.seconds_until_ms, second, far)

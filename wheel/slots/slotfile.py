@@ -1,4 +1,4 @@
-"""Slot files: ``slots/<second>.arrows``, each a plain Arrow IPC stream.
+"""Slot files: ``slots/<slot>.arrows``, each a plain Arrow IPC stream.
 
 Theory: a slot file is a schema message followed by record-batch messages (*blocks*), without an
 end-of-stream marker, so that it can grow. It is only appended to or deleted whole. Anyone can open
@@ -32,7 +32,7 @@ from ..schema import ROW, check_schema
 from ..state import SlotInfo
 from .blocks import seal
 from .handles import HandleCache
-from .slot import path_of, second_of
+from .slot import path_of, slot_of_name
 from .spill import Block
 
 NOTHING = SlotInfo(0, 0, 0, -1, 0)
@@ -76,37 +76,37 @@ class SlotFiles:
 
         Not durable and not committed when it returns.
         """
-        second, info = block.second, info or NOTHING
+        slot, info = block.slot, info or NOTHING
         created = info.length == 0
         # Not through the cache: a spill opens each of thousands of files once, and would only throw
         # out those that are being read. Few calls, as each may have to wait for the interpreter.
         try:
-            handle = self._files.open(path_of(second), create=created)
+            handle = self._files.open(path_of(slot), create=created)
         except FileNotFoundError:  # damage, which readers report; no reason to stop the spill
-            handle = self._files.open(path_of(second), create=True)
+            handle = self._files.open(path_of(slot), create=True)
         with contextlib.closing(handle):
-            if (created or second in self._uncommitted) and handle.size() > info.length:
+            if (created or slot in self._uncommitted) and handle.size() > info.length:
                 handle.truncate(info.length)
-            self._uncommitted.add(second)
+            self._uncommitted.add(slot)
             return write_block(handle, info, block)
 
-    def committed(self, seconds: Iterable[int]) -> None:
+    def committed(self, slots: Iterable[int]) -> None:
         """Note that the catalog has the appends to these slots: no junk lies behind their ends."""
-        self._uncommitted.difference_update(seconds)
+        self._uncommitted.difference_update(slots)
 
-    def sync(self, second: int) -> None:
-        with self.handles.use(path_of(second)) as handle:
+    def sync(self, slot: int) -> None:
+        with self.handles.use(path_of(slot)) as handle:
             handle.sync()
 
     def read(
-        self, second: int, info: SlotInfo, known: SlotInfo | None = None
+        self, slot: int, info: SlotInfo, known: SlotInfo | None = None
     ) -> list[pa.RecordBatch]:
         """The blocks of a slot up to ``info.length``, or only those behind ``known.length``.
 
         Errors: ``Damaged`` when the bytes are not those the catalog recorded,
         ``UnsupportedVersion`` for a schema of another version.
         """
-        path = path_of(second)
+        path = path_of(slot)
         start = known.length if known is not None else 0
         if info.length == start:
             return []
@@ -122,42 +122,42 @@ class SlotFiles:
             raise damaged(path, start, f"CRC-32C {info.crc:08x}", f"{crc:08x}")
         return decode_blocks(data, path, with_schema=start == 0)
 
-    def pread(self, second: int, count: int, at: int) -> bytes:
+    def pread(self, slot: int, count: int, at: int) -> bytes:
         """Some bytes of a slot file, not through the cached handles, which are for readers of rows.
 
         Errors: ``Damaged`` when the disk cannot read them; ``OSError``.
         """
-        path = path_of(second)
+        path = path_of(slot)
         with (
             contextlib.closing(self._files.open(path)) as handle,
             unreadable_is_damage(path, at),
         ):
             return handle.pread(count, at)
 
-    def remove(self, second: int) -> None:
+    def remove(self, slot: int) -> None:
         """Delete the file; one that is already gone is fine (a crash may have come between)."""
-        path = path_of(second)
+        path = path_of(slot)
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(path)
         # Only now: a reader could have opened the doomed file again in between, and the next spill
-        # to this second would write into a file without a name.
+        # to this slot would write into a file without a name.
         self.handles.forget(path)
 
-    def seconds(self) -> list[int]:
-        """The seconds of all slot files in the directory."""
-        seconds = (second_of(name) for name in self._files.list(SLOT_DIRECTORY))
-        return [second for second in seconds if second is not None]
+    def slots(self) -> list[int]:
+        """The slots of all slot files in the directory."""
+        slots = (slot_of_name(name) for name in self._files.list(SLOT_DIRECTORY))
+        return [slot for slot in slots if slot is not None]
 
-    def cut(self, second: int, info: SlotInfo) -> int:
+    def cut(self, slot: int, info: SlotInfo) -> int:
         """Cut a file to its committed length at open; returns the number of bytes cut.
 
         Errors: ``Damaged`` when the file is missing or too short.
         """
-        path = path_of(second)
+        path = path_of(slot)
         try:
             handle = self._files.open(path)
         except FileNotFoundError:
-            raise missing(second, info) from None
+            raise missing(slot, info) from None
         with contextlib.closing(handle):
             size = handle.size()
             if size < info.length:
@@ -208,9 +208,9 @@ def unreadable_is_damage(path: str, at: int) -> Iterator[None]:
         raise damaged(path, at, "its bytes", "cannot be read from the disk") from error
 
 
-def missing(second: int, info: SlotInfo) -> Damaged:
+def missing(slot: int, info: SlotInfo) -> Damaged:
     """The error for a slot file that is not there."""
-    return damaged(path_of(second), 0, f"{info.length} bytes", "no such file")
+    return damaged(path_of(slot), 0, f"{info.length} bytes", "no such file")
 
 
 def damaged(path: str, position: int, expected: str, found: str) -> Damaged:

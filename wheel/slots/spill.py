@@ -25,6 +25,7 @@ from ..rows import take_rows
 from ..schema import Int64s, times
 from ..tail.tail import Piece, offsets_of, with_offsets
 from .blocks import encode_blocks
+from .slot import Widths, first_second
 
 _RANGE_BYTES = 5 << 20
 """Bytes of a range, about. No buffer exceeds 8 MiB then: jemalloc returns larger ones to the kernel
@@ -40,7 +41,7 @@ Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
 class Block:
     """Rows of one slot, sorted by ``(due, offset)``."""
 
-    second: int
+    slot: int
     rows: int
     """The number of rows."""
     data: memoryview
@@ -51,11 +52,11 @@ class Block:
     """The highest offset among them."""
 
 
-def block_of(second: int, rows: pa.RecordBatch) -> Block:
+def block_of(slot: int, rows: pa.RecordBatch) -> Block:
     """Rows of one slot (ROW schema, sorted, at least one) as one block."""
     [data] = encode_blocks(rows, [0])
     cancels = rows.num_rows - rows.column("cancels").null_count
-    return Block(second, rows.num_rows, data, cancels, int(times(rows, "offset").max()))
+    return Block(slot, rows.num_rows, data, cancels, int(times(rows, "offset").max()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,29 +136,31 @@ def in_turn(made: Iterator[list[Block]]) -> Iterator[list[Block]]:
     return made
 
 
-def blocks(pieces: Sequence[Piece], covered: Covered, ahead: Ahead = in_turn) -> Iterator[Block]:
+def blocks(
+    pieces: Sequence[Piece], covered: Covered, widths: Widths, ahead: Ahead = in_turn
+) -> Iterator[Block]:
     """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once."""
-    for encoded in ahead(_by_range(pieces, covered)):
+    for encoded in ahead(_by_range(pieces, covered, widths)):
         yield from encoded
 
 
-def _by_range(pieces: Sequence[Piece], covered: Covered) -> Iterator[list[Block]]:
+def _by_range(pieces: Sequence[Piece], covered: Covered, widths: Widths) -> Iterator[list[Block]]:
     sorted_rows = [_sorted_rows(group, covered) for group in _groups(pieces)]
     parts = [part for part in sorted_rows if part is not None]
-    for low, high in _ranges(parts):
-        yield _blocks_of(parts, low, high)
+    for low, high in _ranges(parts, widths):
+        yield _blocks_of(parts, low, high, widths)
 
 
-def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:
+def _blocks_of(parts: Sequence[_Sorted], low: int, high: int, widths: Widths) -> list[Block]:
     rows = _gather(parts, low * TICK_MS, high * TICK_MS)
     if rows is None:
         return []
-    second = times(rows, "due") // TICK_MS
-    starts = [0, *(np.flatnonzero(np.diff(second)) + 1).tolist()]
+    slots = widths.slots(times(rows, "due"))
+    starts = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist()]
     highest = np.maximum.reduceat(times(rows, "offset"), starts)
     cancels = np.add.reduceat(np.asarray(rows.column("cancels").is_valid(), np.int64), starts)
     counts = np.diff([*starts, rows.num_rows])
-    columns = (column.tolist() for column in (second[starts], counts, cancels, highest))
+    columns = (column.tolist() for column in (slots[starts], counts, cancels, highest))
     return [
         Block(at, count, data, cancelling, last)
         for at, count, cancelling, last, data in zip(
@@ -166,8 +169,9 @@ def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:
     ]
 
 
-def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:
-    """Ranges of seconds, each with about ``_RANGE_BYTES`` of rows."""
+def _ranges(parts: Sequence[_Sorted], widths: Widths) -> list[tuple[int, int]]:
+    """Ranges of seconds, each with about ``_RANGE_BYTES`` of rows, or more: none ends inside of a
+    slot, or the slot would get two blocks whose offsets interleave."""
     if not parts:
         return []
     rows = sum(len(part.indices) for part in parts)
@@ -178,7 +182,8 @@ def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:
     sample = np.sort(np.concatenate([part.due[::step] for part in parts])) // TICK_MS
     low, high = int(sample[0]), max(int(part.due[-1]) for part in parts) // TICK_MS + 1
     low = min(low, min(int(part.due[0]) for part in parts) // TICK_MS)
-    inner = [int(sample[len(sample) * n // pieces]) for n in range(1, pieces)]
+    quantiles = sample[[len(sample) * n // pieces for n in range(1, pieces)]]
+    inner = [first_second(slot) for slot in widths.slots(quantiles * TICK_MS).tolist()]
     borders = sorted({low, high, *(b for b in inner if low < b < high)})
     return list(pairwise(borders))
 

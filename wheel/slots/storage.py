@@ -43,7 +43,7 @@ from .cancelled import CancelledSeconds, covered_cancels
 from .catalog import Catalog
 from .mend import complete, stage, switch
 from .openslots import OpenSlots
-from .slot import begins_ms, ends_ms, path_of
+from .slot import Widths, begins_ms, ends_ms, first_second, is_wide, path_of, seconds_of, stem_of
 from .slotfile import MAP_FROM_BYTES, MAP_FROM_MIN_BYTES, SlotFiles, missing
 from .spill import Ahead, blocks, in_turn
 
@@ -51,8 +51,7 @@ _SYNC_ONE_BY_ONE_MAX = 256
 """Up to so many files are synced one by one; more of them by one syncfs, which is faster for many
 but stalls the journal's own syncs for some milliseconds."""
 
-_FIRST_SECOND = -(1 << 62)
-"""A second before all others."""
+_NO_OFFSETS = np.empty(0, np.int64)
 
 KnownCancels = Callable[[int], Int64s | None]
 """From a second to the offsets that the cancels in its file name; None: the file has to be read."""
@@ -60,9 +59,10 @@ KnownCancels = Callable[[int], Int64s | None]
 
 @dataclass(frozen=True, slots=True)
 class ReadPoint:
-    """The places of rows at one instant: below ``spilled`` in files, others in ``pieces``."""
+    """The places of a second's rows at one instant: below ``spilled`` in files, others in
+    ``pieces``. ``files``: by slot, at most one of each width."""
 
-    info: SlotInfo | None
+    files: Mapping[int, SlotInfo]
     spilled: int
     pieces: tuple[Piece, ...]
 
@@ -83,8 +83,9 @@ class StockPoint:
 
 @dataclass(frozen=True, slots=True)
 class SpillPlan:
-    """The input of one spill: everything committed up to ``checkpoint.index``."""
+    """The input of one spill at ``now_ms``: everything committed up to ``checkpoint.index``."""
 
+    now_ms: int
     pieces: Sequence[Piece]
     checkpoint: Checkpoint
     producers: Mapping[int, Sequence[ProducerEntry]]
@@ -122,7 +123,7 @@ class Storage:
         self.catalog = Catalog()
         """Replaced under the lock, by the thread that writes slot files."""
         self.damaged: dict[int, Damaged] = {}
-        """By second: slot files whose bytes are not those that were written. Nothing is delivered
+        """By slot: files whose bytes are not those that were written. Nothing is delivered
         from them until they are replaced (``replace``)."""
         self.replacements = 0
         """Counts slot files that were replaced by another one."""
@@ -134,14 +135,14 @@ class Storage:
         slots, spilled = stored.slots, stored.checkpoint.next_offset
         self.cancelled.load(stored)
         mended = complete(self._files, slots)
-        for second, info in slots.items():
-            cut = self.slot_files.cut(second, info)
+        for slot, info in slots.items():
+            cut = self.slot_files.cut(slot, info)
             if cut:
-                mended.append(f"{second}: cut {cut} bytes that were never committed")
-        removed = [second for second in self.slot_files.seconds() if second not in slots]
-        for second in removed:
-            self.slot_files.remove(second)
-            mended.append(f"{second}: removed a slot file that the catalog does not know")
+                mended.append(f"{stem_of(slot)}: cut {cut} bytes that were never committed")
+        removed = [slot for slot in self.slot_files.slots() if slot not in slots]
+        for slot in removed:
+            self.slot_files.remove(slot)
+            mended.append(f"{stem_of(slot)}: removed a slot file that the catalog does not know")
         mended += self.archive.recover(slots)
         self.catalog = Catalog(slots)
         self.spilled = spilled
@@ -151,10 +152,30 @@ class Storage:
 
     def read_point(self, second: int) -> ReadPoint:
         with self._lock:
-            return ReadPoint(self.catalog.get(second), self.spilled, self.tail.pieces)
+            return ReadPoint(self.catalog.with_rows_of(second), self.spilled, self.tail.pieces)
+
+    def read_second(
+        self,
+        second: int,
+        files: Mapping[int, SlotInfo],
+        known: Mapping[int, SlotInfo] | None = None,
+    ) -> list[pa.RecordBatch]:
+        """The rows of a second in ``files`` as of a read point, with ``known`` only those behind
+        them, as batches that are sorted like blocks. They come in the order of their offsets, as
+        each spill writes a second to one of its files. Errors: ``Damaged``."""
+        batches: list[pa.RecordBatch] = []
+        for slot, info in files.items():
+            before = None if known is None else known.get(slot)
+            if before != info:
+                read = self.read_blocks(slot, info, before)
+                batches += [_of_second(block, second) for block in read] if is_wide(slot) else read
+        if len(files) > 1:
+            batches = [batch for batch in batches if batch.num_rows]
+            batches.sort(key=lambda batch: int(times(batch, "offset").min()))
+        return batches
 
     def read_blocks(
-        self, second: int, info: SlotInfo, known: SlotInfo | None = None
+        self, slot: int, info: SlotInfo, known: SlotInfo | None = None
     ) -> list[pa.RecordBatch]:
         """The blocks of a slot as of a read point, with ``known`` only those behind it. Empty when
         the cleaner has deleted the slot since: then every row in it was covered.
@@ -162,32 +183,32 @@ class Storage:
         Errors: ``Damaged``.
         """
         try:
-            blocks = self._open_slots.blocks(second, info, known)
-            if second in self.damaged:
-                self.note_sound(second, info)
+            blocks = self._open_slots.blocks(slot, info, known)
+            if slot in self.damaged:
+                self.note_sound(slot, info)
             return blocks
         except FileNotFoundError:
             with self._lock:
-                if second not in self.catalog:
+                if slot not in self.catalog:
                     return []
-            error = missing(second, info)
-            self.note_damage(second, info, error)
+            error = missing(slot, info)
+            self.note_damage(slot, info, error)
             raise error from None
         except Damaged as error:
-            self.note_damage(second, info, error)
+            self.note_damage(slot, info, error)
             raise
 
-    def read_aside(self, second: int, info: SlotInfo) -> list[pa.RecordBatch]:
+    def read_aside(self, slot: int, info: SlotInfo) -> list[pa.RecordBatch]:
         """As ``read_blocks``, for who reads many slots and is in no hurry: it opens no file for
         others, or it would close those from which rows are about to leave, and it records no
         damage. Errors: ``Damaged``, ``OSError``."""
-        if self._open_slots.has(second, info):
-            return self.read_blocks(second, info)
+        if self._open_slots.has(slot, info):
+            return self.read_blocks(slot, info)
         try:
-            return self.slot_files.read(second, info)
+            return self.slot_files.read(slot, info)
         except FileNotFoundError:
             with self._lock:
-                if second in self.catalog:
+                if slot in self.catalog:
                     raise
             return []
 
@@ -195,68 +216,64 @@ class Storage:
         """Read and check one large slot file that is due in that time, as this takes longer than a
         slot's second; True if there was one. Errors: ``Damaged``."""
         catalog = self.catalog
-        for second in range(after_ms // TICK_MS, until_ms // TICK_MS + 1):
-            info = catalog.get(second)
-            if info is None:
-                continue
-            large = info.length >= self.slot_files.map_from_bytes and second not in self.damaged
-            if large and not self._open_slots.has(second, info):
-                self.read_blocks(second, info)
+        for slot in catalog.within(after_ms // TICK_MS, until_ms // TICK_MS):
+            info = catalog[slot]
+            large = info.length >= self.slot_files.map_from_bytes and slot not in self.damaged
+            if large and not self._open_slots.has(slot, info):
+                self.read_blocks(slot, info)
                 return True
         return False
 
-    def note_damage(self, second: int, info: SlotInfo, error: Damaged) -> None:
+    def note_damage(self, slot: int, info: SlotInfo, error: Damaged) -> None:
         """Record that a slot file was found damaged, unless it was replaced meanwhile."""
         with self._lock:
-            if self.catalog.get(second) == info:
+            if self.catalog.get(slot) == info:
                 # A copy: the traceback of the raised one keeps the bytes of the file in memory.
-                self.damaged.setdefault(second, copy(error))
-                self._open_slots.forget(second)
+                self.damaged.setdefault(slot, copy(error))
+                self._open_slots.forget(slot)
 
-    def note_sound(self, second: int, info: SlotInfo) -> None:
+    def note_sound(self, slot: int, info: SlotInfo) -> None:
         """A slot file was read whole and is sound: if it is recorded as damaged, it was restored,
         and the record goes. Not if it has grown since: the damage may be in the new part."""
         with self._lock:
-            if self.catalog.get(second) == info:
-                self.damaged.pop(second, None)
+            if self.catalog.get(slot) == info:
+                self.damaged.pop(slot, None)
 
-    def file_behind(self, second: int | None) -> int | None:
-        """The next second with a slot file, in due order; None if there is none."""
-        return self.catalog.from_second(_FIRST_SECOND if second is None else second + 1)
-
-    def late_seconds(self, last_second: int, offset: int) -> list[int]:
-        """Seconds up to ``last_second`` whose files have rows from ``offset`` on."""
+    def late_slots(self, last_second: int, offset: int) -> list[int]:
+        """Slots that begin at ``last_second`` or before, whose files have rows from ``offset``
+        on."""
         catalog = self.catalog
-        return [at for at in catalog.upto(last_second) if catalog[at].highest >= offset]
+        return [slot for slot in catalog.upto(last_second) if catalog[slot].highest >= offset]
 
     def any_ends_within(self, after_ms: int, upto_ms: int) -> bool:
         """True if a slot with a file ends at ``after_ms < end <= upto_ms``."""
-        second = self.catalog.from_second(after_ms // TICK_MS)
-        return second is not None and ends_ms(second) <= upto_ms
+        return any(
+            ends_ms(slot) <= upto_ms for slot in self.catalog.next_slots(after_ms // TICK_MS)
+        )
 
     def next_second(self, after_ms: int) -> int | None:
         """The first second with a row due after ``after_ms``, from files and tail; None if none.
 
-        The answer for slot files is the slot's second even if its rows there are all covered.
+        The answer for slot files is a second that may have a row, even if its rows are all covered.
         """
+        after_s = (after_ms + 1) // TICK_MS
         with self._lock:
-            best = self.catalog.from_second((after_ms + 1) // TICK_MS)
+            slots = self.catalog.next_slots(after_s)
             pieces = self.tail.pieces
+        best = min((max(after_s, first_second(slot)) for slot in slots), default=None)
         for piece in pieces:
             due = piece.due_after(after_ms)
             if due is not None and (best is None or due // TICK_MS < best):
                 best = due // TICK_MS
         return best
 
-    def cancelled_in_file(self, second: int) -> set[int]:
-        """Targets of the cancel rows in a slot's file. Errors: ``Damaged``."""
-        with self._lock:
-            info = self.catalog.get(second)
-        if info is None or info.cancels == 0:
-            return set()
+    def cancelled_in_files(self, second: int) -> set[int]:
+        """Targets of the cancel rows of a second in slot files. Errors: ``Damaged``."""
+        files = self.catalog.with_rows_of(second)
+        cancelling = {slot: info for slot, info in files.items() if info.cancels}
         targets: set[int] = set()
-        for block in self.read_blocks(second, info):
-            targets.update(cancelled_in(block))
+        for rows in self.read_second(second, cancelling):
+            targets.update(cancelled_in(rows))
         return targets
 
     def find(self, due: int, offset: int) -> pa.RecordBatch | None:
@@ -285,9 +302,10 @@ class Storage:
             first, last = np.searchsorted(offsets, [piece.base_offset, piece.next_offset])
             if first < last:
                 yield piece.take(offsets[first:last] - piece.base_offset).select(columns)
-        if point.info is None or not len(offsets) or offsets[0] > point.info.highest:
+        if not len(offsets):
             return
-        for block in self.read_blocks(second, point.info):
+        files = {slot: info for slot, info in point.files.items() if offsets[0] <= info.highest}
+        for block in self.read_second(second, files):
             at = np.flatnonzero(members(offsets, times(block, "offset")))
             if len(at):
                 yield take_rows(block.select(columns), at)
@@ -313,11 +331,11 @@ class Storage:
         rows = 0
         made: set[int] = set()
         try:
-            for block in blocks(plan.pieces, marks.all_covered, ahead):
-                info = self.catalog.get(block.second)
+            for block in blocks(plan.pieces, marks.all_covered, self._widths(plan.now_ms), ahead):
+                info = self.catalog.get(block.slot)
                 if info is None:
-                    made.add(block.second)
-                changed[block.second] = self.slot_files.append(block, info)
+                    made.add(block.slot)
+                changed[block.slot] = self.slot_files.append(block, info)
                 rows += block.rows
             self._make_durable(changed, bool(made))
             self._state.commit(
@@ -345,19 +363,26 @@ class Storage:
         total = sum(piece.count for piece in plan.pieces)
         return SpillReport(rows, total - rows, len(changed), after.nbytes - before.nbytes)
 
-    def _roll_back(self, seconds: Iterable[int]) -> None:
+    def _widths(self, now_ms: int) -> Widths:
+        """The widths of slots for a spill at ``now_ms``. Without a horizon beyond the slots of a
+        second there are no others, also for what a clock that was set back has put far ahead."""
+        config = self._config
+        is_far = config.horizon_ms > config.slots * TICK_MS
+        return Widths.at(now_ms, config.slots) if is_far else Widths()
+
+    def _roll_back(self, slots: Iterable[int]) -> None:
         """Remove new files of a spill that failed, before its commit. Their rows may be delivered
         before the next spill, and no commit would ever name the files."""
-        for second in seconds:
+        for slot in slots:
             with contextlib.suppress(OSError):
-                self.slot_files.remove(second)
+                self.slot_files.remove(slot)
 
     def _make_durable(self, changed: Mapping[int, SlotInfo], fresh: bool) -> None:
         if len(changed) > _SYNC_ONE_BY_ONE_MAX:
             self._files.sync_all()
             return
-        for second in changed:
-            self.slot_files.sync(second)
+        for slot in changed:
+            self.slot_files.sync(slot)
         if fresh:
             self._files.sync_dir(SLOT_DIRECTORY)
 
@@ -378,7 +403,7 @@ class Storage:
         if not covered:
             return 0
         cancelled = self.cancelled.plan(self._cancelled_in(covered, known), marks)
-        kept = self.archive.keep_slots({second: catalog[second] for second in covered}, now_ms)
+        kept = self.archive.keep_slots({slot: catalog[slot] for slot in covered}, now_ms)
         try:
             self._state.commit(
                 StateUpdate(
@@ -395,34 +420,38 @@ class Storage:
         with self._lock:
             self.catalog = fewer
             self.cancelled.committed(cancelled)
-            for second in covered:
-                self.damaged.pop(second, None)
-        for second in covered:
-            self._open_slots.forget(second)
-            self.slot_files.remove(second)
+            for slot in covered:
+                self.damaged.pop(slot, None)
+        for slot in covered:
+            self._open_slots.forget(slot)
+            self.slot_files.remove(slot)
         return len(covered)
 
-    def _cancelled_in(
-        self, seconds: Iterable[int], known: KnownCancels
-    ) -> dict[int, Int64s | None]:
-        """By second, the offsets that the cancels in its file name; None: the file is damaged."""
+    def _cancelled_in(self, slots: Iterable[int], known: KnownCancels) -> dict[int, Int64s | None]:
+        """By second, the offsets that cancels in these files name; None: they cannot be read."""
         named: dict[int, Int64s | None] = {}
-        for second in seconds:
-            if not self.catalog[second].cancels:
+        for slot in slots:
+            info = self.catalog[slot]
+            if not info.cancels:
                 continue
-            targets = known(second)
-            if targets is None:
-                try:
-                    read = self.cancelled_in_file(second)
-                    targets = np.sort(np.fromiter(read, np.int64, len(read)))
-                except Damaged:
-                    targets = None
-            named[second] = targets
+            targets = None if is_wide(slot) else known(slot)
+            try:
+                by_second: Mapping[int, Int64s | None] = (
+                    {slot: targets}
+                    if targets is not None
+                    else _cancelled_by_second(self.read_blocks(slot, info))
+                )
+            except Damaged:
+                by_second = dict.fromkeys(seconds_of(slot))
+            for second, offsets in by_second.items():
+                before = named.get(second, _NO_OFFSETS)
+                both = before is not None and offsets is not None
+                named[second] = np.concatenate([before, offsets]) if both else None
         return named
 
     def replace(
         self,
-        second: int,
+        slot: int,
         blocks: Sequence[pa.RecordBatch],
         update: StateUpdate,
         marks: Marks,
@@ -434,8 +463,8 @@ class Storage:
 
         Errors: ``OSError``: nothing has changed. ``SyncFailed``.
         """
-        reached = any(mark.furthest_ms >= begins_ms(second) for mark in marks.every)
-        lost = {second: None} if reached else {}
+        reached = any(mark.furthest_ms >= begins_ms(slot) for mark in marks.every)
+        lost = dict.fromkeys(seconds_of(slot)) if reached else {}
         cancelled = self.cancelled.plan(lost, marks)
         update = replace(
             update,
@@ -444,22 +473,40 @@ class Storage:
             cancelled_floor=cancelled.floor_ms,
         )
         if blocks:
-            fresh = stage(self._files, second, blocks)
-            update = replace(update, slots={second: fresh})
+            fresh = stage(self._files, slot, blocks)
+            update = replace(update, slots={slot: fresh})
         else:
-            update = replace(update, slots_deleted=[second])
-        switch(self._files, self._state, second, update)
-        self.slot_files.handles.forget(path_of(second))
-        self._open_slots.forget(second)
-        catalog = self.catalog.without([second]).with_files(update.slots)
+            update = replace(update, slots_deleted=[slot])
+        switch(self._files, self._state, slot, update)
+        self.slot_files.handles.forget(path_of(slot))
+        self._open_slots.forget(slot)
+        catalog = self.catalog.without([slot]).with_files(update.slots)
         with self._lock:
             self.catalog = catalog
             self.cancelled.committed(cancelled)
-            self.damaged.pop(second, None)
+            self.damaged.pop(slot, None)
             self.replacements += 1
 
     def close(self) -> None:
         self.slot_files.close()
+
+
+def _of_second(block: pa.RecordBatch, second: int) -> pa.RecordBatch:
+    """The rows of a block that are due in a second."""
+    start, stop = np.searchsorted(times(block, "due"), [second * TICK_MS, (second + 1) * TICK_MS])
+    return block.slice(start, stop - start)
+
+
+def _cancelled_by_second(blocks: Iterable[pa.RecordBatch]) -> dict[int, Int64s]:
+    """By second, the offsets that the cancel rows in ``blocks`` name."""
+    by_second: dict[int, Int64s] = {}
+    for block in blocks:
+        rows = take_rows(block, np.flatnonzero(np.asarray(block.column("cancels").is_valid())))
+        seconds, targets = times(rows, "due") // TICK_MS, times(rows, "cancels")
+        for second in np.unique(seconds).tolist():
+            fresh = targets[seconds == second]
+            by_second[second] = np.concatenate([by_second.get(second, _NO_OFFSETS), fresh])
+    return by_second
 
 
 def cancelled_in(rows: pa.RecordBatch) -> list[int]:

@@ -1,0 +1,165 @@
+"""Slots of an hour and of a day: their names, which rows go there, and a life with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwheel.wheel.answers import CancelAnswer
+from slotwheel.wheel.config import TICK_MS, WheelConfig
+from slotwheel.wheel.errors import InvalidConfiguration, InvalidMessage
+from slotwheel.wheel.slots.slot import (
+    DAY_S,
+    HOUR_S,
+    SECOND_S,
+    WIDTHS_S,
+    Widths,
+    begins_ms,
+    ends_ms,
+    file_name,
+    first_second,
+    is_wide,
+    path_of,
+    seconds_of,
+    slot_of_name,
+    slot_of_stem,
+    slot_with,
+    slots_with,
+    stem_of,
+    width_s,
+)
+from slotwheel.wheel.state import LmdbState
+from support.wheels import NOW, batch, opened
+
+DAY_MS = DAY_S * TICK_MS
+FAR = WheelConfig(far_horizon_ms=60 * DAY_MS)
+
+seconds = st.integers(0, (1 << 40))
+every_slot = st.builds(slot_with, seconds, st.sampled_from(WIDTHS_S)) | st.integers(-100, -1)
+
+
+@given(every_slot)
+def test_a_slot_is_found_again_by_its_name(slot: int) -> None:
+    assert slot_of_name(file_name(slot)) == slot
+    assert slot_of_stem(stem_of(slot)) == slot
+    assert path_of(slot) == f"slots/{file_name(slot)}"
+
+
+@given(every_slot)
+def test_a_slot_has_the_seconds_from_its_begin_to_its_end(slot: int) -> None:
+    assert ends_ms(slot) - begins_ms(slot) == width_s(slot) * TICK_MS
+    assert seconds_of(slot)[0] == first_second(slot)
+    assert ends_ms(slot) == (seconds_of(slot)[-1] + 1) * TICK_MS
+    assert is_wide(slot) == (width_s(slot) > SECOND_S)
+    for second in (seconds_of(slot)[0], seconds_of(slot)[-1]):
+        assert slot in slots_with(second)
+    assert slot not in slots_with(seconds_of(slot)[-1] + 1)
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        *("", "+", "+3600", "x", "05", "-0", "1+1", "3600+3601", "3601+3600", "86399+86400"),
+        *("-3600+3600", "3600+03600", "3600+3600+3600", "3600+", f"{1 << 56}", f"{1 << 57}+3600"),
+    ],
+)
+def test_other_stems_are_none_of_a_slot(stem: str) -> None:
+    assert slot_of_stem(stem) is None
+
+
+@given(
+    st.integers(0, 1 << 42),
+    st.integers(7_200, 86_400),
+    st.lists(st.integers(-DAY_MS, 70 * DAY_MS), max_size=30),
+)
+def test_each_row_goes_to_one_slot_by_how_far_ahead_it_is_due(
+    now_ms: int, slots: int, ahead: list[int]
+) -> None:
+    due = np.sort(np.array([now_ms + each for each in ahead], np.int64))
+    chosen = Widths.at(now_ms, slots).slots(due).tolist()
+    assert chosen == sorted(chosen), "the rows of a slot stand together, in due order"
+    for at, slot in zip(due.tolist(), chosen, strict=True):
+        assert begins_ms(slot) <= at < ends_ms(slot)
+        if at <= now_ms + slots * TICK_MS:
+            assert width_s(slot) == SECOND_S
+        elif at <= now_ms + 2 * DAY_MS - TICK_MS:
+            assert width_s(slot) in (SECOND_S, HOUR_S)
+        elif at >= now_ms + 2 * DAY_MS:
+            assert width_s(slot) == DAY_S
+    by_second = {at // TICK_MS: slot for at, slot in zip(due.tolist(), chosen, strict=True)}
+    assert [by_second[at // TICK_MS] for at in due.tolist()] == chosen, "a second is not shared"
+
+
+def test_messages_in_slots_of_three_widths_leave_at_their_times(tmp_path: Path) -> None:
+    """Some of the same second come before and after it was near enough for a file of its own."""
+    begin = NOW - NOW % DAY_MS
+    due = begin + 5 * DAY_MS + 10 * HOUR_S * TICK_MS + 500
+    times = [begin, due - 3 * DAY_MS, due - 20 * HOUR_S * TICK_MS, due - 60_000]
+    with opened(tmp_path, FAR, begin) as node:
+        for number, now_ms in enumerate(times):
+            node.send([(due, "t", b"%d" % number), (due + DAY_MS, "t", b"later")], now_ms)
+            node.wheel.spill(now_ms, everything=True)
+            assert node.delivered(now_ms) == []
+        slots = [slot for slot in node.wheel.stock_point().catalog if begins_ms(slot) <= due]
+        assert [width_s(slot) for slot in slots] == [SECOND_S, HOUR_S, DAY_S]
+        node.stored()
+        node.reopen(times[-1])
+        [id_of_first, _] = node.ids_of(node.send([(due, "t", b"4"), (due, "t", b"5")], times[-1]))
+        cancelled = node.blocking(lambda: node.wheel.cancel([id_of_first], times[-1]))
+        assert cancelled == [CancelAnswer.CANCELLED]
+        node.wheel.spill(times[-1], everything=True)
+        assert node.delivered(due - 1) == []
+        assert node.delivered(due) == [b"0", b"1", b"2", b"3", b"5"]
+        node.mark(due + 1)
+        node.wheel.clean(due + 1)
+        assert node.delivered(due + DAY_MS) == [b"later"] * 4
+        node.mark(due + 3 * DAY_MS)
+        assert node.delivered(due + 3 * DAY_MS) == []
+        node.mark(due + 3 * DAY_MS)
+        node.wheel.clean(due + 3 * DAY_MS)
+        assert list(node.wheel.stock_point().catalog) == []
+
+
+def test_the_state_tells_older_programs_only_once_there_is_a_wide_slot(tmp_path: Path) -> None:
+    def version() -> bytes:
+        with node.state._env.begin(db=node.state._meta) as txn:
+            return bytes(txn.get(b"version") or b"")
+
+    with opened(tmp_path, FAR, NOW) as node:
+        node.send([(NOW + 1000, "t", b"near")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        assert version() == b"3"
+        node.send([(NOW + DAY_MS, "t", b"far")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        assert version() == b"4"
+        assert node.delivered(NOW + DAY_MS) == [b"near", b"far"]
+        node.mark(NOW + 2 * DAY_MS)
+        node.reopen(NOW + 2 * DAY_MS)
+        assert isinstance(node.state, LmdbState)
+        assert version() == b"4"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"far_horizon_ms": 7_199_999},
+        {"far_horizon_ms": 3_660 * DAY_MS + 1},
+        {"far_horizon_ms": DAY_MS, "slots": 7_199},
+        {"far_horizon_ms": -1},
+    ],
+)
+def test_a_horizon_has_limits(options: dict[str, int]) -> None:
+    with pytest.raises(InvalidConfiguration, match="--horizon"):
+        WheelConfig(**options)  # type: ignore[arg-type]
+
+
+def test_a_message_may_be_due_up_to_the_horizon(tmp_path: Path) -> None:
+    with opened(tmp_path, replace(FAR, slots=86_400), NOW) as node:
+        node.send([(NOW + 60 * DAY_MS, "t", b"")], NOW)
+        with pytest.raises(InvalidMessage, match="--horizon"):
+            node.wheel.append(batch([(NOW + 60 * DAY_MS + 1, "t", b"")]), NOW)
