@@ -29,7 +29,6 @@ from crc32c import crc32c
 
 from .errors import Damaged, SyncFailed, UnsupportedVersion
 from .mark import Marks
-from .slots.slot import is_wide
 
 StoreIds = Mapping[str, bytes]
 """Id of each admitted store, by its node."""
@@ -40,6 +39,9 @@ long ids (``ids``), version 2 of one with short ids, version 1 of one that kept 
 cancels either."""
 _VERSIONS = (b"1", b"2", b"3", b"4")
 STATE_DIRECTORY = "state"
+WIDTH_BITS = 56
+"""The key of a slot is its number (``slots/slot.py``): so many bits of its first second, above them
+its width, 0 for a second."""
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
 
 # +--------+------+---------+---------+-------+
@@ -484,7 +486,7 @@ class LmdbState:
             # A program without records of cancels would delete slots and write none, and one with
             # short ids would give out such for offsets that have long ones. One without wide slots
             # would take the number of one for a second, and deliver its rows then.
-            if any(map(is_wide, update.slots)):
+            if any(slot >> WIDTH_BITS > 0 for slot in update.slots):
                 self._version = _VERSIONS[3]
             txn.put(b"version", self._version, db=self._meta)
 

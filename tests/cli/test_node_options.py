@@ -295,7 +295,7 @@ def other_value(name: str, declared: Setting) -> str:
     if declared.option in texts:
         return texts[declared.option]
     if name.endswith("_ms"):
-        return "7s"
+        return {"far_horizon_ms": "7d"}.get(name, "7s")
     if "bytes" in name or declared.kind == "size":
         return {"tail_bytes_refuse": "400M", "batch_bytes_max": "2M"}.get(name, "600k")
     return "17"

@@ -34,6 +34,7 @@ import numpy as np
 from ..config import TICK_MS
 from ..files import SLOT_DIRECTORY
 from ..schema import Int64s
+from ..state import WIDTH_BITS
 
 SUFFIX = ".arrows"
 SECOND_S, HOUR_S, DAY_S = WIDTHS_S = (1, 3_600, 86_400)
@@ -41,8 +42,7 @@ SECOND_S, HOUR_S, DAY_S = WIDTHS_S = (1, 3_600, 86_400)
 HOURS_UNTIL_MS = 48 * HOUR_S * TICK_MS
 """What is due so far ahead of now when it is spilled, or less, and too far for a slot of a second,
 goes to a slot of an hour; the rest to one of a day."""
-_WIDTH_BITS = 56
-_FIRST_SECOND = (1 << _WIDTH_BITS) - 1
+_FIRST_SECOND = (1 << WIDTH_BITS) - 1
 STEM = r"(?:0|-?[1-9]\d*)(?:\+[1-9]\d*)?"
 """A regular expression of ``stem_of``."""
 _STEM = re.compile(r"(0|-?[1-9]\d*)(?:\+([1-9]\d*))?")
@@ -50,12 +50,12 @@ _STEM = re.compile(r"(0|-?[1-9]\d*)(?:\+([1-9]\d*))?")
 
 def width_s(slot: int) -> int:
     """The length of a slot in seconds."""
-    return WIDTHS_S[slot >> _WIDTH_BITS] if slot >= 0 else SECOND_S
+    return WIDTHS_S[slot >> WIDTH_BITS] if slot >= 0 else SECOND_S
 
 
 def is_wide(slot: int) -> bool:
     """True for a slot of more than a second."""
-    return slot >> _WIDTH_BITS > 0
+    return slot >> WIDTH_BITS > 0
 
 
 def first_second(slot: int) -> int:
@@ -80,7 +80,7 @@ def seconds_of(slot: int) -> range:
 
 def slot_with(second: int, width: int) -> int:
     """The slot of ``width`` seconds that a second belongs to."""
-    return WIDTHS_S.index(width) << _WIDTH_BITS | second - second % width if width > 1 else second
+    return WIDTHS_S.index(width) << WIDTH_BITS | second - second % width if width > 1 else second
 
 
 def slots_with(second: int) -> tuple[int, ...]:
