@@ -21,6 +21,7 @@ from .schema import (
     Int64s,
     Mask,
     absent,
+    times,
 )
 
 Header = tuple[str, bytes | None]
@@ -103,6 +104,11 @@ def take_rows(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
         for field, nothing in zip(rows.schema, empty, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows (``ROW`` schema) in ``(due, offset)`` order."""
+    return take_rows(rows, np.lexsort((times(rows, "offset"), times(rows, "due"))))
 
 
 def without_slack(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from ...wheel.arrowclaims import plain_rows
 from ...wheel.config import TICK_MS
-from ...wheel.due.runs import no_rows, sort_rows
+from ...wheel.due.runs import no_rows
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import ARCHIVE_DIRECTORY, Files
 from ...wheel.findings import CheckedFile
@@ -38,7 +38,7 @@ from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ...wheel.journal.segment import is_segment_name
 from ...wheel.mark import Marks
 from ...wheel.peers.heal import uncounted
-from ...wheel.rows import take_rows
+from ...wheel.rows import sort_rows, take_rows
 from ...wheel.schema import ROW, times
 from ...wheel.slots.blocks import MARKER, check_block, message_end, sound_blocks
 from ...wheel.slots.mend import complete, keep, stage, switch

@@ -18,7 +18,7 @@ from slotwheel.reading.files import JOURNAL, SLOT, File, Layout
 from slotwheel.reading.layout import find
 from slotwheel.reading.problems import Problem
 from slotwheel.reading.read import read
-from slotwheel.wheel.due.runs import sort_rows
+from slotwheel.wheel.rows import sort_rows
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal.segment import SegmentHeader, spare_path
 from slotwheel.wheel.slots.slotfile import schema_message

@@ -29,14 +29,13 @@ from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED
 from slotwheel.replay.facts.fact import IN_FLIGHT_MS
 from slotwheel.replay.facts.making import GroupTerms
-from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.ids import LONG_FROM
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.segment import DIRECTORY, index_of
 from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.rows import from_numpy, header_column
+from slotwheel.wheel.rows import from_numpy, header_column, sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.slots.slotfile import SlotFiles

@@ -17,11 +17,10 @@ from slotwheel.wheel.answers import AppendReceipt
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.dispatcher import Dispatcher
 from slotwheel.wheel.due.chunk import Chunk
-from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.rows import from_columns, no_headers
+from slotwheel.wheel.rows import from_columns, no_headers, sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
 from slotwheel.wheel.slots.slot import path_of, seconds_of
 from slotwheel.wheel.state import LmdbState

@@ -48,4 +48,4 @@ def test_a_file_that_is_read_ahead_keeps_no_other_from_being_read() -> None:
             files.may_end.set()
         assert [len(one.result(60)) for one in slow] == [1, 1]
     assert files.reads == len(others) + 1, "each is read once"
-    assert not slots._alone
+    assert not len(slots._kept.turns)

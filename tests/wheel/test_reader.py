@@ -99,6 +99,9 @@ class FakeStorage:
         found = self.blocks[second][known.length if known else 0 : info.length]
         return [rows_at(block, cancels=self.cancels) for block in found]
 
+    def late_blocks(self, second: int, first: int, last: int, upto_ms: int) -> list[pa.RecordBatch]:
+        return self.read_blocks(second, self.read_point(second).files[second])
+
     def late_slots(self, last_second: int, offset: int) -> list[int]:
         return [
             second

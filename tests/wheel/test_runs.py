@@ -19,12 +19,12 @@ from slotwheel.wheel.due.runs import (
     gather,
     large_topics,
     position_after,
-    sort_rows,
     source_of_block,
     source_of_piece,
 )
 from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.mark import RowKey
+from slotwheel.wheel.rows import sort_rows
 from support.wheels import keys_of, piece_at, rows_at
 
 MINT = IdMint("test", bytes(range(16)))
@@ -34,12 +34,17 @@ many = st.lists(keys, unique_by=lambda key: key[1], max_size=40)
 limits = st.sampled_from([1, 100, 400, 1 << 30])
 
 
-def split(rows: list[RowKey], parts: int, topics: int = 0) -> list[SortedRows]:
-    """Blocks of a slot file, each sorted, with higher offsets than the one before. ``topics``: so
-    many have the rows in turn, by their offsets."""
+def split(
+    rows: list[RowKey], parts: int, topics: int = 0, *, interleaved: bool = False
+) -> list[SortedRows]:
+    """Blocks of a slot file, each sorted, with higher offsets than the one before; or files of
+    several widths whose offsets are ``interleaved``. ``topics``: so many have the rows in turn, by
+    their offsets."""
     rows = sorted(rows, key=lambda key: key[1])
     borders = [len(rows) * at // parts for at in range(parts + 1)]
     groups = [sorted(rows[start:stop]) for start, stop in pairwise(borders)]
+    if interleaved:
+        groups = [sorted(rows[at::parts]) for at in range(parts)]
     return [source_of_block(rows_at(group, topics=topics)) for group in groups if group]
 
 
@@ -71,14 +76,17 @@ def test_a_piece_gives_its_rows_of_the_slot(due: list[int], first: int) -> None:
     limits,
     st.integers(1, 50),
     st.sampled_from([Share(), Share(without=frozenset({"0", "2"})), Share(only="1")]),
+    st.booleans(),
 )
-@example([(5, n) for n in range(40)], 3, 100, 50, Share())
+@example([(5, n) for n in range(40)], 3, 100, 50, Share(), False)
+@example([(5, n) for n in range(40)], 3, 100, 50, Share(), True)
 def test_windows_cut_anywhere_give_every_row_once_in_order(
-    rows: list[RowKey], parts: int, limit: int, look_rows: int, share: Share
+    rows: list[RowKey], parts: int, limit: int, look_rows: int, share: Share, interleaved: bool
 ) -> None:
-    """Also when they are all due at one millisecond (I9). Rows of a topic with a line of its own
-    are named, and not read."""
-    sources = split(rows, parts, topics=3)
+    """Also when they are all due at one millisecond (I9), and when the files of a second have
+    interleaved offsets, as after a repair. Rows of a topic with a line of its own are named, and
+    not read."""
+    sources = split(rows, parts, topics=3, interleaved=interleaved)
     found: list[RowKey] = []
     skipped: dict[str, list[RowKey]] = {"0": [], "2": []}
     after: RowKey | None = NONE

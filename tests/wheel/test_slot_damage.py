@@ -17,9 +17,9 @@ import pytest
 
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.mark import Mark, Marks
+from slotwheel.wheel.rows import sort_rows
 from slotwheel.wheel.slots.slot import path_of
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.state import (

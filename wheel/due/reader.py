@@ -348,10 +348,7 @@ def _late_in_files(
     late: list[tuple[pa.RecordBatch, Int64s, Int64s]] = []
     cancelled: set[int] = set()
     for slot in slots:
-        info = storage.catalog.get(slot)
-        if info is None:
-            continue
-        for block in storage.read_blocks(slot, info):
+        for block in storage.late_blocks(slot, first, last, mark.c):
             cancelled.update(cancelled_in(block))
             offset = times(block, "offset")
             mask = (offset >= first) & (offset <= last) & mark.behind(times(block, "due"), offset)

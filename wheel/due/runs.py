@@ -214,7 +214,7 @@ def choose(
     if kept.any():
         size = _joined([source.sizes(start, stop) for source, start, stop in spans])
         weight[kept] = size[kept] + _ROW_BYTES
-    order = np.argsort(due, kind="stable")  # rows of one due time stay in the sources' order
+    order = _key_order(due, offset, [stop - start for _, start, stop in spans])
     count = max(1, int(np.cumsum(weight[order]).searchsorted(bytes_max, side="right")))
     end = bound
     if count < len(order):
@@ -271,8 +271,8 @@ class Run:
 
 
 def gather(parts: Sequence[pa.RecordBatch], mint: IdMint) -> Run | None:
-    """Merge parts, each in key order and with higher offsets than the one before, into one run. The
-    checks of their ids are made here, once, and not for each chunk."""
+    """Merge parts, each in key order, into one run. The checks of their ids are made here, once,
+    and not for each chunk."""
     parts = [part for part in parts if part.num_rows]
     if not parts:
         return None
@@ -280,23 +280,33 @@ def gather(parts: Sequence[pa.RecordBatch], mint: IdMint) -> Run | None:
     return Run.of(mint.with_checks(_merged(parts)))
 
 
-def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows in ``(due, offset)`` order."""
-    due, offset = times(rows, "due"), times(rows, "offset")
-    return take_rows(rows, np.lexsort((offset, due)))
-
-
 def _merged(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch in key order of several that are. Mostly each has higher offsets than the one
-    before, so rows of one due time stay in the order of the parts."""
+    """One batch in key order of several that are."""
     rows = pa.concat_batches(parts)
     if len(parts) == 1:
         return rows
-    offsets = [times(part, "offset") for part in parts if part.num_rows]
-    if any(lower.max() > higher.min() for lower, higher in pairwise(offsets)):
-        return sort_rows(rows)  # a file was made anew from a peer's rows, beside one of other width
+    counts = [part.num_rows for part in parts]
+    return take_rows(rows, _key_order(times(rows, "due"), times(rows, "offset"), counts))
+
+
+def _key_order(due: Int64s, offset: Int64s, counts: Sequence[int]) -> Int64s:
+    """The ``(due, offset)`` order of rows that stand in parts of ``counts`` rows, each in that
+    order already. Mostly each part has higher offsets than the one before, so rows of one due time
+    stay in the order of the parts. They do not where a file was made anew from a peer's rows, or a
+    strip has rows of several spills, beside a file of another width: rows in a wrong order would
+    leave before others of the same millisecond, and the mark would cover those unsent.
+
+    *Example.* A day's file has offsets 1 and 8, an hour's has 5, all due at one millisecond: in the
+    order of the parts a window that ends behind two rows would end at 8, and 5 would be lost.
+    """
+    stops = np.cumsum(counts)
+    parts = [
+        offset[stop - count : stop] for stop, count in zip(stops, counts, strict=True) if count
+    ]
+    if any(lower.max() > higher.min() for lower, higher in pairwise(parts)):
+        return np.lexsort((offset, due))
     # A stable sort finds the sorted parts and merges them: 3 ns a row; a lexsort takes 113.
-    return take_rows(rows, np.argsort(times(rows, "due"), kind="stable"))
+    return np.argsort(due, kind="stable")
 
 
 class Window:
@@ -386,12 +396,11 @@ class Window:
 
 
 def _join_skipped(parts: Sequence[Skipped]) -> Skipped:
-    """One item of all ``parts`` of a topic; each has higher offsets than the one before."""
+    """One item of all ``parts`` of a topic."""
     due = np.concatenate([part.due for part in parts])
-    order = np.argsort(due, kind="stable")
-    return Skipped(
-        parts[0].topic, due[order], np.concatenate([part.offset for part in parts])[order]
-    )
+    offset = np.concatenate([part.offset for part in parts])
+    order = _key_order(due, offset, [len(part.due) for part in parts])
+    return Skipped(parts[0].topic, due[order], offset[order])
 
 
 def _within(run: Run, start: int, stop: int, bytes_max: int) -> int:

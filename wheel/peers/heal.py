@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..due.runs import sort_rows, source_of_piece
+from ..due.runs import source_of_piece
 from ..errors import Damaged
 from ..findings import CheckedFile
 from ..mark import Marks
-from ..rows import take_rows
+from ..rows import sort_rows, take_rows
 from ..schema import times
 from ..slots.blocks import check_block
 from ..slots.slot import begins_ms, ends_ms, path_of

@@ -128,13 +128,19 @@ def sound_end(data: memoryview, start: int) -> int | None:
     its checksum is wrong. ``data`` may be anything."""
     try:
         end = message_end(data, start)
-        seal_at = end - _SEAL.size
-        if not start < seal_at or end > len(data):
+        if not start < end - _SEAL.size or end > len(data):
             return None
-        magic, crc = _SEAL.unpack_from(data, seal_at)
+        return end if is_sound(data[start:end], start) else None
     except (struct.error, AssertionError, OverflowError):
         return None
-    return end if magic == _SEAL_MAGIC and _crc(data[start:seal_at], start) == crc else None
+
+
+def is_sound(block: memoryview, at: int) -> bool:
+    """True if these bytes end with the seal of a block that begins at position ``at`` of its file.
+    Who reads a block by a position that he remembers would else decode what a repair, or a bad
+    sector, has put there since."""
+    magic, crc = _SEAL.unpack_from(block, len(block) - _SEAL.size)
+    return bool(magic == _SEAL_MAGIC and _crc(block[: -_SEAL.size], at) == crc)
 
 
 def sound_blocks(data: memoryview) -> Iterator[tuple[int, int]]:

@@ -10,24 +10,22 @@ Rules
 - What was read stays as it was checked. A mapped file is checked when it is opened; damage that
   comes later is the scrubber's to find, which takes it from here (``forget``).
 - Read files take at most ``bytes_max`` together, but for the last one.
-- A file is read by one thread at a time; who wants it meanwhile waits and finds it open. Nobody
-  waits for another file: a large one is read for seconds ahead of its time, and meanwhile others
-  are due.
+- A file is read by one thread at a time (``opened.py``).
+- Files of an hour or a day are not opened here: most of their rows are due later (``strips.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from ..errors import Damaged
 from ..schema import times
 from ..state import SlotInfo
+from .opened import Kept
 from .slotfile import SlotFiles
 
 _MAPPED_MAX = 64
@@ -65,11 +63,7 @@ class OpenSlots:
     def __init__(self, files: SlotFiles, bytes_max: int) -> None:
         self._files = files
         self._bytes_max = bytes_max
-        self._open: OrderedDict[int, _OpenSlot] = OrderedDict()
-        self._lock = threading.Lock()  # guards what is open, and is never held while reading
-        self._forgotten = 0
-        self._alone = WeakValueDictionary[int, threading.Lock]()
-        """By slot: held by who reads the file, and awaited by others who want it."""
+        self._kept = Kept(self._read, self._close_oldest)
 
     def blocks(
         self, slot: int, info: SlotInfo, known: SlotInfo | None = None
@@ -78,31 +72,15 @@ class OpenSlots:
 
         Errors: ``Damaged``, ``UnsupportedVersion``, ``FileNotFoundError``.
         """
-        with self._lock:
-            alone = self._alone.setdefault(slot, threading.Lock())
-        with alone:
-            with self._lock:
-                opened, forgotten = self._open.get(slot), self._forgotten
-            if opened is None or opened.info.length < info.length:
-                opened = self._read(slot, info, opened)
-            with self._lock:
-                if forgotten == self._forgotten:  # else it may be another file by now
-                    self._open[slot] = opened
-                    self._open.move_to_end(slot)
-                    self._close_oldest()
-        return opened.between(known, info)
+        return self._kept.upto(slot, info).between(known, info)
 
     def has(self, slot: int, info: SlotInfo) -> bool:
         """True if the file is open up to ``info``."""
-        with self._lock:
-            opened = self._open.get(slot)
-        return opened is not None and opened.info.length >= info.length
+        return self._kept.get(slot, info) is not None
 
     def forget(self, slot: int) -> None:
         """Close a file that is deleted, replaced or damaged."""
-        with self._lock:
-            self._forgotten += 1
-            self._open.pop(slot, None)
+        self._kept.forget(slot)
 
     def _read(self, slot: int, info: SlotInfo, before: _OpenSlot | None) -> _OpenSlot:
         """``before`` and the blocks after it; the whole file if those are ``Damaged``."""
@@ -123,10 +101,10 @@ class OpenSlots:
             info, (*before.blocks, *blocks), (*before.highest, *highest), before.nbytes + nbytes
         )
 
-    def _close_oldest(self) -> None:
-        read = sum(opened.nbytes for opened in self._open.values())
-        mapped = sum(opened.mapped for opened in self._open.values())
-        for slot, opened in list(self._open.items())[:-1]:
-            if read > self._bytes_max or (opened.mapped and mapped > _MAPPED_MAX):
-                del self._open[slot]
-                read, mapped = read - opened.nbytes, mapped - opened.mapped
+    def _close_oldest(self, opened: OrderedDict[int, _OpenSlot]) -> None:
+        read = sum(slot.nbytes for slot in opened.values())
+        mapped = sum(slot.mapped for slot in opened.values())
+        for number, slot in list(opened.items())[:-1]:
+            if read > self._bytes_max or (slot.mapped and mapped > _MAPPED_MAX):
+                del opened[number]
+                read, mapped = read - slot.nbytes, mapped - slot.mapped

@@ -19,18 +19,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import struct
 from collections.abc import Iterable, Iterator
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
 from ..arrowclaims import plain_rows, plain_stream
 from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Files, Handle
-from ..schema import ROW, check_schema
+from ..schema import ROW, Int64s, check_schema
 from ..state import SlotInfo
-from .blocks import seal
+from .blocks import is_sound, message_end, seal
 from .handles import HandleCache
 from .slot import path_of, slot_of_name
 from .spill import Block
@@ -47,6 +49,10 @@ MAP_FROM_MIN_BYTES = 4 << 20
 """Where little memory may be used, files from this size on are mapped."""
 SHARE_BYTES = 256 << 10
 """A large block is written in parts of this size."""
+_READ_BYTES = 4 << 20
+"""Wide files are read in parts of about this size: none is in memory whole."""
+_HEAD_BYTES_MAX = 64 << 10
+"""The metadata of a block takes less than a kilobyte; with more, what is read is no block."""
 
 
 @cache
@@ -122,6 +128,93 @@ class SlotFiles:
             raise damaged(path, start, f"CRC-32C {info.crc:08x}", f"{crc:08x}")
         return decode_blocks(data, path, with_schema=start == 0)
 
+    def block_spans(
+        self, slot: int, info: SlotInfo, known: SlotInfo | None = None
+    ) -> tuple[Int64s, Int64s]:
+        """The positions at which the blocks up to ``info.length`` begin and end, shape (blocks,)
+        both; with ``known`` only of those behind it. All bytes are checked, and a few megabytes of
+        them are in memory at a time.
+
+        Errors: as of ``read``.
+        """
+        path = path_of(slot)
+        start = known.length if known is not None else 0
+        walk = _Walk(path, start)
+        position, crc = start, known.crc if known is not None else 0
+        beginning = b""
+        with self.handles.use(path) as handle, unreadable_is_damage(path, start):
+            while position < info.length:
+                data = handle.pread(min(_READ_BYTES, info.length - position), position)
+                if not data:
+                    raise damaged(path, position, f"{info.length} bytes", "the end")
+                beginning = beginning or data
+                crc = crc32c(data, crc)
+                walk.over(data, position)
+                position += len(data)
+        if crc != info.crc:
+            raise damaged(path, start, f"CRC-32C {info.crc:08x}", f"{crc:08x}")
+        if start == 0:
+            _check_beginning(beginning, path)
+        if walk.position != info.length:
+            raise damaged(path, walk.position, "the end of a block", f"{info.length} bytes")
+        borders = np.array([start, *walk.ends], np.int64)
+        first = 1 if start == 0 else 0  # behind the schema
+        return borders[first:-1], borders[first + 1 :]
+
+    def read_at(
+        self, slot: int, starts: Int64s, stops: Int64s, map_from: int
+    ) -> Iterator[list[pa.RecordBatch]]:
+        """The blocks at these positions, in this order, as lists of some megabytes. A block of
+        ``map_from`` bytes comes alone, zero-copy from a map of the file, which lasts as long as the
+        block does; others are read, and checked again by their seals.
+
+        Errors: ``Damaged``, ``FileNotFoundError``.
+        """
+        path = path_of(slot)
+        sizes = stops - starts
+        large = sizes >= map_from
+        sums = np.cumsum(sizes)
+        at, count = 0, len(starts)
+        while at < count:
+            if large[at]:
+                yield [self._mapped_block(path, int(starts[at]), int(stops[at]))]
+                at += 1
+                continue
+            before = int(sums[at - 1]) if at else 0
+            end = max(at + 1, int(sums.searchsorted(before + _READ_BYTES, side="right")))
+            end = min([end, count, *(np.flatnonzero(large[at:end])[:1] + at).tolist()])
+            yield self._read_blocks(path, starts[at:end], stops[at:end])
+            at = end
+
+    def _mapped_block(self, path: str, start: int, stop: int) -> pa.RecordBatch:
+        data = self._files.map(path, stop).slice(start)
+        if data.size != stop - start:
+            raise damaged(path, start, f"{stop} bytes", "the end")
+        (block,) = decode_blocks(data, path, with_schema=False)
+        return block
+
+    def _read_blocks(self, path: str, starts: Int64s, stops: Int64s) -> list[pa.RecordBatch]:
+        """Small blocks, each checked by its seal. Those that stand one behind the other are read at
+        once, and all are decoded in one call: one by one they take five times as long."""
+        apart = np.flatnonzero(starts[1:] != stops[:-1])
+        runs = zip(
+            starts[np.concatenate([[0], apart + 1])].tolist(),
+            stops[np.append(apart, len(stops) - 1)].tolist(),
+            strict=True,
+        )
+        with self.handles.use(path) as handle, unreadable_is_damage(path, int(starts[0])):
+            parts = [handle.pread(stop - start, start) for start, stop in runs]
+        data = b"".join([schema_message(), *parts])
+        view, at = memoryview(data), len(schema_message())
+        for start, size in zip(starts.tolist(), (stops - starts).tolist(), strict=True):
+            if len(view) < at + size or not is_sound(view[at : at + size], start):
+                raise damaged(path, start, "a block with its checksum", "other bytes")
+            at += size
+        blocks: list[pa.RecordBatch] = (
+            pa.ipc.open_stream(pa.py_buffer(data)).read_all().to_batches()
+        )
+        return blocks
+
     def pread(self, slot: int, count: int, at: int) -> bytes:
         """Some bytes of a slot file, not through the cached handles, which are for readers of rows.
 
@@ -168,6 +261,48 @@ class SlotFiles:
 
     def close(self) -> None:
         self.handles.close()
+
+
+def _check_beginning(data: bytes, path: str) -> None:
+    """Check the schema at the beginning of a file. Errors: ``Damaged``, ``UnsupportedVersion``."""
+    if not data.startswith(schema_message()):
+        try:
+            schema = pa.ipc.read_schema(pa.py_buffer(data))
+        except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+            raise damaged(path, 0, "an Arrow IPC stream", str(error)[:200]) from None
+        check_schema(schema, path)
+
+
+class _Walk:
+    """Finds where the messages of a file end, in the parts of it that are given one after the
+    other. Of a message only the metadata has to be in a part."""
+
+    def __init__(self, path: str, start: int) -> None:
+        self.position = start
+        """The end of the last message, or where the next one begins."""
+        self.ends: list[int] = []
+        self._path = path
+        self._rest = b""
+        """The beginning of a message whose metadata a part has cut."""
+
+    def over(self, data: bytes, base: int) -> None:
+        """Go on through the bytes at position ``base``. Errors: ``Damaged``."""
+        base -= len(self._rest)
+        view = memoryview(self._rest + data)
+        self._rest = b""
+        while self.position < base + len(view):
+            at = self.position - base
+            try:
+                end = base + message_end(view, at)
+            except (struct.error, AssertionError, OverflowError) as error:
+                if isinstance(error, struct.error) and len(view) - at < _HEAD_BYTES_MAX:
+                    self._rest = bytes(view[at:])
+                    return
+                end = -1
+            if end <= self.position:
+                raise damaged(self._path, self.position, "an Arrow IPC message", "other bytes")
+            self.ends.append(end)
+            self.position = end
 
 
 def write_block(handle: Handle, info: SlotInfo, block: Block) -> SlotInfo:

@@ -35,17 +35,19 @@ from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Files
 from ..mark import Marks
 from ..rows import members, take_rows
-from ..schema import ROW, Int64s, times
+from ..schema import ROW, Int64s, Mask, times
 from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate, StoredState
 from ..tail.tail import Piece, Tail
 from .archive import Archive
+from .blockindex import BlockIndex
 from .cancelled import CancelledSeconds, covered_cancels
 from .catalog import Catalog
 from .mend import complete, stage, switch
 from .openslots import OpenSlots
-from .slot import Widths, begins_ms, ends_ms, first_second, is_wide, path_of, seconds_of, stem_of
+from .slot import Widths, begins_ms, ends_ms, is_wide, path_of, seconds_of, stem_of, width_s
 from .slotfile import MAP_FROM_BYTES, MAP_FROM_MIN_BYTES, SlotFiles, missing
 from .spill import Ahead, blocks, in_turn
+from .strips import STRIP_BYTES, WideSlots
 
 _SYNC_ONE_BY_ONE_MAX = 256
 """Up to so many files are synced one by one; more of them by one syncfs, which is faster for many
@@ -117,6 +119,8 @@ class Storage:
         self.archive = Archive(files, config)
         self.cancelled = CancelledSeconds(state, config.short_horizon_ms)
         self._open_slots = OpenSlots(self.slot_files, config.window_bytes_max)
+        strip_bytes = min(STRIP_BYTES, max(1, config.window_bytes_max // 2))
+        self._wide_slots = WideSlots(self.slot_files, strip_bytes)
         self.tail = Tail()
         self.spilled = 0
         """Committed rows below this offset are in slot files (or were covered)."""
@@ -161,14 +165,18 @@ class Storage:
         known: Mapping[int, SlotInfo] | None = None,
     ) -> list[pa.RecordBatch]:
         """The rows of a second in ``files`` as of a read point, with ``known`` only those behind
-        them, as batches that are sorted like blocks. They come in the order of their offsets, as
-        each spill writes a second to one of its files. Errors: ``Damaged``."""
+        them, as batches that are sorted like blocks. Mostly they come in the order of their
+        offsets, as each spill writes a second to one of its files. Errors: ``Damaged``."""
         batches: list[pa.RecordBatch] = []
         for slot, info in files.items():
             before = None if known is None else known.get(slot)
-            if before != info:
-                read = self.read_blocks(slot, info, before)
-                batches += [_of_second(block, second) for block in read] if is_wide(slot) else read
+            if before == info:
+                continue
+            if is_wide(slot):
+                with self._reading(slot, info):
+                    batches += self._wide_slots.rows(slot, info, second, before)
+            else:
+                batches += self.read_blocks(slot, info, before)
         if len(files) > 1:
             batches = [batch for batch in batches if batch.num_rows]
             batches.sort(key=lambda batch: int(times(batch, "offset").min()))
@@ -178,31 +186,52 @@ class Storage:
         self, slot: int, info: SlotInfo, known: SlotInfo | None = None
     ) -> list[pa.RecordBatch]:
         """The blocks of a slot as of a read point, with ``known`` only those behind it. Empty when
-        the cleaner has deleted the slot since: then every row in it was covered.
+        the cleaner has deleted the slot since: then every row in it was covered. Those of a wide
+        slot are not kept for others.
 
         Errors: ``Damaged``.
         """
+        blocks: list[pa.RecordBatch] = []
+        with self._reading(slot, info):
+            read = self.slot_files.read if is_wide(slot) else self._open_slots.blocks
+            blocks += read(slot, info, known)
+        return blocks
+
+    def select(
+        self, slot: int, info: SlotInfo, wanted: Callable[[BlockIndex], Mask]
+    ) -> Iterator[pa.RecordBatch]:
+        """The blocks of a slot as of a read point that are ``wanted`` by its index; all of a slot
+        of a second, which has none. Empty when the slot was deleted since. Errors: ``Damaged``."""
+        if is_wide(slot):
+            with self._reading(slot, info):
+                yield from self._wide_slots.select(slot, info, wanted)
+        else:
+            yield from self.read_blocks(slot, info)
+
+    @contextlib.contextmanager
+    def _reading(self, slot: int, info: SlotInfo) -> Iterator[None]:
+        """A block of code that reads a slot's file. What damage it meets is noted; it ends early
+        when the cleaner has deleted the slot."""
         try:
-            blocks = self._open_slots.blocks(slot, info, known)
-            if slot in self.damaged:
-                self.note_sound(slot, info)
-            return blocks
+            yield
         except FileNotFoundError:
             with self._lock:
                 if slot not in self.catalog:
-                    return []
+                    return
             error = missing(slot, info)
             self.note_damage(slot, info, error)
             raise error from None
         except Damaged as error:
             self.note_damage(slot, info, error)
             raise
+        if slot in self.damaged:
+            self.note_sound(slot, info)
 
     def read_aside(self, slot: int, info: SlotInfo) -> list[pa.RecordBatch]:
         """As ``read_blocks``, for who reads many slots and is in no hurry: it opens no file for
         others, or it would close those from which rows are about to leave, and it records no
         damage. Errors: ``Damaged``, ``OSError``."""
-        if self._open_slots.has(slot, info):
+        if not is_wide(slot) and self._open_slots.has(slot, info):
             return self.read_blocks(slot, info)
         try:
             return self.slot_files.read(slot, info)
@@ -213,12 +242,23 @@ class Storage:
             return []
 
     def open_ahead(self, after_ms: int, until_ms: int) -> bool:
-        """Read and check one large slot file that is due in that time, as this takes longer than a
-        slot's second; True if there was one. Errors: ``Damaged``."""
+        """Read and check what is due in that time and takes longer to read than a second: a large
+        slot file, or a strip of a wide one. One at a time; True if there was one. Errors:
+        ``Damaged``."""
         catalog = self.catalog
-        for slot in catalog.within(after_ms // TICK_MS, until_ms // TICK_MS):
+        first, last = after_ms // TICK_MS, until_ms // TICK_MS
+        for slot in catalog.within(first, last):
             info = catalog[slot]
-            large = info.length >= self.slot_files.map_from_bytes and slot not in self.damaged
+            if slot in self.damaged:
+                continue
+            if is_wide(slot):
+                made = False
+                with self._reading(slot, info):
+                    made = self._wide_slots.read_ahead(slot, info, first, last)
+                if made:
+                    return True
+                continue
+            large = info.length >= self.slot_files.map_from_bytes
             if large and not self._open_slots.has(slot, info):
                 self.read_blocks(slot, info)
                 return True
@@ -230,7 +270,7 @@ class Storage:
             if self.catalog.get(slot) == info:
                 # A copy: the traceback of the raised one keeps the bytes of the file in memory.
                 self.damaged.setdefault(slot, copy(error))
-                self._open_slots.forget(slot)
+                self._forget(slot)
 
     def note_sound(self, slot: int, info: SlotInfo) -> None:
         """A slot file was read whole and is sound: if it is recorded as damaged, it was restored,
@@ -253,28 +293,60 @@ class Storage:
 
     def next_second(self, after_ms: int) -> int | None:
         """The first second with a row due after ``after_ms``, from files and tail; None if none.
+        No file is read for it.
 
-        The answer for slot files is a second that may have a row, even if its rows are all covered.
+        The answer for slot files is a second that may have a row: also if its rows are all covered,
+        and of a wide slot that was not read yet if none of its rows is due then.
         """
         after_s = (after_ms + 1) // TICK_MS
         with self._lock:
-            slots = self.catalog.next_slots(after_s)
-            pieces = self.tail.pieces
-        best = min((max(after_s, first_second(slot)) for slot in slots), default=None)
+            catalog, pieces = self.catalog, self.tail.pieces
+        seconds = [self._next_in(catalog, slot, after_s) for slot in catalog.next_slots(after_s)]
+        best = min((second for second in seconds if second is not None), default=None)
         for piece in pieces:
             due = piece.due_after(after_ms)
             if due is not None and (best is None or due // TICK_MS < best):
                 best = due // TICK_MS
         return best
 
+    def _next_in(self, catalog: Catalog, slot: int | None, after_s: int) -> int | None:
+        """The first second from ``after_s`` on with rows in ``slot`` or one behind it of the same
+        width; None if there is none."""
+        width = None if slot is None else width_s(slot)
+        while slot is not None and width_s(slot) == width:
+            if not is_wide(slot):
+                return slot
+            second = self._wide_slots.next_second(slot, catalog[slot], after_s)
+            if second is not None:
+                return second
+            slot = catalog.behind(slot)
+        return None
+
     def cancelled_in_files(self, second: int) -> set[int]:
         """Targets of the cancel rows of a second in slot files. Errors: ``Damaged``."""
-        files = self.catalog.with_rows_of(second)
-        cancelling = {slot: info for slot, info in files.items() if info.cancels}
         targets: set[int] = set()
-        for rows in self.read_second(second, cancelling):
-            targets.update(cancelled_in(rows))
+        for slot, info in self.catalog.with_rows_of(second).items():
+            if info.cancels:
+                for block in self.select(
+                    slot, info, lambda index: index.with_rows_of(second) & (index.cancels > 0)
+                ):
+                    targets.update(cancelled_in(_of_second(block, second)))
         return targets
+
+    def late_blocks(
+        self, slot: int, first: int, last: int, upto_ms: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The blocks of a slot that can have rows due up to ``upto_ms`` with offsets from ``first``
+        to ``last``, or cancels of these, which come later. Errors: ``Damaged``."""
+        info = self.catalog.get(slot)
+        if info is None:
+            return
+
+        def wanted(index: BlockIndex) -> Mask:
+            cancelling = (index.cancels > 0) & (index.highest >= first)
+            return (index.within(first, last) | cancelling) & (index.earliest <= upto_ms)
+
+        yield from self.select(slot, info, wanted)
 
     def find(self, due: int, offset: int) -> pa.RecordBatch | None:
         """One row by its key (ROW schema, one row), or None if it is nowhere any more."""
@@ -283,8 +355,8 @@ class Storage:
         return None
 
     def topics_of(self, second: int, offsets: Int64s) -> npt.NDArray[np.object_]:
-        """The topics of rows of one slot by their ascending ``offsets``, shape (rows,); an empty
-        one for a row that is nowhere any more. The slot's file is read once. Errors: ``Damaged``.
+        """The topics of rows of one second by their ascending ``offsets``, shape (rows,); an empty
+        one for a row that is nowhere any more. Each block is read once. Errors: ``Damaged``.
         """
         topics = np.full(len(offsets), "", object)
         for rows in self._rows_of(second, offsets, ["offset", "topic"]):
@@ -295,8 +367,8 @@ class Storage:
     def _rows_of(
         self, second: int, offsets: Int64s, columns: list[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of one slot, in tail or file, by their ascending ``offsets``: batches of ``columns``
-        with at most one row an offset."""
+        """Rows of one second, in tail or files, by their ascending ``offsets``: batches of
+        ``columns`` with at most one row an offset."""
         point = self.read_point(second)
         for piece in point.pieces:
             first, last = np.searchsorted(offsets, [piece.base_offset, piece.next_offset])
@@ -304,11 +376,16 @@ class Storage:
                 yield piece.take(offsets[first:last] - piece.base_offset).select(columns)
         if not len(offsets):
             return
-        files = {slot: info for slot, info in point.files.items() if offsets[0] <= info.highest}
-        for block in self.read_second(second, files):
-            at = np.flatnonzero(members(offsets, times(block, "offset")))
-            if len(at):
-                yield take_rows(block.select(columns), at)
+        for slot, info in point.files.items():
+            if offsets[0] > info.highest:
+                continue
+            for block in self.select(
+                slot, info, lambda index: index.with_rows_of(second) & index.with_any_of(offsets)
+            ):
+                rows = _of_second(block, second)
+                at = np.flatnonzero(members(offsets, times(rows, "offset")))
+                if len(at):
+                    yield take_rows(rows.select(columns), at)
 
     # -- writing: one thread ---------------------------------------------------------------------
 
@@ -423,7 +500,7 @@ class Storage:
             for slot in covered:
                 self.damaged.pop(slot, None)
         for slot in covered:
-            self._open_slots.forget(slot)
+            self._forget(slot)
             self.slot_files.remove(slot)
         return len(covered)
 
@@ -439,7 +516,9 @@ class Storage:
                 by_second: Mapping[int, Int64s | None] = (
                     {slot: targets}
                     if targets is not None
-                    else _cancelled_by_second(self.read_blocks(slot, info))
+                    else _cancelled_by_second(
+                        self.select(slot, info, lambda index: index.cancels > 0)
+                    )
                 )
             except Damaged:
                 by_second = dict.fromkeys(seconds_of(slot))
@@ -479,13 +558,18 @@ class Storage:
             update = replace(update, slots_deleted=[slot])
         switch(self._files, self._state, slot, update)
         self.slot_files.handles.forget(path_of(slot))
-        self._open_slots.forget(slot)
+        self._forget(slot)
         catalog = self.catalog.without([slot]).with_files(update.slots)
         with self._lock:
             self.catalog = catalog
             self.cancelled.committed(cancelled)
             self.damaged.pop(slot, None)
             self.replacements += 1
+
+    def _forget(self, slot: int) -> None:
+        """Drop what was read of a file that is deleted, replaced or damaged."""
+        self._open_slots.forget(slot)
+        self._wide_slots.forget(slot)
 
     def close(self) -> None:
         self.slot_files.close()
