@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import PAYLOAD, ROW
 from slotwheel.wheel.slots import blocks as wheel_blocks
 from slotwheel.wheel.slots import spill
-from slotwheel.wheel.slots.slot import Widths
+from slotwheel.wheel.slots.slot import DAY_S, Widths, begins_ms, ends_ms, is_wide, slot_with
 from slotwheel.wheel.slots.slotfile import decode_blocks
 from slotwheel.wheel.slots.spill import Block, blocks
 from slotwheel.wheel.tail.tail import Piece, piece_of
@@ -45,32 +46,61 @@ def pieces_of(shape: list[list[int]]) -> list[Piece]:
 
 
 @settings(max_examples=200)
-@given(shapes, marks, st.sampled_from([1, 200, 2000, 1 << 30]), st.sampled_from([1, 9000, 1 << 30]))
-@example([[5, 3, FAR], [FAR, 0]], Mark(), 1, 1)
-@example([[7] * 20, [7]], Mark(7, 10, 60), 1, 1)
+@given(
+    shapes,
+    marks,
+    st.sampled_from([1, 200, 2000, 1 << 30]),
+    st.sampled_from([1, 9000, 1 << 30]),
+    st.sampled_from([Widths(), Widths(2000, 4000)]),
+)
+@example([[5, 3, FAR], [FAR, 0]], Mark(), 1, 1, Widths())
+@example([[7] * 20, [7]], Mark(7, 10, 60), 1, 1, Widths())
+@example([[FAR, FAR + 1, FAR + 5] * 6, [FAR + 1, 5000]], Mark(), 200, 1, Widths(2000, 4000))
 def test_every_uncovered_row_once_in_slot_order(
-    shape: list[list[int]], mark: Mark, range_bytes: int, join_bytes: int
+    shape: list[list[int]], mark: Mark, range_bytes: int, join_bytes: int, widths: Widths
 ) -> None:
+    """Of a wide slot in blocks whose offsets do not interleave."""
     pieces = pieces_of(shape)
     with (
         patch.object(spill, "_RANGE_BYTES", range_bytes),
         patch.object(spill, "_JOIN_BYTES", join_bytes),
     ):
-        found = list(blocks(pieces, Marks(mark).all_covered, Widths()))
+        found = list(blocks(pieces, Marks(mark).all_covered, widths))
     expected = [
         (due, offset)
         for piece in pieces
         for offset, due in enumerate(piece.due.tolist(), piece.base_offset)
         if not mark.covers(due, offset)
     ]
-    seconds = [block.slot for block in found]
-    assert seconds == sorted(set(seconds)), "a slot twice, or out of order"
+    slots = [block.slot for block in found]
+    assert slots == sorted(slots), "out of order"
+    narrow = [slot for slot in slots if not is_wide(slot)]
+    assert len(narrow) == len(set(narrow)), "a slot of a second twice"
     for block in found:
         assert _rows(block).schema == ROW
         keys = keys_of(_rows(block))
         assert keys == sorted(keys), "a block that is not sorted"
-        assert {due // 1000 for due, _ in keys} == {block.slot}
-    assert sorted(expected) == [key for block in found for key in keys_of(_rows(block))]
+        assert {begins_ms(block.slot) <= due < ends_ms(block.slot) for due, _ in keys} == {True}
+    every = [keys_of(_rows(block)) for block in found]
+    assert sorted(expected) == sorted(key for keys in every for key in keys)
+    for (lower, above), (before, after) in zip(pairwise(found), pairwise(every), strict=True):
+        if lower.slot == above.slot:
+            assert max(offset for _, offset in before) < min(offset for _, offset in after)
+
+
+def test_a_day_with_most_of_the_tail_is_written_in_small_blocks() -> None:
+    day_ms = DAY_S * 1000
+    due = [*range(10 * day_ms, 11 * day_ms, day_ms // 1000), 12 * day_ms]
+    pieces = [piece_at(0, due, pad=100), piece_at(len(due), due[::-1], pad=100)]
+    with patch.object(spill, "_RANGE_BYTES", 20_000):
+        found = list(blocks(pieces, Marks().all_covered, Widths(1000, 2000)))
+    assert len(found) > 10
+    assert max(len(block.data) for block in found) < 30_000
+    assert sum(block.rows for block in found) == 2 * len(due)
+    assert {block.slot for block in found} == {
+        slot_with(10 * DAY_S, DAY_S),
+        slot_with(12 * DAY_S, DAY_S),
+    }
 
 
 def test_contents_stay_with_their_rows() -> None:

@@ -7,6 +7,11 @@ sort). Then its rows are selected and encoded, a range of slots after the other,
 So a spill needs, for about a second, as much memory again as it spills, without the rows that the
 marks cover.
 
+A range does not end inside of a slot, but all of a tail may be due in one day. So the rows of a
+wide slot are cut by offset where they are many: each share becomes a block of its own, whose
+offsets are above those of the share before. With one block a spill of 128 MiB would need three
+times that, and who wants one row of the block would have to map it whole.
+
 All heavy work here runs in NumPy and Arrow, outside the interpreter lock.
 """
 
@@ -25,13 +30,15 @@ from ..rows import take_rows
 from ..schema import Int64s, times
 from ..tail.tail import Piece, offsets_of, with_offsets
 from .blocks import encode_blocks
-from .slot import Widths, first_second
+from .slot import Widths, first_second, is_wide, width_s
 
 _RANGE_BYTES = 5 << 20
 """Bytes of a range, about. No buffer exceeds 8 MiB then: jemalloc returns larger ones to the kernel
 at once, and the next range would pay for each of their pages again."""
 _JOIN_BYTES = 256 << 20
 """The largest batch that pieces are copied into: Arrow's offsets have 31 bits."""
+
+_EVERY_OFFSET = range((1 << 63) - 1)
 
 Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
 """From due times (ms) and offsets to the mask of rows that the marks cover, shape (rows,) each."""
@@ -72,10 +79,14 @@ class _Sorted:
     offset: Int64s
     indices: Int64s
 
-    def take(self, start: int, stop: int) -> pa.RecordBatch:
-        """Rows ``start`` to ``stop`` in that order, ROW schema."""
-        taken = take_rows(self.rows, self.indices[start:stop])
-        return with_offsets(taken, self.offset[start:stop])
+    def span(self, low: int, high: int) -> slice:
+        """The rows due at ``low <= due < high``, in ms."""
+        start, stop = np.searchsorted(self.due, [low, high]).tolist()
+        return slice(start, stop)
+
+    def take(self, at: slice | Int64s) -> pa.RecordBatch:
+        """Some rows in that order, ROW schema."""
+        return with_offsets(take_rows(self.rows, self.indices[at]), self.offset[at])
 
 
 def _sorted_rows(pieces: Sequence[Piece], covered: Covered) -> _Sorted | None:
@@ -139,7 +150,8 @@ def in_turn(made: Iterator[list[Block]]) -> Iterator[list[Block]]:
 def blocks(
     pieces: Sequence[Piece], covered: Covered, widths: Widths, ahead: Ahead = in_turn
 ) -> Iterator[Block]:
-    """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once."""
+    """The uncovered rows of ``pieces`` as blocks, in slot order: one a slot, of a wide slot with
+    many rows several, in the order of offsets."""
     for encoded in ahead(_by_range(pieces, covered, widths)):
         yield from encoded
 
@@ -148,11 +160,14 @@ def _by_range(pieces: Sequence[Piece], covered: Covered, widths: Widths) -> Iter
     sorted_rows = [_sorted_rows(group, covered) for group in _groups(pieces)]
     parts = [part for part in sorted_rows if part is not None]
     for low, high in _ranges(parts, widths):
-        yield _blocks_of(parts, low, high, widths)
+        for offsets in _shares(parts, low * TICK_MS, high * TICK_MS, widths):
+            yield _blocks_of(parts, low * TICK_MS, high * TICK_MS, offsets, widths)
 
 
-def _blocks_of(parts: Sequence[_Sorted], low: int, high: int, widths: Widths) -> list[Block]:
-    rows = _gather(parts, low * TICK_MS, high * TICK_MS)
+def _blocks_of(
+    parts: Sequence[_Sorted], low: int, high: int, offsets: range, widths: Widths
+) -> list[Block]:
+    rows = _gather(parts, low, high, offsets)
     if rows is None:
         return []
     slots = widths.slots(times(rows, "due"))
@@ -171,7 +186,8 @@ def _blocks_of(parts: Sequence[_Sorted], low: int, high: int, widths: Widths) ->
 
 def _ranges(parts: Sequence[_Sorted], widths: Widths) -> list[tuple[int, int]]:
     """Ranges of seconds, each with about ``_RANGE_BYTES`` of rows, or more: none ends inside of a
-    slot, or the slot would get two blocks whose offsets interleave."""
+    slot, or the slot would get two blocks whose offsets interleave. A wide slot with so many rows
+    is a range of its own."""
     if not parts:
         return []
     rows = sum(len(part.indices) for part in parts)
@@ -183,19 +199,42 @@ def _ranges(parts: Sequence[_Sorted], widths: Widths) -> list[tuple[int, int]]:
     low, high = int(sample[0]), max(int(part.due[-1]) for part in parts) // TICK_MS + 1
     low = min(low, min(int(part.due[0]) for part in parts) // TICK_MS)
     quantiles = sample[[len(sample) * n // pieces for n in range(1, pieces)]]
-    inner = [first_second(slot) for slot in widths.slots(quantiles * TICK_MS).tolist()]
+    inner: list[int] = []
+    for slot in widths.slots(quantiles * TICK_MS).tolist():
+        inner += [first_second(slot), first_second(slot) + width_s(slot) if is_wide(slot) else low]
     borders = sorted({low, high, *(b for b in inner if low < b < high)})
     return list(pairwise(borders))
 
 
-def _gather(parts: Sequence[_Sorted], low: int, high: int) -> pa.RecordBatch | None:
+def _shares(parts: Sequence[_Sorted], low: int, high: int, widths: Widths) -> list[range]:
+    """Ranges of offsets, each with about ``_RANGE_BYTES`` of the rows due at ``low <= due < high``
+    (ms), if these are of one wide slot and more than twice as many; else all offsets."""
+    first, last = widths.slots(np.array([low, high - 1], np.int64)).tolist()
+    spans = [(part, part.span(low, high)) for part in parts]
+    nbytes = sum(part.rows.nbytes * (at.stop - at.start) // len(part.indices) for part, at in spans)
+    if first != last or not is_wide(first) or nbytes <= 2 * _RANGE_BYTES:
+        return [_EVERY_OFFSET]
+    offsets = np.sort(np.concatenate([part.offset[at] for part, at in spans]))
+    count = -(-nbytes // _RANGE_BYTES)
+    inner = [int(offsets[len(offsets) * number // count]) for number in range(1, count)]
+    borders = sorted({0, *inner, _EVERY_OFFSET.stop})
+    return [range(start, stop) for start, stop in pairwise(borders)]
+
+
+def _gather(parts: Sequence[_Sorted], low: int, high: int, offsets: range) -> pa.RecordBatch | None:
+    """The rows due at ``low <= due < high`` (ms) with these offsets; None if there are none."""
     taken = []
     due = []
     for part in parts:
-        start, stop = np.searchsorted(part.due, [low, high])
-        if stop > start:
-            taken.append(part.take(start, stop))
-            due.append(part.due[start:stop])
+        span = part.span(low, high)
+        at: slice | Int64s = span
+        if offsets != _EVERY_OFFSET:
+            offset = part.offset[span]
+            at = np.flatnonzero((offset >= offsets.start) & (offset < offsets.stop)) + span.start
+        due_of_part = part.due[at]
+        if len(due_of_part):
+            taken.append(part.take(at))
+            due.append(due_of_part)
     if len(taken) <= 1:
         return taken[0] if taken else None
     # Parts are in offset order, and so are rows of one due time within a part.

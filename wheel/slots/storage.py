@@ -409,7 +409,7 @@ class Storage:
         made: set[int] = set()
         try:
             for block in blocks(plan.pieces, marks.all_covered, self._widths(plan.now_ms), ahead):
-                info = self.catalog.get(block.slot)
+                info = changed.get(block.slot, self.catalog.get(block.slot))
                 if info is None:
                     made.add(block.slot)
                 changed[block.slot] = self.slot_files.append(block, info)
