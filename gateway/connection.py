@@ -15,6 +15,10 @@ Rules
 - No address has more than three quarters of all connections, or one machine would keep out
   everybody else. When nine of ten places are taken, who is quiet between two requests, or sends a
   head byte by byte, has a sixth of the time for it that a request has to arrive.
+- Of requests that come behind each other, one is read, and the next one when that is answered and
+  its answer is taken. Else who asks five hundred times for a long page, and reads none, would have
+  megabytes of answers made, by each of hundreds of connections. The kernel, too, takes little ahead
+  (``UNSENT_MAX`` in ``server.py``).
 - What all connections together do not take of their answers is bounded: beyond ``UNREAD_MAX`` the
   one ends that has not read for longest, of the address of which most is unread. A time alone
   would not do: within its thirty seconds a few thousand connections could ask for gigabytes.
@@ -30,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -54,7 +58,7 @@ log = logging.getLogger("slotwheel.gateway")
 ALL = "all"
 UNREAD_MAX = 64 << 20
 """Bytes of answers that wait until they are read, of all connections together."""
-_PIPELINED_MAX = 100
+_END_OF_HEAD = b"\r\n\r\n"
 _PLAIN_S = 1.0
 """The caller of heads that are all alike is looked up again after so long, s."""
 _DISCARDED_MAX = 64 << 20
@@ -113,6 +117,8 @@ class HttpConnection(asyncio.Protocol):
         """Host and port of this side."""
         self._parser = _new_parser(self)
         self._reading_paused = False
+        self._held = b""
+        """What came behind a request that is not answered; nobody has read it yet."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects = False
@@ -121,8 +127,8 @@ class HttpConnection(asyncio.Protocol):
         """The request that comes, or came last."""
         self._running: HttpExchange | DirectAnswer | None = None
         """The request that is being answered, or was answered last."""
-        self._pipeline: deque[HttpExchange] = deque()
-        """Requests that wait until those before them are answered."""
+        self._waiting: HttpExchange | None = None
+        """A request that waits until the one before it is answered."""
         self._counted: tuple[str, ...] = ()
         """Where it counts in ``hosts``."""
         self._quota = CountedConnection()
@@ -188,8 +194,8 @@ class HttpConnection(asyncio.Protocol):
                 exchange.lose()
         self.writable.set()
         # They hold this object, too: nobody waits for the garbage collector.
-        self._newest = self._running = self._arriving = None
-        self._pipeline.clear()
+        self._newest = self._running = self._arriving = self._waiting = None
+        self._held = b""
         del self._parser
 
     def data_received(self, data: bytes) -> None:
@@ -201,10 +207,28 @@ class HttpConnection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._active_at = self.loop.time()
-        if self._in_head:
-            self._head_bytes += len(data)
+        if self._reading_paused:
+            self._held += data
+        else:
+            self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        """Read data head by head, so that behind a request that is not answered one head at most
+        is read, with the end of its body. The parser takes data in any pieces."""
         try:
-            self._parse(data)
+            while data and not self._ended_at:
+                newest = self._newest
+                if newest is not None and not (newest.more_body or newest.response_complete):
+                    self._pause_reading()
+                if self._reading_paused:
+                    self._held = data
+                    return
+                end = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+                piece = data if end < len(_END_OF_HEAD) else data[:end]
+                if self._in_head:
+                    self._head_bytes += len(piece)
+                self._parse(piece)
+                data = data[len(piece) :]
         except HttpParserError as error:
             self.refuse(self._refusal or unreadable(self._parser.get_method(), error))
         if self._in_head and self._head_bytes > self._settings.header_bytes_max:
@@ -273,14 +297,6 @@ class HttpConnection(asyncio.Protocol):
         if parser.should_upgrade():
             self._first_line = b"%s %s HTTP/%s\r\n" % (method, self._url, version.encode())
             return  # this head comes again
-        if len(self._pipeline) >= _PIPELINED_MAX:
-            self._refusal = HttpError(
-                400,
-                "too many requests at once on a connection",
-                limit=_PIPELINED_MAX,
-                remedy="Await answers before further requests; those before this one are answered",
-            )
-            raise ValueError("too many requests")
         identity = None
         if single and self._is_free:
             identity = self._server.direct.takes(self._headers, self.certificate_names, self._quota)
@@ -300,6 +316,11 @@ class HttpConnection(asyncio.Protocol):
     def certificate_names(self) -> tuple[str, ...]:
         """The names of the client's certificate; empty without one."""
         return () if self.certificate is None else self.certificate.names
+
+    @property
+    def _is_answering(self) -> bool:
+        """True while a request is being answered."""
+        return self._running is not None and not self._running.response_complete
 
     @property
     def _is_free(self) -> bool:
@@ -323,8 +344,9 @@ class HttpConnection(asyncio.Protocol):
         if before is None or before.response_complete:
             self._start(exchange)
         else:
+            assert self._waiting is None, "two requests wait behind one that is not answered"
             self._pause_reading()
-            self._pipeline.append(exchange)
+            self._waiting = exchange
 
     def _scope(self, version: str) -> dict[str, Any]:
         """The request as ASGI has it."""
@@ -420,12 +442,20 @@ class HttpConnection(asyncio.Protocol):
         self._active_at = self.loop.time()
         if self._ended_at or self.transport.is_closing():
             return
-        self.resume_reading()
-        if self._pipeline:
-            self._start(self._pipeline.popleft())
-        done = self._running is None or self._running.response_complete
+        self._go_on()
+        done = self._waiting is None and not self._is_answering
         if self._last_words is not None and done:
             self._end(self._last_words)
+
+    def _go_on(self) -> None:
+        """Begin the request that waits, or read on, once all answers are taken."""
+        if self._ended_at or self.transport.is_closing() or not self.writable.is_set():
+            return
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._start(waiting)
+        else:
+            self.resume_reading()
 
     def _write(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """Errors: ``ValueError`` for a header that would end its line; nothing is written then."""
@@ -445,7 +475,7 @@ class HttpConnection(asyncio.Protocol):
         if self._ended_at or self.transport.is_closing():
             return
         self._ended_at = self.loop.time()
-        self._pipeline.clear()
+        self.drop_waiting()
         self.resume_reading()
         self.transport.write_eof()
 
@@ -461,7 +491,7 @@ class HttpConnection(asyncio.Protocol):
 
     def drop_waiting(self) -> None:
         """Begin no request any more, and close behind the one that is being answered."""
-        self._pipeline.clear()
+        self._waiting, self._held = None, b""
         if self._running is not None:
             self._running.keep_alive = False
 
@@ -471,16 +501,21 @@ class HttpConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, if that was paused."""
-        if self._reading_paused:
+        """Read on, if that was paused, but behind no request that waits."""
+        if self._reading_paused and self._waiting is None:
             self._reading_paused = False
             self.transport.resume_reading()
+            held, self._held = self._held, b""
+            if held:
+                self._read(held)
 
     # Time
 
     def pause_writing(self) -> None:
         self._writing_since = self.loop.time()
         self.writable.clear()
+        if not self._ended_at:
+            self._pause_reading()
         self._server.unread[self] = self.transport.get_write_buffer_size()
         end_who_read_least(self._server.unread)
 
@@ -488,6 +523,8 @@ class HttpConnection(asyncio.Protocol):
         self._writing_since = 0.0
         self._server.unread.pop(self, None)
         self.writable.set()
+        if not self._is_answering:
+            self._go_on()
 
     def look(self, now: float) -> None:
         """End this connection if it is too slow. ``now``: of the loop's clock."""
@@ -497,7 +534,6 @@ class HttpConnection(asyncio.Protocol):
             head_s, idle_s = receive_s / 6, min(receive_s / 6, idle_s)
         in_body = self._head_bytes and not self._in_head
         allowed = receive_s if in_body else head_s if self._head_bytes else idle_s
-        running = self._running is not None and not self._running.response_complete
         if self._ended_at:
             if now - self._ended_at > receive_s:
                 self.transport.abort()
@@ -516,7 +552,9 @@ class HttpConnection(asyncio.Protocol):
             else:
                 limit = f"{allowed:g} s"
                 self.refuse(HttpError(408, "the request takes too long to arrive", limit=limit))
-        elif not self._receiving_since and not running and now - self._active_at > idle_s:
+        elif (
+            not self._receiving_since and not self._is_answering and now - self._active_at > idle_s
+        ):
             self.transport.close()
         elif not self._server.stands(self.certificate):
             self.shutdown()
@@ -526,8 +564,8 @@ class HttpConnection(asyncio.Protocol):
         if self._last_words is not None or self._ended_at:
             return
         self._receiving_since = 0.0
-        if self._pipeline and self._pipeline[-1].more_body:
-            self._pipeline.pop()  # it is the one that is refused
+        if self._waiting is not None and self._waiting.more_body:
+            self._waiting = None  # it is the one that is refused
         running = self._running
         if running is None or running.response_complete:
             self._end(error)

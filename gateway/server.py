@@ -52,6 +52,9 @@ from .storing import StoreProcess, StoringSettings
 
 log = logging.getLogger("slotwheel.gateway")
 
+UNSENT_MAX = 64 << 10
+"""Bytes of answers that the kernel takes of a connection before it can send them. By default it
+takes 4 MB, so who reads nothing would have so many made, which nobody will ever see."""
 _OWN_S = 5.0
 """How long, s, the node beside the gateway may take to say how it is."""
 _THREADS = 16
@@ -83,6 +86,8 @@ def listen(address: str) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Every connection that is accepted has it, too.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX)
         made.bind((host, port))
         made.listen(2048)
     except OSError as error:

@@ -28,19 +28,22 @@ Rules
   messages get through. Whoever lets others wait, because it does not go on with a frame or does not
   read its answers, is ended after some seconds.
 - What a client sent before it closed its connection is done, whether it reads the answers or not.
-- A turn reads and answers so much of each connection at most: one that sends without end leaves the
-  others their share.
+- A turn takes what has come of each party for some milliseconds at most, and of one connection a
+  little: whoever sends without end, by one connection or by a thousand, leaves the others their
+  share. A party is a principal, or an address where nobody has to prove who he is. All newcomers
+  are one, as a stranger has as many addresses as he likes: a handshake takes a millisecond, so who
+  begins many delays other newcomers, and hardly anybody who has said hello. What a turn leaves
+  comes first in the next one, in its order: otherwise the last of four hundred callers of one
+  party, who ask again as soon as they are answered, would never come to theirs.
 - An error of a connection ends that connection, after its last answers and with the reason.
 - With TLS, a newcomer's handshake and hello have each a limit of some kB, and both one of some
-  seconds. A turn gives newcomers some milliseconds, and a handshake takes one: a stranger who
-  begins many delays other newcomers, and hardly anybody who has said hello.
+  seconds.
 - A connection whose certificate does not stand any more (``TlsFiles.stands``) is ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import select
 import socket
@@ -90,9 +93,10 @@ HANDSHAKE_BYTES_MAX = 16 << 10
 TRUST_EVERY_S = 3.0
 """So often, s, certificates of open connections are compared with what is accepted now: with the
 ten seconds until files are looked at, who is not trusted any more is out within fifteen."""
-NEWCOMERS_S = 0.002
-"""A turn accepts for so long, s, and goes on with handshakes for so long, but with one of each at
-least. A number would not do: eight handshakes take 8 ms, or 30 where others want the processor."""
+TURN_OF_EACH_S = 0.002
+"""A turn takes what has come of the connections of one party for so long, s of the processor, and
+accepts new ones for so long, but one of each at least. A number would not do: two hundred plain
+rows, or two handshakes, take 2 ms."""
 THROWN_AWAY_MAX = 256 << 20
 """Bytes of a too large body that are read, so that its sender gets an answer, and goes on."""
 SMALL_BYTES = 16 << 10
@@ -121,6 +125,10 @@ class Session(Protocol):
 
     limits: FrameLimits
     """The limits of the frames that it takes."""
+
+    @property
+    def party(self) -> str:
+        """Whose it is: connections of one party share its part of a turn."""
 
     @property
     def welcome(self) -> bytes:
@@ -196,6 +204,7 @@ class Connection:
         self.has_unread = False  # more was received over TLS than was read
         self.frames = FrameReader(OF_NEWCOMER)
         self.session: Session | None = None
+        self.party: str | None = None  # of its session; all newcomers are one
         self.out = _NOTHING
         self.last_word = b""  # sent after all answers, before it is closed
         self.ended = False  # nothing more of it is taken
@@ -417,8 +426,8 @@ class Server:
         self._changed: dict[Connection, None] = {}  # to be watched anew when the turn ends
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.ciphertext = memoryview(bytearray(0 if tls is None else _SCRATCH_BYTES))
-        self._unread: dict[Connection, None] = {}  # with more to read than epoll knows of
-        self._handshakes_end_s = 0.0  # of this turn; 0: there was none yet
+        self._next: dict[Connection, None] = {}  # with more to take than epoll knows of; in order
+        self._spent_s: dict[str | None, float] = {}  # in this turn, by party
         self._looked_s = 0.0
         self._trusted_s = 0.0
         self._closed = False
@@ -486,21 +495,20 @@ class Server:
             self._end_all()
             return _WAIT_S
         comes = False
-        self._handshakes_end_s = 0.0
-        unread, self._unread = self._unread, {}
-        for number, mask in self._poll.poll(0.0 if self._ready or unread else self._work.wait_s):
+        self._spent_s.clear()
+        came, self._next = dict.fromkeys(self._next, select.EPOLLIN), {}
+        for number, mask in self._poll.poll(0.0 if self._ready or came else self._work.wait_s):
             if number == self._wakes:
                 os.eventfd_read(self._wakes)
                 self._awake = False  # before ``_ready`` is looked at, and not before it was read
             elif number == self._listener.fileno():
                 comes = True
             elif (connection := self._connections.get(number)) is not None:
-                self._serve(connection, mask)
-        for connection in unread:
-            if connection.registered and connection.has_unread and not connection.lost:
-                self._serve(connection, select.EPOLLIN)
+                came[connection] = came.get(connection, 0) | mask
+        for connection, mask in came.items():
+            self._serve(connection, mask)
         if comes:  # last, as it may get the number of one that was dropped
-            end_s = time.monotonic() + NEWCOMERS_S
+            end_s = time.monotonic() + TURN_OF_EACH_S
             while self._accept() and time.monotonic() < end_s:
                 pass
         self._work.work()
@@ -513,7 +521,19 @@ class Server:
     def go_on(self, connection: Connection) -> None:
         """Read on from a connection, after the work that has held it."""
         connection.let_go()
-        self.handle(connection, self._read_on, connection)
+        self._in_turn(connection, self._read_on)
+
+    def _in_turn(self, connection: Connection, take: Callable[[Connection], None]) -> None:
+        """Take something of a connection; in the next turn, if its party has had its time of this
+        one."""
+        party = connection.party
+        spent_s = self._spent_s.get(party, -1.0)
+        if spent_s >= TURN_OF_EACH_S:
+            self._next[connection] = None
+            return
+        began_s = time.thread_time()  # another thread's work is not theirs
+        self.handle(connection, take, connection)
+        self._spent_s[party] = max(0.0, spent_s) + time.thread_time() - began_s
 
     def handle(self, connection: Connection, do: Callable[..., None], *given: Any) -> None:
         """Do something for a connection; its error ends this connection alone."""
@@ -582,14 +602,8 @@ class Server:
             return
         if mask & _WRITE:
             self.handle(connection, self._answer, connection)
-        if connection.shakes_hands:
-            now_s = time.monotonic()
-            if now_s >= (self._handshakes_end_s or math.inf):  # epoll reports it again
-                return
-            self._handshakes_end_s = self._handshakes_end_s or now_s + NEWCOMERS_S
         if mask & ~_WRITE and connection.registered:
-            self._changed[connection] = None
-            self.handle(connection, self._receive, connection)
+            self._in_turn(connection, self._take)
 
     # Newcomers
 
@@ -660,7 +674,7 @@ class Server:
         if len(self._connections) - len(self._newcomers) >= self._connections_max:
             self._make_room(connection)
         self._newcomers.pop(connection, None)
-        connection.session = serves
+        connection.session, connection.party = serves, serves.party
         connection.frames.limits = serves.limits
         connection.frames.thrown_away_max = THROWN_AWAY_MAX
         body = serves.welcome
@@ -718,6 +732,13 @@ class Server:
             raise
 
     # Reading
+
+    def _take(self, connection: Connection) -> None:
+        """Take what is held of it, and what has come."""
+        self._changed[connection] = None
+        if connection.lost or connection.left or not connection.frames.empty:
+            self._read_on(connection)
+        self._receive(connection)
 
     def _receive(self, connection: Connection) -> None:
         frames = connection.frames
@@ -837,7 +858,7 @@ class Server:
         if connection.frames.empty and not (connection.left or connection.lost):
             self._changed[connection] = None
         else:
-            self._read_on(connection)
+            self._in_turn(connection, self._read_on)
 
     def _leave_in_order(self, connection: Connection) -> None:
         """Throw away what has come meanwhile: while something is unread, the kernel ends a
@@ -884,7 +905,7 @@ class Server:
             return
         reads = _READ if self._reads(connection) else 0
         if reads and connection.has_unread:
-            self._unread[connection] = None
+            self._next[connection] = None
         events = reads | (_WRITE if connection.out else 0)
         if events != connection.events:
             connection.events = events

@@ -66,6 +66,11 @@ class ConnectedCaller:
         """Its rights of now."""
         return self.identity.rights
 
+    @property
+    def party(self) -> str:
+        """Its principal; where nobody has to prove who he is, its address."""
+        return self.host if self._callers.authenticator.is_open else self.identity.principal
+
     # Rows
 
     def check_rows(self, rows: pa.RecordBatch) -> TopicColumn | None:

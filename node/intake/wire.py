@@ -442,6 +442,7 @@ class ClientSession:
         self.connection = connection
         self.command = command
         self.caller = caller
+        self.party = caller.party
         self.exchange: AppendExchange | None = None
         """The exchange of a client that has sent a batch."""
         self.limits: FrameLimits = intake.limits()

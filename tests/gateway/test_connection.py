@@ -119,14 +119,42 @@ def test_a_server_that_ends_begins_no_request_that_waits() -> None:
     uvloop.run(test())
 
 
-async def unread(port: int, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Ask from ``host`` for a large answer, of which the kernel takes a little."""
+def test_of_requests_behind_each_other_one_is_begun_when_the_answer_before_it_is_taken() -> None:
+    """Else each of them would have its answer made, and kept, for who does not read."""
+    begun = 0
+
+    async def counting(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal begun
+        begun += 1
+        await app(scope, receive, send)
+
+    async def test() -> None:
+        async with served_http(counting) as (server, port):
+            reader, writer = await unread(port, "127.0.0.1", 4)
+            while len(server.unread) < 1:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            assert begun == 1
+            for count in range(1, 5):
+                await reader.readuntil(b"\r\n\r\n")
+                assert len(await reader.readexactly(LARGE_BYTES)) == LARGE_BYTES
+                assert begun <= count + 1
+            writer.close()
+
+    uvloop.run(test())
+    assert begun == 4
+
+
+async def unread(
+    port: int, host: str, count: int = 1
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask from ``host`` for large answers, of which the kernel takes a little."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.bind((host, 0))
     sock.connect(("127.0.0.1", port))
     reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
-    writer.write(get("/200/large"))
+    writer.write(get("/200/large") * count)
     return reader, writer
 
 

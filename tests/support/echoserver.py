@@ -26,6 +26,7 @@ class EchoSession:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self.party = connection.host
         self.waiting: list[bytes] = []
         self.taken = 0
         self.ended = threading.Event()

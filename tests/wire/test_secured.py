@@ -293,7 +293,7 @@ def test_a_turn_gives_newcomers_so_much_time_and_each_comes_to_its_turn(
         return shake_hands(stream)
 
     monkeypatch.setattr(TlsStream, "shake_hands", shake)
-    monkeypatch.setattr(server_module, "NEWCOMERS_S", 0.0)
+    monkeypatch.setattr(server_module, "TURN_OF_EACH_S", 0.0)
     server = EchoServer(lambda _: None, tls=served(authority.issue("localhost"))).server
     with contextlib.ExitStack() as many:
         many.callback(server.turn)

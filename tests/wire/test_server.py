@@ -21,6 +21,7 @@ from slotwheel.wire.channel import Channel
 from slotwheel.wire.frames import (
     HELLO_BYTES_MAX,
     MAGIC,
+    Frame,
     Kind,
     encode_action,
     encode_frame,
@@ -56,8 +57,8 @@ def _securing(
         monkeypatch.setattr(Securing, "secure", staticmethod(client.dial))
 
 
-def welcomed(node: EchoServer) -> RawClient:
-    client = RawClient(node, HELLO)
+def welcomed(node: EchoServer, host: str = "127.0.0.1") -> RawClient:
+    client = RawClient(node, HELLO, source=host)
     frame = client.frame()
     assert (frame.kind, bytes(frame.body)) == (Kind.WELCOME, b"welcome")
     return client
@@ -242,6 +243,55 @@ def test_who_does_not_read_its_answers_is_read_no_more_and_holds_up_nobody() -> 
         assert echo(good, b"good") == b"good"
         kept = len(node.made[0].connection.out) / BODY_MAX + len(node.made[0].waiting)
         assert kept <= 2 * WINDOW + 1
+
+
+def test_a_turn_takes_a_little_of_each_party_and_each_of_its_connections_comes_to_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With no time at all it is one connection a turn. Who asks again comes behind all others."""
+    turns: list[list[EchoSession]] = [[]]
+    take = EchoSession.take
+
+    def note(session: EchoSession, frame: Frame) -> None:
+        turns[-1].append(session)
+        take(session, frame)
+
+    monkeypatch.setattr(EchoSession, "take", note)
+    monkeypatch.setattr(server_module, "TURN_OF_EACH_S", 0.0)
+    question = action_frame("say", b"x")
+    reached, steps = threading.Semaphore(0), threading.Semaphore(0)
+
+    def stop() -> None:
+        reached.release()
+        steps.acquire()
+
+    def step() -> list[EchoSession]:
+        """What the next turn takes; the answers of the one before are sent then."""
+        turns.append([])
+        steps.release()
+        assert reached.acquire(timeout=PATIENCE_S)
+        return turns[-1]
+
+    with echoing() as node, ExitStack() as stack:
+        crowd = [stack.enter_context(welcomed(node, "127.0.0.2")) for _ in range(4)]
+        other = stack.enter_context(welcomed(node))
+        node.work = stop  # type: ignore[method-assign]
+        stack.callback(lambda: [setattr(node, "work", lambda: None), steps.release()])
+        assert reached.acquire(timeout=PATIENCE_S)
+        for client in [*crowd, other]:
+            client.send_bytes(question)
+        *ours, last = node.made
+        first, another = step()
+        assert another is last
+        client = crowd[ours.index(first)]
+        order = [first, *step()]
+        assert bytes(client.frame().body) == b"x"
+        client.send_bytes(question)
+        while len(order) < 5:
+            order += step()
+        assert {*order[:4]} == {*ours}
+        assert order[4] is first
+        assert all(len(turn) <= 2 for turn in turns)
 
 
 LARGE = encode_frame(Kind.ACTION, encode_action(1, "say"), BODY_MAX)
