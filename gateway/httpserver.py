@@ -13,7 +13,7 @@ from email.utils import formatdate
 from typing import Protocol
 
 from ..security.tls import PeerCertificate, TlsFiles
-from ..security.watched import LOOK_EVERY_S
+from ..security.watched import WatchedFiles
 from .app import GatewayApp
 from .connection import HttpConnection
 from .direct import DirectMessages
@@ -132,7 +132,7 @@ class HttpServer:
     def _look(self, now: float) -> None:
         """End what is too slow. ``now``: of the loop's clock."""
         self.date = formatdate(time.time(), usegmt=True).encode()
-        if now - self._looked_at_files >= LOOK_EVERY_S and self._looking.done():
+        if now - self._looked_at_files >= WatchedFiles.every_s and self._looking.done():
             self._looked_at_files = now
             self._looking = asyncio.get_running_loop().run_in_executor(None, self._look_at_files)
         for connection in list(self.connections):
@@ -140,7 +140,7 @@ class HttpServer:
         self._log_refusals()
 
     def watch(self, look: Callable[[], object]) -> None:
-        """Call ``look`` every ``LOOK_EVERY_S`` from now on, by a thread: it may wait."""
+        """Call ``look`` every ``WatchedFiles.every_s`` from now on, by a thread: it may wait."""
         self._looks.append(look)
 
     def _look_at_files(self) -> None:

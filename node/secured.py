@@ -28,9 +28,9 @@ class NodeTls:
         if config.tls_cert is None and config.peer_cert is None:
             return
         from ..security.tls import Tls, TlsFiles
-        from ..security.watched import LOOK_EVERY_S
+        from ..security.watched import WatchedFiles
 
-        self.look_every_s = LOOK_EVERY_S
+        self.look_every_s = WatchedFiles.every_s
         if config.tls_cert is not None:
             self.clients = TlsFiles(
                 Tls(config.client_ca, config.tls_cert, config.tls_key),

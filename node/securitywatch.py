@@ -18,7 +18,7 @@ from ..policy.deadletters import topics_of_letters
 from ..security.accesslog import AccessLog
 from ..security.principals import Authenticator
 from ..security.securityfile import SecurityFile
-from ..security.watched import LOOK_EVERY_S, WatchedFiles
+from ..security.watched import WatchedFiles
 from ..wheel.errors import SlotwheelError
 from .config import NodeConfig
 from .events import NodeEvents
@@ -58,7 +58,7 @@ class NodeRights:
                 self._events.event("security-file-exchanged", file=str(self._watched.paths[0]))
             renew()  # also without a new file: a token may have ended
         self._log.look(self.authenticator.meters())
-        return LOOK_EVERY_S
+        return WatchedFiles.every_s
 
     def problems(self) -> list[str]:
         """The reason for which the security file as it is now is not in use; empty: it is."""

@@ -23,13 +23,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from ..wheel.errors import InvalidConfiguration, SlotwheelError
 from .regularfile import read_regular
 
-LOOK_EVERY_S = 10.0
-"""Files are looked at so often, s."""
 FILE_BYTES_MAX = 4 << 20
 """A larger file is refused: it holds no certificates and no rights, and would fill the memory."""
 
@@ -48,6 +46,10 @@ class WatchedFiles(Generic[T]):
     look, once for each content that is refused. Errors on construction: those of ``load``,
     ``InvalidConfiguration`` for a file that cannot be read.
     """
+
+    every_s: ClassVar[float] = 10.0
+    """All are looked at so often, s. Connections end within five seconds of a look, so who lost a
+    right is out within fifteen."""
 
     def __init__(
         self,
@@ -74,9 +76,9 @@ class WatchedFiles(Generic[T]):
 
     @property
     def fresh(self) -> T:
-        """The value that stands, after a look if the last one is ``LOOK_EVERY_S`` ago: for a
+        """The value that stands, after a look if the last one is ``every_s`` ago: for a
         program that has no thread to look regularly."""
-        if self._clock() - self._looked_s >= LOOK_EVERY_S:
+        if self._clock() - self._looked_s >= self.every_s:
             self.look()
         return self._value
 

@@ -329,6 +329,18 @@ def broker(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
+def looks_often() -> Iterator[float]:
+    """Files of certificates and rights are looked at after so many seconds, and not after ten, here
+    and in processes that start from now on. A test waits for its look, not for the clock."""
+    from slotwheel.security.watched import WatchedFiles
+
+    assert WatchedFiles.every_s <= 10.0  # the rest of the fifteen that docs/security.md promises
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WatchedFiles, "every_s", 0.5)
+        yield WatchedFiles.every_s
+
+
+@pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """Proves the certificates of a file's tests."""
     return _authority(tmp_path_factory, "authority")

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -25,7 +25,7 @@ from support.fakewheel import FakeWheel
 from support.nodeprocess import NodeProcess, command_line, environment, run_cli
 from support.replayrun import NOW_MS, START_MS, TOPIC
 from support.served import ServedIntake
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 ROWS = 300
 
@@ -131,16 +131,14 @@ def test_somebody_is_asked(node: NodeProcess, answer: str, code: int) -> None:
         while "Send them?" not in seen:
             seen += process.stderr.read(1)
         if answer == "\x03":
-            # One that comes in the instant before the read begins is noticed only after it: whoever
-            # sees nothing happen sends another one.
+            # One that comes in the instant before the read begins is noticed only after it, and a
+            # second one would end a process that is about to end by the first.
+            waiting = psutil.Process(process.pid)
+            eventually(lambda: waiting.status() == psutil.STATUS_SLEEPING)
             process.send_signal(signal.SIGINT)
-            while process.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(2.0)
-                process.send_signal(signal.SIGINT)
         else:
             os.write(main, answer.encode())
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == code
     finally:
         process.kill()

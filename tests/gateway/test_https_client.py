@@ -184,6 +184,7 @@ def test_a_token_never_leaves_without_tls(tmp_path: Path) -> None:
     assert token_of(ALL).encode() not in b"".join(came)
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_certificate_that_is_exchanged_loses_nothing(
     folder: Path, files: Tls, authority: Authority, tmp_path: Path
 ) -> None:

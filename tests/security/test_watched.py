@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slotwheel.security import watched as watched_module
-from slotwheel.security.watched import LOOK_EVERY_S, WatchedFiles
+from slotwheel.security.watched import WatchedFiles
 from slotwheel.wheel.errors import InvalidConfiguration, SlotwheelError
 
 
@@ -91,9 +91,9 @@ def test_a_file_that_is_mended_to_what_it_was_is_in_use_again(watching: Watching
 
 def test_a_program_without_a_thread_for_it_looks_now_and_then(watching: Watching) -> None:
     replace(watching.second, "4")
-    watching.now_s = LOOK_EVERY_S - 0.1
+    watching.now_s = WatchedFiles.every_s - 0.1
     assert watching.files.fresh == 3
-    watching.now_s = LOOK_EVERY_S
+    watching.now_s = WatchedFiles.every_s
     assert watching.files.fresh == 5
 
 

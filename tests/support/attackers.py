@@ -114,7 +114,7 @@ class Attacker:
         self._context.check_hostname = False
         self._context.verify_mode = ssl.CERT_NONE
         if target.cert:
-            self._context.load_cert_chain(target.cert, target.key)
+            self._context.load_cert_chain(target.cert, target.key or None)
 
     @property
     def goes_on(self) -> bool:

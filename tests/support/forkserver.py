@@ -13,6 +13,8 @@ Rules
   is executed. So is ``replay``, whose Spark looks at the program that it runs in, and a node whose
   memory is measured: jemalloc's own thread, which returns pages, is not in a fork.
 - What the loader reads (LD_PRELOAD) makes another server.
+- A fork looks at files of certificates and rights as often as the process that starts it, so a test
+  need not wait ten seconds for each look (the fixture ``looks_often``).
 - Only the parent learns how a process ended. The server is the parent, and passes it on by a
   socket of that process.
 """
@@ -35,6 +37,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from slotwheel.security.watched import WatchedFiles
 
 COMMAND = [sys.executable, "-m", "slotwheel.cli.main"]
 _LOADER = "LD_PRELOAD"
@@ -150,6 +154,7 @@ def start(
         "env": dict(env),
         "cwd": str(Path.cwd()),
         "namespace": namespace,
+        "look_every_s": WatchedFiles.every_s,
     }
     with open(os.devnull, "r+b") as null:
         out = null if stdout == subprocess.DEVNULL else stdout
@@ -237,6 +242,7 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> list[str]:
         if ctypes.CDLL(None, use_errno=True).setns(place, _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")
         os.close(place)
+    WatchedFiles.every_s = request["look_every_s"]
     arguments: list[str] = request["arguments"]
     sys.argv = ["slotwheel", *arguments]
     # What a process imports that it starts by ``multiprocessing``.

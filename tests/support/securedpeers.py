@@ -42,9 +42,8 @@ class SecuredPeers(Peers):
         for name in PEERS:
             peer, node = self.issue_peer(name), self.issue_node(name)
             own[name] = [
-                *("--tls-cert", str(node.cert), "--tls-key", str(node.key)),
+                *("--tls-cert", str(node.cert), "--peer-cert", str(peer.cert)),
                 *("--client-ca", str(self.ca["client"]), "--peer-ca", str(self.ca["peer"])),
-                *("--peer-cert", str(peer.cert), "--peer-key", str(peer.key)),
             ]
         super().__init__(directory, *options, own=own, lab=TwoPorts(PEERS))
         self.client = self.issue_client()
@@ -54,11 +53,21 @@ class SecuredPeers(Peers):
         self.address = "tls://" + ",".join(self.lab.listen(name) for name in PEERS)
 
     def issue_peer(self, name: str) -> Tls:
-        return self.peers_by.issue(name, file=f"peer-{name}")
+        return _in_one_file(self.peers_by.issue(name, file=f"peer-{name}"))
 
     def issue_node(self, name: str) -> Tls:
-        return self.nodes_by.issue("127.0.0.1", file=f"node-{name}")
+        return _in_one_file(self.nodes_by.issue("127.0.0.1", file=f"node-{name}"))
 
     def issue_client(self) -> Tls:
         issued = self.clients_by.issue("billing.example", file="client")
         return Tls(ca=self.ca["node"], cert=issued.cert, key=issued.key)
+
+
+def _in_one_file(issued: Tls) -> Tls:
+    """The certificate with its key, in a file that is there at once: a peer that looks at two of
+    them between their writes has an alarm."""
+    cert, key = Path(str(issued.cert)), Path(str(issued.key))
+    both, new = cert.with_suffix(".pem"), cert.with_suffix(".new")
+    new.write_bytes(cert.read_bytes() + key.read_bytes())
+    new.replace(both)
+    return Tls(ca=issued.ca, cert=both)

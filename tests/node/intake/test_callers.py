@@ -289,6 +289,20 @@ def test_of_what_is_refused_at_once_a_turn_reads_a_little(
     assert 1 <= max(waiting) <= 8
 
 
+def test_connections_of_one_principal_are_one_party(server: ServedIntake) -> None:
+    """Where nobody proves who he is, those of one address are."""
+    with (
+        Exchange(server, hello("scheduler", 1)),
+        Exchange(server, hello("scheduler", 2)),
+        Exchange(server, hello("observer")),
+    ):
+        parties = [session.party for session in server.server.sessions()]
+    assert parties == ["token:scheduler", "token:scheduler", "token:observer"]
+    callers, proof = Callers(), IdentityProof()
+    identity = callers.authenticator.authenticate(proof)
+    assert ConnectedCaller(callers, identity, proof, "10.0.0.7").party == "10.0.0.7"
+
+
 # How much
 
 
