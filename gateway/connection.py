@@ -15,10 +15,10 @@ Rules
 - No address has more than three quarters of all connections, or one machine would keep out
   everybody else. When nine of ten places are taken, who is quiet between two requests, or sends a
   head byte by byte, has a sixth of the time for it that a request has to arrive.
-- Of requests that come behind each other, one is read, and the next one when that is answered and
-  its answer is taken. Else who asks five hundred times for a long page, and reads none, would have
-  megabytes of answers made, by each of hundreds of connections. The kernel, too, takes little ahead
-  (``UNSENT_MAX`` in ``server.py``).
+- Of requests that come behind each other, the next one is read when the one before it is answered
+  and its answer is taken. Else who asks five hundred times for a long page, and reads none, would
+  have megabytes of answers made, by each of hundreds of connections. The kernel, too, takes little
+  ahead (``UNSENT_MAX`` in ``server.py``).
 - What all connections together do not take of their answers is bounded: beyond ``UNREAD_MAX`` the
   one ends that has not read for longest, of the address of which most is unread. A time alone
   would not do: within its thirty seconds a few thousand connections could ask for gigabytes.
@@ -34,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -59,6 +59,9 @@ ALL = "all"
 UNREAD_MAX = 64 << 20
 """Bytes of answers that wait until they are read, of all connections together."""
 _END_OF_HEAD = b"\r\n\r\n"
+_PIECE_BYTES = 64
+"""The parser gets so much at a time at least: a body of nothing but ends of heads would else be
+sixteen thousand calls for each 64 KiB."""
 _PLAIN_S = 1.0
 """The caller of heads that are all alike is looked up again after so long, s."""
 _DISCARDED_MAX = 64 << 20
@@ -127,8 +130,8 @@ class HttpConnection(asyncio.Protocol):
         """The request that comes, or came last."""
         self._running: HttpExchange | DirectAnswer | None = None
         """The request that is being answered, or was answered last."""
-        self._waiting: HttpExchange | None = None
-        """A request that waits until the one before it is answered."""
+        self._waiting: deque[HttpExchange] = deque()
+        """Requests that wait until those before them are answered."""
         self._counted: tuple[str, ...] = ()
         """Where it counts in ``hosts``."""
         self._quota = CountedConnection()
@@ -194,8 +197,8 @@ class HttpConnection(asyncio.Protocol):
                 exchange.lose()
         self.writable.set()
         # They hold this object, too: nobody waits for the garbage collector.
-        self._newest = self._running = self._arriving = self._waiting = None
-        self._held = b""
+        self._newest = self._running = self._arriving = None
+        self._forget_waiting()
         del self._parser
 
     def data_received(self, data: bytes) -> None:
@@ -213,28 +216,29 @@ class HttpConnection(asyncio.Protocol):
             self._read(data)
 
     def _read(self, data: bytes) -> None:
-        """Read data head by head, so that behind a request that is not answered one head at most
-        is read, with the end of its body. The parser takes data in any pieces."""
+        """Read data head by head, so that behind a request that is not answered hardly anything is
+        read but the rest of it. The parser takes data in any pieces."""
+        view, at = memoryview(data), 0
         try:
-            while data and not self._ended_at:
+            while at < len(data) and not self._ended_at:
                 newest = self._newest
                 if newest is not None and not (newest.more_body or newest.response_complete):
                     self._pause_reading()
                 if self._reading_paused:
-                    self._held = data
+                    self._held = data[at:]
                     return
-                end = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
-                piece = data if end < len(_END_OF_HEAD) else data[:end]
+                end = data.find(_END_OF_HEAD, at + _PIECE_BYTES)
+                piece = view[at:] if end < 0 else view[at : end + len(_END_OF_HEAD)]
                 if self._in_head:
                     self._head_bytes += len(piece)
                 self._parse(piece)
-                data = data[len(piece) :]
+                at += len(piece)
         except HttpParserError as error:
             self.refuse(self._refusal or unreadable(self._parser.get_method(), error))
         if self._in_head and self._head_bytes > self._settings.header_bytes_max:
             self.refuse(self._headers_too_large())
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes | memoryview) -> None:
         """Errors: ``HttpParserError``."""
         while True:
             try:
@@ -344,9 +348,8 @@ class HttpConnection(asyncio.Protocol):
         if before is None or before.response_complete:
             self._start(exchange)
         else:
-            assert self._waiting is None, "two requests wait behind one that is not answered"
             self._pause_reading()
-            self._waiting = exchange
+            self._waiting.append(exchange)
 
     def _scope(self, version: str) -> dict[str, Any]:
         """The request as ASGI has it."""
@@ -443,7 +446,7 @@ class HttpConnection(asyncio.Protocol):
         if self._ended_at or self.transport.is_closing():
             return
         self._go_on()
-        done = self._waiting is None and not self._is_answering
+        done = not (self._waiting or self._is_answering)
         if self._last_words is not None and done:
             self._end(self._last_words)
 
@@ -451,9 +454,8 @@ class HttpConnection(asyncio.Protocol):
         """Begin the request that waits, or read on, once all answers are taken."""
         if self._ended_at or self.transport.is_closing() or not self.writable.is_set():
             return
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            self._start(waiting)
+        if self._waiting:
+            self._start(self._waiting.popleft())
         else:
             self.resume_reading()
 
@@ -475,7 +477,7 @@ class HttpConnection(asyncio.Protocol):
         if self._ended_at or self.transport.is_closing():
             return
         self._ended_at = self.loop.time()
-        self.drop_waiting()
+        self._forget_waiting()
         self.resume_reading()
         self.transport.write_eof()
 
@@ -491,9 +493,13 @@ class HttpConnection(asyncio.Protocol):
 
     def drop_waiting(self) -> None:
         """Begin no request any more, and close behind the one that is being answered."""
-        self._waiting, self._held = None, b""
+        self._forget_waiting()
         if self._running is not None:
             self._running.keep_alive = False
+
+    def _forget_waiting(self) -> None:
+        self._waiting.clear()
+        self._held = b""
 
     def _pause_reading(self) -> None:
         if not self._reading_paused:
@@ -502,7 +508,7 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Read on, if that was paused, but behind no request that waits."""
-        if self._reading_paused and self._waiting is None:
+        if self._reading_paused and not self._waiting:
             self._reading_paused = False
             self.transport.resume_reading()
             held, self._held = self._held, b""
@@ -564,8 +570,8 @@ class HttpConnection(asyncio.Protocol):
         if self._last_words is not None or self._ended_at:
             return
         self._receiving_since = 0.0
-        if self._waiting is not None and self._waiting.more_body:
-            self._waiting = None  # it is the one that is refused
+        if self._waiting and self._waiting[-1].more_body:
+            self._waiting.pop()  # it is the one that is refused
         running = self._running
         if running is None or running.response_complete:
             self._end(error)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import socket
 from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import uvloop
 from slotwheel.gateway import connection
 from slotwheel.gateway.httpserver import HttpServer
 from support.httpserved import served_http
+from support.waiting import PATIENCE_S
 
 LARGE_BYTES = 8 << 20
 
@@ -76,6 +79,53 @@ def test_a_request_without_an_answer_ends_its_connection(how: str, together: boo
             while server.connections:
                 await asyncio.sleep(0.01)
             assert not server.hosts
+
+    uvloop.run(test())
+
+
+def echoed(number: int, chance: random.Random) -> tuple[bytes, bytes]:
+    """A request, and the body of its answer: the request's own. It may look like other requests."""
+    body = chance.choice([b"", b"\r\n\r\n" * 40, get("/200/no") * 3, b"x" * 3000]) + b"%d" % number
+    start = b"POST /e HTTP/1.1\r\n" + chance.choice([b"", b"X: " + b"x" * 90 + b"\r\n"])
+    length = b"Content-Length: %d\r\n\r\n" % len(body)
+    chunks = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    offer = b"Connection: Upgrade\r\nUpgrade: h2c\r\n" + length + body
+    return chance.choice(
+        [
+            (start + length + body, body),
+            (start + chunks, body),
+            (start + offer, body),
+            (b"GET /e HTTP/1.1\r\n\r\n", b""),
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_requests_behind_each_other_are_answered_in_order_however_they_come(seed: int) -> None:
+    async def echo(_scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def test() -> None:
+        chance = random.Random(seed)
+        requests = [echoed(number, chance) for number in range(100)]
+        sent = b"".join(request for request, _ in requests)
+        async with served_http(echo) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            cuts = sorted(chance.randrange(len(sent)) for _ in range(30 * seed))
+            for start, end in pairwise([0, *cuts, len(sent)]):
+                writer.write(sent[start:end])
+                await asyncio.sleep(0)
+            for _, body in requests:
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+                assert b"content-length: %d\r\n" % len(body) in head, head
+                assert await reader.readexactly(len(body)) == body
+            writer.close()
 
     uvloop.run(test())
 

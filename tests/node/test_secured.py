@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from slotwheel import Client
 from support.certificates import Authority
 from support.nodeprocess import NodeProcess, run_cli
@@ -28,6 +30,7 @@ def test_a_bad_file_at_the_start_is_named_and_nothing_begins(
         assert text in done.stderr
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_file_that_becomes_bad_is_an_alarm_and_what_was_in_use_stays(
     authority: Authority, tmp_path: Path
 ) -> None:
