@@ -189,7 +189,7 @@ def test_a_peer_with_a_new_disk_gets_a_snapshot_over_tls(tmp_path: Path) -> None
             eventually(lambda: peers[master].oldest_segment() > first)
             peers[wiped].start()
             peers.wait_until_whole()
-            assert "snapshot-installed" in peers[wiped].log_text()
+            eventually(lambda: "snapshot-installed" in peers[wiped].log_text())
             eventually(lambda: group_status(client)["pending"] == 2000)
         peers.stop()
         assert peers.disagreements() == []
