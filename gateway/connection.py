@@ -36,12 +36,14 @@ import logging
 import re
 from collections import Counter, deque
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 
+from ..security.principals import LOCAL
 from ..security.quotas import CountedConnection
 from ..security.tls import PeerCertificate, TlsStream
 from .app import GatewayApp
@@ -52,6 +54,7 @@ from .exchange import BODY_HELD_MAX, HttpExchange, failure
 from .framing import unreadable, unusable_head
 from .requests import error_reply
 from .settings import GatewaySettings
+from .turns import Turns
 
 log = logging.getLogger("slotwheel.gateway")
 
@@ -82,8 +85,8 @@ class ConnectionServer(Protocol):
     """What the connections of a server share. ``hosts``: the number of connections by address and
     of all (``ALL``), without those that were refused; ``tasks``: requests that are being answered;
     ``date``: the header's value; ``guards``: headers of every answer, by which a browser keeps it
-    to itself. ``unread``: the bytes of answers that are not taken, by connection, those first that
-    have not taken theirs for longest."""
+    to itself. ``turns``: whose request begins next. ``unread``: the bytes of answers that are not
+    taken, by connection, those first that have not taken theirs for longest."""
 
     app: GatewayApp
     direct: DirectMessages
@@ -93,6 +96,7 @@ class ConnectionServer(Protocol):
     hosts: Counter[str]
     date: bytes
     guards: Sequence[tuple[bytes, bytes]]
+    turns: Turns
     unread: dict[HttpConnection, int]
 
     def stands(self, certificate: PeerCertificate | None) -> bool:
@@ -373,9 +377,19 @@ class HttpConnection(asyncio.Protocol):
 
     def _start(self, exchange: HttpExchange) -> None:
         self._running = exchange
-        task = self.loop.create_task(exchange.run(self._server.app))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self._server.turns.take(self._party, partial(self._begin, exchange))
+
+    @property
+    def _party(self) -> str:
+        """Who calls, as far as it is known: a principal, or an address."""
+        meter = self._quota.meter
+        return self.host if meter is None or meter.principal == LOCAL else meter.principal
+
+    def _begin(self, exchange: HttpExchange) -> None:
+        if not exchange.lost:
+            task = self.loop.create_task(exchange.run(self._server.app))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     def _leave_direct(self, arriving: DirectAnswer) -> None:
         """Answer a request through ASGI after all."""

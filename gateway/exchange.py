@@ -57,7 +57,7 @@ def failure() -> Reply:
 class HttpExchange:
     """``scope``: as of ASGI. ``body``: bytes that have come and were not received yet.
     ``more_body``: it has not come whole. ``keep_alive``: the connection stays open behind the
-    answer."""
+    answer. ``lost``: nobody waits for it."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class HttpExchange:
         self.response_complete = False
         self._connection = connection
         self._expects = expects
-        self._lost = False
+        self.lost = False
         self._came = asyncio.Event()
         """Set when there is something to receive."""
         self._head: Any = None
@@ -88,7 +88,7 @@ class HttpExchange:
         except Exception as error:
             log.error("a request failed", exc_info=error)
         finally:
-            if not (self.response_complete or self._lost):
+            if not (self.response_complete or self.lost):
                 log.error("a request ended without an answer: %s", self.scope["path"])
                 failed = failure()
                 self.keep_alive = False
@@ -106,12 +106,12 @@ class HttpExchange:
 
     def lose(self) -> None:
         """Note that nothing more comes, and that nobody waits for the answer."""
-        self._lost = True
+        self.lost = True
         self._came.set()
 
     async def receive(self) -> dict[str, Any]:
         """What has come of the body since the last call, as a message of ASGI."""
-        if not (self._lost or self.response_complete):
+        if not (self.lost or self.response_complete):
             transport = self._connection.transport
             if self._expects and not transport.is_closing():
                 transport.write(_CONTINUE)
@@ -119,7 +119,7 @@ class HttpExchange:
             self._connection.resume_reading()
             await self._came.wait()
             self._came.clear()
-        if self._lost or self.response_complete:
+        if self.lost or self.response_complete:
             return {"type": "http.disconnect"}
         body, self.body = bytes(self.body), bytearray()
         return {"type": "http.request", "body": body, "more_body": self.more_body}
@@ -131,7 +131,7 @@ class HttpExchange:
             self._head = message
             return
         await self._connection.writable.wait()
-        if not self._lost:
+        if not self.lost:
             head, body = self._head, message.get("body", b"")
             self._answer(head["status"], head["headers"], body)
 

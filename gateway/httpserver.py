@@ -7,7 +7,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from email.utils import formatdate
 from typing import Protocol
@@ -19,6 +19,7 @@ from .connection import HttpConnection
 from .direct import DirectMessages
 from .settings import GatewaySettings
 from .tlsport import TlsGuest
+from .turns import Turns
 
 log = logging.getLogger("slotwheel.gateway")
 
@@ -45,9 +46,8 @@ class UnderWay(Protocol):
 class HttpServer:
     """``direct``: answers single messages past ASGI. ``tls``: the certificate of its port; None:
     it has no TLS. ``hosts``: the number of connections by address and of all (``ALL``), without
-    those that were refused; ``handshakes``: connections with TLS before that, and ``turns`` those
-    of them of which bytes have come. ``unread``: as of ``ConnectionServer``. ``date``: the header's
-    value."""
+    those that were refused; ``handshakes``: connections with TLS before that; ``turns``: whose work
+    the loop does next. ``unread``: as of ``ConnectionServer``. ``date``: the header's value."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class HttpServer:
         if tls is not None:
             self.guards = (_OF_TLS, *_OF_BROWSERS)
         self.handshakes: dict[TlsGuest, None] = {}
-        self.turns: deque[TlsGuest] = deque()
+        self.turns = Turns()
         self._tls = tls
         self._refusals: Counter[str] = Counter()
         self._looks: list[Callable[[], object]] = [] if tls is None else [tls.look]

@@ -11,9 +11,8 @@ Rules
 - Until its handshake is over, a connection has ``HANDSHAKE_S`` and ``HANDSHAKE_BYTES_MAX``, and is
   one of ``HANDSHAKES_MAX``: one more ends the oldest one of the address that has most of them. So
   strangers who connect and say nothing keep no place from who has a certificate.
-- A handshake takes a millisecond, so the loop goes on with one of them, and then looks at all other
-  connections. Of 256 that come at once, the last would else keep every request waiting for a
-  quarter of a second.
+- A handshake takes a millisecond, so a turn of the loop goes on with one of them (``turns.py``). Of
+  256 that come at once, the last would else keep every request waiting for a quarter of a second.
 - Who begins without TLS gets one answer without TLS, which says so, and nothing of what it sent is
   read. No redirect: the token in its request has been on the way for everybody to read already.
 - The reason of a refusal is for our log. A stranger gets the alert of TLS and nothing else.
@@ -22,7 +21,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from typing import Any, Protocol
 
 from ..security.tls import TlsFiles, TlsStream
@@ -36,15 +35,16 @@ HANDSHAKES_MAX = 256
 _HANDSHAKE = 0x16
 """How TLS begins: the type of a handshake's record (RFC 8446, 5.1)."""
 _RECORD_BYTES = 16 << 10
+_GUESTS = "handshakes"
+"""All whose handshake is not over are one party: a stranger has as many addresses as he likes."""
 
 
 class TlsServer(ConnectionServer, Protocol):
     """The part of a server that its connections with TLS share. ``handshakes``: those whose
-    handshake is not over, the oldest first; ``turns``: those of them of which bytes have come.
-    ``note_refusal``: takes an address and the reason for which its connection had no request."""
+    handshake is not over, the oldest first. ``note_refusal``: takes an address and the reason for
+    which its connection had no request."""
 
     handshakes: dict[TlsGuest, None]
-    turns: deque[TlsGuest]
 
     def note_refusal(self, host: str, reason: str) -> None: ...
 
@@ -169,12 +169,9 @@ class TlsGuest(asyncio.Protocol):
         self._nbytes += len(data)
         self._stream.feed(data)
         self._raw.pause_reading()
-        turns = self._server.turns
-        turns.append(self)
-        if len(turns) == 1:
-            asyncio.get_running_loop().call_soon(_next_turn, self._server)
+        self._server.turns.take(_GUESTS, self._shake_hands)
 
-    def shake_hands(self) -> None:
+    def _shake_hands(self) -> None:
         """Go on with the handshake, in its turn."""
         if self._raw.is_closing():
             return
@@ -235,12 +232,3 @@ class TlsGuest(asyncio.Protocol):
         self._leave_handshakes()
         self._send_outgoing()
         self._raw.close()
-
-
-def _next_turn(server: TlsServer) -> None:
-    """Go on with one handshake. The next one has its turn when the loop has looked at all other
-    connections."""
-    guest = server.turns.popleft()
-    if server.turns:
-        asyncio.get_running_loop().call_soon(_next_turn, server)
-    guest.shake_hands()
