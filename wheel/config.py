@@ -23,6 +23,8 @@ SLOTS_MAX = 86_400
 """The most slots of a wheel, a day. Each is a file, and a spill writes to as many of them as its
 messages are due in: with 60 days, 1.7 million files, one took minutes, and a restart one."""
 _SHORT_HORIZON_MS = 2 * 3_600_000
+_WORTH_AGE_MS = 10_000
+_WORTH_SHARE = 32
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -99,8 +101,11 @@ class WheelConfig:
     )
     """Above this (a spill runs and intake is faster), appends get ``Overloaded``."""
     tail_age_ms: int = setting(
-        "tail-age", "Spill the tail when its oldest message is so old.", default=10_000
+        "tail-age",
+        "Spill the tail when its oldest message is so old; at 10s if it has 1/32 of --tail-bytes.",
+        default=600_000,
     )
+    """See ``tail_is_worth_a_spill``."""
     tail_keep_ms: int = setting(
         "tail-keep", "Messages younger than this stay when a spill goes by age.", default=3_000
     )
@@ -201,6 +206,20 @@ class WheelConfig:
                 limit=_LONG_HORIZON_SLOTS,
                 remedy=f"Give --slots {_LONG_HORIZON_SLOTS} or more, or no --horizon",
             )
+
+    def tail_is_worth_a_spill(self, nbytes: int, age_ms: int) -> bool:
+        """True if a tail of so many bytes, whose oldest row is so old in ms, should be spilled.
+
+        A block of a slot file takes 900 bytes besides its rows, so a tail of a few rows waits for
+        more of them: else 50 messages a second, due over 60 days, would be spilled in blocks of
+        some eight rows, and a day's file would get 8,640 blocks from each day before it.
+
+        *Example.* With the usual settings a tail of 128 MiB is spilled at once, one of 4 MiB when
+        it is 10 s old, and one of 1 MiB when it is 10 min old.
+        """
+        if nbytes >= self.tail_bytes_max or age_ms >= self.tail_age_ms:
+            return True
+        return age_ms >= _WORTH_AGE_MS and nbytes >= self.tail_bytes_max // _WORTH_SHARE
 
     @property
     def horizon_ms(self) -> int:

@@ -130,6 +130,7 @@ class Wheel:
             keep_recent=self._replicated,
         )
         self._checkpoint = checkpoint
+        self._journal_kept = 0
         self._committed_marks = checkpoint.marks
         self._rows = checkpoint.rows
         self._cancel_rows = checkpoint.cancels
@@ -685,10 +686,12 @@ class Wheel:
         with self._lock:
             tail = self._storage.tail
             if not tail.pieces:
-                # Marks alone fill the journal too; a checkpoint lets go of them.
-                return self._log.journal.bytes > 2 * self.config.segment_bytes
-            age = now_ms - tail.pieces[0].oldest_ms
-            return tail.nbytes >= self.config.tail_bytes_max or age >= self.config.tail_age_ms
+                # Marks alone fill the journal too; a checkpoint lets go of them, but not of what is
+                # kept for peers.
+                grown = self._log.journal.bytes - self._journal_kept
+                return grown > 2 * self.config.segment_bytes
+            age_ms = now_ms - tail.pieces[0].oldest_ms
+            return self.config.tail_is_worth_a_spill(tail.nbytes, age_ms)
 
     def spill(
         self, now_ms: int, *, everything: bool = False, ahead: Ahead = in_turn
@@ -712,6 +715,7 @@ class Wheel:
             with self._lock:
                 self._log.producers.saved(plan.producers, plan.producers_gone)
             self._drop_journal(plan.checkpoint.index + 1, now_ms)
+            self._journal_kept = self._log.journal.bytes
         return report
 
     def _drop_journal(self, below: int, now_ms: int) -> None:

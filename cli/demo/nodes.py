@@ -19,8 +19,9 @@ from .secured import HOST, Secured
 _PORTS = (12_000, 32_000)
 _STOP_MAX_S = 10.0
 _GATEWAY = re.compile(r"gateway listening on (\S+:\d+)")
-_RETAIN = ("--retain", "1GiB")
-"""Delivered messages are kept, so that `slotwheel replay` can prove the run once more."""
+_FILES = ("--retain", "1GiB", "--tail-age", "10s")
+"""Delivered messages are kept, so that `slotwheel replay` can prove the run once more; those that
+are due later are in slot files at the end, to be looked at, and not after ten minutes."""
 
 
 def names_of(count: int) -> str:
@@ -57,7 +58,7 @@ class NodeProcess:
     def __init__(self, data: Path, address: str, *options: str) -> None:
         self.data = data
         self.address = address
-        self._options = (*options, *_RETAIN, "--metrics", "off")
+        self._options = (*options, *_FILES, "--metrics", "off")
         self._log = data / "node.log"
         self._child: subprocess.Popen[bytes] | None = None
         self._log_start = 0

@@ -222,7 +222,7 @@ def test_limits_that_contradict_each_other() -> None:
     with pytest.raises(InvalidConfiguration, match="--batch-bytes"):
         wheel_config({**limits, "tail_bytes_refuse": 2 << 30, "batch_bytes_max": 1})
     found = wheel_config({**limits, "slots": 60, "tail_bytes_refuse": 2 << 30})
-    assert (found.slots, found.tail_age_ms, found.tail_bytes_max) == (60, 10_000, 1 << 30)
+    assert (found.slots, found.tail_age_ms, found.tail_bytes_max) == (60, 600_000, 1 << 30)
 
 
 class Pieces(io.RawIOBase):

@@ -214,6 +214,26 @@ def test_old_entries_come_from_the_journal_and_dropped_ones_are_named(
     assert a.wheel.entries(first, 41, 1)[0].index == first
 
 
+def test_a_journal_that_is_kept_for_peers_is_no_reason_for_a_spill(
+    peers: tuple[Peer, Peer],
+) -> None:
+    """Else a peer without traffic would write and sync a checkpoint twenty times a second."""
+    a, _ = peers
+    a.lead(1)
+    for _ in range(30):
+        a.send((NOW + 60_000, "t", b"v" * 1000))
+        a.commit()
+    a.wheel.spill(NOW, everything=True)
+    assert a.wheel.status().journal_bytes > 2 * a.wheel.config.segment_bytes
+    assert not a.wheel.spill_needed(NOW + 3_600_000)
+    for _ in range(150):  # marks alone
+        master_of(a.wheel).queue_mark(NOW)
+        a.commit()
+    assert a.wheel.spill_needed(NOW)
+    a.wheel.spill(NOW, everything=True)
+    assert not a.wheel.spill_needed(NOW)
+
+
 def test_a_snapshot_fills_an_empty_peer(peers: tuple[Peer, Peer]) -> None:
     a, b = peers
     a.lead(1)

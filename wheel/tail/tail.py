@@ -3,7 +3,6 @@
 Theory: rows come in entries of any size, from one row up. A batch of one row costs 6 KiB of Arrow
 bookkeeping, so entries are coalesced into *pieces*, level by level (a piece of level n+1 is made of
 ``_FAN`` pieces of level n, up to about 4 MiB). Every row is copied a few times at most, and the
-number of pieces stays small however small the entries are. A standby reads no rows, so its pieces
 number of pieces stays small however small the entries are. *Example:* of 1024 entries of one row,
 each 32 become a piece of 32 rows, and these one of 1024: each row was copied twice. A standby reads
 no rows, so its pieces are left small: 128 KiB, of which a full tail has about a thousand.
@@ -36,7 +35,11 @@ _UNREAD_PIECE_BYTES = 128 << 10
 once more: for batches of 2000 rows, two thirds of what a standby does to keep its tail."""
 _FAR_MS = 1 << 62
 _SPAN_MS = 2_000
-"""Pieces are not merged across more time than this, so that a spill can leave the newest rows."""
+_SPAN_SHARE = 8
+"""Pieces are not merged across more time than the longer of 2 s and an eighth of the tail's, so
+that a spill can leave the newest rows. *Example:* at 5 messages a second 32 of them span more than
+2 s; if none were merged, a tail of ten minutes would have 3,000 pieces, and each look for the next
+row would go through all of them."""
 
 
 class Piece:
@@ -247,14 +250,15 @@ class Tail:
                 return  # mostly: the newest piece is small, and too few are of its level
             size = 0
             start = len(pieces)
+            newest_ms = pieces[-1].newest_ms
+            oldest_ms = newest_ms - max(_SPAN_MS, (newest_ms - pieces[0].oldest_ms) // _SPAN_SHARE)
             # The run of newest pieces of one level that can become one piece of the next.
             while start > 0 and pieces[start - 1].level == level and size < piece_bytes:
                 at = pieces[start - 1]
                 if at.nbytes >= piece_bytes:
                     break
-                newest = pieces[-1].newest_ms
                 joined = start == len(pieces) or at.next_offset == pieces[start].base_offset
-                if not joined or newest - at.oldest_ms > _SPAN_MS:
+                if not joined or at.oldest_ms < oldest_ms:
                     break
                 size += at.nbytes
                 start -= 1
