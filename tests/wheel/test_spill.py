@@ -21,7 +21,7 @@ from slotwheel.wheel.slots.spill import Block, blocks
 from slotwheel.wheel.tail.tail import Piece, piece_of
 from support.wheels import keys_of, piece_at
 
-FAR = 1 << 33  # further apart than 31 bits of milliseconds
+FAR = 1 << 61  # so far apart that a due time and a row's place are more than 64 bits
 dues = st.one_of(st.integers(0, 6000), st.sampled_from([0, 999, 1000, 1001, FAR, FAR + 1]))
 shapes = st.lists(st.lists(dues, min_size=1, max_size=20), min_size=1, max_size=6)
 marks = st.builds(Mark, st.integers(-1, 4000), st.integers(-1, 60), st.integers(-1, 60))
