@@ -40,7 +40,7 @@ class BenchPeers:
         with ExitStack() as starting:
             for node in self.nodes.values():
                 starting.enter_context(node)
-            self._wait_until_whole()
+            self.wait_until_whole()
             self._closing = starting.pop_all()
         return self
 
@@ -79,7 +79,7 @@ class BenchPeers:
                     return seen
         return {}
 
-    def _wait_until_whole(self) -> None:
+    def wait_until_whole(self) -> None:
         deadline = time.monotonic() + _WHOLE_S
         while True:
             seen = self.view()

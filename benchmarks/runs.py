@@ -136,6 +136,7 @@ ON_REQUEST = (
     Run("beside topics that do not exist", "strangers", 75),
     Run("a large second", "bigsecond", 110),
     Run("TLS and rights", "secured", 110),
+    Run("far ahead", "far", 420),
     # What each of them can do.
     Run(
         "delay queues, lateness at 500/s",

@@ -121,6 +121,16 @@ OTHERS = [
         ["bare Arrow read at 0.01 M, rows/s", "scan at 0.01 M, rows/s"],
     ),
     (
+        "far",
+        ["--quick"],
+        [
+            *("far: bytes a row", "far: slot files", "far: found although cancelled"),
+            *("ratio: a send's p99, far to near", "far, steady: early"),
+            "50/s over 60 days, spilled by default: bytes a row",
+            "failover takes longer by, s",
+        ],
+    ),
+    (
         "console",
         ["--rows", "5000", "--times", "1"],
         ["overview: first paint, ms", "pending by key: first paint, ms"],
