@@ -102,7 +102,8 @@ class WheelConfig:
     """Above this (a spill runs and intake is faster), appends get ``Overloaded``."""
     tail_age_ms: int = setting(
         "tail-age",
-        "Spill the tail when its oldest message is so old; at 10s if it has 1/32 of --tail-bytes.",
+        "Spill the tail when its oldest message is so old; at 10s if the journal has got 1/32 of"
+        " --tail-bytes since the last spill.",
         default=600_000,
     )
     """See ``tail_is_worth_a_spill``."""
@@ -207,19 +208,22 @@ class WheelConfig:
                 remedy=f"Give --slots {_LONG_HORIZON_SLOTS} or more, or no --horizon",
             )
 
-    def tail_is_worth_a_spill(self, nbytes: int, age_ms: int) -> bool:
+    def tail_is_worth_a_spill(self, nbytes: int, age_ms: int, journal_bytes: int) -> bool:
         """True if a tail of so many bytes, whose oldest row is so old in ms, should be spilled.
+        ``journal_bytes``: those since the last spill, which a restart would have to read.
 
         A block of a slot file takes 900 bytes besides its rows, so a tail of a few rows waits for
         more of them: else 50 messages a second, due over 60 days, would be spilled in blocks of
-        some eight rows, and a day's file would get 8,640 blocks from each day before it.
+        some eight rows, and a day's file would get 8,640 blocks from each day before it. Of single
+        messages the journal takes six times what the tail does, so it is the journal's bytes that
+        are waited for: a restart reads 28,000 such messages in 1.6 s, and 4 MiB of them in 0.2.
 
-        *Example.* With the usual settings a tail of 128 MiB is spilled at once, one of 4 MiB when
-        it is 10 s old, and one of 1 MiB when it is 10 min old.
+        *Example.* With the usual settings a tail of 128 MiB is spilled at once, one behind which
+        4 MiB of journal stand when it is 10 s old, and any other when it is 10 min old.
         """
         if nbytes >= self.tail_bytes_max or age_ms >= self.tail_age_ms:
             return True
-        return age_ms >= _WORTH_AGE_MS and nbytes >= self.tail_bytes_max // _WORTH_SHARE
+        return age_ms >= _WORTH_AGE_MS and journal_bytes >= self.tail_bytes_max // _WORTH_SHARE
 
     @property
     def horizon_ms(self) -> int:

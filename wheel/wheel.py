@@ -131,6 +131,8 @@ class Wheel:
         )
         self._checkpoint = checkpoint
         self._journal_kept = 0
+        """Bytes of the journal behind the last spill: what its checkpoint does not let go of, among
+        it what is kept for peers."""
         self._committed_marks = checkpoint.marks
         self._rows = checkpoint.rows
         self._cancel_rows = checkpoint.cancels
@@ -685,13 +687,12 @@ class Wheel:
     def spill_needed(self, now_ms: int) -> bool:
         with self._lock:
             tail = self._storage.tail
+            grown = self._log.journal.bytes - self._journal_kept
             if not tail.pieces:
-                # Marks alone fill the journal too; a checkpoint lets go of them, but not of what is
-                # kept for peers.
-                grown = self._log.journal.bytes - self._journal_kept
+                # Marks alone fill the journal too; a checkpoint lets go of them.
                 return grown > 2 * self.config.segment_bytes
             age_ms = now_ms - tail.pieces[0].oldest_ms
-            return self.config.tail_is_worth_a_spill(tail.nbytes, age_ms)
+            return self.config.tail_is_worth_a_spill(tail.nbytes, age_ms, grown)
 
     def spill(
         self, now_ms: int, *, everything: bool = False, ahead: Ahead = in_turn

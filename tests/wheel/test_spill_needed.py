@@ -13,31 +13,45 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "age_ms", "spilled"),
+    ("nbytes", "age_ms", "journal_bytes", "spilled"),
     [
-        (128 * MIB - 1, 9_999, False),
-        (128 * MIB, 0, True),
-        (4 * MIB - 1, 10_000, False),
-        (4 * MIB, 9_999, False),
-        (4 * MIB, 10_000, True),
-        (1, 599_999, False),
-        (1, 600_000, True),
+        (128 * MIB - 1, 9_999, 900 * MIB, False),
+        (128 * MIB, 0, 0, True),
+        (MIB, 10_000, 4 * MIB - 1, False),
+        (MIB, 9_999, 4 * MIB, False),
+        (MIB, 10_000, 4 * MIB, True),
+        (1, 599_999, 1, False),
+        (1, 600_000, 1, True),
     ],
 )
-def test_by_size_by_age_or_by_both(nbytes: int, age_ms: int, spilled: bool) -> None:
-    assert WheelConfig().tail_is_worth_a_spill(nbytes, age_ms) is spilled
+def test_by_size_by_age_or_by_what_a_restart_reads(
+    nbytes: int, age_ms: int, journal_bytes: int, spilled: bool
+) -> None:
+    assert WheelConfig().tail_is_worth_a_spill(nbytes, age_ms, journal_bytes) is spilled
 
 
 @pytest.mark.parametrize(("age_ms", "spilled"), [(499, False), (500, True)])
-def test_a_short_age_is_kept_whatever_the_tail_has(age_ms: int, spilled: bool) -> None:
+def test_a_short_age_is_kept_whatever_there_is(age_ms: int, spilled: bool) -> None:
     config = WheelConfig(tail_age_ms=500)
-    assert config.tail_is_worth_a_spill(1, age_ms) is spilled
+    assert config.tail_is_worth_a_spill(1, age_ms, 1) is spilled
 
 
 def test_less_memory_for_the_tail_is_less_that_is_worth_a_spill() -> None:
     small = WheelConfig(tail_bytes_max=4 * MIB)
-    assert small.tail_is_worth_a_spill(MIB // 8, 10_000)
-    assert not small.tail_is_worth_a_spill(MIB // 8 - 1, 10_000)
+    assert small.tail_is_worth_a_spill(1, 10_000, MIB // 8)
+    assert not small.tail_is_worth_a_spill(1, 10_000, MIB // 8 - 1)
+
+
+def test_what_the_journal_got_since_the_last_spill_counts(tmp_path: Path) -> None:
+    """Else a journal whose open segment stays would ask for a spill every ten seconds."""
+    with opened(tmp_path, WheelConfig(disk_reserve_bytes=0, tail_bytes_max=MIB), NOW) as node:
+        for now_ms in (NOW, NOW + 60_000):
+            node.send([(NOW + 3_600_000, "t", b"v" * 20_000)], now_ms)
+            assert not node.wheel.spill_needed(now_ms + 10_000)
+            node.send([(NOW + 3_600_000, "t", b"v" * 20_000)], now_ms + 1)
+            assert not node.wheel.spill_needed(now_ms + 9_999)
+            assert node.wheel.spill_needed(now_ms + 10_000)
+            node.wheel.spill(now_ms + 10_000)
 
 
 def test_what_left_before_the_spill_needs_no_file(tmp_path: Path) -> None:
