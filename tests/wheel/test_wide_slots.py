@@ -125,6 +125,14 @@ def test_messages_in_slots_of_three_widths_leave_at_their_times(tmp_path: Path) 
         assert list(node.wheel.stock_point().catalog) == []
 
 
+def test_a_wheel_that_has_delivered_nothing_yet_finds_what_is_far(tmp_path: Path) -> None:
+    due = NOW - NOW % DAY_MS + 4 * DAY_MS
+    with opened(tmp_path, FAR, NOW) as node:
+        node.send([(due, "t", b"far")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        assert node.delivered(due) == [b"far"]
+
+
 def test_the_state_tells_older_programs_only_once_there_is_a_wide_slot(tmp_path: Path) -> None:
     def version() -> bytes:
         with node.state._env.begin(db=node.state._meta) as txn:

@@ -53,9 +53,11 @@ class Catalog(Mapping[int, SlotInfo]):
         return {slot: infos[slot] for slot in slots_with(second) if slot in infos}
 
     def next_slots(self, second: int) -> list[int]:
-        """Of each width the first slot with a file that does not end before ``second``."""
+        """Of each width the first slot with a file that does not end before ``second``. Also behind
+        a second before 1970, at which a wheel stands that has delivered nothing yet: if it were
+        told that there are none, its mark would move past all that is far."""
         slots = []
-        for first in slots_with(second):
+        for first in (second, *slots_with(max(second, 0))[1:]):
             at = bisect_left(self._slots, first)
             if at < len(self._slots) and width_s(self._slots[at]) == width_s(first):
                 slots.append(self._slots[at])
