@@ -72,9 +72,9 @@ def _print_pending(pending: dict[str, Any]) -> None:
     rows = [[row["prefix"], f"{row['rows']:,}", f"{row['bytes']:,}"] for row in pending["prefixes"]]
     echo()
     print_table(rows, "lrr", ["pending by prefix", "rows", "bytes"])
-    unseen = pending["seconds_to_count"]
+    unseen = pending["slots_to_count"]
     if unseen is None or unseen:
-        left = "is not counted yet" if unseen is None else f"has {unseen:,} seconds left to count"
+        left = "is not counted yet" if unseen is None else f"has {unseen:,} slots left to count"
         echo(f"It {left}, so it may be more.")
 
 

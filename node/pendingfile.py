@@ -37,8 +37,8 @@ _BODY = struct.Struct(
     "16s"  # the directory's store id
     "q"  # offset: all rows below it are counted
     "I"  # bytes of the prefixes' names, UTF-8, each with a line feed behind it
-    "I"  # cells, of four i64 each: place of the prefix, second, rows, bytes
-    "I"  # ends, of two i64 each: second, offset behind its rows
+    "I"  # cells, of four i64 each: place of the prefix, slot, rows, bytes
+    "I"  # ends, of two i64 each: slot, offset behind its rows
     "4x"
 )
 assert _HEAD.size == 12

@@ -1,31 +1,41 @@
 """How much is pending by prefix, counted beside the engine from the rows that it holds.
 
-Theory: rows lie in seconds, by their due time, and leave second by second. The table has the rows
-and bytes of each second. What is committed is added, from the tail, once. What has left, or was
-cancelled, is not subtracted: its second is counted anew from its rows, its cancels and the marks.
+Theory: the table cuts the time of due into slots, each row counts for one of them, and the table
+has the rows and bytes of each. What is committed is added, from the tail, once. What has left, or
+was cancelled, is not subtracted: its slot is counted anew from its rows, its cancels and the marks.
 So nothing can drift, whatever happens meanwhile: a restart, another master, a reset of the marks.
 
-    tail ──new rows──> second ──marks moved, or a cancel came──> counted anew
-                         └── all marks are past it ──> empty, without a look at its rows
+    tail ──new rows──> slot ──marks moved, or a cancel came──> counted anew
+                        └── all marks are past it ──> empty, without a look at its rows
+
+A slot is counted anew again and again while the marks are in it, so it has to be a second by then;
+but there is no memory for each second of a year. So the table has seconds for what is due soon,
+behind them hours, behind these days, as the wheel has files (``slots/slot.py``). The borders
+between them go ahead with the marks, and an hour, or a day, that a border comes to is *split*: it
+is counted anew into seconds, or hours. These slots are the table's own: the rows of one of them may
+lie in files of all three widths.
 
 *Example.* A million rows are pending, a hundred of them due at 12:00:00. Then this one second is
 read again while the marks are in it, some hundred rows a time, and all others stay as they are.
+With 7,200 slots the hour from 14:00 on is split when the marks come to 13:00, by one look at its
+rows: in a file of that hour, and one of that day.
 
 Rules
 - ``offset`` says what the table has: all committed rows below it. Rows that were spilled before the
-  table saw them make their seconds *unseen*, until they were counted from their files.
-- A second is counted at one ``StockPoint``, from rows below the offset that the table has by then;
+  table saw them make their slots *unseen*, until these were counted from the files.
+- A slot is counted at one ``StockPoint``, from rows below the offset that the table has by then;
   otherwise a row that comes meanwhile would count twice.
-- A second that is yet to be counted anew has too much, never too little, unless it is unseen.
+- A slot that is yet to be counted anew has too much, never too little, unless it is unseen.
+- Slots are split in the order of time. One that cannot be read stays as it is, and so do those
+  behind it: they are counted right, but for more work while the marks are in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ..security.pending import Amount, Prefixes
@@ -33,26 +43,37 @@ from ..wheel.config import TICK_MS
 from ..wheel.mark import Mark, Marks
 from ..wheel.rows import members, take_rows
 from ..wheel.schema import Int64s, Mask, sizes, times, valid
-from ..wheel.slots.slot import begins_ms, ends_ms
+from ..wheel.slots.slot import (
+    DAY_S,
+    HOUR_S,
+    HOURS_UNTIL_MS,
+    Widths,
+    begins_ms,
+    ends_ms,
+    first_seconds,
+    is_wide,
+    seconds_of,
+    slot_with,
+    width_s,
+)
 from ..wheel.slots.storage import StockPoint
 from ..wheel.state import SlotInfo
 from .intake.callers import TopicColumn
+from .pendingcells import PendingCells, cells_of
 
-ReadSlot = Callable[[int, SlotInfo], Sequence[pa.RecordBatch]]
-"""The blocks of a slot as of a ``StockPoint``. Errors: ``Damaged``, ``OSError``."""
+ReadSlot = Callable[[int, SlotInfo, range], Sequence[pa.RecordBatch]]
+"""The rows in a slot's file, as of a ``StockPoint``, that are due in some seconds, as blocks.
+Errors: ``Damaged``, ``OSError``."""
 _COLUMNS = ("due", "cancels", "topic", "key", "value", "headers")
-_SPARE = 256
-"""Seconds that are added on each side when the table has to grow, so that it seldom does."""
 Clipped = bool | tuple[int, int, int] | Mark
-"""A mark as far as it matters for one second: it is not there yet, it is past, or where it stands.
-"""
+"""A mark as far as it matters for one slot: it is not there yet, it is past, or where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedCounts:
     """A table as it can be kept over a restart: all rows below ``offset``, as they stood then.
-    ``cells``: shape (n, 4), each a prefix's place, a second, rows and bytes. ``ends``: shape (m,
-    2), each a second with rows, and an offset behind its rows."""
+    ``cells``: shape (n, 4), each a prefix's place, a slot, rows and bytes. ``ends``: shape (m, 2),
+    each a slot with rows, and an offset behind its rows."""
 
     offset: int
     cells: Int64s
@@ -60,26 +81,23 @@ class SavedCounts:
 
 
 class PendingTable:
-    """Counts for one set of prefixes. One thread uses it, but anybody may ask for ``amounts`` and
-    ``unseen_seconds``."""
+    """Counts for one set of prefixes, of a wheel with ``slots`` slots of a second. One thread uses
+    it, but anybody may ask for ``amounts`` and ``unseen_slots``."""
 
-    def __init__(self, patterns: Iterable[str], read_slot: ReadSlot) -> None:
+    def __init__(self, patterns: Iterable[str], read_slot: ReadSlot, slots: int) -> None:
         self._prefixes = Prefixes(patterns)
         self._read_slot = read_slot
+        self._ahead_ms = slots * TICK_MS
         self.offset = 0
-        """All committed rows below it are in the table, but for those of unseen seconds."""
-        self._first = 0
-        """The second of the first column of ``_cells``."""
-        self._cells = np.zeros((len(self.patterns), 0, 2), np.int64)
-        """Rows and bytes: shape (prefixes, seconds, 2)."""
-        self._end = np.zeros(0, np.int64)
-        """Behind the highest offset in each second, or further."""
-        self._totals = np.zeros((len(self.patterns), 2), np.int64)
+        """All committed rows below it are in the table, but for those of unseen slots."""
+        self._widths = Widths()
+        """Its borders are the begin of an hour and the begin of a day."""
+        self._cells = PendingCells(len(self.patterns))
         self._unseen: set[int] = set()
         self._cancelled: set[int] = set()
-        """Seconds with cancels that came since they were counted."""
+        """Slots with cancels that came since they were counted."""
         self._counted_by: dict[int, tuple[tuple[str | None, Clipped], ...]] = {}
-        """The marks by which a second was counted, of those that they have reached."""
+        """The marks by which a slot was counted, of those that they have reached."""
         self._replacements: int | None = None
 
     @property
@@ -89,11 +107,11 @@ class PendingTable:
     @property
     def amounts(self) -> list[Amount]:
         """Rows and bytes of each prefix."""
-        return [(rows, nbytes) for rows, nbytes in self._totals.tolist()]
+        return [(rows, nbytes) for rows, nbytes in self._cells.totals.tolist()]
 
     @property
-    def unseen_seconds(self) -> int:
-        """The number of seconds of which not all rows were counted yet: a prefix may have more than
+    def unseen_slots(self) -> int:
+        """The number of slots of which not all rows were counted yet: a prefix may have more than
         ``amounts`` says."""
         return len(self._unseen)
 
@@ -101,121 +119,133 @@ class PendingTable:
 
     def add_new(self, point: StockPoint) -> None:
         """Add the rows that were committed since the last call."""
+        self._move_borders(point)
         if point.spilled > self.offset:
-            behind = (s for s, info in point.catalog.items() if info.highest >= self.offset)
-            self._unseen.update(behind)
+            files = {slot: i for slot, i in point.catalog.items() if i.highest >= self.offset}
+            self._note_unseen(files, point.marks)
         if point.replacements != self._replacements:
             if self._replacements is not None:  # a repair may have given rows up
-                self._cancelled.update(point.catalog)
+                self._cancelled.update(self._cells.slots.tolist())
             self._replacements = point.replacements
         for piece in point.pieces:
             if piece.next_offset > self.offset:
                 new = piece.behind(self.offset)
+                slots, groups = self._widths.slots(new.due), list(self._groups(new.rows))
                 if new.cancels:
                     cancels = valid(new.rows.column("cancels"))
-                    self._cancelled.update(np.unique(new.due[cancels] // TICK_MS).tolist())
-                self._add(new.rows, new.due // TICK_MS, new.next_offset)
+                    self._cancelled.update(np.unique(slots[cancels]).tolist())
+                nbytes = sizes(new.rows) if groups else slots
+                for places, group in groups:
+                    self._cells.add(slots[group], nbytes[group], places, new.next_offset)
         self.offset = max(self.offset, point.next_offset)
 
-    def _add(self, rows: pa.RecordBatch, seconds: Int64s, end: int) -> None:
-        """Add rows of these ``seconds``, shape (rows,), to the cells. ``end``: behind their
-        offsets."""
-        at, groups = self._groups(rows)
-        if not groups:
-            return
-        self._hold(int(seconds.min()), int(seconds.max()))
-        columns = seconds - self._first
-        nbytes = sizes(rows)
-        for number, places in enumerate(groups):
-            # Cancel rows have an empty topic, so they are in no group.
-            mine = slice(None) if at is None else np.flatnonzero(at == number)
-            where = columns[mine]
-            width = nbytes[mine]
-            for place in places:
-                # Not bincount: the seconds are more than the rows of a piece, mostly.
-                np.add.at(self._cells[place, :, 0], where, 1)
-                np.add.at(self._cells[place, :, 1], where, width)
-                self._totals[place] += len(where), int(width.sum())
-            self._end[where] = end
+    def _note_unseen(self, files: Mapping[int, SlotInfo], marks: Marks) -> None:
+        """Note the slots that may have rows of these files. Where the table has seconds for what
+        lies in a wide file, it gets hours again: for each second apart, the file would be read
+        thousands of times."""
+        begins: list[int] = []
+        hours: list[int] = []
+        for file, info in files.items():
+            if not is_wide(file) or begins_ms(file) >= self._widths.hours_until_ms:
+                begins.append(begins_ms(file))
+                continue
+            for hour_ms in range(begins_ms(file), ends_ms(file), HOUR_S * TICK_MS):
+                if not marks.all_cover(hour_ms + HOUR_S * TICK_MS, info.highest):
+                    hours.append(hour_ms)
+        until_ms = min(hours, default=self._widths.seconds_until_ms)
+        if until_ms < self._widths.seconds_until_ms:
+            self._widen(replace(self._widths, seconds_until_ms=until_ms))
+        unseen = np.unique(self._widths.slots(np.array([*begins, *hours], np.int64)))
+        self._cells.hold(unseen)
+        self._unseen.update(unseen.tolist())
 
-    def _groups(self, rows: pa.RecordBatch) -> tuple[Int64s | None, list[tuple[int, ...]]]:
-        """The prefixes that rows have: places of prefixes, and which of these each row has, -1:
-        none; None: all rows have the first one's."""
+    def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[tuple[int, ...], Int64s]]:
+        """The places of prefixes that rows have together, and the numbers of the rows that have
+        them. A cancel row has an empty topic, and so none."""
         column = TopicColumn.of(rows)
         distinct = () if column is None else tuple(column.distinct())
         if len(distinct) == 1:  # mostly
-            places = self._prefixes.of(distinct[0].decode())
-            return None, [places] if places else []
+            if places := self._prefixes.of(distinct[0].decode()):
+                yield places, np.arange(rows.num_rows)
+            return
         topics = rows.column("topic").dictionary_encode()
-        found: dict[tuple[int, ...], int] = {}
+        groups: dict[tuple[int, ...], int] = {}
         numbers = [
-            found.setdefault(places, len(found)) if (places := self._prefixes.of(topic)) else -1
+            groups.setdefault(places, len(groups)) if (places := self._prefixes.of(topic)) else -1
             for topic in topics.dictionary.to_pylist()
         ]
-        return np.array(numbers, np.int64)[np.asarray(topics.indices)], list(found)
+        of_rows = np.array(numbers, np.int64)[np.asarray(topics.indices)]
+        for places, number in groups.items():
+            yield places, np.flatnonzero(of_rows == number)
 
     # What has left
 
     def stale(self, point: StockPoint) -> list[int]:
-        """The seconds that have to be counted anew, those first from which rows are leaving. Those
+        """The slots that have to be counted anew, those first from which rows are leaving. Those
         that all marks are past are emptied."""
         marks = point.marks
         last = max(mark.furthest_ms for mark in marks.every) // TICK_MS
-        upto = min(len(self._end), last - self._first + 1)
-        used = self._cells[:, : max(0, upto), 0].any(0)
-        reached = set((np.flatnonzero(used) + self._first).tolist())
-        reached |= {second for second in self._unseen if second <= last}
-        self._counted_by = {s: seen for s, seen in self._counted_by.items() if s in reached}
+        slots = self._cells.slots
+        reached = slots[: np.searchsorted(first_seconds(slots), last, "right")].tolist()
+        before, self._counted_by = self._counted_by, {}
         left: list[int] = []
-        for second in sorted(reached):
-            seen = self._clipped(second, marks, self._end_of(second, point))
+        passed: list[int] = []
+        for slot in reached:
+            seen = self._clipped(slot, marks, self._end_of(slot, point))
             if all(clipped is True for _, clipped in seen):
-                self._set(second, None)
-            elif self._counted_by.get(second) != seen:
-                left.append(second)
+                passed.append(slot)
+            elif slot in before and before[slot] == seen:
+                self._counted_by[slot] = seen
+            else:
+                left.append(slot)
+        self._drop(passed)
+        # Where no row counts, no cancel does.
+        self._cancelled.intersection_update(self._cells.slots.tolist())
+        wanted = self._wanted(point)
+        left += [slot for slot in self._wide_slots() if self._behind(slot, wanted)]
         chosen = dict.fromkeys(left)
         chosen.update(dict.fromkeys(sorted(self._cancelled | self._unseen)))
         return list(chosen)
 
-    def count(self, second: int, point: StockPoint) -> None:
-        """Count a second anew. ``point``: the one that ``add_new`` had last. Errors: ``Damaged``,
-        ``OSError``; it stays as it is."""
-        batches = list(self._rows_in(second, point))
+    def count(self, slot: int, point: StockPoint) -> None:
+        """Count a slot anew, and split it if a border has come to it. ``point``: the one that
+        ``add_new`` had last. Errors: ``Damaged``, ``OSError``; it stays as it is."""
+        batches = list(self._rows_in(slot, point))
         named = [_targets(rows) for _, rows in batches]
         cancelled = np.sort(np.concatenate(named)) if named else np.empty(0, np.int64)
-        cells = np.zeros((len(self.patterns), 2), np.int64)
-        end = 0
+        widths = self._split_at(slot, point)
+        cells = PendingCells(len(self.patterns))
         for offset, rows in batches:
-            end = max(end, int(offset.max()) + 1)
             stays = self._uncovered(rows, offset, point.marks)
             if len(cancelled):
                 stays &= ~members(cancelled, offset)
-            at, groups = self._groups(rows)
-            nbytes = sizes(rows)
-            for number, places in enumerate(groups):
-                mine = stays if at is None else stays & (at == number)
-                both = np.count_nonzero(mine), int(nbytes[mine].sum())
-                for place in places:
-                    cells[place] += both
-        self._set(second, cells, end)
-        seen = self._clipped(second, point.marks, self._end_of(second, point))
-        if any(clipped is not False for _, clipped in seen):
-            self._counted_by[second] = seen
+            due, nbytes, end = times(rows, "due"), sizes(rows), int(offset.max()) + 1
+            slots = np.full(len(due), slot) if widths is None else widths.slots(due)
+            for places, group in self._groups(rows):
+                staying = group[stays[group]]
+                cells.add(slots[staying], nbytes[staying], places, end)
+        self._drop([slot])
+        self._cells.join(cells)
+        self._widths = widths or self._widths
+        for counted in cells.slots.tolist():
+            seen = self._clipped(counted, point.marks, cells.end(counted))
+            if any(clipped is not False for _, clipped in seen):
+                self._counted_by[counted] = seen
 
-    def _rows_in(self, second: int, point: StockPoint) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
-        info = point.catalog.get(second)
-        if info is not None:
-            for block in self._read_slot(second, info):
+    def _rows_in(self, slot: int, point: StockPoint) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        seconds = seconds_of(slot)
+        for file in point.catalog.within(seconds[0], seconds[-1]):
+            for block in self._read_slot(file, point.catalog[file], seconds):
                 if block.num_rows:
                     yield times(block, "offset"), block.select(_COLUMNS)
-        start, end = begins_ms(second), ends_ms(second)
+        start, end = begins_ms(slot), ends_ms(slot)
         for piece in point.pieces:
             if piece.latest < start or piece.earliest >= end:
                 continue
-            mine = np.flatnonzero((piece.due >= start) & (piece.due < end))
-            if len(mine):
+            inside = np.flatnonzero((piece.due >= start) & (piece.due < end))
+            if len(inside):
                 rows = piece.rows.select(_COLUMNS)
-                yield mine + piece.base_offset, take_rows(rows, mine)
+                yield inside + piece.base_offset, take_rows(rows, inside)
 
     def _uncovered(self, rows: pa.RecordBatch, offset: Int64s, marks: Marks) -> Mask:
         due = times(rows, "due")
@@ -230,84 +260,135 @@ class PendingTable:
         return stays
 
     @staticmethod
-    def _clipped(second: int, marks: Marks, end: int) -> tuple[tuple[str | None, Clipped], ...]:
+    def _clipped(slot: int, marks: Marks, end: int) -> tuple[tuple[str | None, Clipped], ...]:
         def clip(mark: Mark) -> Clipped:
             if mark.former:
                 return mark
-            if mark.c < begins_ms(second):
+            if mark.c < begins_ms(slot):
                 return False
             last = min(mark.L, end - 1)
-            if mark.c >= ends_ms(second):
+            if mark.c >= ends_ms(slot):
                 return True if last == end - 1 else (1, 0, last)
             return mark.c, mark.r, last
 
         copies = marks.copies.items()
         return (None, clip(marks.main)), *((topic, clip(copy.mark)) for topic, copy in copies)
 
+    def _end_of(self, slot: int, point: StockPoint) -> int:
+        """An offset behind the highest one in a slot."""
+        return point.next_offset if slot in self._unseen else self._cells.end(slot)
+
+    def _drop(self, slots: Sequence[int]) -> None:
+        """Take all rows of some slots out of the table, and what was noted of them."""
+        self._cells.drop(np.array(slots, np.int64))
+        self._unseen.difference_update(slots)
+        self._cancelled.difference_update(slots)
+        for slot in slots:
+            self._counted_by.pop(slot, None)
+
+    # The borders
+
+    def _wanted(self, point: StockPoint) -> Widths:
+        """The borders as they should be: the first one as far ahead of the marks as the wheel has
+        slots of a second, but behind the hour in which the marks are."""
+        last_ms = max(mark.furthest_ms for mark in point.marks.every)
+        if last_ms < 0:  # nothing has ever left
+            earliest = [*map(begins_ms, point.catalog), *(p.earliest for p in point.pieces)]
+            if not earliest:
+                return Widths()
+            last_ms = min(earliest)
+        hour_ms, day_ms = HOUR_S * TICK_MS, DAY_S * TICK_MS
+        seconds_until_ms = last_ms + max(self._ahead_ms, hour_ms)
+        hours_until_ms = last_ms + HOURS_UNTIL_MS
+        return Widths(
+            seconds_until_ms - seconds_until_ms % hour_ms, hours_until_ms - hours_until_ms % day_ms
+        )
+
+    def _move_borders(self, point: StockPoint) -> None:
+        """Move the borders ahead up to the first slot that has to be split. Those of a new table
+        come back from where they are out of the way."""
+        wanted, now = self._wanted(point), self._widths
+        if (
+            now.seconds_until_ms > wanted.seconds_until_ms
+            or now.hours_until_ms > wanted.hours_until_ms
+        ):
+            self._widen(
+                Widths(
+                    min(now.seconds_until_ms, wanted.seconds_until_ms),
+                    min(now.hours_until_ms, wanted.hours_until_ms),
+                )
+            )
+        self._widths = self._before_wide_slots(wanted)
+
+    def _before_wide_slots(self, wanted: Widths) -> Widths:
+        """The borders ``wanted``, but none behind the begin of a slot that it would split."""
+        wide = self._wide_slots()
+        days = [slot for slot in wide if width_s(slot) == DAY_S]
+        return Widths(
+            min([wanted.seconds_until_ms, *map(begins_ms, wide[:1])]),
+            min([wanted.hours_until_ms, *map(begins_ms, days[:1])]),
+        )
+
+    def _split_at(self, slot: int, point: StockPoint) -> Widths | None:
+        """The borders behind a slot that is to be split now; None: it is not to."""
+        if not is_wide(slot) or not self._behind(slot, self._wanted(point)):
+            return None
+        width, end_ms = width_s(slot), ends_ms(slot)
+        if slot != next(at for at in self._wide_slots() if width_s(at) == width):
+            return None
+        if width == DAY_S:
+            return replace(self._widths, hours_until_ms=end_ms)
+        return replace(self._widths, seconds_until_ms=end_ms)
+
+    @staticmethod
+    def _behind(slot: int, wanted: Widths) -> bool:
+        """True for a wide slot before that border of ``wanted`` which splits its kind."""
+        is_day = width_s(slot) == DAY_S
+        return ends_ms(slot) <= (wanted.hours_until_ms if is_day else wanted.seconds_until_ms)
+
+    def _wide_slots(self) -> list[int]:
+        slots = self._cells.slots
+        wide: list[int] = slots[np.searchsorted(slots, slot_with(0, HOUR_S)) :].tolist()
+        return wide
+
+    def _widen(self, widths: Widths) -> None:
+        """Move borders back: slots behind them are joined to hours, or days."""
+
+        def widened(slots: Int64s) -> Int64s:
+            return widths.slots(first_seconds(slots) * TICK_MS)
+
+        def widened_set(slots: set[int]) -> set[int]:
+            return set(widened(np.array(sorted(slots), np.int64)).tolist())
+
+        self._widths = widths
+        slots, counts, ends = self._cells.content()
+        joined = widened(slots)
+        if (joined == slots).all():
+            return
+        self._cells = cells_of(joined, counts, ends)
+        self._unseen, self._cancelled = widened_set(self._unseen), widened_set(self._cancelled)
+        self._counted_by = {}
+
     # Over a restart
 
     def saved(self) -> SavedCounts | None:
-        """What can be kept; None while seconds are unseen or have cancels that do not count."""
+        """What can be kept; None while slots are unseen or have cancels that do not count."""
         if self._unseen or self._cancelled:
             return None
-        places, columns = np.nonzero(self._cells[:, :, 0])
-        counts = self._cells[places, columns]
-        cells = np.column_stack((places, columns + self._first, counts)).astype(np.int64)
-        used = np.unique(columns)
-        ends = np.column_stack((used + self._first, self._end[used])).astype(np.int64)
-        return SavedCounts(self.offset, cells, ends)
+        slots, counts, ends = self._cells.content()
+        at, places = np.nonzero(counts[:, :, 0])
+        cells = np.column_stack((places, slots[at], counts[at, places])).astype(np.int64)
+        return SavedCounts(self.offset, cells, np.column_stack((slots, ends)))
 
     def restore(self, saved: SavedCounts) -> None:
-        """Begin with what was kept of the same prefixes. Seconds from which rows have left since
-        are counted anew, as their marks are not known."""
+        """Begin with what was kept of the same prefixes. Slots from which rows have left since are
+        counted anew, as their marks are not known."""
         self.offset = saved.offset
-        if not len(saved.ends):
-            return
-        seconds = saved.ends[:, 0]
-        self._hold(int(seconds.min()), int(seconds.max()))
-        self._end[seconds - self._first] = saved.ends[:, 1]
-        self._cells[saved.cells[:, 0], saved.cells[:, 1] - self._first] = saved.cells[:, 2:]
-        self._totals = self._cells.sum(1)
-
-    # The cells
-
-    def _end_of(self, second: int, point: StockPoint) -> int:
-        """An offset behind the highest one in a second."""
-        if second in self._unseen:
-            return point.next_offset
-        column = second - self._first
-        return int(self._end[column]) if 0 <= column < len(self._end) else 0
-
-    def _set(self, second: int, cells: npt.NDArray[np.int64] | None, end: int = 0) -> None:
-        """Set what a second has; None: nothing."""
-        self._unseen.discard(second)
-        self._cancelled.discard(second)
-        self._counted_by.pop(second, None)
-        if cells is not None and cells.any():
-            self._hold(second, second)
-        column = second - self._first
-        if 0 <= column < len(self._end):
-            new = 0 if cells is None else cells
-            self._totals += new - self._cells[:, column]
-            self._cells[:, column] = new
-            self._end[column] = end
-
-    def _hold(self, first: int, last: int) -> None:
-        """Make room for these seconds, and let go of empty ones before the first that has rows."""
-        have = self._first, self._first + len(self._end)
-        if have[0] <= first and last < have[1]:
-            return
-        used = np.flatnonzero(self._cells[:, :, 0].any(0)) + self._first
-        low, high = min([first, *used[:1].tolist()]), max([last, *used[-1:].tolist()])
-        low, high = low - _SPARE, high + _SPARE + 1
-        cells = np.zeros((len(self.patterns), high - low, 2), np.int64)
-        end = np.zeros(high - low, np.int64)
-        kept = slice(max(low, have[0]), max(low, have[0], min(high, have[1])))
-        if kept.stop > kept.start:
-            new = slice(kept.start - low, kept.stop - low)
-            old = slice(kept.start - have[0], kept.stop - have[0])
-            cells[:, new], end[new] = self._cells[:, old], self._end[old]
-        self._first, self._cells, self._end = low, cells, end
+        slots = saved.ends[:, 0]
+        counts = np.zeros((len(slots), len(self.patterns), 2), np.int64)
+        counts[np.searchsorted(slots, saved.cells[:, 1]), saved.cells[:, 0]] = saved.cells[:, 2:]
+        self._cells = cells_of(slots, counts, saved.ends[:, 1])
+        self._widths = self._before_wide_slots(Widths())
 
 
 def _targets(rows: pa.RecordBatch) -> Int64s:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..security.pending import PendingLedger
 from ..wheel.errors import Damaged
+from ..wheel.slots.slot import stem_of
 from ..wheel.wheel import Wheel
 from .logs import event
 from .pendingfile import read_counts, write_counts
@@ -22,11 +23,11 @@ log = logging.getLogger("slotwheel.node")
 
 EVERY_S = 1.0
 _WORK_S = 0.05
-"""After so long of counting seconds anew, s, others get their turn."""
+"""After so long of counting slots anew, s, others get their turn."""
 _REST = 4.0
 """The pause after that, as a multiple of the time that was worked."""
 _DAMAGED_EVERY_S = 10.0
-"""A second that could not be read is tried again after so long, s."""
+"""A slot that could not be read is tried again after so long, s."""
 
 
 class PendingWatch:
@@ -41,7 +42,7 @@ class PendingWatch:
         self._complete = False
         self._saved_upto = -1
         self._again_s: dict[int, float] = {}
-        """When seconds that could not be read are tried again."""
+        """When slots that could not be read are tried again."""
 
     def turn(self) -> float:
         """Count. Returns the pause before the next call, s."""
@@ -59,15 +60,15 @@ class PendingWatch:
         if not pending:
             return {}
         table = self._table
-        unseen = None if table is None else table.unseen_seconds
+        unseen = None if table is None else table.unseen_slots
         rows = [
             {"prefix": prefix, "rows": rows, "bytes": nbytes}
             for prefix, (rows, nbytes) in pending.items()
         ]
-        return {"pending_by_prefix": {"prefixes": rows, "seconds_to_count": unseen}}
+        return {"pending_by_prefix": {"prefixes": rows, "slots_to_count": unseen}}
 
     def _begin(self, patterns: tuple[str, ...]) -> PendingTable:
-        table = PendingTable(patterns, self._wheel.read_slot)
+        table = PendingTable(patterns, self._wheel.read_slot, self._wheel.config.slots)
         saved = read_counts(self._directory, self._wheel.store_id, patterns)
         if saved is not None:
             table.restore(saved)
@@ -79,28 +80,30 @@ class PendingWatch:
         point = self._wheel.stock_point()
         table.add_new(point)
         began_s = time.monotonic()
-        self._again_s = {s: at for s, at in self._again_s.items() if at > began_s}
-        left = [second for second in table.stale(point) if second not in self._again_s]
+        self._again_s = {slot: at for slot, at in self._again_s.items() if at > began_s}
+        left = [slot for slot in table.stale(point) if slot not in self._again_s]
         pause_s = EVERY_S
-        for number, second in enumerate(left):
-            worked_s = time.monotonic() - began_s
-            if number and worked_s > _WORK_S:
-                pause_s = min(EVERY_S, worked_s * _REST)
+        worked_s = 0.0
+        for slot in left:
+            if worked_s > _WORK_S:
+                pause_s = 0.0
                 break
             try:
-                table.count(second, point)
+                table.count(slot, point)
             except (Damaged, OSError) as error:
-                self._again_s[second] = time.monotonic() + _DAMAGED_EVERY_S
-                reason = {"second": second, "reason": str(error)}
+                self._again_s[slot] = time.monotonic() + _DAMAGED_EVERY_S
+                reason = {"slot": stem_of(slot), "reason": str(error)}
                 event(log, logging.WARNING, "what is pending cannot be counted", **reason)
+            worked_s = time.monotonic() - began_s
         self._ledger.counted(table.patterns, table.amounts, table.offset)
-        if not self._complete and not table.unseen_seconds:
+        if not self._complete and not table.unseen_slots:
             self._complete = True
             event(log, logging.INFO, "what is pending is counted", prefixes=len(table.patterns))
         if point.spilled != self._saved_upto and (saved := table.saved()) is not None:
             self._saved_upto = point.spilled
             self._keep(table.patterns, saved)
-        return pause_s
+        # A day's file takes longer than a turn: the pause grows with it.
+        return max(pause_s, worked_s * _REST)
 
     def _keep(self, patterns: tuple[str, ...], saved: SavedCounts) -> None:
         """Write the file behind a spill. Where that fails, the next spill brings another try, and

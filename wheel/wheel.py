@@ -828,10 +828,10 @@ class Wheel:
                 storage.replacements,
             )
 
-    def read_slot(self, slot: int, info: SlotInfo) -> list[pa.RecordBatch]:
-        """The blocks of a slot as of a ``StockPoint``; empty when all of it has left since. Errors:
-        ``Damaged``, ``OSError``."""
-        return self._storage.read_aside(slot, info)
+    def read_slot(self, slot: int, info: SlotInfo, seconds: range) -> list[pa.RecordBatch]:
+        """The rows in a slot's file, as of a ``StockPoint``, that are due in ``seconds``, as
+        blocks; empty when all of them have left since. Errors: ``Damaged``, ``OSError``."""
+        return self._storage.read_aside(slot, info, seconds)
 
     # -- seen from outside -----------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ rows = 50
 
 def counts(rows: int) -> dict[str, Any]:
     prefix = {"prefix": "orders*", "rows": rows, "bytes": 10 * rows}
-    return {"pending_by_prefix": {"prefixes": [prefix], "seconds_to_count": 0}}
+    return {"pending_by_prefix": {"prefixes": [prefix], "slots_to_count": 0}}
 
 
 class Callers:

@@ -76,7 +76,7 @@ def test_what_is_pending_counts_through_kills_cancels_and_delivery(node: NodePro
     node.kill()
     node.start()
     with client_of(node) as client:
-        eventually(lambda: status(client)["seconds_to_count"] == 0)
+        eventually(lambda: status(client)["slots_to_count"] == 0)
         assert status(client)["prefixes"] == [{"prefix": "orders*", "rows": 10, "bytes": 10}]
         token = str(node.data.parent / "token")
         shown = run_cli("status", "--node", node.address, "--token-file", token).stdout
@@ -98,7 +98,7 @@ def is_counted(replica: Replica, table: PendingTable, rows: int) -> bool:
     table.add_new(point)
     for second in table.stale(point):
         table.count(second, point)
-    assert table.unseen_seconds == 0
+    assert table.unseen_slots == 0
     return table.amounts[0][0] == rows
 
 
@@ -107,7 +107,7 @@ def test_every_peer_has_the_same_counts_and_so_has_the_next_master(tmp_path: Pat
     try:
         group.start()
         tables = {
-            name: PendingTable(["t"], replica.wheel.read_slot)
+            name: PendingTable(["t"], replica.wheel.read_slot, 7_200)
             for name, replica in group.all.items()
         }
         for number in range(20):

@@ -65,8 +65,9 @@ class Catalog(Mapping[int, SlotInfo]):
 
     def within(self, first: int, last: int) -> Iterator[int]:
         """The slots with a file that have seconds from ``first`` to ``last``."""
-        every = [slot for second in range(first, last + 1) for slot in slots_with(second)]
-        return (slot for slot in dict.fromkeys(every) if slot in self._infos)
+        for high in slots_with(last):
+            low = slot_with(max(first, 0), width_s(high)) if is_wide(high) else first
+            yield from self._slots[bisect_left(self._slots, low) : bisect_right(self._slots, high)]
 
     def upto(self, second: int) -> list[int]:
         """The slots with a file that begin at ``second`` or before, in the order of numbers."""

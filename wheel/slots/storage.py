@@ -75,7 +75,7 @@ class StockPoint:
     ``next_offset`` are committed; those that ``marks`` cover have left. ``replacements``: as of
     ``Storage``."""
 
-    catalog: Mapping[int, SlotInfo]
+    catalog: Catalog
     spilled: int
     pieces: tuple[Piece, ...]
     next_offset: int
@@ -227,19 +227,21 @@ class Storage:
         if slot in self.damaged:
             self.note_sound(slot, info)
 
-    def read_aside(self, slot: int, info: SlotInfo) -> list[pa.RecordBatch]:
-        """As ``read_blocks``, for who reads many slots and is in no hurry: it opens no file for
-        others, or it would close those from which rows are about to leave, and it records no
-        damage. Errors: ``Damaged``, ``OSError``."""
-        if not is_wide(slot) and self._open_slots.has(slot, info):
-            return self.read_blocks(slot, info)
+    def read_aside(self, slot: int, info: SlotInfo, seconds: range) -> list[pa.RecordBatch]:
+        """As ``read_blocks``, the rows that are due in ``seconds``, for who reads many slots and is
+        in no hurry: it opens no file for others, or it would close those from which rows are about
+        to leave, and it records no damage. Errors: ``Damaged``, ``OSError``."""
         try:
-            return self.slot_files.read(slot, info)
+            is_open = not is_wide(slot) and self._open_slots.has(slot, info)
+            blocks = (self.read_blocks if is_open else self.slot_files.read)(slot, info)
         except FileNotFoundError:
             with self._lock:
                 if slot in self.catalog:
                     raise
             return []
+        if seconds[0] <= first_second(slot) and seconds_of(slot)[-1] <= seconds[-1]:
+            return blocks
+        return [_within(block, seconds) for block in blocks]
 
     def open_ahead(self, after_ms: int, until_ms: int) -> bool:
         """Read and check what is due in that time and takes longer to read than a second: a large
@@ -576,8 +578,13 @@ class Storage:
 
 
 def _of_second(block: pa.RecordBatch, second: int) -> pa.RecordBatch:
-    """The rows of a block that are due in a second."""
-    start, stop = np.searchsorted(times(block, "due"), [second * TICK_MS, (second + 1) * TICK_MS])
+    return _within(block, range(second, second + 1))
+
+
+def _within(block: pa.RecordBatch, seconds: range) -> pa.RecordBatch:
+    """The rows of a block that are due in some seconds."""
+    ends = [seconds.start * TICK_MS, seconds.stop * TICK_MS]
+    start, stop = np.searchsorted(times(block, "due"), ends)
     return block.slice(start, stop - start)
 
 
