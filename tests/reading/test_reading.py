@@ -18,9 +18,9 @@ from slotwheel.reading.files import JOURNAL, SLOT, File, Layout
 from slotwheel.reading.layout import find
 from slotwheel.reading.problems import Problem
 from slotwheel.reading.read import read
-from slotwheel.wheel.rows import sort_rows
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal.segment import SegmentHeader, spare_path
+from slotwheel.wheel.rows import sort_rows
 from slotwheel.wheel.slots.slotfile import schema_message
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import LmdbState, StateUpdate, StoredState

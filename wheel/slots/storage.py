@@ -239,7 +239,7 @@ class Storage:
                 if slot in self.catalog:
                     raise
             return []
-        if seconds[0] <= first_second(slot) and seconds_of(slot)[-1] <= seconds[-1]:
+        if seconds[0] <= seconds_of(slot)[0] and seconds_of(slot)[-1] <= seconds[-1]:
             return blocks
         return [_within(block, seconds) for block in blocks]
 
