@@ -31,7 +31,7 @@ class Opened(Protocol):
 T = TypeVar("T", bound=Opened)
 
 
-class Turns:
+class SlotTurns:
     """A lock for each slot that somebody is busy with. Thread-safe."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Kept(Generic[T]):
         self._opened: OrderedDict[int, T] = OrderedDict()
         self._lock = threading.Lock()  # guards what is kept, and is never held while reading
         self._forgotten = 0
-        self.turns = Turns()
+        self.turns = SlotTurns()
 
     def upto(self, slot: int, info: SlotInfo) -> T:
         """What was read of a file, up to ``info`` or further. Errors: those of ``read``."""

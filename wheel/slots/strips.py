@@ -39,7 +39,7 @@ from ..rows import sort_rows, take_rows
 from ..schema import Mask, times
 from ..state import SlotInfo
 from .blockindex import MAP_FROM_BYTES, BlockIndex, index_of, joined
-from .opened import Kept, Turns
+from .opened import Kept, SlotTurns
 from .slot import first_second, seconds_of
 from .slotfile import SlotFiles
 
@@ -81,7 +81,7 @@ class WideSlots:
         """By slot and first second, the longest unused first. No two of a slot overlap."""
         self._lock = threading.Lock()  # guards the strips, and is never held while reading
         self._forgotten = 0
-        self._turns = Turns()
+        self._turns = SlotTurns()
 
     def rows(
         self, slot: int, info: SlotInfo, second: int, known: SlotInfo | None = None
