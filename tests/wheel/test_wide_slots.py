@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import TICK_MS, WheelConfig
+from slotwheel.wheel.due import reader
 from slotwheel.wheel.errors import InvalidConfiguration, InvalidMessage
+from slotwheel.wheel.schema import Int64s
 from slotwheel.wheel.slots.slot import (
     DAY_S,
     HOUR_S,
@@ -33,8 +36,9 @@ from slotwheel.wheel.slots.slot import (
     stem_of,
     width_s,
 )
+from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.state import LmdbState
-from support.wheels import NOW, batch, opened
+from support.wheels import NOW, batch, master_of, opened
 
 DAY_MS = DAY_S * TICK_MS
 FAR = WheelConfig(far_horizon_ms=60 * DAY_MS)
@@ -171,3 +175,97 @@ def test_a_message_may_be_due_up_to_the_horizon(tmp_path: Path) -> None:
         node.send([(NOW + 60 * DAY_MS, "t", b"")], NOW)
         with pytest.raises(InvalidMessage, match="--horizon"):
             node.wheel.append(batch([(NOW + 60 * DAY_MS + 1, "t", b"")]), NOW)
+
+
+def test_a_node_with_one_far_message_sleeps_until_it_is_due(tmp_path: Path) -> None:
+    """The message lies in the middle of a file of a day, of which no second is looked at before."""
+    begin = NOW - NOW % DAY_MS
+    due = begin + 5 * DAY_MS + DAY_MS // 2
+    with opened(tmp_path, FAR, begin) as node:
+        node.send([(due, "t", b"far")], begin)
+        node.wheel.spill(begin, everything=True)
+        master, now_ms, turns = master_of(node.wheel), begin, 0
+        while now_ms < due:
+            assert node.delivered(now_ms) == []
+            while master.prepare(now_ms):
+                pass
+            node.mark(now_ms)
+            next_ms = master.next_due_ms()
+            assert next_ms is not None
+            assert now_ms < next_ms <= due
+            now_ms, turns = next_ms, turns + 1
+        assert turns <= 5
+        assert node.delivered(due) == [b"far"]
+
+
+def test_a_late_row_of_a_wide_slot_is_judged_by_cancels_that_came_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock was ahead, so what is sent now is late for the mark; and after a restart its cancel
+    is known from the file alone, from a block behind those with late rows."""
+    monkeypatch.setattr(reader, "_LATE_SPAN", 1)
+    ahead = NOW + 12 * HOUR_S * TICK_MS
+    due = NOW + 5 * HOUR_S * TICK_MS
+    with opened(tmp_path, FAR, NOW) as node:
+        assert node.delivered(ahead) == []
+        node.mark(ahead)
+        node.reopen(NOW)
+        ids = node.ids_of(node.send([(due, "t", b"%d" % n) for n in range(3)], NOW))
+        node.wheel.spill(NOW, everything=True)
+        cancel = node.blocking(lambda: node.wheel.cancel(ids[:1], NOW))
+        assert cancel == [CancelAnswer.CANCELLED]
+        node.wheel.spill(NOW, everything=True)
+        [slot] = node.wheel.stock_point().catalog
+        assert width_s(slot) == HOUR_S
+        node.reopen(NOW)
+        assert node.delivered(ahead + 1) == [b"1", b"2"]
+
+
+def test_one_late_row_does_not_read_all_of_a_wide_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, due = NOW + 12 * HOUR_S * TICK_MS, NOW + 5 * HOUR_S * TICK_MS
+    with opened(tmp_path, FAR, NOW) as node:
+        for number in range(20):
+            node.send([(due, "t", b"%d" % number)] * 10, NOW)
+            node.wheel.spill(NOW, everything=True)
+        assert len(node.delivered(ahead)) == 200
+        node.mark(ahead)
+        node.reopen(NOW)
+        node.send([(due, "t", b"late")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        read: list[int] = []
+        read_at = SlotFiles.read_at
+
+        def counted(files: SlotFiles, slot: int, starts: Int64s, *more: Any) -> Any:
+            read.append(len(starts))
+            return read_at(files, slot, starts, *more)
+
+        monkeypatch.setattr(SlotFiles, "read_at", counted)
+        assert node.delivered(ahead) == [b"late"]
+        assert read == [21, 1], "all blocks for the index, and the one that has it"
+        node.send([(ahead, "t", b"next")], ahead)
+        assert node.delivered(ahead + 1) == [b"next"]
+        assert read == [21, 1], "nothing is read again"
+
+
+def test_a_row_of_a_wide_slot_is_found_by_its_id(tmp_path: Path) -> None:
+    due = NOW + 5 * DAY_MS
+    with opened(tmp_path, FAR, NOW) as node:
+        first = node.send([(due, "t", b"0"), (due + DAY_MS, "u", b"1")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        second = node.send([(due, "v", b"2"), (due + 1000, "w", b"3")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        storage = node.wheel._storage
+        offsets = np.array([first.base_offset, second.base_offset, second.base_offset + 1])
+        assert storage.topics_of(due // TICK_MS, offsets).tolist() == ["t", "v", ""]
+        row = storage.find(due, second.base_offset)
+        assert row is not None
+        assert row.column("value").to_pylist() == [b"2"]
+        assert storage.find(due, second.base_offset + 1) is None, "it is due at another time"
+        assert storage.find(due + 1000, 10**6) is None
+        assert not storage._wide_slots._strips, "nothing is kept for it"
+        ids = node.ids_of(second)
+        assert node.blocking(lambda: node.wheel.cancel(ids, NOW)) == [CancelAnswer.CANCELLED] * 2
+        node.wheel.spill(NOW, everything=True)
+        assert storage.cancelled_in_files(due // TICK_MS) == {second.base_offset}
