@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,8 @@ from slotwheel import (
     SlotwheelError,
     UnknownId,
 )
+from slotwheel.client import client as client_module
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
 from support.fakewheel import FakeWheel
@@ -186,3 +190,26 @@ def test_in_a_forked_child_it_says_so(client: Client) -> None:
     with pytest.raises(NotRunning, match="forked"):
         client.send("t", b"", delay=1)
     client._pid += 1
+
+
+def test_many_ids_are_cancelled_in_the_order_of_their_due_times(
+    client: Client, wheel: FakeWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request is about messages of a few days, however the ids are mixed, so the node looks
+    into few of its files; the answers come in the order of the ids."""
+    monkeypatch.setattr(client_module, "_CANCELS_AT_ONCE", 4)
+    delays = [60, -1, 90, 70, -3, 80, -2, 65, -4, 95]
+    ids = [client.send("t", b"", delay=delay).result(60) for delay in delays]
+    asked: list[list[int]] = []
+    cancel = wheel.cancel
+
+    def noted(ids: Sequence[str], *rest: Any, **more: Any) -> list[CancelAnswer]:
+        asked.append([MessageId.parse(text).due for text in ids])
+        return cancel(ids, *rest, **more)
+
+    monkeypatch.setattr(wheel, "cancel", noted)
+    answers = client.cancel(ids)
+    assert answers == ["cancelled" if delay > 0 else "already delivered" for delay in delays]
+    assert [len(due) for due in asked] == [4, 4, 2]
+    in_order = sorted(MessageId.parse(text).due for text in ids)
+    assert [at for due in asked for at in due] == in_order
