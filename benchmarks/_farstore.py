@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +69,8 @@ def build(path: Path, config: WheelConfig, now_ms: int, waves: Sequence[Wave]) -
         closing(OsFiles(path)) as files,
         closing(Wheel.open(files, LmdbState(path), config, now_ms)) as wheel,
     ):
-        probe = _batch(np.random.default_rng(1), waves[0], 1)
+        beside = replace(waves[0], topics=["beside"])
+        probe = _batch(np.random.default_rng(1), beside, 1)
 
         def append() -> float:
             started = time.perf_counter()
@@ -84,7 +85,7 @@ def build(path: Path, config: WheelConfig, now_ms: int, waves: Sequence[Wave]) -
                     built.spills_s.append(spill(wheel, now_ms))
                     built.appends_s += appending.since_last()
         built.spills_s.append(spill(wheel, now_ms))
-        wheel.append(_batch(np.random.default_rng(2), waves[0], _TAIL_ROWS), now_ms)
+        wheel.append(_batch(np.random.default_rng(2), beside, _TAIL_ROWS), now_ms)
         write(wheel)
         count(built, wheel)
     built.seconds = time.perf_counter() - begun
