@@ -238,8 +238,8 @@ def _due(report: Report, directory: Path, chosen: Any) -> None:
         due, at = _embedded(data, _LARGE)
         _tell_lateness(report, f"{name}, large second", at - due, chosen.second)
         last_ms = int(at.max()) - large_ms
-        text = f"{last_ms:,}"
-        report.figure(f"{name}, large second: last, ms", last_ms, text, "<= 2500")
+        title = f"{name}, large second: last one after it began, ms"
+        report.figure(title, last_ms, f"{last_ms:,}", "<= 1500")
         report.figure(f"{name}, due: peak resident, MB", peak / 1e6, f"{peak / 1e6:.0f}")
         report.figure(f"{name}, due: node CPU, s", cpu_s, f"{cpu_s:.1f}")
 
@@ -258,7 +258,8 @@ def _tell_lateness(report: Report, name: str, late: Any, messages: int) -> None:
         raise RuntimeError(f"{name}: {messages} messages were due, {len(late)} were delivered")
     p50, p99, longest = np.percentile(late, [50, 99, 100])
     text = f"{p99:.0f} (p50 {p50:.0f}, max {longest:.0f})"
-    report.figure(f"{name}: lateness, ms, p99", float(p99), text, "<= 20 at 1,000/s")
+    goal = "<= 20 at 1,000/s" if name.endswith(_STEADY) else ""
+    report.figure(f"{name}: lateness, ms, p99", float(p99), text, goal)
     early = int(np.count_nonzero(late < 0))
     report.figure(f"{name}: early", early, f"{early}", "0")
 
