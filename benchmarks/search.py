@@ -169,7 +169,7 @@ class _Bench:
         hour = self.start_ms + _SPAN_MS // 2
         page = self.search.page(Query(from_ms=hour), limit=1_000, content=False).result()
         questions: list[tuple[str, Callable[[], object]]] = [
-            ("count by slot", lambda: self.search.count(by_second=True).result()),
+            ("count by slot", lambda: self.search.count(by_slot=True).result()),
             ("by id", lambda: self._by_id(page.ids[int(generator.integers(len(page.ids)))])),
             ("first page", lambda: self._first_page(int(generator.integers(_SPAN_MS // 2)))),
             ("by key", lambda: self._by_content(key=int(generator.integers(self.keys)))),

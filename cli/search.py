@@ -19,7 +19,8 @@ from ..reading.search.fate import MessageFate, MessageState, find
 from ..reading.search.pending import PendingCount, PendingPage, PendingReader
 from ..reading.search.query import CountQuery, PageQuery, Query, page_text
 from ..wheel.schema import times
-from ..wheel.texts import counted, time_text
+from ..wheel.slots.slot import begins_ms, stem_of, width_s
+from ..wheel.texts import counted, span_text, time_text
 from .bulkcancel import BulkCancel
 from .invocation import Exit
 from .printing import Listing, print_table, quiet_pipe
@@ -78,7 +79,7 @@ def command(
         if follow_up is not None:
             return BulkCancel(address, timeout, yes, as_json).run(reader, query)
         if count:
-            pending = reader.count(query, by_second=by == _SLOT, by_topic=by == _TOPIC)
+            pending = reader.count(query, by_slot=by == _SLOT, by_topic=by == _TOPIC)
             return _print_count(pending, by, as_json)
         if query.ids and query.names_ids_alone:
             return _print_fates(find(reader, query.ids), as_json)
@@ -90,14 +91,17 @@ def _print_count(pending: PendingCount, by: str | None, as_json: bool) -> int:
     if as_json:
         fields: Fields = {"pending": pending.total}
         if by == _SLOT:
-            fields["slots"] = {str(second): count for second, count in pending.by_second.items()}
+            fields["slots"] = {stem_of(slot): count for slot, count in pending.by_slot.items()}
         if by == _TOPIC:
             fields["topics"] = pending.by_topic
         print_json({**fields, **_coverage(pending)})
         return Exit.DONE if pending.complete else Exit.FAILED
     if by == _SLOT:
-        rows = [(time_text(at * 1000), f"{count:,}") for at, count in pending.by_second.items()]
-        print_table(rows, "lr", ("due from", "messages"))
+        lines = [
+            (time_text(begins_ms(slot)), span_text(width_s(slot) * 1000), f"{count:,}")
+            for slot, count in pending.by_slot.items()
+        ]
+        print_table(lines, "llr", ("due from", "within", "messages"))
     if by == _TOPIC:
         rows = [(topic, f"{count:,}") for topic, count in pending.by_topic.items()]
         print_table(rows, "lr", ("topic", "messages"))

@@ -74,12 +74,12 @@ class Searcher:
         return limited
 
     async def count(
-        self, query: Query, *, by_second: bool = False, by_topic: bool = False
+        self, query: Query, *, by_slot: bool = False, by_topic: bool = False
     ) -> PendingCount:
         """Errors: ``HttpError`` 422: it would look through too much; ``Overloaded``."""
         await self._check(query, by_topic)
         return await self._seen(
-            lambda: self.process.count(query, by_second=by_second, by_topic=by_topic, may=self.may)
+            lambda: self.process.count(query, by_slot=by_slot, by_topic=by_topic, may=self.may)
         )
 
     async def page(self, query: Query, after: RowKey | None, limit: int) -> PendingPage:

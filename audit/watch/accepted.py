@@ -98,14 +98,15 @@ class AcceptedTier:
         return view
 
     def _read_slot(self, ledger: AuditLedger, second: int, now_ms: int) -> None:
-        view, batches, problem = self._reader.slot(self._view, second)
+        seconds = range(second, second + 1)
+        view, batches, problem = self._reader.rows_of(self._view, seconds)
         self._view = view
         self._slots[second] = _Read(view.point.next_offset, [], [])
         for text in [
             str(trouble.text) for trouble in (problem, *view.problems) if trouble is not None
         ]:
             self._hint(ledger, f"the wheel's files: {text}", second)
-        if not view.is_untouched(second):
+        if not view.is_untouched(seconds):
             self._hint(ledger, "its slot was read late: some of it may have left before", second)
         rows = key_columns(batches)
         if rows.num_rows:

@@ -14,6 +14,7 @@ from ...reading.search.pending import PendingCount
 from ...reading.search.query import Query
 from ...security.rights import Right
 from ...wheel.config import TICK_MS
+from ...wheel.slots.slot import begins_ms
 from ..endpoint import RouteCall
 from ..requests import Reply
 from ..v1.group import status_of
@@ -74,7 +75,7 @@ async def overview(call: RouteCall[PartsQuery, None]) -> Reply:
     async def slots() -> PendingBySlot:
         # A figure of the whole, as the node's status has it, for who may observe.
         searcher = searcher_of(services, Right.OBSERVE)
-        return by_slot(await searcher.count(Query(), by_second=True), clock_ms())
+        return by_slot(await searcher.count(Query(), by_slot=True), clock_ms())
 
     async def wrong() -> list[Wrong]:
         found = wrongs(await node_health(services), await node_figures(services), await status())
@@ -96,12 +97,12 @@ async def overview(call: RouteCall[PartsQuery, None]) -> Reply:
 
 
 def by_slot(counted: PendingCount, now_ms: int) -> PendingBySlot:
-    """``counted``: with ``by_second``. A second whose end has passed is overdue."""
+    """``counted``: with ``by_slot``. A second whose end has passed is overdue."""
     start_ms = now_ms // _MINUTE_MS * _MINUTE_MS
     counts = [0] * _BARS
     overdue = later = 0
-    for second, count in counted.by_second.items():
-        due_ms = second * TICK_MS
+    for slot, count in counted.by_slot.items():
+        due_ms = begins_ms(slot)
         number = (due_ms - start_ms) // _MINUTE_MS
         if due_ms + TICK_MS <= now_ms:
             overdue += count

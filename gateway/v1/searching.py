@@ -9,7 +9,7 @@ import msgspec
 from ...reading.search.pending import PendingCount, PendingPage
 from ...reading.search.query import CountQuery, PageQuery, page_text
 from ...security.rights import Operation, Right
-from ...wheel.config import TICK_MS
+from ...wheel.slots.slot import begins_ms, width_s
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import JSON, NDJSON, Reply, as_json, wanted_type
@@ -56,11 +56,13 @@ class FoundMessages(PageEnd):
     messages: list[FoundMessage]
 
 
-class SlotCount(msgspec.Struct):
-    """How many messages are due in a second that begins at ``from_ms``."""
+class SlotCount(msgspec.Struct, omit_defaults=True):
+    """How many messages are due in a slot that begins at ``from_ms``."""
 
     from_ms: int
     messages: int
+    seconds: int = 1
+    """The length of the slot: a second, or, of what is due further ahead, an hour or a day."""
 
 
 class PendingCounts(msgspec.Struct, omit_defaults=True):
@@ -74,7 +76,7 @@ class PendingCounts(msgspec.Struct, omit_defaults=True):
     limited_by_rights: bool = False
     """Whether only topics that the caller may read were looked at."""
     slots: list[SlotCount] | None = None
-    """Counts by second, with ``by=slot``."""
+    """Counts by slot, with ``by=slot``. What is due within two hours is counted by second."""
     topics: dict[str, int] | None = None
     """Counts by topic, with ``by=topic``."""
 
@@ -135,7 +137,7 @@ def _written(page: PendingPage, kind: str, is_limited: bool) -> bytes:
 async def count_messages(call: RouteCall[CountQuery, None]) -> Reply:
     """Count pending messages. Without topic, key and header nothing has to be read for it."""
     by, searcher = call.query.by, searcher_of(call.services)
-    counted = await searcher.count(call.query, by_second=by == "slot", by_topic=by == "topic")
+    counted = await searcher.count(call.query, by_slot=by == "slot", by_topic=by == "topic")
     return as_json(pending_counts(counted, by, is_limited=searcher.is_limited))
 
 
@@ -144,7 +146,9 @@ def pending_counts(
 ) -> PendingCounts:
     """A count as its answer. ``by``: ``slot``, ``topic`` or None. ``is_limited``: of the
     searcher."""
-    slots = [SlotCount(second * TICK_MS, count) for second, count in counted.by_second.items()]
+    slots = [
+        SlotCount(begins_ms(slot), count, width_s(slot)) for slot, count in counted.by_slot.items()
+    ]
     return PendingCounts(
         counted.total,
         **_read(counted, is_limited),

@@ -1,9 +1,9 @@
 """The fates of messages, by their ids.
 
-Theory: an id leads to its slot. While the row is there, the mark and the cancels of the slot are
-enough. A row that has left is gone from slot files and journal, and only its traces are left: the
-record of cancels, which the state keeps for two hours; the departures, if the node keeps them; the
-mark's counters, if no row expired or was refused; the archive, where cancels stand beside their
+Theory: an id leads to its second. While the row is there, the mark and the cancels of the second
+are enough. A row that has left is gone from slot files and journal, and only its traces are left:
+the record of cancels, which the state keeps for two hours; the departures, if the node keeps them;
+the mark's counters, if no row expired or was refused; the archive, where cancels stand beside their
 rows; the embedded topics, if messages go there. Without any of these the answer is *unknown*, with
 the reason.
 
@@ -36,7 +36,7 @@ from ...wheel.schema import Mask, times
 from ..departures import Departure
 from ..growing.tails import EmbeddedTails
 from ..listing import topic_folders
-from ..recordedblocks import archived_blocks
+from ..recordedblocks import archived_rows
 from ..tailing import TailRows, TailStart
 from ..visible import MayTopic
 from .pending import PendingReader
@@ -115,10 +115,11 @@ def find(
             by_text[text] = MessageFate(text, MessageState.UNKNOWN, reason, id_.due)
     fates: dict[MessageId, MessageFate] = {}
     gone: list[tuple[Marks, bool, list[_Gone]]] = []
-    for second, slot_ids in by_second.items():
-        view, of_slot, left, cancels_known = _in_slot(reader, view, second, slot_ids)
-        fates |= of_slot
+    for second, ids_of_second in sorted(by_second.items()):
+        view, of_second, left, cancels_known = _in_second(reader, view, second, ids_of_second)
+        fates |= of_second
         gone.append((view.marks, cancels_known, left))
+    reader.release()
     # Departures are read after the view, so they have every row that its marks cover.
     departures = _departures(reader, fates, view.point.looked_ms)
     for marks, cancels_known, left in gone:
@@ -185,18 +186,19 @@ def _with_row(fate: MessageFate, row: pa.RecordBatch | None) -> MessageFate:
     return replace(fate, row=row, topic=topic, created_ms=created_ms)
 
 
-def _in_slot(
+def _in_second(
     reader: PendingReader, view: View, second: int, ids: Sequence[MessageId]
 ) -> tuple[View, dict[MessageId, MessageFate], list[_Gone], bool]:
-    """Judge messages by their slot. Returns the view by which they were judged, their fates, the
-    messages that have left, which are *unknown* so far, and True when all cancels of the slot are
-    known: those messages were not cancelled then."""
-    view, batches, problem = reader.slot(view, second)
+    """Judge messages by the rows of their second. Returns the view by which they were judged, their
+    fates, the messages that have left, which are *unknown* so far, and True when all cancels of the
+    second are known: those messages were not cancelled then."""
+    seconds = range(second, second + 1)
+    view, batches, problem = reader.rows_of(view, seconds)
     keys = key_columns(batches)
-    pending = view.pending(second, keys)
+    pending = view.pending(seconds, keys)
     record = reader.cancelled(second)  # read after the view
     targets = {*cancelled(keys).tolist(), *record.offsets.tolist()}
-    damaged = problem is not None or bool(view.problems) or second in view.lost
+    damaged = problem is not None or bool(view.problems) or view.is_lost(seconds)
     fates: dict[MessageId, MessageFate] = {}
     gone: list[_Gone] = []
     for id_ in ids:
@@ -215,7 +217,7 @@ def _in_slot(
         elif id_.offset >= view.point.next_offset:
             why = f"this directory holds the log up to offset {view.point.next_offset - 1}"
         elif not all(mark.covers(id_.due, id_.offset) for mark in view.marks.every):
-            why = "no mark covers it, and it is not in its slot"
+            why = "no mark covers it, and it is in no file of its second"
         else:
             gone.append(_Gone(id_, None))
         fates[id_] = _Gone(id_, row).fate(state, why)
@@ -248,8 +250,8 @@ class _Trace:
 
 
 class _Left:
-    """Looks for traces of messages of one slot that have left. ``cancels_known``: all cancels of
-    the slot are known, and name none of them."""
+    """Looks for traces of messages of one second that have left. ``cancels_known``: all cancels of
+    the second are known, and name none of them."""
 
     def __init__(
         self, root: Path, marks: Marks, dead_letter_topic: str, *, cancels_known: bool
@@ -304,7 +306,7 @@ class _Left:
     def _archived(self, gone: Sequence[_Gone]) -> tuple[list[_Gone], set[int]]:
         """Add the archive's rows. Returns the messages, and the offsets that its cancels name."""
         second = gone[0].id.due // TICK_MS
-        batches = archived_blocks(self._root, second)
+        batches = archived_rows(self._root, second)
         pending = np.zeros(sum(batch.num_rows for batch in batches), np.bool_)
         rows = [
             message

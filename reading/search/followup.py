@@ -39,7 +39,7 @@ class Finder(Protocol):
     """A source of pages, such as a ``PendingReader``."""
 
     def count(
-        self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
+        self, query: Query | None = None, *, by_slot: bool = False, by_topic: bool = False
     ) -> PendingCount: ...
 
     def page(

@@ -1,10 +1,15 @@
 """Finds pending messages: counts, and pages in due order.
 
 Theory: slot files are sorted by due time, which most questions ask for; so a page begins at the
-slot of its token and reads slot after slot until it is full. There is no other index. The whole
-file of a slot is read and its checksum compared, as the node does it: 0.2 ms for 1,400 rows, most
-of which is spent once per block; a second thread would not make it faster, as the blocks are small
-and Python is in between.
+second of its token and reads second after second until it is full. There is no other index. The
+whole file of a slot is read and its checksum compared, as the node does it: 0.2 ms for 1,400 rows,
+most of which is spent once per block; a second thread would not make it faster, as the blocks are
+small and Python is in between.
+
+Seconds that share a file of an hour or a day are read in *strips*: as many of them as have no more
+than ``_STRIP_BYTES``, over all files of each. If they were read one by one, each would look into
+every block of the day's file; if the day were read at once, a file of gigabytes would need as much
+memory.
 
 Rules
 - Rows that were acknowledged before the call are seen; the answer has the offset up to which.
@@ -12,15 +17,20 @@ Rules
   row may have left since, if it was due (``AnswerPoint``).
 - A slot file that cannot be read is looked at again by a new view: the node may have deleted it, as
   all its rows have left. Damage is a problem, and the answer is not complete.
-- The work for a page is bounded: by ``rows_max`` rows, though a slot that was begun is read whole,
+- The work for a page is bounded: by ``rows_max`` rows, though a strip that was begun is read whole,
   and by ``_BYTES_MAX`` of content. The token is where the next page goes on.
+- Files of hours and days stay open within a question, one of each width, and not behind it: the
+  disk could not free one that the node deletes, as long as nobody asks anything else.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Self
 
@@ -29,19 +39,20 @@ import pyarrow as pa
 
 from ...wheel.cancelrecord import CancelRecord
 from ...wheel.config import TICK_MS
-from ...wheel.errors import Damaged, UnknownId, UnsupportedVersion
+from ...wheel.errors import Damaged, SlotwheelError, UnknownId, UnsupportedVersion
 from ...wheel.ids import MessageId
 from ...wheel.mark import RowKey
 from ...wheel.rows import from_numpy, members, take_rows
 from ...wheel.schema import ROW, Int64s, Mask, sizes, times
-from ...wheel.slots.slot import begins_ms, ends_ms, path_of
+from ...wheel.slots.slot import begins_ms, is_wide, path_of, slot_with, width_s
+from ...wheel.state import SlotInfo
 from ..departures import DepartureReader
 from ..files import due_within
 from ..problems import INTEGRITY, Problem
-from ..recordedblocks import committed_blocks, read_ahead
+from ..recordedblocks import BlocksByDue, committed_blocks, read_ahead
 from ..visible import MayTopic
 from .query import LIMIT, ContentMatcher, Query
-from .view import AnswerPoint, View, key_columns
+from .view import AnswerPoint, View, covers, key_columns, overlap, signed_counts
 from .watch import DirectoryWatch
 
 ROWS_MAX = 20_000_000
@@ -55,6 +66,11 @@ _BEFORE_AHEAD = 4
 _LOOKS = 4
 _KEYS = pa.schema([ROW.field("offset"), ROW.field("due")])
 _LAST = (1 << 63) - 1
+_STRIP_BYTES = 32 << 20
+_KEY_BYTES = 64
+"""Memory for the keys of a row, about; the content of a row in a wide file is not copied."""
+_BY_SECOND_MS = 7_200_000
+"""Up to so long ahead messages are counted by second also where they lie in the file of a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +79,10 @@ class PendingCount:
 
     total: int
     point: AnswerPoint
-    by_second: dict[int, int] = field(default_factory=dict)
-    """The numbers by due second, ascending; empty unless it was asked for."""
+    by_slot: dict[int, int] = field(default_factory=dict)
+    """The numbers by slot, in the order of their begins; empty unless it was asked for. What is due
+    more than two hours ahead and has a file of its hour or day is counted by that; all else by
+    second, in whichever file it lies. No message is in two of the numbers."""
     by_topic: dict[str, int] = field(default_factory=dict)
     """The numbers by topic; empty unless it was asked for."""
     looked_through: int = 0
@@ -98,12 +116,12 @@ class PendingPage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
-    """The matches of one slot."""
+class _Matches:
+    """The matches of a strip."""
 
-    second: int
+    seconds: range
     batches: list[pa.RecordBatch]
-    """All rows of the slot."""
+    """All rows of these seconds."""
     keys: pa.RecordBatch
     """The keys of all rows (``key_columns``)."""
     at: Int64s
@@ -111,9 +129,8 @@ class _Slot:
     due: Int64s
     offset: Int64s
     """Like ``due``, of the matches, shape (matches,)."""
-    looked: int
 
-    def in_order(self) -> _Slot:
+    def in_order(self) -> _Matches:
         if len(self.at) < 2:
             return self
         order = np.lexsort((self.offset, self.due))
@@ -146,9 +163,14 @@ class _Slot:
         number = np.searchsorted(starts, self.at[:stop], side="right") - 1
         return number, self.at[:stop] - starts[number]
 
+    def by_second(self) -> dict[int, int]:
+        """The numbers of matches by second."""
+        seconds, counts = np.unique(self.due // TICK_MS, return_counts=True)
+        return dict(zip(seconds.tolist(), counts.tolist(), strict=True))
+
     def topics(self) -> dict[str, int]:
         column = self.keys.column("topic")
-        if len(self.at) < self.looked:
+        if len(self.at) < self.keys.num_rows:
             column = column.take(from_numpy(self.at, pa.int64()))
         return {pair["values"]: pair["counts"] for pair in column.value_counts().to_pylist()}
 
@@ -163,6 +185,8 @@ class PendingReader:
         self.root = self._watch.root
         self.departures = DepartureReader(self.root)
         """The reader of departures, which is kept, as it remembers places in their files."""
+        self._wide: dict[int, tuple[int, BlocksByDue]] = {}
+        """By width: the slot whose file is open, and its blocks."""
 
     def __enter__(self) -> Self:
         return self
@@ -176,10 +200,14 @@ class PendingReader:
     def view(self) -> View:
         """A view of the directory now. Errors: ``Damaged``, ``UnsupportedVersion``, ``OSError``:
         the state store cannot be read."""
-        return self._watch.view()
+        view = self._watch.view()
+        for width, (slot, blocks) in list(self._wide.items()):
+            if view.slots.get(slot) != blocks.info:
+                del self._wide[width]
+        return view
 
     def cancelled(self, second: int) -> CancelRecord:
-        """The record of cancels of a second, whose slot file has lost its rows. Call it after
+        """The record of cancels of a second, whose slot files have lost its rows. Call it after
         ``view``. It is incomplete where the cancels are not known any more, or cannot be read."""
         try:
             return self._watch.cancelled(second)
@@ -190,7 +218,7 @@ class PendingReader:
         self,
         query: Query | None = None,
         *,
-        by_second: bool = False,
+        by_slot: bool = False,
         by_topic: bool = False,
         may: MayTopic | None = None,
     ) -> PendingCount:
@@ -202,24 +230,25 @@ class PendingReader:
         """
         query = query or Query()
         view = self.view()
-        by_catalog: dict[int, int] = {}
-        if not (query.columns or query.ids or by_topic or may):
-            by_catalog = _by_catalog(view, query)
         scan = _Scan(self, view, query, may=may)
-        counts, topics, looked = dict(by_catalog), Counter[str](), 0
-        for slot in scan.slots(skipped=by_catalog.keys()):
-            looked += slot.looked
-            if len(slot.at):
-                counts[slot.second] = len(slot.at)
-                if by_topic:
-                    topics.update(slot.topics())
-        counts_by_second = dict(sorted(counts.items())) if by_second else {}
+        counts, topics = Counter[int](), Counter[str]()
+        if not (query.columns or query.ids or by_topic or may):
+            counts.update(scan.without_reading(by_slot=by_slot))
+        for matches in scan.strips():
+            if by_slot:
+                counts.update(matches.by_second())
+            else:
+                counts[matches.seconds.start] += len(matches.at)
+            if by_topic and len(matches.at):
+                topics.update(matches.topics())
+        self.release()
+        slots = {slot: count for slot, count in counts.items() if count} if by_slot else {}
         return PendingCount(
-            sum(counts.values()),
+            counts.total(),
             view.point,
-            counts_by_second,
+            dict(sorted(slots.items(), key=lambda item: begins_ms(item[0]))),
             dict(sorted(topics.items())),
-            looked,
+            scan.looked,
             tuple(scan.problems),
         )
 
@@ -241,48 +270,95 @@ class PendingReader:
         view = self.view()
         scan = _Scan(self, view, query or Query(), after, may)
         page = _PageRows(limit, content)
-        looked, following = 0, None
-        for slot in scan.slots():
-            looked += slot.looked
-            following = page.add(slot.in_order())
-            if following is None and not scan.at_end and (page.is_full or looked >= rows_max):
-                following = ends_ms(slot.second) - 1, _LAST
+        following = None
+        for matches in scan.strips():
+            following = page.add(matches.in_order())
+            if following is None and not scan.at_end and (page.is_full or scan.looked >= rows_max):
+                following = matches.seconds.stop * TICK_MS - 1, _LAST
             if following is not None:
                 break
+        self.release()
         ids = view.mint.many(page.due, page.offset) if page.count else []
-        return PendingPage(page.rows, ids, following, view.point, looked, tuple(scan.problems))
+        return PendingPage(page.rows, ids, following, view.point, scan.looked, tuple(scan.problems))
 
-    def read_ahead(self, view: View, second: int) -> None:
-        """Let the kernel read a slot's file, which will be needed soon."""
-        info = view.slots.get(second)
-        if info is not None:
-            read_ahead(self.root, second, info)
+    def read_ahead(self, view: View, seconds: range) -> None:
+        """Let the kernel read a second's own file, which will be needed soon."""
+        info = view.slots.get(seconds.start)
+        if info is not None and len(seconds) == 1:
+            read_ahead(self.root, seconds.start, info)
 
-    def slot(self, view: View, second: int) -> tuple[View, list[pa.RecordBatch], Problem | None]:
-        """All rows of a slot; with them the view that they belong to, and the problem for which
-        some are missing."""
-        problem = None
+    def rows_of(
+        self, view: View, seconds: range, *, narrow: bool = True
+    ) -> tuple[View, list[pa.RecordBatch], Problem | None]:
+        """All rows that are due in these seconds, over all their files; with them the view that
+        they belong to, and the problem for which some are missing. Files of hours and days stay
+        open for the next call, until ``release``. Without ``narrow``, those of seconds are left
+        out."""
         for _ in range(_LOOKS):
-            info = view.slots.get(second)
-            blocks: list[pa.RecordBatch] = []
-            problem = None
-            if info is not None:
-                try:
-                    blocks = committed_blocks(self.root, second, info)
-                except FileNotFoundError:
-                    text = f"expected {info.length} bytes, found no file"
-                    problem = Problem(INTEGRITY, "missing", text, file=path_of(second))
-                except Damaged as error:
-                    text = f"expected {error.expected}, found {error.found}"
-                    problem = Problem(
-                        INTEGRITY, "damaged", text, file=path_of(second), position=error.position
-                    )
-                except (UnsupportedVersion, OSError) as error:
-                    problem = Problem(INTEGRITY, "damaged", str(error), file=path_of(second))
+            slots = [slot for slot in view.files_of(seconds) if narrow or is_wide(slot)]
+            batches, problem = self._committed(view, slots, seconds)
             if problem is None:
                 break
             view = self.view()
-        return view, [*blocks, *view.tail_of(second)], problem
+        return view, [*batches, *view.tail_of(seconds)], problem
+
+    def load(self, view: View, seconds: range) -> int:
+        """The memory that judging these seconds at once takes, bytes, about."""
+        rows = nbytes = 0
+        for slot in view.files_of(seconds):
+            info = view.slots[slot]
+            if not is_wide(slot):
+                rows, nbytes = rows + info.rows, nbytes + info.length
+            elif covers(seconds, slot):
+                rows += info.rows
+            else:
+                with suppress(Damaged, UnsupportedVersion, OSError):
+                    rows += self._opened(slot, info).count(seconds)
+        return rows * _KEY_BYTES + nbytes
+
+    def release(self) -> None:
+        """Close the files of hours and days that ``rows_of`` has left open."""
+        self._wide.clear()
+
+    def _committed(
+        self, view: View, slots: Sequence[int], seconds: range
+    ) -> tuple[list[pa.RecordBatch], Problem | None]:
+        """The rows of these seconds in files, and the problem with one that cannot be read."""
+        batches: list[pa.RecordBatch] = []
+        problem = None
+        for slot, ahead in zip_longest(slots, slots[_AHEAD:]):
+            info = view.slots[slot]
+            if ahead is not None:
+                self.read_ahead(view, range(ahead, ahead + 1))
+            try:
+                if is_wide(slot):
+                    batches += self._opened(slot, info).within(seconds)
+                else:
+                    batches += committed_blocks(self.root, slot, info)
+            except (Damaged, UnsupportedVersion, OSError) as error:
+                problem = _problem_of(slot, info, error)
+        return batches, problem
+
+    def _opened(self, slot: int, info: SlotInfo) -> BlocksByDue:
+        """The blocks of a wide slot's file. Errors: as of ``committed_blocks``."""
+        width = width_s(slot)
+        known, blocks = self._wide.pop(width, (None, None))
+        if blocks is None or known != slot or blocks.info != info:
+            blocks = None  # before the next file is read: there is memory for one
+            blocks = BlocksByDue(slot, info, committed_blocks(self.root, slot, info))
+        self._wide[width] = slot, blocks
+        return blocks
+
+
+def _problem_of(slot: int, info: SlotInfo, error: SlotwheelError | OSError) -> Problem:
+    """The problem with a slot file that cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        text = f"expected {info.length} bytes, found no file"
+        return Problem(INTEGRITY, "missing", text, file=path_of(slot))
+    if isinstance(error, Damaged):
+        text = f"expected {error.expected}, found {error.found}"
+        return Problem(INTEGRITY, "damaged", text, file=path_of(slot), position=error.position)
+    return Problem(INTEGRITY, "damaged", str(error), file=path_of(slot))
 
 
 class _PageRows:
@@ -299,20 +375,20 @@ class _PageRows:
     def is_full(self) -> bool:
         return self.count >= self._limit or self._nbytes >= _BYTES_MAX
 
-    def add(self, slot: _Slot) -> RowKey | None:
-        """Add a slot's matches. Returns the key of the last that fits; None: all fit."""
-        many = min(len(slot.at), self._limit - self.count)
+    def add(self, matches: _Matches) -> RowKey | None:
+        """Add a strip's matches. Returns the key of the last that fits; None: all fit."""
+        many = min(len(matches.at), self._limit - self.count)
         if not many:
             return None
         if self._schema is ROW:
-            running = self._nbytes + np.cumsum(slot.sizes(many))
+            running = self._nbytes + np.cumsum(matches.sizes(many))
             many = min(many, int(np.searchsorted(running, _BYTES_MAX)) + 1)
             self._nbytes = int(running[many - 1])
-        self._parts.append(slot.take(self._schema, many))
+        self._parts.append(matches.take(self._schema, many))
         self.count += many
-        if many == len(slot.at):
+        if many == len(matches.at):
             return None
-        return int(slot.due[many - 1]), int(slot.offset[many - 1])
+        return int(matches.due[many - 1]), int(matches.offset[many - 1])
 
     @property
     def rows(self) -> pa.RecordBatch:
@@ -328,22 +404,8 @@ class _PageRows:
         return np.concatenate([times(rows, "offset") for rows in self._parts])
 
 
-def _by_catalog(view: View, query: Query) -> dict[int, int]:
-    """The numbers of pending messages in the slots that no mark has reached, by the catalog."""
-    pending, _ = view.counts
-    first, behind = query.seconds()
-    seconds = view.seconds_within(first, behind)
-    start = int(np.searchsorted(view.seconds, seconds[0])) if seconds else 0
-    counts = pending[start : start + len(seconds)].tolist()
-    return {
-        second: count
-        for second, count in zip(seconds, counts, strict=True)
-        if count > 0 and view.is_untouched(second) and query.holds_whole(second)
-    }
-
-
 class _Scan:
-    """The slots that may hold matches, one after the other."""
+    """The seconds that may hold matches, strip after strip."""
 
     def __init__(
         self,
@@ -359,60 +421,141 @@ class _Scan:
         self._content = ContentMatcher(query, may)
         self._after = after
         self._offsets = _offsets_of(view, query.ids) if query.ids else None
+        self._stretches = self._wanted()
         self.problems = list(view.problems)
+        self.looked = 0
+        """The number of rows that were read."""
         self.at_end = False
-        """True when no slot is left."""
+        """True when no second with rows is left."""
 
-    def slots(self, skipped: Iterable[int] = ()) -> Iterator[_Slot]:
-        seconds = self._seconds()
-        left_out = set(skipped)
-        read = [second for second in seconds if second not in left_out]
-        for number, second in enumerate(read, 1):
-            self.at_end = number == len(read)
-            if number > _BEFORE_AHEAD and number + _AHEAD < len(read):
-                self._reader.read_ahead(self._view, read[number + _AHEAD])
-            yield self._slot(second)
+    def without_reading(self, *, by_slot: bool) -> dict[int, int]:
+        """The numbers of pending messages that are known without judging rows, by slot; what is
+        left for ``strips`` to judge is the rest. With ``by_slot``, what is due soon and lies in the
+        file of its hour or day is counted by second."""
+        view = self._view
+        soon = (view.point.looked_ms + _BY_SECOND_MS) // TICK_MS
+        counts = Counter[int]()
+        left: list[range] = []
+        for stretch in self._stretches:
+            count = view.counts.get(stretch, 0)
+            is_soon = by_slot and len(stretch) > 1 and stretch.start < soon
+            if count > 0 and not is_soon and self._is_all_pending(stretch):
+                counts[slot_with(stretch.start, len(stretch))] = count
+                continue
+            whole = self._untouched(stretch)
+            counts.update(self._by_second(whole))
+            between = whole.start if whole else stretch.stop
+            left += [range(stretch.start, between), range(max(between, whole.stop), stretch.stop)]
+        self._stretches = [stretch for stretch in left if stretch]
+        return counts
 
-    def _seconds(self) -> list[int]:
+    def _is_all_pending(self, seconds: range) -> bool:
+        return self._view.is_untouched(seconds) and self._query.holds_whole(seconds)
+
+    def _untouched(self, stretch: range) -> range:
+        """The seconds of a stretch that no mark has reached and of which all messages are wanted;
+        of a single second none, as reading it costs less."""
+        query = self._query
+        start, stop = max(stretch.start, self._view.passed_ms // TICK_MS + 1), stretch.stop
+        if query.from_ms is not None:
+            start = max(start, -(-query.from_ms // TICK_MS))
+        if query.to_ms is not None:
+            stop = min(stop, query.to_ms // TICK_MS)
+        is_known = len(stretch) > 1 and not self._view.is_lost(stretch)
+        return range(start, stop) if is_known else range(0)
+
+    def _by_second(self, seconds: range) -> dict[int, int]:
+        """The numbers of pending messages in seconds that no mark has reached, by second. A cancel
+        takes one away in whichever file its target lies; so only files of hours and days are read,
+        to see when their rows are due."""
+        counts = Counter[int]()
+        if not seconds:
+            return counts
+        batches = self._read(seconds, narrow=False)
+        for slot in self._view.files_of(seconds):
+            if not is_wide(slot):
+                info = self._view.slots[slot]
+                counts[slot] += info.rows - 2 * info.cancels
+        for batch in batches:
+            second, signed = signed_counts(batch)
+            counts.update(dict(zip(second.tolist(), signed.tolist(), strict=True)))
+        return counts
+
+    def _read(self, seconds: range, *, narrow: bool = True) -> list[pa.RecordBatch]:
+        """The rows of these seconds, by the newest view that was needed for them."""
+        self._view, batches, problem = self._reader.rows_of(self._view, seconds, narrow=narrow)
+        text = "expected every row of the slot, found that a repair lost some"
+        lost = [slot for slot in self._view.lost if overlap(slot, seconds)]
+        problems = [Problem(INTEGRITY, "repaired", text, file=path_of(slot)) for slot in lost]
+        for each in (problem, *problems):
+            if each is not None and each not in self.problems:
+                self.problems.append(each)
+        self.looked += sum(batch.num_rows for batch in batches)
+        return batches
+
+    def strips(self) -> Iterator[_Matches]:
+        stretches = self._stretches
+        for number, stretch in enumerate(stretches, 1):
+            if number > _BEFORE_AHEAD and number + _AHEAD < len(stretches):
+                self._reader.read_ahead(self._view, stretches[number + _AHEAD])
+            for strip in self._strips_of(stretch):
+                self.at_end = number == len(stretches) and strip.stop == stretch.stop
+                yield self._matches(strip)
+
+    def _strips_of(self, stretch: range) -> Iterator[range]:
+        """The parts of a stretch that are read at once, one after the other."""
+        first, most = stretch.start, len(stretch)
+        while first < stretch.stop:
+            strip = range(first, min(first + most, stretch.stop))
+            while len(strip) > 1:
+                load = self._reader.load(self._view, strip)
+                if load <= _STRIP_BYTES:
+                    break
+                strip = strip[: max(1, len(strip) // -(-load // _STRIP_BYTES))]
+            yield strip
+            first, most = strip.stop, 2 * len(strip)
+
+    def _wanted(self) -> list[range]:
+        """The stretches that may hold matches, each cut to the seconds that may."""
         first, behind = self._query.seconds()
         if self._after is not None:
             due, offset = self._after
-            at = (due if offset < _LAST else due + 1) // TICK_MS  # _LAST: this slot is done
+            at = (due if offset < _LAST else due + 1) // TICK_MS  # _LAST: this second is done
             first = at if first is None else max(first, at)
-        seconds = self._view.seconds_within(first, behind)
-        if self._offsets is not None:
-            seconds = [second for second in seconds if second in self._offsets]
-        return seconds
+        stretches = self._view.stretches(first, behind)
+        if self._offsets is None:
+            return stretches
+        starts = [stretch.start for stretch in stretches]
+        wanted = []
+        for second in sorted(self._offsets):
+            at = bisect_right(starts, second) - 1
+            if at >= 0 and second in stretches[at]:
+                wanted.append(range(second, second + 1))
+        return wanted
 
-    def _slot(self, second: int) -> _Slot:
-        self._view, batches, problem = self._reader.slot(self._view, second)
-        if problem is not None:
-            self.problems.append(problem)
-        if second in self._view.lost:
-            text = "expected every row of the slot, found that a repair lost some"
-            self.problems.append(Problem(INTEGRITY, "repaired", text, file=path_of(second)))
-        looked = sum(batch.num_rows for batch in batches)
-        mask = self._content.matches(batches) if looked else None
+    def _matches(self, seconds: range) -> _Matches:
+        batches = self._read(seconds)
+        mask = self._content.matches(batches) if batches else None
         if mask is None:
             none = np.zeros(0, np.int64)
-            return _Slot(second, [], key_columns([]), none, none, none, looked)
+            return _Matches(seconds, [], key_columns([]), none, none, none)
         keys = key_columns(batches)
         due, offset = times(keys, "due"), times(keys, "offset")
-        mask &= self._view.pending(second, keys) & self._keys(second, due, offset)
+        mask &= self._view.pending(seconds, keys) & self._keys(seconds, due, offset)
         at = np.flatnonzero(mask)
-        return _Slot(second, batches, keys, at, due[at], offset[at], looked)
+        return _Matches(seconds, batches, keys, at, due[at], offset[at])
 
-    def _keys(self, second: int, due: Int64s, offset: Int64s) -> Mask:
+    def _keys(self, seconds: range, due: Int64s, offset: Int64s) -> Mask:
         """A mask of the rows behind ``after`` that fulfil the conditions on due times and ids."""
         query = self._query
         mask = np.ones(len(due), np.bool_)
-        if not query.holds_whole(second):
+        if not query.holds_whole(seconds):
             mask &= due_within(due, query.from_ms, query.to_ms)
-        if self._after is not None and begins_ms(second) <= self._after[0]:
+        if self._after is not None and seconds.start * TICK_MS <= self._after[0]:
             at_due, at_offset = self._after
             mask &= (due > at_due) | ((due == at_due) & (offset > at_offset))
         if self._offsets is not None:
-            mask &= members(self._offsets[second], offset)
+            mask &= members(self._offsets[seconds.start], offset)
         return mask
 
 

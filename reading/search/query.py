@@ -26,7 +26,6 @@ from ...wheel.config import TICK_MS
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.mark import RowKey
 from ...wheel.schema import Mask
-from ...wheel.slots.slot import begins_ms, ends_ms
 from ..visible import MayTopic, visible_topics
 
 _FORMS = (
@@ -115,15 +114,15 @@ class Query(Question, frozen=True):
         return not self.columns and self.from_ms is None and self.to_ms is None
 
     def seconds(self) -> tuple[int | None, int | None]:
-        """The first slot that may hold a match, and the one behind the last; None: no limit."""
+        """The first second that may hold a match, and the one behind the last; None: no limit."""
         first = None if self.from_ms is None else self.from_ms // TICK_MS
         behind = None if self.to_ms is None else -(-self.to_ms // TICK_MS)
         return first, behind
 
-    def holds_whole(self, second: int) -> bool:
-        """Whether the due times of a slot all fulfil the condition on due times."""
-        after = self.from_ms is None or self.from_ms <= begins_ms(second)
-        return after and (self.to_ms is None or self.to_ms >= ends_ms(second))
+    def holds_whole(self, seconds: range) -> bool:
+        """Returns True when all due times in these seconds fulfil the condition on due times."""
+        after = self.from_ms is None or self.from_ms <= seconds.start * TICK_MS
+        return after and (self.to_ms is None or self.to_ms >= seconds.stop * TICK_MS)
 
 
 class PageQuery(Query, frozen=True):
@@ -139,7 +138,7 @@ class CountQuery(Query, frozen=True):
     """Which messages, and whether they are counted apart."""
 
     by: Literal["slot", "topic"] | None = None
-    """Count for each second in which messages are due, or for each topic."""
+    """Count for each slot in which messages are due, or for each topic."""
 
 
 class ContentMatcher:

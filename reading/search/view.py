@@ -1,13 +1,22 @@
 """A view of a data directory: the rows at one instant, and which of them are pending.
 
 Theory: every committed row is in a slot file or behind the checkpoint in the journal, and is
-pending until a mark covers it or a cancel names it; and row and cancel are in the same slot. So a
-slot can be judged alone: by the length of its file in the catalog, by the journal's rows behind the
-checkpoint of that same catalog, and by the newest mark. A view has these three, of one instant, and
-never changes. Two slots may be judged by two views: no row moves from one slot to another.
+pending until a mark covers it or a cancel names it; and row and cancel are due in the same second.
+They need not be in the same file: a target may lie in the file of its day, and a cancel that came
+shortly before its time in that of its second. So a second can be judged alone, by all of its files:
+by their lengths in the catalog, by the journal's rows behind the checkpoint of that same catalog,
+and by the newest mark. A view has these three, of one instant, and never changes. Two seconds may
+be judged by two views: no row moves from one second to another.
 
-The number of pending messages in a slot that no mark has reached is a subtraction, as each of its
-cancels takes two rows, itself and its target: 10 rows with 3 cancels are 4 pending messages.
+A *stretch* is a range of seconds that share files with each other, and with no second outside: a
+single second, or all seconds of an hour or a day that has a file. The number of pending messages in
+a stretch that no mark has reached is a subtraction, as each of its cancels takes two rows, itself
+and its target: 10 rows with 3 cancels are 4 pending messages.
+
+*Example.* There are files of the seconds 3600, 3601 and 9000, and of the hour from 3600 on. The
+stretches are ``range(3600, 7200)`` and ``range(9000, 9001)``. If the seconds 3600 and 3601 were
+counted apart from their hour, one with a cancel whose target lies in the hour's file would have -1
+pending messages.
 """
 
 from __future__ import annotations
@@ -25,9 +34,10 @@ from ...wheel.ids import IdMint
 from ...wheel.mark import Marks
 from ...wheel.rows import members, take_rows
 from ...wheel.schema import ROW, Int64s, Mask, bounds, times
-from ...wheel.slots.slot import begins_ms
+from ...wheel.slots.slot import bounds_of, seconds_of, slots_with
 from ...wheel.state import SlotInfo
 from ..problems import Problem
+from ..recordedblocks import due_in
 
 _KEY_COLUMNS = ["offset", "due", "topic", "cancels"]
 _KEYS = pa.schema([ROW.field(name) for name in _KEY_COLUMNS])
@@ -54,38 +64,22 @@ class AnswerPoint:
 
 
 class TailPiece:
-    """Rows of the journal (ROW schema), found by slot: they are sorted by due time, and by offset
+    """Rows of the journal (ROW schema), found by due time: they are sorted by it, and by offset
     where that is the same."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         """``rows`` are in the order of their offsets."""
         self.rows = take_rows(rows, np.argsort(times(rows, "due"), kind="stable"))
-        second = times(self.rows, "due") // TICK_MS
-        self.seconds, self._starts, self.counts = np.unique(
-            second, return_index=True, return_counts=True
-        )
-        self._numbers = {second: number for number, second in enumerate(self.seconds.tolist())}
 
     @property
     def count(self) -> int:
         return int(self.rows.num_rows)
 
-    def slot(self, second: int) -> pa.RecordBatch | None:
-        """The rows of a slot; None: it has none."""
-        number = self._numbers.get(second)
-        if number is None:
-            return None
-        return self.rows.slice(int(self._starts[number]), int(self.counts[number]))
-
     @cached_property
-    def cancel_counts(self) -> Int64s:
-        """The number of cancels in each of ``seconds``."""
-        column = self.rows.column("cancels")
-        if column.null_count == len(column):
-            return np.zeros(len(self.seconds), np.int64)
-        cancelling = times(self.rows, "due")[np.asarray(column.is_valid())] // TICK_MS
-        at = np.searchsorted(self.seconds, cancelling)
-        return np.bincount(at, minlength=len(self.seconds))
+    def pending(self) -> tuple[Int64s, Int64s]:
+        """The seconds with rows, and what these add to the pending messages of each: a cancel, one
+        less; any other row, one more."""
+        return signed_counts(self.rows)
 
     @cached_property
     def offsets(self) -> tuple[int, int]:
@@ -100,6 +94,18 @@ class TailPiece:
         if first > highest:
             return None
         return joined([take_rows(self.rows, np.flatnonzero(times(self.rows, "offset") >= first))])
+
+
+def signed_counts(rows: pa.RecordBatch) -> tuple[Int64s, Int64s]:
+    """The seconds in which ``rows`` are due, ascending, and what they add to the pending messages
+    of each: a message one, a cancel, which takes one away, minus one."""
+    seconds, at = np.unique(times(rows, "due") // TICK_MS, return_inverse=True)
+    counts = np.bincount(at, minlength=len(seconds))
+    column = rows.column("cancels")
+    if column.null_count < len(column):
+        cancelling = at[np.asarray(column.is_valid())]
+        counts -= 2 * np.bincount(cancelling, minlength=len(seconds))
+    return seconds, counts
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> TailPiece:
@@ -123,7 +129,7 @@ class View:
     problems: tuple[Problem, ...] = ()
     """The problems for which rows may be missing."""
     lost: frozenset[int] = frozenset()
-    """The seconds of slots of which a repair lost rows."""
+    """The slots of which a repair lost rows."""
 
     @cached_property
     def passed_ms(self) -> int:
@@ -131,56 +137,79 @@ class View:
         return max(mark.furthest_ms for mark in self.marks.every)
 
     @cached_property
-    def seconds(self) -> Int64s:
-        """The seconds of all slots that have rows, ascending."""
-        of_files = np.fromiter(self.slots, np.int64, len(self.slots))
-        return np.unique(np.concatenate([of_files, *(piece.seconds for piece in self.tail)]))
-
-    def seconds_within(self, first: int | None, behind: int | None) -> list[int]:
-        """The slots with rows from ``first`` on and before ``behind``; None: no limit."""
-        start = 0 if first is None else int(np.searchsorted(self.seconds, first))
-        stop = None if behind is None else int(np.searchsorted(self.seconds, behind))
-        within: list[int] = self.seconds[start:stop].tolist()
-        return within
-
-    def tail_of(self, second: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a slot that are in no file yet."""
-        for piece in self.tail:
-            rows = piece.slot(second)
-            if rows is not None:
-                yield rows
+    def _numbers(self) -> Int64s:
+        """The numbers of all slots with a file, ascending."""
+        return np.sort(np.fromiter(self.slots, np.int64, len(self.slots)))
 
     @cached_property
-    def counts(self) -> tuple[Int64s, Int64s]:
-        """The numbers, for each of ``seconds``, of its pending messages if no mark covers any of
-        its rows, and of its rows."""
-        pending, every = (np.zeros(len(self.seconds), np.int64) for _ in range(2))
-        if self.slots:
-            at = np.searchsorted(self.seconds, np.fromiter(self.slots, np.int64, len(self.slots)))
-            infos = self.slots.values()
-            rows = np.fromiter((info.rows for info in infos), np.int64, len(at))
-            cancels = np.fromiter((info.cancels for info in infos), np.int64, len(at))
-            pending[at] += rows - 2 * cancels
-            every[at] += rows
+    def _stretches(self) -> tuple[Int64s, Int64s]:
+        """The first seconds of all stretches, ascending, and the seconds behind them."""
+        tails = [piece.pending[0] for piece in self.tail]
+        files, widths = bounds_of(self._numbers)
+        first = np.concatenate([files, *tails])
+        behind = np.concatenate([files + widths, *(seconds + 1 for seconds in tails)])
+        # What lies inside of an hour or a day is sorted behind it, and ends with it or before.
+        order = np.lexsort((-behind, first))
+        first, behind = first[order], behind[order]
+        begins = np.ones(len(first), np.bool_)
+        begins[1:] = first[1:] >= np.maximum.accumulate(behind)[:-1]
+        return first[begins], behind[begins]
+
+    def stretches(self, first: int | None = None, behind: int | None = None) -> list[range]:
+        """The stretches with rows, ascending, each cut to the seconds from ``first`` on and before
+        ``behind``; None: no limit."""
+        firsts, ends = self._stretches
+        start = 0 if first is None else int(np.searchsorted(ends, first, side="right"))
+        stop = len(firsts) if behind is None else int(np.searchsorted(firsts, behind))
+        low = firsts[start:stop] if first is None else np.maximum(firsts[start:stop], first)
+        high = ends[start:stop] if behind is None else np.minimum(ends[start:stop], behind)
+        return [range(*each) for each in zip(low.tolist(), high.tolist(), strict=True)]
+
+    @cached_property
+    def counts(self) -> dict[range, int]:
+        """The number of pending messages of each stretch, if no mark covers any of its rows."""
+        firsts, ends = self._stretches
+        pending = np.zeros(len(firsts), np.int64)
+        infos = self.slots.values()
+        signed = np.fromiter((info.rows - 2 * info.cancels for info in infos), np.int64, len(infos))
+        begins, _ = bounds_of(np.fromiter(self.slots, np.int64, len(infos)))
+        for seconds, counts in ((begins, signed), *(piece.pending for piece in self.tail)):
+            np.add.at(pending, np.searchsorted(firsts, seconds, side="right") - 1, counts)
+        return dict(zip(map(range, firsts.tolist(), ends.tolist()), pending.tolist(), strict=True))
+
+    def files_of(self, seconds: range) -> list[int]:
+        """The slots with files that may have rows of these seconds, in the order of numbers."""
+        slots: list[int] = []
+        for first, last in zip(slots_with(seconds[0]), slots_with(seconds[-1]), strict=False):
+            start, stop = np.searchsorted(self._numbers, [first, last + 1])
+            slots += self._numbers[start:stop].tolist()
+        return slots
+
+    def tail_of(self, seconds: range) -> Iterator[pa.RecordBatch]:
+        """The rows of these seconds that are in no file yet."""
         for piece in self.tail:
-            at = np.searchsorted(self.seconds, piece.seconds)
-            pending[at] += piece.counts - 2 * piece.cancel_counts
-            every[at] += piece.counts
-        return pending, every
+            rows = due_in(piece.rows, seconds)
+            if rows.num_rows:
+                yield rows
 
-    def is_untouched(self, second: int) -> bool:
-        """Returns True when no mark covers any row of a slot, and no repair lost rows of it."""
-        return begins_ms(second) > self.passed_ms and second not in self.lost
+    def is_untouched(self, seconds: range) -> bool:
+        """Returns True when no mark covers any row of these seconds, and no repair lost rows that
+        may be due in them."""
+        return seconds.start * TICK_MS > self.passed_ms and not self.is_lost(seconds)
 
-    def pending(self, second: int, rows: pa.RecordBatch) -> Mask:
+    def is_lost(self, seconds: range) -> bool:
+        """Returns True when a repair lost rows that may be due in these seconds."""
+        return any(overlap(slot, seconds) for slot in self.lost)
+
+    def pending(self, seconds: range, rows: pa.RecordBatch) -> Mask:
         """A mask of the rows that are pending messages, shape (rows,). ``rows``: the keys of all
-        rows of a slot (``key_columns``)."""
+        rows of these seconds (``key_columns``)."""
         column = rows.column("cancels")
         mask: Mask = np.ones(rows.num_rows, np.bool_)
         if column.null_count < len(column):
             mask &= np.asarray(column.is_null())
             mask &= ~members(cancelled(rows), times(rows, "offset"))
-        if not self.is_untouched(second):
+        if not self.is_untouched(seconds):
             mask &= ~self.covered(rows)
         return mask
 
@@ -194,9 +223,21 @@ class View:
         return mask
 
 
+def overlap(slot: int, seconds: range) -> bool:
+    """Returns True when rows of a slot may be due in these seconds."""
+    of_slot = seconds_of(slot)
+    return of_slot.start < seconds.stop and seconds.start < of_slot.stop
+
+
+def covers(seconds: range, slot: int) -> bool:
+    """Returns True when all rows of a slot are due in these seconds."""
+    of_slot = seconds_of(slot)
+    return seconds.start <= of_slot.start and of_slot.stop <= seconds.stop
+
+
 def key_columns(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The columns that decide if rows are pending, of all batches: offset, due time, topic,
-    cancels. A slot has a block from each spill; a call for all costs as much as one for each."""
+    cancels. A file has a block from each spill; a call for all costs as much as one for each."""
     return pa.concat_batches([_NO_KEYS, *(batch.select(_KEY_COLUMNS) for batch in batches)])
 
 

@@ -30,11 +30,11 @@ class SearchProcess(AskedAside[PendingReader]):
         self,
         query: Query | None = None,
         *,
-        by_second: bool = False,
+        by_slot: bool = False,
         by_topic: bool = False,
         may: MayTopic | None = None,
     ) -> Future[PendingCount]:
-        return self.ask(PendingReader.count, query, by_second=by_second, by_topic=by_topic, may=may)
+        return self.ask(PendingReader.count, query, by_slot=by_slot, by_topic=by_topic, may=may)
 
     def page(
         self,

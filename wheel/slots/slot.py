@@ -83,6 +83,12 @@ def seconds_of(slot: int) -> range:
     return range(first_second(slot), first_second(slot) + width_s(slot))
 
 
+def bounds_of(slots: Int64s) -> tuple[Int64s, Int64s]:
+    """The first seconds of slots, and their lengths in seconds, shape (slots,) all."""
+    width = np.where(slots >= 0, slots >> WIDTH_BITS, 0)
+    return np.where(width > 0, slots & _FIRST_SECOND, slots), np.array(WIDTHS_S)[width]
+
+
 def slot_with(second: int, width: int) -> int:
     """The slot of ``width`` seconds that a second belongs to."""
     return WIDTHS_S.index(width) << WIDTH_BITS | second - second % width if width > 1 else second

@@ -142,7 +142,7 @@ def test_a_slot_file_is_replaced_by_another_while_it_is_searched(
     with PendingReader(before) as old, PendingReader(after) as new:
         stale, fresh = old.view(), new.view()
         monkeypatch.setattr(new, "view", lambda: fresh)
-        view, rows, problem = new.slot(stale, second)
+        view, rows, problem = new.rows_of(stale, range(second, second + 1))
         assert view is fresh
         assert problem is None
         assert sum(map(len, rows)) == 1

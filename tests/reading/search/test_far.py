@@ -1,0 +1,168 @@
+"""Search of what lies in files of seconds, hours and days: a second is judged over all of them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from slotwheel.reading.recordedblocks import archived_rows
+from slotwheel.reading.search import pending
+from slotwheel.reading.search.fate import MessageState, find
+from slotwheel.reading.search.pending import PendingPage, PendingReader
+from slotwheel.reading.search.query import Query
+from slotwheel.wheel.answers import CancelAnswer
+from slotwheel.wheel.config import TICK_MS, WheelConfig
+from slotwheel.wheel.schema import times
+from slotwheel.wheel.slots.archive import archived_slot_name
+from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, begins_ms, path_of, slot_with, slots_with
+from support.damage import flipped
+from support.datadirs import state_of
+from support.wheels import NOW, Node
+
+HOUR_MS, DAY_MS = HOUR_S * TICK_MS, DAY_S * TICK_MS
+DAY = NOW - NOW % DAY_MS + 5 * DAY_MS
+DUE = DAY + 10 * HOUR_MS + 500
+SECOND = DUE // TICK_MS
+SENT = (DAY - 4 * DAY_MS, DUE - 20 * HOUR_MS, DUE - 60_000)
+"""When messages of one second are sent: to the file of its day, of its hour, and of its own."""
+LAST = DAY + DAY_MS - 1
+
+
+@dataclass(frozen=True)
+class Far:
+    """A directory whose node has ended. ``kept``, ``cancelled``: the ids of its messages, in due
+    order."""
+
+    root: Path
+    kept: list[str]
+    cancelled: list[str]
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Far:
+    root = tmp_path_factory.mktemp("far")
+    node = Node(root, WheelConfig(disk_reserve_bytes=0, far_horizon_ms=60 * DAY_MS), SENT[0])
+    node.sync()
+    ids = []
+    for now in SENT:
+        rows = [(DUE + at, f"t{at % 2}", b"%d" % at) for at in range(4)]
+        rows += [(DAY, "begin", b""), (LAST, "end", b"")] if now == SENT[0] else []
+        ids += node.ids_of(node.send(rows, now))
+        if now == SENT[1]:  # the cancel and its target are in the files of the hour and of the day
+            assert node.blocking(partial(node.wheel.cancel, ids[:1], SENT[1])) == ["cancelled"]
+        node.wheel.spill(now, everything=True)
+    named = [ids[1], ids[6]]  # from the second's file, of the day's and of the hour's
+    answers = node.blocking(lambda: node.wheel.cancel(named, SENT[2]))
+    assert answers == [CancelAnswer.CANCELLED] * 2
+    node.wheel.spill(SENT[2], everything=True)
+    node.send([(DUE, "t0", b"tail")], SENT[2])
+    assert set(node.wheel.stock_point().catalog) == set(slots_with(SECOND))
+    tail = node.wheel.mint.one(DUE, 17)
+    node.close()
+    cancelled = [ids[0], *named]
+    kept = [id_ for id_ in (*ids, tail) if id_ not in cancelled]
+    kept.sort(key=lambda id_: (id_.due, id_.offset))
+    return Far(root, [str(id_) for id_ in kept], [str(id_) for id_ in cancelled])
+
+
+@pytest.fixture
+def copied(far: Far, tmp_path: Path) -> Path:
+    return shutil.copytree(far.root, tmp_path / "copied")
+
+
+def pages(reader: PendingReader, query: Query, limit: int) -> list[PendingPage]:
+    found = [reader.page(query, limit=limit)]
+    while found[-1].next is not None:
+        found.append(reader.page(query, found[-1].next, limit=limit))
+    assert all(page.complete for page in found)
+    return found
+
+
+@pytest.mark.parametrize("strip_bytes", [1, 700, 32 << 20])
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_pages_go_on_within_a_day(
+    far: Far, monkeypatch: pytest.MonkeyPatch, strip_bytes: int, limit: int
+) -> None:
+    monkeypatch.setattr(pending, "_STRIP_BYTES", strip_bytes)
+    with PendingReader(far.root) as reader:
+        found = pages(reader, Query(), limit)
+        assert [id_ for page in found for id_ in page.ids] == far.kept
+        assert all(len(page.ids) <= limit for page in found)
+
+
+def test_each_condition_is_held_against_all_files_of_a_second(far: Far) -> None:
+    due = [int(id_.split(".")[1]) for id_ in far.kept]
+    ranges = [(None, None), (DUE, DUE + 1), (DUE + 1, None), (None, DUE), (DAY, LAST), (LAST, None)]
+    with PendingReader(far.root) as reader:
+        for from_ms, to_ms in ranges:
+            expected = [
+                id_
+                for id_, at in zip(far.kept, due, strict=True)
+                if (from_ms is None or at >= from_ms) and (to_ms is None or at < to_ms)
+            ]
+            query = Query(from_ms=from_ms, to_ms=to_ms)
+            assert [id_ for page in pages(reader, query, 100) for id_ in page.ids] == expected
+            assert reader.count(query).total == len(expected)
+            assert sum(reader.count(query, by_slot=True).by_slot.values()) == len(expected)
+        by_topic = reader.count(by_topic=True)
+        assert by_topic.by_topic == {"begin": 1, "end": 1, "t0": 5, "t1": 5}
+        assert by_topic.looked_through == 18
+
+
+def test_a_day_far_ahead_is_one_number_and_one_nearby_is_counted_by_second(
+    far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = slot_with(SECOND, DAY_S)
+    with PendingReader(far.root) as reader:
+        count = reader.count(by_slot=True)
+        assert count.by_slot == {day: len(far.kept)}
+        assert count.looked_through == 0
+        monkeypatch.setattr(pending, "_BY_SECOND_MS", DAY)
+        near = reader.count(by_slot=True)
+        assert near.by_slot == {DAY // 1000: 1, SECOND: len(far.kept) - 2, LAST // 1000: 1}
+        assert near.total == count.total
+        assert near.looked_through == 12, "the second's own file was not read"
+
+
+def test_ids_are_found_in_whichever_file_they_lie(far: Far) -> None:
+    with PendingReader(far.root) as reader:
+        fates = find(reader, [*far.kept, *far.cancelled])
+        states = [MessageState.PENDING] * len(far.kept) + [MessageState.CANCELLED] * 3
+        assert [fate.state for fate in fates] == states
+        assert not reader._wide, "nothing stays open behind a question"
+        page = reader.page(Query(ids=(far.kept[0], *far.cancelled)))
+        assert page.ids == far.kept[:1]
+        assert page.looked_through == 17, "what is due at the day's end is not looked at"
+
+
+@pytest.mark.parametrize("slot", slots_with(SECOND))
+def test_a_file_of_a_second_that_is_damaged_or_missing_is_named(
+    far: Far, copied: Path, slot: int
+) -> None:
+    path = copied / path_of(slot)
+    whole = path.read_bytes()
+    for content in (flipped(whole, len(whole) * 8 - 80), None):
+        path.write_bytes(content) if content is not None else path.unlink()
+        with PendingReader(copied) as reader:
+            for answer in (reader.page(), reader.count(by_topic=True)):
+                assert [problem.file for problem in answer.problems] == [path_of(slot)]
+            [fate] = find(reader, far.kept[1:2])
+            assert fate.state is not MessageState.DELIVERED
+
+
+def test_archived_rows_of_a_second_are_those_of_all_widths(copied: Path) -> None:
+    slots = state_of(copied).slots
+    kept = copied / "archive/2030-01-01/slots"
+    kept.mkdir(parents=True)
+    for slot, info in slots.items():
+        (copied / path_of(slot)).rename(kept / archived_slot_name(slot, info))
+    rows = archived_rows(copied, SECOND)
+    assert sum(batch.num_rows for batch in rows) == 15
+    assert {int(due) // 1000 for batch in rows for due in times(batch, "due")} == {SECOND}
+    last = archived_rows(copied, LAST // 1000)
+    assert [int(due) for batch in last for due in times(batch, "due")] == [LAST]
+    assert begins_ms(slot_with(SECOND, DAY_S)) == DAY
