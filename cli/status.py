@@ -12,7 +12,7 @@ from ..client import Client
 from ..client.addresses import Nodes
 from ..client.groupstatus import REPLICATION, group_status
 from ..replication.status import missing_votes
-from ..wheel.texts import time_text
+from ..wheel.texts import span_text, time_text
 from .printing import print_table
 from .shared import json_option, node_options, print_json
 from .terminal import echo
@@ -58,7 +58,8 @@ def command(address: Nodes, timeout: timedelta, acknowledge: bool, as_json: bool
     pending = status.pop("pending_by_prefix", None)
     width = max(len(name) for name in status)
     for name, value in status.items():
-        echo(f"{name.replace('_', ' '):<{width}}  {_for_people(name, value)}")
+        heading = name.removesuffix("_ms").replace("_", " ")
+        echo(f"{heading:<{width}}  {_for_people(name, value)}")
     if pending is not None:
         _print_pending(pending)
     if delay_topics is not None:
@@ -160,6 +161,8 @@ def _for_people(name: str, value: Any) -> str:
         return ", ".join(map(str, value)) or "none"
     if name.endswith("mark_c") and value > 0:
         return time_text(value)
+    if name == "horizon_ms":
+        return span_text(value)
     if isinstance(value, float):
         return f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

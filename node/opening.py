@@ -93,12 +93,12 @@ def _log_recovery(wheel: Wheel, seconds: float, now_ms: int) -> None:
             position=report.torn_position,
             bytes=report.torn_bytes,
         )
-    away_ms = now_ms - status.mark_c
-    if status.pending and status.mark_c > 0 and away_ms > status.horizon_ms:
+    away_ms, long_ms = now_ms - status.mark_c, wheel.config.short_horizon_ms
+    if status.pending and status.mark_c > 0 and away_ms > long_ms:
         event(
             log,
             logging.WARNING,
-            "down for longer than the horizon: what was due meanwhile leaves now",
+            "down for long: what was due meanwhile leaves now",
             seconds=away_ms // 1000,
-            horizon_s=status.horizon_ms // 1000,
+            long_s=long_ms // 1000,
         )

@@ -26,7 +26,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from ..wheel.config import SLOTS_MAX
 from ..wheel.errors import InvalidConfiguration, InvalidMessage
 from .levels import DEFAULT_LEVELS, spans_ms
 from .retry import DEFAULT, DEFAULT_POLICY, RetryPolicy
@@ -158,7 +157,7 @@ class PolicySet:
                     f"{name}: beyond the horizon",
                     got=f"{delay} ms",
                     limit=f"{horizon_ms} ms",
-                    remedy=f"Shorten it, or run the nodes with more --slots, {SLOTS_MAX} at most",
+                    remedy="Shorten it, or run the nodes with a longer --horizon, 3660d at most",
                 )
 
     def changed(self, wanted: PolicySet) -> PolicySet:

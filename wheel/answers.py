@@ -62,6 +62,11 @@ class Status:
     slot_files: int
     slot_rows: int
     slot_bytes: int
+    far_files: int
+    """Files of slots of an hour or of a day, which are among the slot files."""
+    far_rows: int
+    """Rows in them: messages, also those that have left since or were cancelled, and cancels."""
+    far_bytes: int
     open_handles: int
     journal_bytes: int
     archive_bytes: int
@@ -72,3 +77,4 @@ class Status:
     """Requests that are remembered; they are not among the producers."""
     disk_free_bytes: int
     horizon_ms: int
+    """A message may be due so far ahead."""

@@ -86,6 +86,7 @@ class WheelConfig:
         "horizon",
         "How far ahead a message may be due, at most 3660d. [default: the seconds of --slots]",
         default=0,
+        kind="positive span",
     )
     """0: as far as there are slots of a second. See ``horizon_ms``."""
     message_bytes_max: int = setting(

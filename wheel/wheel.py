@@ -68,6 +68,7 @@ from .plain import (
 )
 from .recovery import RecoveredState, configuration, recover
 from .schema import Int64s, bounds
+from .slots.farthest import check_horizon
 from .slots.scrub import Scrubber
 from .slots.spill import Ahead, in_turn
 from .slots.storage import SpillPlan, SpillReport, StockPoint, Storage
@@ -158,8 +159,24 @@ class Wheel:
         """
         recovered = recover(files, state, config, replicated=cls._replicated)
         wheel = cls(files, state, config, recovered, node_id)
+        try:
+            wheel._check_horizon(recovered, now_ms)
+        except BaseException:
+            recovered.journal.close()
+            wheel._storage.close()
+            raise
         wheel._begin(recovered, now_ms)
         return wheel
+
+    def _check_horizon(self, recovered: RecoveredState, now_ms: int) -> None:
+        check_horizon(
+            self._storage.slot_files,
+            self._storage.catalog,
+            [queued.piece for queued in recovered.entries if queued.piece is not None],
+            self.config,
+            now_ms=max(now_ms, recovered.stored.checkpoint.marks.main.furthest_ms),
+            slots_known=recovered.config.get("slots", 0),
+        )
 
     def _begin(self, recovered: RecoveredState, now_ms: int) -> None:
         """Alone: everything recovered is committed, and this node is master of a new epoch."""
@@ -864,6 +881,9 @@ class Wheel:
                 slot_files=len(storage.catalog),
                 slot_rows=storage.catalog.rows,
                 slot_bytes=storage.catalog.nbytes,
+                far_files=storage.catalog.far.files,
+                far_rows=storage.catalog.far.rows,
+                far_bytes=storage.catalog.far.nbytes,
                 open_handles=len(storage.slot_files.handles),
                 journal_bytes=log.journal.bytes,
                 archive_bytes=storage.archive.bytes,

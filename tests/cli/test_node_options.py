@@ -429,6 +429,37 @@ def test_a_file_that_cannot_be_used(
     assert started == []
 
 
+@pytest.mark.parametrize(
+    ("given", "code", "says"),
+    [
+        ("--horizon soon", 2, "is not a time span"),
+        ("--horizon 0s", 2, "--horizon"),
+        ("--horizon -1d", 2, "--horizon"),
+        ("--horizon 1h", 1, "got 3600 s; limit 7200 s, the time"),
+        ("--horizon 3661d", 1, "got 316310400 s; limit 7200 s, the time"),
+        ("--slots 3600 --horizon 1d", 1, "got 3600 slots; limit 7200. Give --slots 7200"),
+        ("--slots 86401", 1, "Give --slots 86400 or fewer, and the time ahead as --horizon"),
+    ],
+)
+def test_a_horizon_that_no_wheel_can_have(
+    started: list[NodeConfig],
+    capsys: pytest.CaptureFixture[str],
+    given: str,
+    code: int,
+    says: str,
+) -> None:
+    assert run(*given.split()) == code
+    assert says in " ".join(capsys.readouterr().err.replace("│", "").split())
+    assert started == []
+
+
+def test_a_horizon_is_what_was_given_or_the_time_of_the_slots(started: list[NodeConfig]) -> None:
+    for given in ([], ["--horizon", "2h"], ["--horizon", "60d"], ["--slots", "86400"]):
+        assert run(*given) == 0
+    hours = [config.wheel.horizon_ms // 3_600_000 for config in started]
+    assert hours == [2, 2, 60 * 24, 24]
+
+
 def test_a_file_that_is_not_there(
     started: list[NodeConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -12,19 +13,21 @@ from support.waiting import eventually
 
 
 def test_metrics_tell_what_happened(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data", "--tail-age", "500ms", "--tail-keep", "100ms") as node:
+    options = ("--tail-age", "500ms", "--tail-keep", "100ms", "--horizon", "60d")
+    with NodeProcess(tmp_path / "data", *options) as node:
         with Client(node.address) as client:
+            client.send_many([Message("later", b"x", delay=50 * 86_400)] * 3).result(60)
             client.send_many([Message("soon", b"x", delay=0.2) for _ in range(50)]).result(60)
             client.send_many([Message("later", b"x", delay=600) for _ in range(20)]).result(60)
             node.wait_for("soon", 50)
-            bad = client.send_many([Message("later", b"x", delay=9e6)]).errors(60)
+            bad = client.send_many([Message("later", b"x", delay=61 * 86_400)]).errors(60)
             assert len(bad) == 1
         # A message is counted behind the mark, which is set behind the topic; its lateness last.
         eventually(lambda: node.metric("slotwheel_lateness_seconds_count") == 50)
         assert node.metric("slotwheel_delivered_total") == 50
-        assert node.metric("slotwheel_accepted_total") == 70
+        assert node.metric("slotwheel_accepted_total") == 73
         assert node.metric("slotwheel_dead_total") == 0
-        assert node.metric("slotwheel_pending") == 20
+        assert node.metric("slotwheel_pending") == 23
         assert node.metric("slotwheel_early_rows_total") == 0
         assert node.metric('slotwheel_lateness_seconds_bucket{le="60"}') == 50
         assert node.metric("slotwheel_append_seconds_count") >= 2
@@ -37,7 +40,13 @@ def test_metrics_tell_what_happened(tmp_path: Path) -> None:
         for name in ("tail_bytes", "queued_bytes", "open_handles", "held_topics", "slot_files"):
             assert f"\nslotwheel_{name} " in names
         eventually(lambda: node.metric("slotwheel_spill_seconds_count") >= 1)
-        assert node.metric("slotwheel_slot_rows") == 20
+        eventually(lambda: node.metric("slotwheel_slot_rows") == 23)
+        assert node.metric("slotwheel_far_rows") == 3
+        assert node.metric("slotwheel_far_files") == 1
+        assert 0 < node.metric("slotwheel_far_bytes") < node.metric("slotwheel_slot_bytes")
+        shown = run_cli("status", "--node", node.address).stdout
+        assert re.search(r"^far rows +3$", shown, re.MULTILINE), shown
+        assert re.search(r"^horizon +60 d$", shown, re.MULTILINE), shown
 
 
 def test_health_is_well_on_an_idle_node(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,8 @@ from slotwheel.wheel.slots.slot import (
 )
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.state import LmdbState
-from support.wheels import NOW, batch, master_of, opened
+from slotwheel.wheel.texts import time_text
+from support.wheels import NOW, Node, batch, master_of, opened
 
 DAY_MS = DAY_S * TICK_MS
 FAR = WheelConfig(far_horizon_ms=60 * DAY_MS)
@@ -270,3 +273,59 @@ def test_a_row_of_a_wide_slot_is_found_by_its_id(tmp_path: Path) -> None:
         assert node.blocking(lambda: node.wheel.cancel(ids, NOW)) == [CancelAnswer.CANCELLED] * 2
         node.wheel.spill(NOW, everything=True)
         assert storage.cancelled_in_files(due // TICK_MS) == {second.base_offset}
+
+
+@contextlib.contextmanager
+def refused_at_open(node: Node) -> Iterator[pytest.ExceptionInfo[InvalidConfiguration]]:
+    with pytest.raises(InvalidConfiguration, match="pending beyond the horizon") as refused:
+        yield refused
+    node.state.close()
+    node.files.close()
+
+
+def test_a_horizon_below_what_is_pending_is_refused_until_it_has_left(tmp_path: Path) -> None:
+    ahead = (1, 40, 50)
+    with opened(tmp_path, FAR, NOW) as node:
+        ids = node.ids_of(node.send([(NOW + days * DAY_MS, "t", b"") for days in ahead], NOW))
+        node.wheel.spill(NOW, everything=True)
+        answers = node.blocking(lambda: node.wheel.cancel(ids[2:], NOW))
+        assert answers == [CancelAnswer.CANCELLED]
+        node.wheel.spill(NOW, everything=True)
+        node.crash()
+
+        def open_with(days: int, now_ms: int) -> None:
+            node.config = replace(FAR, far_horizon_ms=days * DAY_MS)
+            node.open(now_ms)
+            node.close()
+
+        with refused_at_open(node) as refused:
+            open_with(39, NOW)
+        assert refused.value.got == f"the farthest is due {time_text(NOW + 40 * DAY_MS)}, in 40 d"
+        assert refused.value.limit == f"{time_text(NOW + 39 * DAY_MS)}, in 39 d"
+        assert "--horizon 40d or more" in str(refused.value)
+        open_with(40, NOW)
+        open_with(40, NOW - 5 * DAY_MS)  # a clock that was set back
+        open_with(39, NOW + DAY_MS)
+        node.config = FAR
+        node.open(NOW)
+
+
+def test_what_the_journal_has_is_pending_too_but_not_what_slots_were_there_for(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, replace(FAR, slots=86_400), NOW) as node:
+        node.send([(NOW + DAY_MS, "t", b"")], NOW)
+        node.crash()
+        node.config = WheelConfig()
+        node.open(NOW)
+        node.crash()
+        node.config = FAR
+        node.open(NOW)
+        node.send([(NOW + DAY_MS + 1000, "t", b"")], NOW)
+        node.crash()
+        node.config = WheelConfig()
+        with refused_at_open(node) as refused:
+            node.open(NOW)
+        assert "--horizon 2d or more" in str(refused.value)
+        node.config = FAR
+        node.open(NOW)

@@ -15,9 +15,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from ..state import SlotInfo
-from .slot import is_wide, slot_with, slots_with, width_s
+from .slot import HOUR_S, is_wide, slot_with, slots_with, width_s
+
+
+class FarFiles(NamedTuple):
+    """The number of some slot files, and of their rows, of every kind, and bytes."""
+
+    files: int
+    rows: int
+    nbytes: int
 
 
 class Catalog(Mapping[int, SlotInfo]):
@@ -25,11 +34,12 @@ class Catalog(Mapping[int, SlotInfo]):
     hours, then days, each in the order of time. ``rows`` and ``nbytes``: of all files together, in
     rows of every kind and in bytes."""
 
-    __slots__ = ("_infos", "_slots", "nbytes", "rows")
+    __slots__ = ("_far", "_infos", "_slots", "nbytes", "rows")
 
     def __init__(self, infos: Mapping[int, SlotInfo] | None = None) -> None:
         self._infos = dict(infos or {})
         self._slots = sorted(self._infos)
+        self._far: FarFiles | None = None
         self.rows = sum(info.rows for info in self._infos.values())
         self.nbytes = sum(info.length for info in self._infos.values())
 
@@ -41,6 +51,15 @@ class Catalog(Mapping[int, SlotInfo]):
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    @property
+    def far(self) -> FarFiles:
+        """The files of slots of an hour or of a day, a few thousand at most; added up once."""
+        if self._far is None:
+            wide = self._slots[bisect_left(self._slots, slot_with(0, HOUR_S)) :]
+            infos = [self._infos[slot] for slot in wide]
+            self._far = FarFiles(len(infos), _rows(infos), _nbytes(infos))
+        return self._far
 
     def behind(self, slot: int | None) -> int | None:
         """The slot with the next higher number, the first one for None; None if there is none."""
