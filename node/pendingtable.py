@@ -61,9 +61,10 @@ from ..wheel.state import SlotInfo
 from .intake.callers import TopicColumn
 from .pendingcells import PendingCells, cells_of
 
-ReadSlot = Callable[[int, SlotInfo, range], Sequence[pa.RecordBatch]]
+ReadSlot = Callable[[int, SlotInfo, range], Iterable[pa.RecordBatch]]
 """The rows in a slot's file, as of a ``StockPoint``, that are due in some seconds, as blocks.
 Errors: ``Damaged``, ``OSError``."""
+_NO_OFFSETS = np.empty(0, np.int64)
 _COLUMNS = ("due", "cancels", "topic", "key", "value", "headers")
 Clipped = bool | tuple[int, int, int] | Mark
 """A mark as far as it matters for one slot: it is not there yet, it is past, or where it stands."""
@@ -210,12 +211,12 @@ class PendingTable:
     def count(self, slot: int, point: StockPoint) -> None:
         """Count a slot anew, and split it if a border has come to it. ``point``: the one that
         ``add_new`` had last. Errors: ``Damaged``, ``OSError``; it stays as it is."""
-        batches = list(self._rows_in(slot, point))
-        named = [_targets(rows) for _, rows in batches]
-        cancelled = np.sort(np.concatenate(named)) if named else np.empty(0, np.int64)
+        # A file of a day may be larger than memory: it is read twice rather than held.
+        named = [_targets(rows) for _, rows in self._rows_in(slot, point, cancelling=True)]
+        cancelled = np.sort(np.concatenate([_NO_OFFSETS, *named]))
         widths = self._split_at(slot, point)
         cells = PendingCells(len(self.patterns))
-        for offset, rows in batches:
+        for offset, rows in self._rows_in(slot, point):
             stays = self._uncovered(rows, offset, point.marks)
             if len(cancelled):
                 stays &= ~members(cancelled, offset)
@@ -232,15 +233,22 @@ class PendingTable:
             if any(clipped is not False for _, clipped in seen):
                 self._counted_by[counted] = seen
 
-    def _rows_in(self, slot: int, point: StockPoint) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+    def _rows_in(
+        self, slot: int, point: StockPoint, *, cancelling: bool = False
+    ) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        """The rows of a slot, and their offsets. ``cancelling``: of those places alone that have
+        cancels."""
         seconds = seconds_of(slot)
         for file in point.catalog.within(seconds[0], seconds[-1]):
-            for block in self._read_slot(file, point.catalog[file], seconds):
+            info = point.catalog[file]
+            if cancelling and not info.cancels:
+                continue
+            for block in self._read_slot(file, info, seconds):
                 if block.num_rows:
                     yield times(block, "offset"), block.select(_COLUMNS)
         start, end = begins_ms(slot), ends_ms(slot)
         for piece in point.pieces:
-            if piece.latest < start or piece.earliest >= end:
+            if piece.latest < start or piece.earliest >= end or (cancelling and not piece.cancels):
                 continue
             inside = np.flatnonzero((piece.due >= start) & (piece.due < end))
             if len(inside):
@@ -393,8 +401,5 @@ class PendingTable:
 
 def _targets(rows: pa.RecordBatch) -> Int64s:
     """The offsets that the cancels among rows name."""
-    column = rows.column("cancels")
-    if column.null_count == len(column):
-        return np.empty(0, np.int64)
-    targets: Int64s = times(rows, "cancels")[valid(column)]
+    targets: Int64s = times(rows, "cancels")[valid(rows.column("cancels"))]
     return targets

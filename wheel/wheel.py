@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from functools import partial
@@ -845,9 +845,10 @@ class Wheel:
                 storage.replacements,
             )
 
-    def read_slot(self, slot: int, info: SlotInfo, seconds: range) -> list[pa.RecordBatch]:
+    def read_slot(self, slot: int, info: SlotInfo, seconds: range) -> Iterator[pa.RecordBatch]:
         """The rows in a slot's file, as of a ``StockPoint``, that are due in ``seconds``, as
-        blocks; empty when all of them have left since. Errors: ``Damaged``, ``OSError``."""
+        blocks; empty when all of them have left since. A few blocks are in memory at a time.
+        Errors: ``Damaged``, ``OSError``."""
         return self._storage.read_aside(slot, info, seconds)
 
     # -- seen from outside -----------------------------------------------------------------------

@@ -227,21 +227,25 @@ class Storage:
         if slot in self.damaged:
             self.note_sound(slot, info)
 
-    def read_aside(self, slot: int, info: SlotInfo, seconds: range) -> list[pa.RecordBatch]:
-        """As ``read_blocks``, the rows that are due in ``seconds``, for who reads many slots and is
-        in no hurry: it opens no file for others, or it would close those from which rows are about
-        to leave, and it records no damage. Errors: ``Damaged``, ``OSError``."""
+    def read_aside(self, slot: int, info: SlotInfo, seconds: range) -> Iterator[pa.RecordBatch]:
+        """The rows of a slot, as of a read point, that are due in ``seconds``, as blocks, for who
+        reads many slots and is in no hurry: it opens no file for others, or it would close those
+        from which rows are about to leave, and it records no damage. Empty when the cleaner has
+        deleted the slot since. Errors: ``Damaged``, ``OSError``."""
         try:
-            is_open = not is_wide(slot) and self._open_slots.has(slot, info)
-            blocks = (self.read_blocks if is_open else self.slot_files.read)(slot, info)
+            if not is_wide(slot):
+                is_open = self._open_slots.has(slot, info)
+                yield from (self.read_blocks if is_open else self.slot_files.read)(slot, info)
+            elif len(seconds) == 1:  # mostly one of which a strip is there, as rows leave from it
+                yield from self._wide_slots.rows(slot, info, seconds[0])
+            else:
+                ends = seconds[0], seconds[-1]
+                for block in self._wide_slots.select(slot, info, lambda i: i.due_in(*ends)):
+                    yield _within(block, seconds)
         except FileNotFoundError:
             with self._lock:
                 if slot in self.catalog:
                     raise
-            return []
-        if seconds[0] <= seconds_of(slot)[0] and seconds_of(slot)[-1] <= seconds[-1]:
-            return blocks
-        return [_within(block, seconds) for block in blocks]
 
     def open_ahead(self, after_ms: int, until_ms: int) -> bool:
         """Read and check what is due in that time and takes longer to read than a second: a large
