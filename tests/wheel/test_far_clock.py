@@ -51,16 +51,17 @@ class Account:
         self.ids |= {row[2]: message_id for row, message_id in zip(rows, ids, strict=True)}
 
     def cancel(self, number: int) -> None:
-        """Cancel a message that can still be stopped: one that is not due by the mark."""
-        mark = self.node.wheel.mark_ms
-        pending = [value for value, due in self.due.items() if due > max(self.now_ms, mark)]
-        if not pending:
+        """Cancel a message, whatever became of it. Unknown: it could have left before a restart,
+        so it is not stopped."""
+        if not self.due:
             return
-        value = sorted(pending)[number % len(pending)]
+        value = sorted(self.due)[number % len(self.due)]
         ids = [self.ids[value]]
-        answer = self.node.blocking(lambda: self.node.wheel.cancel(ids, self.now_ms))
-        assert answer == [CancelAnswer.CANCELLED]
-        del self.due[value]
+        [answer] = self.node.blocking(lambda: self.node.wheel.cancel(ids, self.now_ms))
+        assert value not in self.left or answer is not CancelAnswer.CANCELLED
+        assert value in self.left or answer is not CancelAnswer.DELIVERED
+        if answer is CancelAnswer.CANCELLED:
+            del self.due[value]
 
     def spill(self) -> None:
         self.node.wheel.spill(self.now_ms, everything=True)
@@ -86,7 +87,8 @@ class Account:
     def finish(self) -> None:
         """All leave at last, and their files go."""
         self.deliver()
-        self.now_ms = max([self.now_ms, self.node.wheel.mark_ms, *self.due.values()]) + 3 * DAY_MS
+        last_ms = max(message_id.due for message_id in self.ids.values())
+        self.now_ms = max(self.now_ms, self.furthest_ms, last_ms) + 3 * DAY_MS
         self.deliver()
         assert sorted(self.left) == sorted(self.due)
         self.node.mark(self.now_ms)
