@@ -231,8 +231,10 @@ class WideSlots:
                 mapped = len(blocks) == 1 and blocks[0].nbytes >= map_from
                 nbytes += 0 if mapped else rows.nbytes
         if not large and batches:
-            rows = sort_rows(pa.concat_batches(batches))
-            batches, nbytes = [rows], rows.nbytes
+            rows = pa.concat_batches(batches)
+            batches.clear()  # a strip's rows are in memory twice here, and not three times
+            batches.append(sort_rows(rows))
+            nbytes = batches[0].nbytes
         return _Strip(slot, index.info, first, last, tuple(batches), nbytes)
 
 
