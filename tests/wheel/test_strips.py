@@ -297,3 +297,19 @@ def test_what_was_read_of_a_file_that_is_replaced_meanwhile_is_not_kept() -> Non
     assert world.rows(0) == world.written(0)
     assert not world.wide._strips
     assert not world.wide._indexes._opened
+
+
+def test_a_file_that_was_made_anew_has_what_came_behind_a_length_of_the_old_one() -> None:
+    """Its blocks are others, at other positions: what is new to a reader is told by offsets."""
+    world = World(1 << 20)
+    world.append([(due(3), n) for n in range(10)])
+    known = world.infos[-1]
+    world.append([(due(3), n) for n in range(10, 20)])
+    assert world.rows(3) == world.written(3)
+    world.wide.forget(SLOT)
+    world.slot_files.remove(SLOT)
+    every = world.written(3)
+    world.blocks, world.infos = [], []
+    world.append(every)
+    batches = world.wide.rows(SLOT, world.infos[-1], BEGIN + 3, known)
+    assert [key for batch in batches for key in keys_of(batch)] == every[10:]

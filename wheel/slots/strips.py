@@ -16,7 +16,8 @@ of the file. Each further second is a slice of it.
 Rules
 - A strip is never changed. When its file has grown, a second's rows are those of the strip and of
   the blocks behind the length that it belongs to. Rows that were committed meanwhile would else
-  stay in the file, behind a mark that has passed them.
+  stay in the file, behind a mark that has passed them. Which blocks these are is told by their
+  offsets, as everywhere: positions change when a repair makes the file anew.
 - There are some strips in memory, the longest unused go first: the current and the next one of each
   width are four.
 - A second that is larger than a strip is not copied: its rows are read as slices of mapped blocks.
@@ -96,13 +97,13 @@ class WideSlots:
         if strip is None and known is None:
             strip = self._made(slot, info, second)
         upto = known if strip is None else strip.info
-        if upto is not None and upto.length < info.length:
+        if upto is not None and upto.highest < info.highest:
             index = self._indexes.upto(slot, info)
-            new = (index.starts >= upto.length) & index.with_rows_of(second)
+            new = index.within(upto.highest + 1, info.highest) & index.with_rows_of(second)
             if strip is not None and np.count_nonzero(new) > _BEHIND_MAX:
                 strip = self._made(slot, info, second)
             else:
-                behind = self._blocks(slot, index, new & (index.starts < info.length))
+                behind = self._blocks(slot, index, new)
         above = -1 if known is None else known.highest
         batches = [*(() if strip is None else strip.batches), *behind]
         seconds = (_of_second(batch, second) for batch in batches)
@@ -139,7 +140,7 @@ class WideSlots:
         """The blocks of a file up to ``info`` that are ``wanted`` by the index, each sorted.
         Errors: as of ``rows``."""
         index = self._indexes.upto(slot, info)
-        return self._blocks(slot, index, wanted(index) & (index.starts < info.length))
+        return self._blocks(slot, index, wanted(index) & index.within(0, info.highest))
 
     def forget(self, slot: int) -> None:
         """Drop what was read of a file that is deleted, replaced or damaged."""
