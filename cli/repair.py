@@ -23,8 +23,8 @@ from .invocation import Exit
 from .shared import data_argument, json_option, print_json
 from .terminal import echo
 
-_Slot = tuple[Salvage, str]
-"""The saved rows, and the path of the damaged file that they replaced; empty: not yet."""
+_Slot = tuple[Salvage, list[str]]
+"""The saved rows, and the paths of the damaged files that they replaced; empty: not yet."""
 _NEXT = {
     False: "look whether a backup or a peer has them before you give them up with --yes",
     True: "what is left is repaired, and a node that is started delivers it",
@@ -71,7 +71,7 @@ def command(directory: Path, yes: bool, as_json: bool) -> int:
                 " peer, also if another one has it.",
                 err=True,
             )
-        slots = [] if yes else [(slot, "") for slot in salvage(files, stored)]
+        slots: list[_Slot] = [] if yes else [(saved, []) for saved in salvage(files, stored)]
     if yes:
         # New files may be read by whoever may read the directory.
         umask = os.umask(0o777 & ~directory.stat().st_mode)
@@ -83,7 +83,7 @@ def command(directory: Path, yes: bool, as_json: bool) -> int:
         print_json({"directory": str(directory), "repaired": yes, "slots": _fields(slots)})
     else:
         _print(slots, yes=yes)
-    lost = any(slot.lost for slot, _ in slots)
+    lost = any(saved.lost for saved, _ in slots)
     if lost and not as_json:  # in JSON, each slot has its "lost"
         tense = "are" if yes else "would be"
         echo(f"error: rows {tense} lost (exit code 1); {_NEXT[yes]}", err=True)
@@ -101,43 +101,47 @@ def _repair(directory: Path) -> list[_Slot]:
 def _fields(slots: Sequence[_Slot]) -> list[dict[str, Any]]:
     return [
         {
-            "path": path_of(slot.second),
-            "found": slot.found,
-            "rows": slot.info.rows,
-            "sound": slot.sound.num_rows,
-            "from_journal": slot.journal.num_rows,
-            "lost": slot.lost,
-            "lost_cancels": slot.lost_cancels,
-            "at_most": slot.at_most,
-            "lost_ids": slot.lost_ids,
-            "kept": path or None,
+            "path": path_of(saved.slot),
+            "paths": [path_of(slot) for slot in saved.files],
+            "found": "; ".join(saved.faults.values()),
+            "rows": saved.had,
+            "sound": saved.sound.num_rows,
+            "from_journal": saved.journal.num_rows,
+            "lost": saved.lost,
+            "lost_cancels": saved.lost_cancels,
+            "at_most": saved.at_most,
+            "lost_ids": saved.lost_ids,
+            "kept": ", ".join(kept) or None,
         }
-        for slot, path in slots
+        for saved, kept in slots
     ]
 
 
 def _print(slots: Sequence[_Slot], *, yes: bool) -> None:
-    for slot, path in slots:
-        echo(slot.found)
+    for saved, kept in slots:
+        for fault in saved.faults.values():
+            echo(fault)
+        if len(saved.files) > 1:
+            echo(f"  of the same time, and {'now' if yes else 'then'} one: {path_of(saved.slot)}")
         echo(
-            f"  {counted(slot.info.rows, 'row')} by the catalog, highest offset"
-            f" {slot.info.highest}: {slot.journal.num_rows} in the journal,"
-            f" {slot.sound.num_rows} more in sound blocks,"
-            f" {'at most ' if slot.at_most else ''}{slot.lost} lost"
+            f"  {counted(saved.had, 'row')} by the catalog, highest offset"
+            f" {saved.highest}: {saved.journal.num_rows} in the journal,"
+            f" {saved.sound.num_rows} more in sound blocks,"
+            f" {'at most ' if saved.at_most else ''}{saved.lost} lost"
         )
-        if slot.lost_cancels:
-            echo(f"  cancels among them: {slot.lost_cancels}; their messages are delivered")
-        for text in slot.lost_ids:
+        if saved.lost_cancels:
+            echo(f"  cancels among them: {saved.lost_cancels}; their messages are delivered")
+        for text in saved.lost_ids:
             echo(f"  lost: {text}")
-        unknown = slot.lost - slot.lost_cancels - len(slot.lost_ids)
+        unknown = saved.lost - saved.lost_cancels - len(saved.lost_ids)
         if unknown > 0:
             messages = "1 message whose id" if unknown == 1 else f"{unknown:,} messages whose ids"
             echo(f"  lost: {messages} cannot be read any more")
-        if path:
+        for path in kept:
             echo(f"  the damaged file is kept as {path}")
-    at_most = "at most " if any(slot.at_most for slot, _ in slots) else ""
-    lost = at_most + counted(sum(slot.lost for slot, _ in slots), "row")
-    files = counted(len(slots), "slot file")
+    at_most = "at most " if any(saved.at_most for saved, _ in slots) else ""
+    lost = at_most + counted(sum(saved.lost for saved, _ in slots), "row")
+    files = counted(sum(len(saved.files) for saved, _ in slots), "slot file")
     if not slots:
         echo("no slot file is damaged")
     elif yes:

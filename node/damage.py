@@ -5,8 +5,10 @@ files are read ahead of their time (``wheel/slots/scrub.py``) at a low rate, so 
 peer has time to mend them. Known damage is reported in readiness, status and metrics, and once for
 each file in the log.
 
-A damaged slot file stops delivery when it is due, so a node that has one is not ready. A damaged
-segment of an embedded topic stops nothing.
+A damaged slot file stops delivery when it is due, so a node that has one is not ready. One of an
+hour or a day does so from its first second on: each of its seconds may have a row in the damaged
+part, and who delivered the others of them would skip it. A damaged segment of an embedded topic
+stops nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Set
 
-from ..wheel.config import TICK_MS
-from ..wheel.slots.slot import begins_ms, path_of
+from ..wheel.slots.slot import begins_ms, ends_ms, is_wide, path_of
+from ..wheel.texts import time_text
 from ..wheel.wheel import Wheel
 from .events import NodeEvents
 from .metrics import Metrics
@@ -93,20 +95,25 @@ class Damage:
 
     def _slot_files(self) -> dict[str, str]:
         return {
-            path_of(second): f"{text}. {self._effect(second)}{self._remedy}"
-            for second, text in self._wheel.damaged().items()
+            path_of(slot): f"{text}. {self._effect(slot)}{self._remedy}"
+            for slot, text in self._wheel.damaged().items()
         }
 
-    def _effect(self, second: int) -> str:
+    def _effect(self, slot: int) -> str:
         """A sentence on the effect of a damaged slot file; empty on a standby."""
         if self._wheel.dispatcher is None:
             return ""  # another peer delivers
-        if begins_ms(second) > self._clock():
-            return "When it is due, delivery stops there. "
+        begin_ms, end_ms = begins_ms(slot), ends_ms(slot)
+        begin, times = "When it is due", ""
+        if is_wide(slot):
+            begin = f"At {time_text(begin_ms)}"
+            times = f", as it may have messages due at any time until {time_text(end_ms)}"
+        if begin_ms > self._clock():
+            return f"{begin}, delivery stops there{times}. "
         status = self._wheel.status()
-        if status.held_topics and second < status.mark_c // TICK_MS:
+        if status.held_topics and end_ms <= status.mark_c:
             return "Messages in it of topics that are held back wait until it is mended. "
-        return "It is due, and delivery stands still until it is mended. "
+        return f"It is due, and delivery stands still until it is mended{times}. "
 
 
 def remedy_of(data: str, *, has_peers: bool) -> str:

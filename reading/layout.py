@@ -196,7 +196,7 @@ class _Search:
             self._problem("incomplete", text, name)
         for loss in stored.losses if stored is not None else ():
             text = f"expected every row of the slot, found that a repair lost {loss} of them"
-            self._problem("repaired", text, f"{name}/{path_of(loss.second)}")
+            self._problem("repaired", text, f"{name}/{path_of(loss.slot)}")
         number = len(layout.peers)
         if self.wanted.slots:
             self._add(self._slots(root, number, name, stored))

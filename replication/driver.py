@@ -207,14 +207,15 @@ class Driver:
                     self._role_moved.wait(_STEP_DOWN_RETRY_S)
         return True
 
-    def fetch_slot(self, peer: str, second: int, upto: int) -> SlotRows:
-        """Fetch the rows of a second below offset ``upto`` from ``peer``. Blocks.
+    def fetch_slot(self, peer: str, slot: int, upto: int) -> SlotRows:
+        """Fetch the rows of a slot's time below offset ``upto`` from ``peer``. Waits for the first
+        of them, and for the others while they are iterated.
 
-        Errors: ``SlotwheelError``.
+        Errors, also then: ``SlotwheelError``.
         """
         greeting = self.transport.identity(peer, SLOT)
         address, secure = self.transport.address_of(peer), self.transport.secure_to(peer)
-        return fetch_slot(address, greeting, second, upto, secure)
+        return fetch_slot(address, greeting, slot, upto, secure)
 
     # -- for the transport (Receiver), from its threads ------------------------------------------
 

@@ -78,7 +78,7 @@ def is_ready(node: PeerProcess) -> bool:
 
 
 def wait_until_mended(peers: Peers, name: str, second: int) -> None:
-    node, told = peers[name], f"slot file mended second={second}"
+    node, told = peers[name], f"slot file mended slot={second}"
     peers.wait("mended", lambda: told in node.log_text())
     peers.wait("ready", lambda: is_ready(node))
 

@@ -30,7 +30,7 @@ from .errors import Overloaded
 from .ids import IdMint
 from .journal.log import Log
 from .mark import Marks
-from .schema import Int64s
+from .schema import Int64s, Mask
 from .slots.storage import Storage
 
 _NEVER = 1 << 62
@@ -42,7 +42,7 @@ class Dispatcher:
 
     ``marks``: the committed ones. ``epoch_offset``: rows from there on are of this epoch.
     ``queue_mark`` puts marks into the log. ``disk_is_low(now_ms)``: there may soon be no room for
-    them. ``lost_seconds``: the seconds of which a repair gave up rows.
+    them. ``lost``: as of ``Canceller``.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Dispatcher:
         epoch_offset: int,
         now_ms: int,
         disk_is_low: Callable[[int], bool],
-        lost_seconds: Callable[[], set[int]],
+        lost: Callable[[Int64s], Mask],
     ) -> None:
         self._config = config
         self._storage = storage
@@ -90,7 +90,7 @@ class Dispatcher:
             lock,
             epoch_offset=epoch_offset,
             reach_ms=before_ms,
-            lost_seconds=lost_seconds,
+            lost=lost,
         )
         self._reach_ms = marks.reach
         """The reach of the newest mark that was queued."""

@@ -93,7 +93,7 @@ class SlotInfo:
 class Loss:
     """Rows of a damaged slot file that a repair could not read, and nobody else had."""
 
-    second: int
+    slot: int
     rows: int
     """The number of rows lost, cancel rows too."""
     cancels: int
@@ -233,13 +233,16 @@ def decode_checkpoint(data: bytes, where: str) -> Checkpoint:
 
 
 def encode_losses(losses: Sequence[Loss]) -> bytes:
-    return json.dumps([asdict(loss) for loss in losses], sort_keys=True).encode()
+    fields = [asdict(loss) for loss in losses]
+    for each in fields:
+        each["second"] = each.pop("slot")  # its name from before there were wider slots
+    return json.dumps(fields, sort_keys=True).encode()
 
 
 def decode_losses(data: bytes, where: str) -> list[Loss]:
     try:
-        return [Loss(**fields) for fields in json.loads(data)]
-    except (ValueError, TypeError) as error:
+        return [Loss(slot=fields.pop("second"), **fields) for fields in json.loads(data)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(where, 0, expected="losses of repairs", found=str(error)) from None
 
 

@@ -35,9 +35,9 @@ INCOMING = "incoming"
 INCOMING_SLOTS = f"{INCOMING}/{SLOT_DIRECTORY}"
 
 
-def incoming_path(second: int) -> str:
+def incoming_path(slot: int) -> str:
     """The place of a snapshot's slot file before the switch."""
-    return f"{INCOMING}/{path_of(second)}"
+    return f"{INCOMING}/{path_of(slot)}"
 
 
 def complete_switch(files: Files, state: StateStore) -> StoredState:
@@ -78,18 +78,18 @@ def _move_slots(files: Files, catalog: dict[int, SlotInfo]) -> None:
     files.make_directory(SLOT_DIRECTORY)
     files.make_directory(INCOMING_SLOTS)
     waiting = set(files.list(INCOMING_SLOTS))
-    for second in catalog:
-        path = path_of(second)
+    for slot in catalog:
+        path = path_of(slot)
         if path.rpartition("/")[2] in waiting:
-            files.rename(incoming_path(second), path)
+            files.rename(incoming_path(slot), path)
     for name in files.list(SLOT_DIRECTORY):
         known = slot_of_name(name)
         if known is not None and known not in catalog:
             files.unlink(f"{SLOT_DIRECTORY}/{name}")
     for directory in (SLOT_DIRECTORY, INCOMING_SLOTS, "."):
         files.sync_dir(directory)
-    for second, info in catalog.items():
-        _check_length(files, path_of(second), info.length)
+    for slot, info in catalog.items():
+        _check_length(files, path_of(slot), info.length)
 
 
 def _check_length(files: Files, path: str, length: int) -> None:

@@ -70,6 +70,7 @@ from .recovery import RecoveredState, configuration, recover
 from .schema import Int64s, bounds
 from .slots.farthest import check_horizon
 from .slots.scrub import Scrubber
+from .slots.slot import by_begin, in_slots
 from .slots.spill import Ahead, in_turn
 from .slots.storage import SpillPlan, SpillReport, StockPoint, Storage
 from .state import Checkpoint, SlotInfo, StateStore, StateUpdate
@@ -207,7 +208,7 @@ class Wheel:
             epoch_offset=epoch_offset,
             now_ms=now_ms,
             disk_is_low=self._capacity.disk_is_low,
-            lost_seconds=lambda: {loss.second for loss in self._losses},
+            lost=lambda due: in_slots([loss.slot for loss in self._losses], due),
         )
 
     def _queue_config_once(self) -> None:
@@ -823,10 +824,10 @@ class Wheel:
         return archive.missed, archive.missed_why
 
     def damaged(self) -> dict[int, str]:
-        """The errors of slot files that are not what was written, by slot."""
+        """The errors of slot files that are not what was written, by slot, in the order of time."""
         with self._lock:
-            errors = sorted(self._storage.damaged.items())
-        return {slot: error.message for slot, error in errors}
+            errors = dict(self._storage.damaged)
+        return {slot: errors[slot].message for slot in sorted(errors, key=by_begin)}
 
     # -- for who counts what is pending ----------------------------------------------------------
 

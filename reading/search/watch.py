@@ -276,7 +276,7 @@ class DirectoryWatch:
             reach_ms=marks.reach,
             looked_ms=looked_ms,
         )
-        lost = frozenset(loss.second for loss in self._stored.losses)
+        lost = frozenset(loss.slot for loss in self._stored.losses)
         return View(
             dict(self._stored.slots),
             tuple(self._tail),

@@ -10,6 +10,9 @@ Rules
 - A checksum is no proof against a sender who puts a forged block into a value: where the journal
   has an offset, its row is used and not the block's; and a block must fit behind the others.
 - A row that every mark covers was delivered: it is not counted as lost, as far as that is known.
+- A row that is due in the time of a damaged file and lies in a sound one is not its: the file of a
+  day and those of its hours and seconds have each their own rows. Of two damaged ones of the same
+  time nobody can say which had a row of the journal, so they become one file of the wider.
 - Losses are written into the state, in the commit that replaces the file: from then on a verifier
   reports them.
 """
@@ -17,7 +20,7 @@ Rules
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 
 from ...wheel.arrowclaims import plain_rows
-from ...wheel.config import TICK_MS
 from ...wheel.due.runs import no_rows
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import ARCHIVE_DIRECTORY, Files
@@ -39,15 +41,16 @@ from ...wheel.journal.segment import is_segment_name
 from ...wheel.mark import Marks
 from ...wheel.peers.heal import uncounted
 from ...wheel.rows import sort_rows, take_rows
-from ...wheel.schema import ROW, times
+from ...wheel.schema import ROW, Int64s, times
 from ...wheel.slots.blocks import MARKER, check_block, message_end, sound_blocks
-from ...wheel.slots.mend import complete, keep, stage, switch
-from ...wheel.slots.slot import begins_ms, path_of
+from ...wheel.slots.mend import complete, in_shares, keep, stage, switch
+from ...wheel.slots.slot import begins_ms, ends_ms, nested, path_of
 from ...wheel.slots.slotfile import schema_message, unreadable_is_damage
 from ...wheel.state import Loss, SlotInfo, StateStore, StateUpdate, StoredState
 from ...wheel.switch import complete_switch
 from ...wheel.tail.tail import with_offsets
-from .slots import verify_slot
+from ..slots import slot_blocks
+from .slots import committed_bytes, verify_slot
 
 _PAGE_BYTES = 4096
 """Bytes of a file that one unreadable sector costs at least."""
@@ -55,12 +58,13 @@ _PAGE_BYTES = 4096
 
 @dataclass(slots=True)
 class Salvage:
-    """The rows that can be saved of one damaged slot file."""
+    """The rows that can be saved of damaged slot files that become one. ``slot``: the widest of
+    them, which has the times of all; ``files``: each, as the catalog has it."""
 
-    second: int
-    info: SlotInfo
-    found: str
-    """The file's first fault."""
+    slot: int
+    files: Mapping[int, SlotInfo]
+    faults: Mapping[int, str]
+    """The first fault of each file."""
     sound: pa.RecordBatch = field(default_factory=no_rows)
     """Rows that only its sound blocks have."""
     journal: pa.RecordBatch = field(default_factory=no_rows)
@@ -71,15 +75,26 @@ class Salvage:
     """Ids of lost messages as they are in damaged blocks, without a valid checksum."""
 
     @property
+    def had(self) -> int:
+        """The number of rows in the files, by the catalog."""
+        return sum(info.rows for info in self.files.values())
+
+    @property
+    def highest(self) -> int:
+        """The highest offset in the files, by the catalog."""
+        return max(info.highest for info in self.files.values())
+
+    @property
     def lost(self) -> int:
         """Rows that are neither in a sound block nor in the journal."""
-        return max(0, self.info.rows - sum(int(rows.num_rows) for rows in self._parts()))
+        return max(0, self.had - sum(int(rows.num_rows) for rows in self._parts()))
 
     @property
     def lost_cancels(self) -> int:
         """The number of lost rows that are cancel rows."""
         saved = sum(int(rows.column("cancels").is_valid().true_count) for rows in self._parts())
-        return min(self.lost, max(0, self.info.cancels - saved))
+        cancels = sum(info.cancels for info in self.files.values())
+        return min(self.lost, max(0, cancels - saved))
 
     def _parts(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         return self.sound, self.journal
@@ -90,34 +105,44 @@ class Salvage:
 
 
 def salvage(files: Files, stored: StoredState) -> list[Salvage]:
-    """Find every damaged slot file of a data directory, and its saved rows. Changes nothing."""
-    damaged: dict[int, Salvage] = {}
-    for second, info in sorted(stored.slots.items()):
-        checked = verify_slot(files, second, info)
+    """Find every damaged slot file of a data directory, and its saved rows, in the order of time.
+    Changes nothing."""
+    faults: dict[int, str] = {}
+    for slot, info in stored.slots.items():
+        checked = verify_slot(files, slot, info)
         if not checked.ok:
-            damaged[second] = _from_file(files, second, info, checked)
-    if damaged:
-        _from_journal(files, stored, damaged)
-    for slot in damaged.values():
-        slot.lost_ids = _lost_ids(files, stored, slot)
-    return list(damaged.values())
+            faults[slot] = str(checked.faults[0])
+    salvages = [
+        _from_files(
+            files,
+            Salvage(
+                slot, {at: stored.slots[at] for at in inside}, {at: faults[at] for at in inside}
+            ),
+        )
+        for slot, inside in nested(faults).items()
+    ]
+    if salvages:
+        _from_journal(files, stored, salvages)
+    for saved in salvages:
+        saved.lost_ids = _lost_ids(files, stored, saved)
+    return salvages
 
 
-def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
-    """Replace every damaged slot file by its saved rows. Returns each with the path at which the
-    damaged file is kept. May be stopped anywhere, and called again.
+def repair(files: Files, state: StateStore) -> list[tuple[Salvage, list[str]]]:
+    """Replace every damaged slot file by its saved rows. Returns each with the paths at which the
+    damaged files are kept. May be stopped anywhere, and called again.
 
     Errors: ``OSError``, ``SyncFailed``; ``Damaged`` for the state itself.
     """
     stored = complete_switch(files, state)
     complete(files, stored.slots)
     done = []
-    for slot in salvage(files, stored):
-        kept = keep(files, slot.second, slot.info)
-        rows = slot.rows()
+    for saved in salvage(files, stored):
+        kept = [path for slot, info in saved.files.items() if (path := keep(files, slot, info))]
+        rows = saved.rows()
         update = StateUpdate()
-        if slot.lost:
-            loss = Loss(slot.second, slot.lost, slot.lost_cancels, kept, slot.at_most)
+        if saved.lost:
+            loss = Loss(saved.slot, saved.lost, saved.lost_cancels, ", ".join(kept), saved.at_most)
             rows_less, cancels_less = uncounted([loss])
             checkpoint = stored.checkpoint = replace(
                 stored.checkpoint,
@@ -127,44 +152,45 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
             stored.losses = [*stored.losses, loss]
             update = StateUpdate(checkpoint=checkpoint, losses=stored.losses)
         if rows.num_rows:
-            fresh = stage(files, slot.second, [rows])
-            update = replace(update, slots={slot.second: fresh})
-        else:
-            update = replace(update, slots_deleted=[slot.second])
-        switch(files, state, slot.second, update)
-        done.append((slot, kept))
+            update = replace(update, slots={saved.slot: stage(files, saved.slot, in_shares(rows))})
+        gone = [slot for slot in saved.files if slot not in update.slots]
+        switch(files, state, replace(update, slots_deleted=gone))
+        done.append((saved, kept))
     return done
 
 
-def _from_file(files: Files, second: int, info: SlotInfo, checked: CheckedFile) -> Salvage:
-    blocks = _fitting(second, info, _bytes(files, second, info))
-    slot = Salvage(second, info, str(checked.faults[0]))
+def _from_files(files: Files, saved: Salvage) -> Salvage:
+    blocks = [
+        block
+        for slot, info in saved.files.items()
+        for block in _fitting(slot, info, _bytes(files, slot, info))
+    ]
     if blocks:
-        slot.sound = pa.concat_batches(blocks)
-    return slot
+        saved.sound = pa.concat_batches(blocks)
+    return saved
 
 
-def _fitting(second: int, info: SlotInfo, data: bytes) -> list[pa.RecordBatch]:
-    """The sound blocks that fit this file: its second, its order."""
+def _fitting(slot: int, info: SlotInfo, data: bytes) -> list[pa.RecordBatch]:
+    """The sound blocks that fit this file: its time, its order."""
     blocks: list[pa.RecordBatch] = []
     highest = -1
     for start, end in sound_blocks(memoryview(data)):
-        item = CheckedFile("slot", path_of(second))
+        item = CheckedFile("slot", path_of(slot))
         try:
             rows = plain_rows(pa.py_buffer(data[start:end]), ROW)
             rows.validate(full=True)
         except (pa.ArrowException, ValueError, EOFError, OSError):
             continue
-        upto = check_block(item, start, rows, second, highest)
+        upto = check_block(item, start, rows, slot, highest)
         if item.ok and upto <= info.highest:
             blocks.append(rows)
             highest = upto
     return blocks
 
 
-def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
+def _bytes(files: Files, slot: int, info: SlotInfo) -> bytes:
     """The committed bytes, as far as the file has them; zeros for pages that cannot be read."""
-    path = path_of(second)
+    path = path_of(slot)
     try:
         handle = files.open(path)
     except FileNotFoundError:
@@ -184,14 +210,14 @@ def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
     return bytes(data)
 
 
-def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salvage]) -> None:
-    """Fill in rows of these seconds from the journal, up to the checkpoint, unless a mark covers
-    them, and whether delivery has reached the slots. In ``sound`` only rows stay that the journal
-    lacks, or has as delivered."""
-    sound = np.concatenate([times(slot.sound, "offset") for slot in damaged.values()])
+def _from_journal(files: Files, stored: StoredState, salvages: Sequence[Salvage]) -> None:
+    """Fill in rows of these times from the journal, up to the checkpoint, unless a mark covers them
+    or a sound file has them, and whether delivery has reached the slots. In ``sound`` only rows
+    stay that the journal lacks, or has as delivered."""
+    sound = np.concatenate([times(saved.sound, "offset") for saved in salvages])
     delivered: dict[int, int] = {}  # by offset: when the delivered row was due; -1: not delivered
-    have = {second: np.zeros(0, np.int64) for second in damaged}
-    in_journal: dict[int, list[pa.RecordBatch]] = {second: [no_rows()] for second in damaged}
+    have = [_offsets_beside(files, stored, saved) for saved in salvages]
+    in_journal: list[list[pa.RecordBatch]] = [[no_rows()] for _ in salvages]
     reached_ms = stored.checkpoint.marks.main.furthest_ms
     for rows in _in_journal(files, stored):
         if isinstance(rows, Marks):
@@ -202,19 +228,37 @@ def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salva
         at = np.flatnonzero(np.isin(offset, sound))
         known = np.where(covered, due, -1)[at]
         delivered.update(zip(offset[at].tolist(), known.tolist(), strict=True))
-        for second in have.keys() & set(np.unique(due // TICK_MS).tolist()):
-            wanted = ~covered & (due // TICK_MS == second) & ~np.isin(offset, have[second])
-            at = np.flatnonzero(wanted)
-            have[second] = np.concatenate([have[second], offset[at]])
-            in_journal[second].append(take_rows(rows, at))
-    for second, slot in damaged.items():
-        slot.journal = pa.concat_batches(in_journal[second])
-        slot.at_most = reached_ms >= begins_ms(second)
+        for number, saved in enumerate(salvages):
+            in_time = (due >= begins_ms(saved.slot)) & (due < ends_ms(saved.slot))
+            if not in_time.any():
+                continue
+            at = np.flatnonzero(~covered & in_time & ~np.isin(offset, have[number]))
+            have[number] = np.concatenate([have[number], offset[at]])
+            in_journal[number].append(take_rows(rows, at))
+    for saved, parts in zip(salvages, in_journal, strict=True):
+        saved.journal = pa.concat_batches(parts)
+        saved.at_most = reached_ms >= begins_ms(saved.slot)
         keys = zip(
-            times(slot.sound, "due").tolist(), times(slot.sound, "offset").tolist(), strict=True
+            times(saved.sound, "due").tolist(), times(saved.sound, "offset").tolist(), strict=True
         )
         stays = [delivered.get(offset, due) == due for due, offset in keys]
-        slot.sound = take_rows(slot.sound, np.flatnonzero(stays))
+        saved.sound = take_rows(saved.sound, np.flatnonzero(stays))
+
+
+def _offsets_beside(files: Files, stored: StoredState, saved: Salvage) -> Int64s:
+    """The offsets of rows of its time in sound slot files, shape (rows,)."""
+    begin_ms, end_ms = begins_ms(saved.slot), ends_ms(saved.slot)
+    offsets = [np.empty(0, np.int64)]
+    for slot, info in stored.slots.items():
+        if slot in saved.files or begins_ms(slot) >= end_ms or ends_ms(slot) <= begin_ms:
+            continue
+        try:
+            for _, block in slot_blocks(committed_bytes(files, slot, info), path_of(slot)):
+                due = times(block, "due")
+                offsets.append(times(block, "offset")[(due >= begin_ms) & (due < end_ms)])
+        except (Damaged, UnsupportedVersion):
+            continue  # it is another one's to save
+    return np.concatenate(offsets)
 
 
 def _in_journal(files: Files, stored: StoredState) -> Iterator[pa.RecordBatch | Marks]:
@@ -238,22 +282,24 @@ def _in_journal(files: Files, stored: StoredState) -> Iterator[pa.RecordBatch | 
                 continue
 
 
-def _lost_ids(files: Files, stored: StoredState, slot: Salvage) -> list[str]:
+def _lost_ids(files: Files, stored: StoredState, saved: Salvage) -> list[str]:
     """Ids of lost messages, as far as damaged blocks still decode."""
     config = stored.checkpoint.config
-    if not slot.lost or not config:
+    if not saved.lost or not config:
         return []
     mint = IdMint.of(config)
-    have = {int(offset) for offset in times(slot.rows(), "offset")}
+    have = {int(offset) for offset in times(saved.rows(), "offset")}
     ids: dict[int, str] = {}
-    for rows in _unproven(_bytes(files, slot.second, slot.info)):
-        due, offset = times(rows, "due"), times(rows, "offset")
-        fits = (due // TICK_MS == slot.second) & (offset >= 0) & (offset <= slot.info.highest)
-        fits &= rows.column("cancels").is_null().to_numpy(zero_copy_only=False)
-        fits &= ~stored.checkpoint.marks.all_covered(due, offset)
-        for at in np.flatnonzero(fits).tolist():
-            if int(offset[at]) not in have:
-                ids[int(offset[at])] = str(mint.one(int(due[at]), int(offset[at])))
+    for slot, info in saved.files.items():
+        for rows in _unproven(_bytes(files, slot, info)):
+            due, offset = times(rows, "due"), times(rows, "offset")
+            fits = (due >= begins_ms(slot)) & (due < ends_ms(slot))
+            fits &= (offset >= 0) & (offset <= info.highest)
+            fits &= rows.column("cancels").is_null().to_numpy(zero_copy_only=False)
+            fits &= ~stored.checkpoint.marks.all_covered(due, offset)
+            for at in np.flatnonzero(fits).tolist():
+                if int(offset[at]) not in have:
+                    ids[int(offset[at])] = str(mint.one(int(due[at]), int(offset[at])))
     return [ids[offset] for offset in sorted(ids)]
 
 

@@ -25,7 +25,7 @@ from ...wheel.files import SLOT_DIRECTORY, Files
 from ...wheel.findings import UNKNOWN_FILE, CheckedFile, noted
 from ...wheel.slots.blocks import check_block
 from ...wheel.slots.mend import is_whole, mended_path
-from ...wheel.slots.slot import path_of, slot_of_name
+from ...wheel.slots.slot import path_of, slot_of_name, stem_of
 from ...wheel.slots.slotfile import unreadable_is_damage
 from ...wheel.state import STATE_DIRECTORY, SlotInfo, StoredState
 from ...wheel.switch import INCOMING, INCOMING_SLOTS, incoming_path
@@ -55,7 +55,7 @@ def verify_state(stored: StoredState) -> CheckedFile:
         kept = f"; the damaged file is kept as {loss.kept}" if loss.kept else ""
         item.note(
             0,
-            f"every row of slot {loss.second}",
+            f"every row of slot {stem_of(loss.slot)}",
             f"a repair that lost {loss} of them, {loss.cancels} of these cancel rows{kept}",
         )
     rows = sum(info.rows for info in stored.slots.values())

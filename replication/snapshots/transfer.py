@@ -5,8 +5,8 @@ all slot files and the state (``wheel/peers/snapshot.py``) on a channel of its o
 installs a complete snapshot. A channel that breaks is opened again, and the request says what was
 received by then: only the missing part of each file is sent.
 
-The first part has the second ``HEADER`` and is the snapshot's header, with the bytes of all its
-files as its position. ``finish`` checks that the files are complete.
+The first part has ``HEADER`` in the place of a slot, and is the snapshot's header, with the bytes
+of all its files as its position. ``finish`` checks that the files are complete.
 
 Rules: a fetch that receives nothing for ``STALL_S`` is given up, or a peer behind a dead link would
 wait for ever. One fetch a peer.
@@ -55,8 +55,8 @@ def send_snapshot(
         with snapshot(request) as source:
             event("snapshot-sends", peer=peer, index=source.index, bytes=source.nbytes)
             send(HEADER, source.nbytes, source.header())
-            for second, position, data in source.chunks():
-                send(second, position, data)
+            for slot, position, data in source.chunks():
+                send(slot, position, data)
                 sent += len(data)
     except NodeUnreachable:
         raise
@@ -171,7 +171,7 @@ class SnapshotFetch:
                 return
             with self._use() as sink:
                 if has_header:
-                    sink.chunk(part.second, part.position, part.data)
+                    sink.chunk(part.slot, part.position, part.data)
                 else:
                     sink.header(bytes(part.data))
                     has_header = True

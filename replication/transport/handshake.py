@@ -23,9 +23,10 @@ from ...wheel.errors import InvalidConfiguration, SlotwheelError, UnsupportedVer
 from ...wheel.journal.segment import STORE_ID_BYTES
 from ...wheel.protocol import JSON_BYTES_MAX, PEER_COMMAND
 
-PEER_VERSION = 5
-"""Version of the handshake, and of what peers must do alike. Before 5 they gave out short ids
-(``wheel/ids.py``), and one that became master would go on doing so for offsets with long ones."""
+PEER_VERSION = 6
+"""Version of the handshake, and of what peers must do alike. Before 6 they knew no slots of an hour
+or a day: one would take the number of such a slot, in a snapshot or a request for rows, for a
+second in the far future, and its file for damage."""
 CONTROL, BULK, SNAPSHOT, SLOT = LANES = ("control", "bulk", "snapshot", "slot")
 LIVE_S = 2.0
 """An instance whose last message is younger than this, s, is alive."""

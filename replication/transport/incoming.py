@@ -232,9 +232,9 @@ class Incoming:
     def _answer(self, link: _Open) -> None:
         request = bytes(self._next(link).body)
 
-        def send(second: int, position: int, data: Bytes) -> None:
+        def send(slot: int, position: int, data: Bytes) -> None:
             link.waits_since = self._clock()
-            send_part(link.channel, second, position, data)
+            send_part(link.channel, slot, position, data)
             link.waits_since = None
 
         try:

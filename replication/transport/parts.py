@@ -18,17 +18,17 @@ from ...wire.frames import FrameLimits, Kind
 REQUEST_BYTES_MAX = 64 << 20
 """A request for a snapshot has 20 bytes for each file that is there already."""
 PART_BYTES_MAX = 1 << 30
-"""The limit of one part: a slot's block may hold all rows of a spill; a snapshot's header."""
+"""The limit of one part: a snapshot's header. A slot's rows come in shares of some megabytes."""
 HEADER = -1
-"""In place of the second, or of the position: this part says what follows."""
+"""In place of the slot, or of the position: this part says what follows."""
 
 # +--------+----------+
-# | second | position |
+# | slot   | position |
 # | i64    | i64      |
 # +--------+----------+
 _PLACE = struct.Struct(
     "<"
-    "q"  # absolute second of a slot
+    "q"  # a slot's number
     "q"  # of a snapshot: where the bytes stand in its file; of a slot: the number of the block
 )
 assert _PLACE.size == 16
@@ -38,17 +38,17 @@ PARTS: FrameLimits = {Kind.CHUNK: (_PLACE.size, PART_BYTES_MAX), Kind.END: (0, 0
 
 
 class SentPart(NamedTuple):
-    second: int
+    slot: int
     position: int
     data: memoryview
 
 
 SendPart = Callable[[int, int, Bytes], None]
-"""(second, position, data). Errors: ``NodeUnreachable``: nobody wants more of it."""
+"""(slot, position, data). Errors: ``NodeUnreachable``: nobody wants more of it."""
 
 
-def send_part(channel: Channel, second: int, position: int, data: Bytes) -> None:
-    channel.send(Kind.CHUNK, _PLACE.pack(second, position), data)
+def send_part(channel: Channel, slot: int, position: int, data: Bytes) -> None:
+    channel.send(Kind.CHUNK, _PLACE.pack(slot, position), data)
 
 
 def receive_part(channel: Channel, timeout_s: float | None = None) -> SentPart | None:
@@ -65,5 +65,5 @@ def receive_part(channel: Channel, timeout_s: float | None = None) -> SentPart |
             limit=f"{_PLACE.size} bytes",
             remedy="Run the same version of slotwheel on every peer",
         )
-    second, position = _PLACE.unpack(frame.metadata)
-    return SentPart(second, position, memoryview(frame.body))
+    slot, position = _PLACE.unpack(frame.metadata)
+    return SentPart(slot, position, memoryview(frame.body))

@@ -720,7 +720,7 @@ def test_a_slot_is_fetched(make: Make, peers: dict[str, str]) -> None:
         slots.send_slot, lambda second, _: SlotRows(second, [], [])
     )
     rows = slots.fetch_slot(peers["b"], greeting(peers, lane=SLOT), 5, 100)
-    assert (rows.second, rows.blocks, rows.losses) == (5, [], [])
+    assert (rows.slot, list(rows.blocks), rows.losses) == (5, [], [])
 
 
 @pytest.mark.parametrize("error", [LookupError("not committed"), OSError("the disk is gone")])

@@ -5,6 +5,7 @@ file or the new one, what is sound is there once, and what is lost is on record 
 from __future__ import annotations
 
 import errno
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -17,16 +18,18 @@ from slotwheel.reading.verify.slots import verify_slots, verify_state
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import Files
-from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.peers.heal import SlotRows, rows_below
+from slotwheel.wheel.peers.heal import DamagedRange, Mending, losses_after
+from slotwheel.wheel.peers.shares import rows_within
 from slotwheel.wheel.schema import ROW, times
 from slotwheel.wheel.slots.blocks import encode_blocks, seal, sound_blocks
-from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, path_of, slot_with
 from slotwheel.wheel.slots.slotfile import schema_message
-from slotwheel.wheel.state import Loss, StateUpdate
+from slotwheel.wheel.slots.storage import Storage
+from slotwheel.wheel.state import Loss, SlotInfo
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, CrashHandle, Mode, PowerCut
 from support.memstate import MemoryState
+from support.mending import put_in_place
 from support.steps import Steps
 from support.wheels import batch
 
@@ -88,7 +91,7 @@ def append(wheel: Wheel, rows: list[tuple[int, str, bytes]]) -> None:
 
 def values_of(wheel: Wheel) -> int:
     """How many rows there are in the slot, none of them twice."""
-    rows = pa.Table.from_batches(rows_below(wheel._storage, SECOND, 1 << 40), ROW)
+    rows = pa.Table.from_batches(list(rows_within(wheel._storage, SECOND, 1 << 40)), ROW)
     offsets = rows.column("offset").to_pylist()
     assert len(set(offsets)) == len(offsets)
     return len(offsets)
@@ -128,7 +131,7 @@ def test_a_repair_cut_short_anywhere_can_be_done_again(mode: Mode) -> None:
             assert directory.files.list("mended") == []
         repair(directory.files, directory.state)
         [loss] = directory.state.durable.losses
-        assert (loss.second, loss.rows, loss.cancels) == (SECOND, 4, 0)
+        assert (loss.slot, loss.rows, loss.cancels) == (SECOND, 4, 0)
         assert directory.files.content(loss.kept) == damaged
         assert directory.faults() == 0
         wheel = directory.opened()
@@ -143,7 +146,7 @@ def test_a_repair_cut_short_anywhere_can_be_done_again(mode: Mode) -> None:
 def test_a_slot_made_anew_is_the_old_one_or_the_new_one(mode: Mode) -> None:
     """With more of the same second in the tail, and a spill behind it."""
     source = Directory.with_three_blocks().opened()
-    whole = rows_below(source._storage, SECOND, source._storage.spilled)
+    whole = list(rows_within(source._storage, SECOND, source._storage.spilled))
     assert sum(block.num_rows for block in whole) == 12
     for point in range(1, 100):
         directory = Directory.with_three_blocks().damaged()
@@ -155,13 +158,13 @@ def test_a_slot_made_anew_is_the_old_one_or_the_new_one(mode: Mode) -> None:
         assert list(wheel.damaged()) == [SECOND]
         directory.files.steps.stop_at = directory.files.steps.count + point
         try:
-            storage.replace(SECOND, whole, StateUpdate(), Marks())
+            put_in_place(storage, SECOND, whole)
         except PowerCut:
             wheel = directory.after_a_cut(mode, Random(point)).opened()
             try:
                 assert values_of(wheel) == 13
             except Damaged:
-                wheel._storage.replace(SECOND, whole, StateUpdate(), Marks())
+                put_in_place(wheel._storage, SECOND, whole)
         else:
             directory.files.steps.stop_at = None
         assert not wheel.damaged()
@@ -177,32 +180,91 @@ def test_a_slot_made_anew_is_the_old_one_or_the_new_one(mode: Mode) -> None:
     assert point > 6
 
 
-def test_rows_of_a_peer_are_taken_only_if_they_are_all() -> None:
+def test_rows_of_a_peer_are_taken_only_if_they_are_of_that_time_and_in_order() -> None:
     wheel = Directory.with_three_blocks().opened()
     storage = wheel._storage
-    blocks = rows_below(storage, SECOND, storage.spilled)
-    info, marks = storage.catalog[SECOND], Marks(Mark(NOW, 0, 100))
-    upto, lost = storage.spilled, [Loss(SECOND, 4, 0)]
-    SlotRows(SECOND, blocks).check(info, upto, marks)
-    with pytest.raises(Damaged, match="verify --against"):
-        SlotRows(SECOND, blocks[1:]).check(info, upto, marks)
-    SlotRows(SECOND, blocks[1:], lost).check(info, upto, marks)
-    without = replace(info, rows=info.rows - 4)
-    for rows in (SlotRows(SECOND, blocks[1:], lost), SlotRows(SECOND, blocks)):
-        rows.check(without, upto, marks, lost)
-        with pytest.raises(Damaged, match="expected rows"):
-            rows.check(without, upto, marks)
-    delivered = Marks(Mark(SECOND * TICK_MS + 10, 0, 100))
-    SlotRows(SECOND, blocks[1:]).check(info, upto, delivered)
-    for wrong in (SlotRows(SECOND + 1, blocks), SlotRows(SECOND, blocks[::-1])):
-        with pytest.raises(Damaged, match="found"):
-            wrong.check(info, upto, delivered)
-    with pytest.raises(Damaged, match="offsets below 8"):
-        SlotRows(SECOND, blocks).check(info, 8, delivered)
-    below = rows_below(storage, SECOND, 6)
-    assert [times(block, "offset").tolist() for block in below] == [[0, 1, 2, 3], [4, 5]]
+    upto = storage.spilled
+    blocks = storage.read_blocks(SECOND, storage.catalog[SECOND])
+    damaged = DamagedRange(SECOND, upto, {SECOND: storage.catalog[SECOND]})
+    for wrong, of in (
+        (blocks, replace(damaged, slot=SECOND + 1)),
+        (blocks[::-1], damaged),
+        (blocks, replace(damaged, upto=8)),
+    ):
+        with pytest.raises(Damaged, match="verify --against"):
+            mended(storage, of, wrong)
+    assert mended(storage, damaged, blocks).rows == 12
+    below = rows_within(storage, SECOND, 6)
+    assert [times(block, "offset").tolist() for block in below] == [[0, 4, 1, 5, 2, 3]]
     files: Files = wheel._files
     assert files.list("damaged") == []
+
+
+def mended(storage: Storage, damaged: DamagedRange, blocks: list[pa.RecordBatch]) -> SlotInfo:
+    with closing(Mending(storage, storage._files, damaged)) as mending:
+        for block in blocks:
+            mending.add(block)
+        return mending.staged.finish()
+
+
+HOUR = slot_with(SECOND, HOUR_S)
+DAY = slot_with(SECOND, DAY_S)
+HAD = SlotInfo(1000, 10, 2, 99, 0)
+OF_HOUR = DamagedRange(HOUR, 100, {HOUR: HAD})
+OF_BOTH = DamagedRange(DAY, 100, {DAY: HAD, HOUR: HAD})
+
+
+def have(rows: int, cancels: int = 2) -> SlotInfo:
+    return replace(HAD, rows=rows, cancels=cancels)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "made", "here", "there", "expected"),
+    [
+        (OF_HOUR, have(10), [], [], []),
+        (OF_HOUR, have(9), [], [], "rows: at most 0 less than there were, and 0 more, found 1"),
+        (OF_HOUR, have(11), [], [], "found 1 more"),
+        (OF_HOUR, have(10, 1), [], [], "cancel rows: at most 0 less"),
+        (OF_BOTH, have(20, 4), [], [], []),
+        # The peer has lost rows, by a repair of the same slot, of one inside, of a wider one.
+        (OF_HOUR, have(7), [], [Loss(HOUR, 3, 0, "there")], [Loss(HOUR, 3, 0)]),
+        (OF_BOTH, have(18, 4), [], [Loss(SECOND, 2, 0, "there")], [Loss(SECOND, 2, 0)]),
+        (OF_HOUR, have(9), [], [Loss(DAY, 5, 1, "there")], [Loss(HOUR, 1, 0)]),
+        (OF_HOUR, have(7), [], [Loss(HOUR, 2, 0)], "rows: at most 2 less"),
+        # Rows were lost here before: all are there again, or the peer lacks the same.
+        (OF_HOUR, have(13), [Loss(HOUR, 3, 0, "here")], [], []),
+        (OF_HOUR, have(10), [Loss(HOUR, 3, 0, "here")], [Loss(HOUR, 3, 0)], [Loss(HOUR, 3, 0)]),
+        (OF_HOUR, have(10), [Loss(SECOND, 3, 0)], [], "rows: at most 0 less"),
+        (OF_BOTH, have(23, 4), [Loss(SECOND, 3, 0)], [], []),
+        (OF_HOUR, have(12, 3), [Loss(DAY, 5, 1, "kept")], [], [Loss(DAY, 3, 0, "kept")]),
+        (OF_HOUR, have(15, 3), [Loss(DAY, 5, 1)], [], []),
+        (OF_HOUR, have(16, 2), [Loss(DAY, 5, 1)], [], "and 5 more, found 6 more"),
+        (OF_HOUR, have(10), [Loss(HOUR + HOUR_S, 3, 0)], [], [Loss(HOUR + HOUR_S, 3, 0)]),
+    ],
+)
+def test_what_is_lost_is_what_neither_was_here_nor_is_there(
+    damaged: DamagedRange,
+    made: SlotInfo,
+    here: list[Loss],
+    there: list[Loss],
+    expected: list[Loss] | str,
+) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(Damaged, match=expected):
+            losses_after(damaged, made, here, there, reached=False)
+    else:
+        assert losses_after(damaged, made, here, there, reached=False) == expected
+
+
+def test_once_delivery_has_come_to_a_slot_rows_that_left_may_be_missing() -> None:
+    here = [Loss(HOUR, 3, 0, "here"), Loss(HOUR + HOUR_S, 1, 0)]
+    after = losses_after(OF_HOUR, have(0, 0), here, [], reached=True)
+    assert after == here[1:]
+    there = [Loss(HOUR, 2, 0, "there", at_most=True)]
+    after = losses_after(OF_HOUR, have(4), here, there, reached=True)
+    assert after == [here[1], Loss(HOUR, 2, 0, at_most=True)]
+    after = losses_after(OF_HOUR, have(4), here, [Loss(DAY, 7, 1)], reached=True)
+    assert after == [here[1], Loss(HOUR, 7, 1, at_most=True)]
 
 
 def with_one_value(value: bytes) -> Directory:
@@ -230,7 +292,7 @@ def test_a_slot_file_that_somebody_sent_as_a_value_is_not_believed(place: str) -
 def test_where_the_journal_knows_a_row_no_block_is_believed() -> None:
     directory = with_one_value(b"genuine")
     wheel = directory.opened()
-    [block] = rows_below(wheel._storage, SECOND, 1 << 40)
+    [block] = rows_within(wheel._storage, SECOND, 1 << 40)
     wheel.close()
     forged = block.set_column(
         ROW.names.index("value"), ROW.field("value"), pa.array([b"a forge"], pa.binary())

@@ -22,11 +22,12 @@ from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.peers.heal import SlotRows
 from slotwheel.wheel.peers.peer import PeerWheel
 from slotwheel.wheel.slots.slot import path_of
-from slotwheel.wheel.state import LmdbState, Loss, SlotInfo
+from slotwheel.wheel.state import LmdbState, Loss
 from slotwheel.wheel.wheel import Wheel
 from support import wheels
 from support.damage import flip
 from support.handpeer import NOW, STORES, Peer, over_the_wire
+from support.mending import find_damage, heal
 from support.wheels import as_version_1, batch, master_of
 
 
@@ -415,15 +416,6 @@ def spilled_slot(peer: Peer, second: int, *values: bytes) -> None:
     peer.wheel.spill(NOW, everything=True)
 
 
-def find_damage(peer: Peer, second: int) -> tuple[int, SlotInfo]:
-    """Damage the slot's file, and let the scrubber find it."""
-    flip(peer.path / path_of(second))
-    peer.wheel.scrubber.turn(1 << 20)
-    if second not in peer.wheel.damaged_slots():  # the pass before had ended there
-        peer.wheel.scrubber.turn(1 << 20)
-    return peer.wheel.damaged_slots()[second]
-
-
 def test_a_slot_is_made_anew_though_others_were_spilled_meanwhile(
     peers: tuple[Peer, Peer],
 ) -> None:
@@ -432,17 +424,40 @@ def test_a_slot_is_made_anew_though_others_were_spilled_meanwhile(
     a.lead(1)
     spilled_slot(a, second, b"1", b"2")
     a.ship(b)
-    upto, info = find_damage(a, second)
-    rows = b.wheel.slot_rows(second, upto)
+    damaged = find_damage(a, second)
+    rows = b.wheel.slot_rows(second, damaged.upto)
     spilled_slot(a, second + 1, b"another slot")
-    assert a.wheel.heal(rows, upto, info)
+    assert heal(a, damaged, rows)
     assert a.wheel.damaged() == {}
-    upto, info = find_damage(a, second)
-    spilled_slot(a, second, b"3")
+
+
+def test_a_slot_that_grows_while_it_is_made_anew_keeps_what_it_got(
+    peers: tuple[Peer, Peer],
+) -> None:
+    """Else the file of a day, to which each spill adds, would never be mended."""
+    a, b = peers
+    second = NOW // TICK_MS + 60
+    a.lead(1)
+    spilled_slot(a, second, b"1", b"2")
     a.ship(b)
-    assert not a.wheel.heal(b.wheel.slot_rows(second, upto), upto, info), "it has grown"
-    upto, info = a.wheel.damaged_slots()[second]
-    assert a.wheel.heal(b.wheel.slot_rows(second, upto), upto, info)
+    damaged = find_damage(a, second)
+    rows = b.wheel.slot_rows(second, damaged.upto)
+    for value in (b"3", b"4"):
+        spilled_slot(a, second, value)
+    assert heal(a, damaged, rows)
+    assert a.wheel.damaged() == {}
+    a.ship(b)
+    whole = list(b.wheel.slot_rows(second, damaged.upto + 2).blocks)
+    assert list(a.wheel.slot_rows(second, damaged.upto + 2).blocks) == whole
+    damaged = find_damage(a, second)
+    spilled_slot(a, second, b"5")
+    path = a.path / path_of(second)
+    flip(path, path.stat().st_size - 20)
+    with pytest.raises(Damaged, match="CRC-32C"):
+        heal(a, damaged, b.wheel.slot_rows(second, damaged.upto))
+    a.ship(b)
+    [damaged] = a.wheel.damaged_ranges()
+    assert heal(a, damaged, b.wheel.slot_rows(second, damaged.upto)), "all of it anew"
 
 
 def test_a_slot_with_a_loss_is_made_anew_again_with_it_and_without(
@@ -455,14 +470,12 @@ def test_a_slot_with_a_loss_is_made_anew_again_with_it_and_without(
     a.ship(b)
     lost = Loss(second, 1, 0, "damaged/there")
     for _ in range(2):
-        upto, info = find_damage(a, second)
-        whole = b.wheel.slot_rows(second, upto)
-        partly = SlotRows(second, [whole.blocks[0].slice(1)], [lost])
-        assert a.wheel.heal(partly, upto, info)
+        damaged = find_damage(a, second)
+        [whole] = b.wheel.slot_rows(second, damaged.upto).blocks
+        assert heal(a, damaged, SlotRows(second, [whole.slice(1)], [lost]))
         assert a.wheel.status().pending == 2
         assert a.state.load().losses == [replace(lost, kept="")]
-    upto, info = find_damage(a, second)
-    assert a.wheel.heal(whole, upto, info)
+    assert heal(a, find_damage(a, second), SlotRows(second, [whole]))
     assert a.wheel.status().pending == 3
     assert a.state.load().losses == []
     assert a.state.load().checkpoint.rows == 3

@@ -35,6 +35,7 @@ from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, Mode
 from support.crashlife import START_MS, PowerCut, Steps, World
 from support.damage import assert_every_change_is_seen, flipped
+from support.mending import put_in_place
 from support.wheels import Node, master_of, opened
 
 SECOND = START_MS // 1000 + 5
@@ -374,7 +375,7 @@ def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
     assert master_of(node.wheel).prepare(due - 1_000), "it was read ahead"
     before = storage.catalog[second]
     rows = sort_rows(pa.concat_batches(storage.read_blocks(second, before)))
-    storage.replace(second, [rows], StateUpdate(), Marks())
+    put_in_place(storage, second, [rows])
     size = 10
     if more:  # as long as the old one, or longer, once a last row is spilled
         size += before.length - (storage.catalog[second].length + one_row(tmp_path / "one", size))

@@ -37,7 +37,7 @@ from ..journal.queued import AppendWaiter
 from ..rows import from_numpy, members, no_headers
 from ..schema import INPUT, PAYLOAD, TIME, Int64s, Mask
 from ..slots.storage import Storage
-from .cancels import Cancels, among
+from .cancels import Cancels
 from .lines import HasLeft, Lines
 
 QueueRows = Callable[[pa.RecordBatch], AppendWaiter]
@@ -112,7 +112,8 @@ class _Request:
 class Canceller:
     """Decides about ids. ``epoch_offset``: rows from there on were appended in this epoch.
     ``reach_ms``: of older rows, those due later were not handed out before this epoch.
-    ``lost_seconds``: the seconds of which a repair gave up rows."""
+    ``lost``: from due times in ms to the mask of those in slots of which a repair gave up rows,
+    shape (rows,) each."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Canceller:
         *,
         epoch_offset: int,
         reach_ms: int,
-        lost_seconds: Callable[[], set[int]],
+        lost: Callable[[Int64s], Mask],
     ) -> None:
         self._mint = mint
         self._lines = lines
@@ -133,7 +134,7 @@ class Canceller:
         self._lock = lock
         self._epoch_offset = epoch_offset
         self._reach_ms = reach_ms
-        self._lost_seconds = lost_seconds
+        self._lost = lost
 
     def know_what_left(self) -> None:
         """Under the lock: believe the lines from now on about rows of earlier epochs, too."""
@@ -344,7 +345,7 @@ class Canceller:
         left = state == _State.DELIVERED
         # Unless its cancel may be forgotten by now, or a repair may have lost it.
         state[left & ~self._storage.cancelled.known(due)] = _State.UNKNOWN
-        state[left & among(self._lost_seconds(), due // TICK_MS)] = _State.UNKNOWN
+        state[left & self._lost(due)] = _State.UNKNOWN
         state[(offset < self._epoch_offset) & (due <= self._reach_ms)] = _State.UNKNOWN
         known, pending = self._cancels.find(due, offset)
         state[known] = _State.CANCELLED

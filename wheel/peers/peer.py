@@ -31,10 +31,20 @@ from ..journal.log import LogPositions
 from ..journal.queued import QueuedEntry, arrived
 from ..mark import Marks
 from ..recovery import RecoveredState, configuration, recover
-from ..state import SlotInfo, StateUpdate, StoreIds
+from ..slots.slot import begins_ms
+from ..state import Loss, StateUpdate, StoreIds
 from ..switch import complete_switch
 from ..wheel import Wheel
-from .heal import SlotRows, rows_below, uncounted
+from .heal import (
+    DamagedRange,
+    Mending,
+    SlotRows,
+    damaged_ranges,
+    losses_after,
+    losses_of,
+    uncounted,
+)
+from .shares import rows_within
 from .snapshot import SnapshotSource
 from .snapshot_request import SnapshotRequest
 from .snapshot_sink import SnapshotSink
@@ -290,51 +300,65 @@ class PeerWheel(Wheel):
             with self._lock:
                 self._pins.remove(index + 1)
 
-    def damaged_slots(self) -> dict[int, tuple[int, SlotInfo]]:
-        """The seconds whose slot files are damaged; for each the offset up to which it has to hold
-        its rows, and its record in the catalog."""
+    def damaged_ranges(self) -> list[DamagedRange]:
+        """The damaged slot files, in the order of time; those inside of others together."""
         with self._lock:
-            upto, catalog = self._storage.spilled, self._storage.catalog
-            return {second: (upto, catalog[second]) for second in sorted(self._storage.damaged)}
+            return damaged_ranges(self._storage)
 
-    def slot_rows(self, second: int, upto: int) -> SlotRows:
-        """The rows of a second below an offset, for a peer whose slot file is damaged.
+    def slot_rows(self, slot: int, upto: int) -> SlotRows:
+        """The rows of a slot's time below an offset, for a peer whose slot file is damaged; they
+        are read share by share.
 
-        Errors: ``LookupError`` when not all of them are committed here; ``Damaged``.
+        Errors, of the blocks, too: ``LookupError`` when not all of them are committed here;
+        ``Damaged``; ``OSError``.
         """
         if self._log.committed_offset < upto:
             raise LookupError(f"offsets up to {self._log.committed_offset} are committed here")
-        losses = [loss for loss in self._losses if loss.second == second]
-        return SlotRows(second, rows_below(self._storage, second, upto), losses)
+        losses = losses_of(self._losses, slot)
+        return SlotRows(slot, rows_within(self._storage, slot, upto), losses)
 
-    def heal(self, healthy: SlotRows, upto: int, info: SlotInfo) -> bool:
-        """Replace a damaged slot file by a peer's rows, ``healthy``. ``upto``, ``info``: of
-        ``damaged_slots``. False when the file has grown since, or is not damaged any more.
+    def mending(self, damaged: DamagedRange) -> Mending:
+        """Begin the file that takes the place of a damaged range; ``heal`` puts it there. Errors:
+        ``Damaged``: another file of that time is, too; ``OSError``."""
+        return Mending(self._storage, self._files, damaged)
+
+    def heal(self, mending: Mending, losses: Sequence[Loss]) -> bool:
+        """Put a new file, to which all of a peer's rows were added, in the place of a damaged
+        range. ``losses``: the peer's. What a damaged file has got since goes behind them: of one
+        to which each spill adds, the mending would else never come to an end. False when the range
+        is another one by now.
 
         Errors: ``Damaged`` when they are not all that there were; ``OSError``; ``SyncFailed``.
         """
-        second = healthy.second
+        damaged, staged = mending.damaged, mending.staged
+        staged.finish()  # mostly all of it; what follows is done under the lock of spilling
         with self._files_lock:
             with self._lock:
                 marks = self._committed_marks
-                # Of a file that has not grown no row lies between `upto` and what is spilled now.
-                if self.damaged_slots().get(second, (0, None))[1] != info:
-                    return False
-            given_up = [loss for loss in self._losses if loss.second == second]
-            healthy.check(info, upto, marks, given_up)
-            losses = [loss for loss in self._losses if loss.second != second]
-            losses += [replace(loss, kept="") for loss in healthy.losses]
-            before, after = uncounted(given_up), uncounted(healthy.losses)
+                now = next((at for at in self.damaged_ranges() if at.slot == damaged.slot), None)
+            if now is None or now.files.keys() != damaged.files.keys() or not staged.is_there:
+                return False
+            reached = marks.main.furthest_ms >= begins_ms(damaged.slot)
+            known = losses_after(damaged, staged.info, self._losses, losses, reached=reached)
+            mending.add_grown(now)
+            fresh = staged.finish()
+            before, after = uncounted(self._losses), uncounted(known)
             rows, cancels = after[0] - before[0], after[1] - before[1]
             checkpoint = self._checkpoint
             checkpoint = replace(
                 checkpoint, rows=checkpoint.rows - rows, cancels=checkpoint.cancels - cancels
             )
-            update = StateUpdate(checkpoint=checkpoint, losses=losses)
-            self._storage.replace(second, healthy.blocks, update, marks)
+            made = {damaged.slot: fresh} if fresh.rows else {}
+            update = StateUpdate(
+                checkpoint=checkpoint,
+                losses=known,
+                slots=made,
+                slots_deleted=[slot for slot in damaged.files if slot not in made],
+            )
+            self._storage.replace(list(damaged.files), update, marks)
             with self._lock:
                 self._checkpoint = checkpoint
-                self._losses = losses
+                self._losses = known
                 self._rows -= rows
                 self._cancel_rows -= cancels
         return True

@@ -11,7 +11,7 @@ files (``snapshot_sink.py``), and one commit makes it true (``switch.py``).
     sink = SnapshotSink(files, group)
     request = sink.begin()  ---------------> SnapshotSource(files, state.load(), request)
     sink.header(blob)  <---------------------  .header()
-    sink.chunk(second, position, data)  <----  .chunks()
+    sink.chunk(slot, position, data)  <------  .chunks()
     update = sink.finish()
     wheel.install(update)
 
@@ -46,7 +46,7 @@ from .snapshot_request import HeldSlot, SnapshotRequest
 CHUNK_BYTES_MAX = 1 << 20
 
 FilePart = tuple[int, int, bytes]
-"""``(second, position, bytes)`` of a slot file."""
+"""``(slot, position, bytes)`` of a slot file."""
 
 
 class SnapshotSource:
@@ -94,15 +94,15 @@ class SnapshotSource:
         Errors: ``Damaged`` before the last chunk of a file that is not what it should be.
         """
         bytes_max = min(bytes_max, CHUNK_BYTES_MAX)
-        for second, info in sorted(self._header.slots.items()):
-            held = self._held.get(second, HeldSlot())
+        for slot, info in sorted(self._header.slots.items()):
+            held = self._held.get(slot, HeldSlot())
             if held != HeldSlot(info.length, info.crc):
-                yield from self._file(second, info, held, bytes_max)
+                yield from self._file(slot, info, held, bytes_max)
 
     def _file(
-        self, second: int, info: SlotInfo, held: HeldSlot, bytes_max: int
+        self, slot: int, info: SlotInfo, held: HeldSlot, bytes_max: int
     ) -> Iterator[FilePart]:
-        path = path_of(second)
+        path = path_of(slot)
         try:
             handle = self._files.open(path)
         except FileNotFoundError:
@@ -110,14 +110,14 @@ class SnapshotSource:
         with closing(handle):
             begins = [held, HeldSlot()] if 0 < held.length < info.length else [HeldSlot()]
             for begin in begins:
-                crc = yield from _chunks(handle, second, info, begin, bytes_max)
+                crc = yield from _chunks(handle, slot, info, begin, bytes_max)
                 if crc == info.crc:
                     return
         raise Damaged(path, 0, expected=f"CRC-32C {info.crc:08x}", found=f"{crc:08x}")
 
 
 def _chunks(
-    handle: Handle, second: int, info: SlotInfo, begin: HeldSlot, bytes_max: int
+    handle: Handle, slot: int, info: SlotInfo, begin: HeldSlot, bytes_max: int
 ) -> Generator[FilePart, None, int]:
     """The chunks behind ``begin``, without the last if the CRC is wrong; returns the file's CRC."""
     position, crc = begin.length, begin.crc
@@ -127,8 +127,8 @@ def _chunks(
         crc = crc32c(data, crc)
         end = position + len(data)
         if len(data) < want:
-            raise Damaged(path_of(second), end, expected=f"{info.length} bytes", found="the end")
+            raise Damaged(path_of(slot), end, expected=f"{info.length} bytes", found="the end")
         if end < info.length or crc == info.crc:
-            yield second, position, data
+            yield slot, position, data
         position = end
     return crc

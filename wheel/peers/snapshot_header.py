@@ -2,7 +2,7 @@
 
     +------+------------+---------------+-----+-----------+--------+-----+--------+---------+-----+
     | head | checkpoint | slot 1        | ... | producer 1| sent 1 | ... | losses | cancels | ... |
-    | 40   | JSON       | second + 36 B |     | 16        | 40     |     | JSON   | 16      |     |
+    | 40   | JSON       | number + 36 B |     | 16        | 40     |     | JSON   | 16      |     |
     +------+------------+---------------+-----+-----------+--------+-----+--------+---------+-----+
 
 Theory: the same records as in the state store, in one piece with a CRC. The catalog in it has the
@@ -12,7 +12,7 @@ store id are not in it: they are each peer's own.
 Rules
 - One CRC-32C over everything behind it. Records that do not fit each other although it does were
   written wrongly, and are refused.
-- Seconds and producers ascend, so a state has exactly one encoding.
+- Slots and producers ascend, so a state has exactly one encoding.
 
 Field by field: docs/formats.md, "Snapshot".
 """
@@ -71,7 +71,7 @@ _HEAD = struct.Struct(
 )
 _CHECKED = struct.Struct("<QIIII")
 _LEAD = struct.Struct("<8sHHI")  # what this head and that of a request begin with
-_SECOND = struct.Struct("<q")  # absolute second of a slot, before its record
+_SLOT = struct.Struct("<q")  # a slot's number, before its record
 # +-------------+------+----------+
 # | producer id | sent | reserved |
 # | u64         | u32  | u32 = 0  |
@@ -123,8 +123,8 @@ class SnapshotHeader:
         checkpoint = encode_checkpoint(self.checkpoint)
         losses = encode_losses(self.losses) if self.losses else b""
         parts = [checkpoint]
-        for second, info in sorted(self.slots.items()):
-            parts += (_SECOND.pack(second), encode_slot(info))
+        for slot, info in sorted(self.slots.items()):
+            parts += (_SLOT.pack(slot), encode_slot(info))
         for producer, sent in sorted(self.producers.items()):
             parts += (_PRODUCER.pack(producer, len(sent), 0), encode_sent(sent))
         parts += (losses, _CANCELLED.pack(self.cancelled_floor, len(self.cancelled), 0))
@@ -167,7 +167,7 @@ class _Body:
     def header(self, slots: int, producers: int, checkpoint: int, losses: int) -> SnapshotHeader:
         header = SnapshotHeader(
             decode_checkpoint(bytes(self._read(checkpoint)), WHERE),
-            dict(self._slot() for _ in range(self._at_most(slots, _SECOND.size + SLOT_BYTES))),
+            dict(self._slot() for _ in range(self._at_most(slots, _SLOT.size + SLOT_BYTES))),
             dict(self._producer() for _ in range(self._at_most(producers, _PRODUCER.size))),
             tuple(decode_losses(bytes(self._read(losses)) or b"[]", WHERE)),
         )
@@ -182,7 +182,7 @@ class _Body:
         if self._at != len(self._data):
             raise damaged(self._at, "the end", f"{len(self._data) - self._at} bytes more")
         for what, keys, count in (
-            ("seconds", list(header.slots), slots),
+            ("slots", list(header.slots), slots),
             ("producers", list(header.producers), producers),
             ("seconds with cancels", list(header.cancelled), records),
         ):
@@ -204,8 +204,8 @@ class _Body:
         return part
 
     def _slot(self) -> tuple[int, SlotInfo]:
-        (second,) = _SECOND.unpack(self._read(_SECOND.size))
-        return second, decode_slot(self._read(SLOT_BYTES))
+        (slot,) = _SLOT.unpack(self._read(_SLOT.size))
+        return slot, decode_slot(self._read(SLOT_BYTES))
 
     def _record(self) -> tuple[int, bytes]:
         second, length = _RECORD.unpack(self._read(_RECORD.size))

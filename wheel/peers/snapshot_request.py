@@ -11,7 +11,7 @@ receiver does not rely on that: each whole file has to have the length and the c
 snapshot's header.
 
 Rules
-- One CRC-32C over everything behind it. Seconds ascend, so a request has exactly one encoding.
+- One CRC-32C over everything behind it. Slots ascend, so a request has exactly one encoding.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _HEAD = struct.Struct(
     "I"  # reserved, zero
 )
 # +--------+--------+-----+
-# | second | length | crc |
+# | slot   | length | crc |
 # | i64    | u64    | u32 |
 # +--------+--------+-----+
 _FILE = struct.Struct(
     "<"
-    "q"  # absolute second of a slot
+    "q"  # a slot's number
     "Q"  # bytes of its file that are there, from its beginning; 0 for none
     "I"  # CRC-32C of them
 )
@@ -65,14 +65,14 @@ class HeldSlot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """A peer's request. ``held``: the part of each slot file that it has, by the slot's second."""
+    """A peer's request. ``held``: the part of each slot file that it has, by slot."""
 
     held: Mapping[int, HeldSlot] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         held = sorted(self.held.items())
         tail = struct.pack("<II", len(held), 0)
-        tail += b"".join(_FILE.pack(second, part.length, part.crc) for second, part in held)
+        tail += b"".join(_FILE.pack(slot, part.length, part.crc) for slot, part in held)
         return with_lead(MAGIC, VERSION, tail)
 
     @classmethod
@@ -85,7 +85,7 @@ class SnapshotRequest:
         records = memoryview(data)[_HEAD.size :]
         if len(records) != files * _FILE.size:
             raise damaged(16, f"{files} files", f"{len(records)} bytes of them", WHERE)
-        held = [(second, HeldSlot(*part)) for second, *part in _FILE.iter_unpack(records)]
-        if any(second >= following for (second, _), (following, _) in pairwise(held)):
-            raise damaged(_HEAD.size, "ascending seconds", "others", WHERE)
+        held = [(slot, HeldSlot(*part)) for slot, *part in _FILE.iter_unpack(records)]
+        if any(slot >= following for (slot, _), (following, _) in pairwise(held)):
+            raise damaged(_HEAD.size, "ascending slots", "others", WHERE)
         return cls(dict(held))

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from ..errors import InvalidConfiguration
 from ..files import Bytes, Files, Handle
-from ..slots.slot import slot_of_name
+from ..slots.slot import is_slot, slot_of_name, stem_of
 from ..state import SlotInfo, StateUpdate
 from ..switch import INCOMING_SLOTS, incoming_path, removing_incoming
 from .snapshot import CHUNK_BYTES_MAX
@@ -31,7 +31,7 @@ from .snapshot_request import HeldSlot, SnapshotRequest
 class _Open:
     """The file that is being received."""
 
-    second: int
+    slot: int
     info: SlotInfo
     handle: Handle
     begin: int
@@ -61,11 +61,9 @@ class SnapshotSink:
         ``step`` is called before each mebibyte that is read, and may raise to end it.
         """
         self.close()
-        seconds = (slot_of_name(name) for name in self._files.list(INCOMING_SLOTS))
+        slots = (slot_of_name(name) for name in self._files.list(INCOMING_SLOTS))
         self._held = {
-            second: self._look_at(incoming_path(second), step)
-            for second in seconds
-            if second is not None
+            slot: self._look_at(incoming_path(slot), step) for slot in slots if slot is not None
         }
         return SnapshotRequest(self._held)
 
@@ -110,32 +108,32 @@ class SnapshotSink:
 
     def _keep_what_fits(self, header: SnapshotHeader) -> None:
         self._left = dict(header.slots)
-        for second, held in list(self._held.items()):
-            info = header.slots.get(second)
+        for slot, held in list(self._held.items()):
+            info = header.slots.get(slot)
             if info is not None and held == HeldSlot(info.length, info.crc):
-                del self._left[second]
+                del self._left[slot]
             elif info is None or held.length >= info.length:
-                self._files.unlink(incoming_path(second))
-                del self._held[second]
+                self._files.unlink(incoming_path(slot))
+                del self._held[slot]
         self.received = sum(held.length for held in self._held.values())
         self.expected = header.nbytes
 
-    def chunk(self, second: int, position: int, data: Bytes) -> None:
+    def chunk(self, slot: int, position: int, data: Bytes) -> None:
         """Accept the next bytes of a slot file. Files come one after the other, each from where its
         part here ends or from its beginning. One that was continued may begin once more.
 
         Errors: ``Damaged`` when it is not what must come next; ``OSError``.
         """
         assert self._header is not None, "a chunk before the header"
-        path = incoming_path(second)
+        path = incoming_path(slot)
         open_ = self._open
         if open_ is None:
-            open_ = self._begin_file(second, position, path)
-        elif second == open_.second and position == 0 < open_.begin:
+            open_ = self._begin_file(slot, position, path)
+        elif slot == open_.slot and position == 0 < open_.begin:
             self.received -= open_.position
             open_.handle.truncate(0)
             open_.begin = open_.position = open_.crc = 0
-        if second != open_.second or position != open_.position:
+        if slot != open_.slot or position != open_.position:
             raise damaged(
                 open_.position, f"byte {open_.position}", f"byte {position} of {path}", path
             )
@@ -150,16 +148,16 @@ class SnapshotSink:
         if open_.position == open_.info.length:
             self._end_file(open_, path)
 
-    def _begin_file(self, second: int, position: int, path: str) -> _Open:
-        info = self._left.get(second)
+    def _begin_file(self, slot: int, position: int, path: str) -> _Open:
+        info = self._left.get(slot)
         if info is None:
-            raise damaged(position, "slot files of the header, once each", second, path)
-        held = self._held.get(second, HeldSlot())
+            raise damaged(position, "slot files of the header, once each", slot, path)
+        held = self._held.get(slot, HeldSlot())
         if position == 0:
             self.received -= held.length
             held = HeldSlot()
         handle = self._files.open(path, create=True)
-        self._open = _Open(second, info, handle, held.length, held.length, held.crc)
+        self._open = _Open(slot, info, handle, held.length, held.length, held.crc)
         handle.truncate(held.length)
         return self._open
 
@@ -171,7 +169,7 @@ class SnapshotSink:
             raise damaged(0, f"CRC-32C {open_.info.crc:08x}", f"{open_.crc:08x}", path)
         open_.handle.close()
         self._open = None
-        del self._left[open_.second]
+        del self._left[open_.slot]
 
     def finish(self) -> StateUpdate:
         """Make all durable; returns the update to commit. Epoch, vote and store id stay.
@@ -180,8 +178,8 @@ class SnapshotSink:
         """
         assert self._header is not None, "an end before the header"
         if self._left:
-            second = min(self._left)
-            raise damaged(0, f"{len(self._left)} more slot files", "the end", incoming_path(second))
+            slot = min(self._left)
+            raise damaged(0, f"{len(self._left)} more slot files", "the end", incoming_path(slot))
         self._files.sync_all()
         return StateUpdate(
             checkpoint=self._header.checkpoint,
@@ -211,12 +209,15 @@ class SnapshotSink:
 
 def _check(header: SnapshotHeader) -> None:
     """Check that the parts of a header fit each other, although its CRC is right."""
-    for second, info in header.slots.items():
+    for slot in (*header.slots, *(loss.slot for loss in header.losses)):
+        if not is_slot(slot):
+            raise damaged(0, "the numbers of slots", slot)
+    for slot, info in header.slots.items():
         if not info.length or not info.rows or info.cancels > info.rows:
-            raise damaged(0, f"a slot file with rows for second {second}", info)
+            raise damaged(0, f"a slot file with rows for slot {stem_of(slot)}", info)
         if info.highest >= header.checkpoint.next_offset:
             raise damaged(
                 0,
-                f"offsets below {header.checkpoint.next_offset} in slot {second}",
+                f"offsets below {header.checkpoint.next_offset} in slot {stem_of(slot)}",
                 info.highest,
             )

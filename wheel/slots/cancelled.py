@@ -94,6 +94,10 @@ class CancelledSeconds:
         data = self._state.cancelled(second)
         return None if data is None else CancelRecord.decode(data, _where(second))
 
+    def first_kept(self, marks: Marks) -> int:
+        """The first second of which a record is kept by ``marks``."""
+        return (marks.main.c - self._kept_ms) // TICK_MS
+
     def plan(self, named: Mapping[int, Int64s | None], marks: Marks) -> CancelledUpdate:
         """The update that adds cancelled offsets by second (None: they cannot be read), and removes
         records that are too old by ``marks``. Nothing changes before ``committed``."""
@@ -106,7 +110,7 @@ class CancelledSeconds:
             records[second] = record.with_more(offsets).encode()
         sizes = self._sizes | {second: len(record) for second, record in records.items()}
         nbytes = sum(sizes.values()) if records else 0
-        first_kept = (marks.main.c - self._kept_ms) // TICK_MS
+        first_kept = self.first_kept(marks)
         deleted = []
         for second in sorted(sizes):
             if second >= first_kept and nbytes <= BYTES_MAX:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..state import SlotInfo
-from .slot import HOUR_S, is_wide, slot_with, slots_with, width_s
+from .slot import HOUR_S, by_begin, first_second, is_wide, slot_with, slots_with, width_s
 
 
 class FarFiles(NamedTuple):
@@ -65,6 +65,33 @@ class Catalog(Mapping[int, SlotInfo]):
         """The slot with the next higher number, the first one for None; None if there is none."""
         at = 0 if slot is None else bisect_right(self._slots, slot)
         return self._slots[at] if at < len(self._slots) else None
+
+    def following(self, slot: int | None) -> int | None:
+        """The slot with a file that follows in the order of time, of those that begin together the
+        narrower first; the first one for None; None if there is none.
+
+        *Example.* Files of seconds 5 and 7200, of the hour from 3600 on and of the day from 0 on:
+        the day is followed by second 5, then the hour, then second 7200.
+        """
+        slots = []
+        for least in slots_with(0):
+            at = self._place_behind(slot, least)
+            if at < len(self._slots) and width_s(self._slots[at]) == width_s(least):
+                slots.append(self._slots[at])
+        return min(slots, key=by_begin, default=None)
+
+    def _place_behind(self, slot: int | None, least: int) -> int:
+        """Where in the order of numbers the slots of a width, of which ``least`` is the first that
+        there can be, begin to follow a slot in the order of time."""
+        if slot is None:
+            return bisect_left(self._slots, least) if is_wide(least) else 0
+        begin = first_second(slot)
+        if not is_wide(least):
+            return bisect_right(self._slots, begin)
+        if begin < 0:
+            return bisect_left(self._slots, least)
+        place = bisect_right if width_s(least) <= width_s(slot) else bisect_left
+        return place(self._slots, least + begin)
 
     def with_rows_of(self, second: int) -> dict[int, SlotInfo]:
         """The files that may have rows of a second, at most one of each width."""

@@ -15,14 +15,18 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
 from ..errors import SyncFailed
 from ..files import SLOT_DIRECTORY, Files
+from ..rows import take_rows
+from ..schema import times
 from ..state import SlotInfo, StateStore, StateUpdate
 from .archive import archived_slot_name
 from .slot import file_name, path_of, slot_of_name, stem_of
@@ -31,6 +35,9 @@ from .spill import block_of
 
 MENDED_DIRECTORY = "mended"
 DAMAGED_DIRECTORY = "damaged"
+SHARE_BYTES = 8 << 20
+"""The bytes of rows in a block of a file that is made anew, about: who reads a file in parts reads
+whole blocks."""
 _READ_BYTES = 4 << 20
 
 
@@ -43,19 +50,69 @@ def damaged_path(slot: int, info: SlotInfo) -> str:
     return f"{DAMAGED_DIRECTORY}/{archived_slot_name(slot, info)}"
 
 
+class StagedFile:
+    """A slot file in ``mended/`` that is being written, a block after the other: of the rows of a
+    day no more than a block has to be in memory."""
+
+    def __init__(self, files: Files, slot: int) -> None:
+        """Begin it, in the place of what an earlier try has left. Errors: ``OSError``."""
+        files.make_directory(MENDED_DIRECTORY)
+        self._files = files
+        self._handle = files.open(mended_path(slot), create=True)
+        self._handle.truncate(0)
+        self.slot = slot
+        self.info = NOTHING
+        """The record for the catalog of what was added."""
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Append a block (ROW schema, sorted, at least one row, with offsets above those before).
+        Errors: ``OSError``."""
+        self.info = write_block(self._handle, self.info, block_of(self.slot, rows))
+
+    def finish(self) -> SlotInfo:
+        """Make it durable; returns ``info``. Errors: ``OSError``, ``SyncFailed``."""
+        self._handle.sync()
+        for directory in (MENDED_DIRECTORY, "."):
+            self._files.sync_dir(directory)
+        return self.info
+
+    @property
+    def is_there(self) -> bool:
+        """False if the file was removed since, as the switch to a snapshot does."""
+        try:
+            handle = self._files.open(mended_path(self.slot))
+        except FileNotFoundError:
+            return False
+        with closing(handle):
+            return handle.size() == self.info.length
+
+    def close(self) -> None:
+        self._handle.close()
+
+
 def stage(files: Files, slot: int, blocks: Iterable[pa.RecordBatch]) -> SlotInfo:
-    """Write a slot file of these blocks (ROW schema, as a slot file must have them) to ``mended/``,
-    durably; returns its record for the catalog. Errors: ``OSError``, ``SyncFailed``."""
-    files.make_directory(MENDED_DIRECTORY)
-    with closing(files.open(mended_path(slot), create=True)) as handle:
-        handle.truncate(0)
-        info = NOTHING
+    """Write a slot file of these blocks, as ``StagedFile.add`` has them, to ``mended/``, durably;
+    returns its record for the catalog. Errors: ``OSError``, ``SyncFailed``."""
+    with closing(StagedFile(files, slot)) as staged:
         for rows in blocks:
-            info = write_block(handle, info, block_of(slot, rows))
-        handle.sync()
-    for directory in (MENDED_DIRECTORY, "."):
-        files.sync_dir(directory)
-    return info
+            staged.add(rows)
+        return staged.finish()
+
+
+def in_shares(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of a slot, in ``(due, offset)`` order, as blocks with ascending offsets, for
+    ``stage``."""
+    count = -(-rows.nbytes // SHARE_BYTES)
+    if count <= 1:
+        yield rows
+        return
+    offset = times(rows, "offset")
+    ordered = np.sort(offset)
+    first = [int(ordered[len(ordered) * number // count]) for number in range(count)]
+    for begin, end in pairwise([*first, int(ordered[-1]) + 1]):
+        at = np.flatnonzero((offset >= begin) & (offset < end))
+        if len(at):
+            yield take_rows(rows, at)
 
 
 def keep(files: Files, slot: int, info: SlotInfo) -> str:
@@ -72,24 +129,26 @@ def keep(files: Files, slot: int, info: SlotInfo) -> str:
     return path
 
 
-def switch(files: Files, state: StateStore, slot: int, update: StateUpdate) -> None:
-    """Commit ``update``, in which ``slot`` is as ``stage`` returned it, or deleted; then rename
-    or remove the file.
+def switch(files: Files, state: StateStore, update: StateUpdate) -> None:
+    """Commit ``update``, whose ``slots`` are as ``stage`` returned them; then rename their files,
+    and remove those of ``slots_deleted``.
 
     Errors: ``OSError`` before the commit: nothing has changed. ``SyncFailed``: the process has to
     end, and the next open goes on.
     """
     state.commit(update)
     try:
-        if slot in update.slots:
+        for slot in update.slots:
             files.rename(mended_path(slot), path_of(slot))
+        if update.slots:
             files.sync_dir(MENDED_DIRECTORY)
-        else:
+        for slot in update.slots_deleted:
             with suppress(FileNotFoundError):
                 files.unlink(path_of(slot))
         files.sync_dir(SLOT_DIRECTORY)
     except OSError as error:
-        raise SyncFailed(f"the mended {path_of(slot)} is not in its place: {error}") from error
+        paths = ", ".join(path_of(slot) for slot in [*update.slots, *update.slots_deleted])
+        raise SyncFailed(f"what was mended is not in its place, {paths}: {error}") from error
 
 
 def complete(files: Files, slots: Mapping[int, SlotInfo]) -> list[str]:

@@ -1,8 +1,9 @@
 """Reading slot files ahead of their time, to find damage before it is due: the scrubber.
 
 Theory: a disk may damage a file at rest, and only reading shows it. So all slot files are read
-again and again, those that are due sooner first, and compared with their checksums in the catalog.
-The caller decides how much is read at a time, and so how fast.
+again and again, and compared with their checksums in the catalog: those that begin sooner first,
+whatever their width, or the next hour would be read behind all seconds, and its damage found when
+it is due. The caller decides how much is read at a time, and so how fast.
 
 Rules
 - One thread. A file is read as it was when its reading began; what is appended meanwhile comes with

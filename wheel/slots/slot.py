@@ -27,13 +27,14 @@ of the hour from 1800000000 on has the number ``1 << 56 | 1800000000``, and its 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..config import TICK_MS
 from ..files import SLOT_DIRECTORY
-from ..schema import Int64s
+from ..schema import Int64s, Mask
 from ..state import WIDTH_BITS
 
 SUFFIX = ".arrows"
@@ -99,6 +100,43 @@ def slots_with(second: int) -> tuple[int, ...]:
     if second < 0:
         return (second,)
     return tuple([slot_with(second, width) for width in WIDTHS_S])
+
+
+def is_slot(number: int) -> bool:
+    """True for the number of a slot. Who takes a number from outside asks: of one with an unknown
+    width, or of an hour that begins at a quarter past, nobody could say when it ends."""
+    width, first = number >> WIDTH_BITS, number & _FIRST_SECOND
+    return number < 0 or (width < len(WIDTHS_S) and first % WIDTHS_S[width] == 0)
+
+
+def by_begin(slot: int) -> tuple[int, int]:
+    """Sorts slots in the order of time; of those that begin together the narrower comes first."""
+    return first_second(slot), slot
+
+
+def in_slots(slots: Iterable[int], due: Int64s) -> Mask:
+    """The mask of due times in ms, shape (rows,) both, that are of one of ``slots``."""
+    mask: Mask = np.zeros(len(due), np.bool_)
+    for slot in slots:
+        mask |= (due >= begins_ms(slot)) & (due < ends_ms(slot))
+    return mask
+
+
+def nested(slots: Iterable[int]) -> dict[int, list[int]]:
+    """Slots, in the order of time, each with those that lie inside of it and itself. A slot inside
+    of another one has no entry of its own.
+
+    *Example.* The day from 0 on, its hours 2 and 3, and second 90000 of the next day: two entries,
+    of the day with its hours, and of the second.
+    """
+    inside: dict[int, list[int]] = {}
+    end_ms = None
+    for slot in sorted(slots, key=lambda slot: (first_second(slot), -width_s(slot))):
+        if end_ms is None or begins_ms(slot) >= end_ms:
+            widest, end_ms = slot, ends_ms(slot)
+            inside[widest] = []
+        inside[widest].append(slot)
+    return inside
 
 
 def stem_of(slot: int) -> str:

@@ -42,9 +42,9 @@ from .archive import Archive
 from .blockindex import BlockIndex
 from .cancelled import CancelledSeconds, covered_cancels
 from .catalog import Catalog
-from .mend import complete, stage, switch
+from .mend import complete, switch
 from .openslots import OpenSlots
-from .slot import Widths, begins_ms, ends_ms, is_wide, path_of, seconds_of, stem_of, width_s
+from .slot import Widths, ends_ms, is_wide, path_of, seconds_of, stem_of, width_s
 from .slotfile import MAP_FROM_BYTES, MAP_FROM_MIN_BYTES, SlotFiles, missing
 from .spill import Ahead, blocks, in_turn
 from .strips import STRIP_BYTES, WideSlots
@@ -62,7 +62,7 @@ KnownCancels = Callable[[int], Int64s | None]
 @dataclass(frozen=True, slots=True)
 class ReadPoint:
     """The places of a second's rows at one instant: below ``spilled`` in files, others in
-    ``pieces``. ``files``: by slot, at most one of each width."""
+    ``pieces``. ``files``: by slot, of a second at most one of each width."""
 
     files: Mapping[int, SlotInfo]
     spilled: int
@@ -157,6 +157,15 @@ class Storage:
     def read_point(self, second: int) -> ReadPoint:
         with self._lock:
             return ReadPoint(self.catalog.with_rows_of(second), self.spilled, self.tail.pieces)
+
+    def range_point(self, slot: int) -> ReadPoint:
+        """As ``read_point``, for all seconds of a slot, with the files of every width that have
+        some of them."""
+        with self._lock:
+            catalog, spilled, pieces = self.catalog, self.spilled, self.tail.pieces
+        seconds = seconds_of(slot)
+        files = {at: catalog[at] for at in catalog.within(seconds[0], seconds[-1])}
+        return ReadPoint(files, spilled, pieces)
 
     def read_second(
         self,
@@ -534,48 +543,46 @@ class Storage:
                 named[second] = np.concatenate([before, offsets]) if both else None
         return named
 
-    def replace(
-        self,
-        slot: int,
-        blocks: Sequence[pa.RecordBatch],
-        update: StateUpdate,
-        marks: Marks,
-    ) -> None:
-        """Put a file of ``blocks`` in the place of a damaged one; without blocks, delete the slot.
-        The caller holds the lock of spilling and cleaning. ``update``: what else is committed.
-        ``marks``: the committed ones; of a second that they have reached, cancels may be missing in
-        the blocks.
+    def replace(self, slots: Sequence[int], update: StateUpdate, marks: Marks) -> None:
+        """Put the staged files of ``update.slots`` in the place of the damaged ones of ``slots``,
+        of which those in ``update.slots_deleted`` go. The caller holds the lock of spilling and
+        cleaning. ``update``: what is committed. ``marks``: the committed ones; of a second that
+        they have reached, cancels may be missing in the staged files.
 
         Errors: ``OSError``: nothing has changed. ``SyncFailed``.
         """
-        reached = any(mark.furthest_ms >= begins_ms(slot) for mark in marks.every)
-        lost = dict.fromkeys(seconds_of(slot)) if reached else {}
-        cancelled = self.cancelled.plan(lost, marks)
+        seconds = [second for slot in slots for second in self._seconds_reached(slot, marks)]
+        cancelled = self.cancelled.plan(dict.fromkeys(seconds), marks)
         update = replace(
             update,
             cancelled=cancelled.records,
             cancelled_deleted=cancelled.deleted,
             cancelled_floor=cancelled.floor_ms,
         )
-        if blocks:
-            fresh = stage(self._files, slot, blocks)
-            update = replace(update, slots={slot: fresh})
-        else:
-            update = replace(update, slots_deleted=[slot])
-        switch(self._files, self._state, slot, update)
-        self.slot_files.handles.forget(path_of(slot))
-        self._forget(slot)
-        catalog = self.catalog.without([slot]).with_files(update.slots)
+        switch(self._files, self._state, update)
+        for slot in slots:
+            self.slot_files.handles.forget(path_of(slot))
+            self._forget(slot)
+        catalog = self.catalog.without(slots).with_files(update.slots)
         with self._lock:
             self.catalog = catalog
             self.cancelled.committed(cancelled)
-            self.damaged.pop(slot, None)
+            for slot in slots:
+                self.damaged.pop(slot, None)
             self.replacements += 1
 
     def _forget(self, slot: int) -> None:
         """Drop what was read of a file that is deleted, replaced or damaged."""
         self._open_slots.forget(slot)
         self._wide_slots.forget(slot)
+
+    def _seconds_reached(self, slot: int, marks: Marks) -> range:
+        """The seconds of a slot that one of ``marks`` has reached, from the last one on of which no
+        record of cancels is kept any more: it moves the floor, and those before it would only."""
+        seconds = seconds_of(slot)
+        reached = max(mark.furthest_ms for mark in marks.every) // TICK_MS
+        oldest = self.cancelled.first_kept(marks) - 1
+        return range(max(seconds[0], min(oldest, seconds[-1])), min(seconds[-1], reached) + 1)
 
     def close(self) -> None:
         self.slot_files.close()
