@@ -6,11 +6,14 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from slotwheel import Client, Message
+from slotwheel.node.damage import Damage
+from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, SECOND_S, slot_with
 from support.damage import flip
 from support.nodeprocess import NodeProcess, run_cli
 from support.waiting import eventually
@@ -104,6 +107,37 @@ def test_a_slot_that_is_due_waits_for_its_repair_and_then_all_of_it_leaves(tmp_p
         assert node.get("/readyz")[0] == 200
         node.signal()
     assert "0 invalid" in run_cli("verify", data).stdout
+
+
+@pytest.mark.parametrize(
+    ("width", "now", "held", "effect"),
+    [
+        (SECOND_S, "23:59", False, "When it is due, delivery stops there. "),
+        (DAY_S, "23:59", False, "At 2030-03-18T00:00:00.000Z, delivery stops there, as it may "),
+        (DAY_S, "23:59", False, "messages due at any time until 2030-03-19T00:00:00.000Z. "),
+        (DAY_S, "12:00", False, "It is due, and delivery stands still until it is mended, as "),
+        (DAY_S, "12:00", True, "It is due, and delivery stands still until it is mended, as "),
+        (DAY_S, "after", True, "Messages in it of topics that are held back wait until it is "),
+        (HOUR_S, "12:00", True, "Messages in it of topics that are held back wait until it is "),
+    ],
+)
+def test_it_is_told_when_a_damaged_file_stops_delivery(
+    width: int, now: str, held: bool, effect: str
+) -> None:
+    begin = 1_900_022_400
+    after_s = {"23:59": -60, "12:00": 43_200, "after": 86_400}[now]
+    now_ms = (begin + after_s) * 1000
+    wheel = SimpleNamespace(
+        dispatcher=object(),
+        damaged=lambda: {slot_with(begin, width): "slots/x is damaged"},
+        status=lambda: SimpleNamespace(held_topics=["t"] if held else [], mark_c=now_ms),
+    )
+    unused: Any = None
+    damage = Damage(cast(Any, wheel), unused, "Mend it", lambda: now_ms, unused, unused)
+    [text] = damage.slot_files()
+    assert text.startswith("slots/x is damaged. ")
+    assert effect in text
+    assert text.endswith(". Mend it")
 
 
 def _with_new_ones(data: Path, topic: str) -> tuple[Any, list[str]] | None:

@@ -18,6 +18,7 @@ from slotwheel.wheel.state import StateUpdate
 from support.damage import flipped
 from support.peerdirs import (
     CONFIG,
+    HOUR,
     SECOND,
     Replica,
     begin_transfer,
@@ -123,7 +124,7 @@ def test_a_switch_that_is_not_completed_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [path_of(SECOND), f"incoming/{path_of(SECOND + 2)}", f"incoming/{path_of(SECOND + 7)}"]
+    "path", [path_of(SECOND), f"incoming/{path_of(SECOND + 2)}", f"incoming/{path_of(HOUR)}"]
 )
 def test_damage_is_found_where_the_file_lies(path: str) -> None:
     peer = switched_half()

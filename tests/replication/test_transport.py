@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from slotwheel.node import threads
@@ -31,6 +32,8 @@ from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.journal.scan import ENTRY_BYTES_MAX
 from slotwheel.wheel.peers.heal import SlotRows
 from slotwheel.wheel.protocol import PEER_COMMAND
+from slotwheel.wheel.slots.slot import DAY_S, slot_with
+from slotwheel.wheel.state import Loss
 from slotwheel.wire import server as server_module
 from slotwheel.wire.channel import Channel, TcpProgress
 from slotwheel.wire.frames import Kind, encode_frame
@@ -39,6 +42,7 @@ from support.ports import free_address
 from support.proxy import Proxy
 from support.stopwatch import Stopwatch
 from support.waiting import eventually
+from support.wheels import rows_at
 
 Make = Callable[..., Mailbox]
 
@@ -703,7 +707,7 @@ def test_a_peer_that_says_nothing_is_cut(
         assert "closed by the other side" in raw(lane).error()
 
 
-@pytest.mark.parametrize("request_bytes", [b"", b"x" * 15, b"x" * 17])
+@pytest.mark.parametrize("request_bytes", [b"", b"x" * 15, b"x" * 17, b"x" * 16])
 def test_a_request_for_no_slot_is_refused(
     make: Make, raw: Callable[..., Raw], request_bytes: bytes
 ) -> None:
@@ -721,6 +725,31 @@ def test_a_slot_is_fetched(make: Make, peers: dict[str, str]) -> None:
     )
     rows = slots.fetch_slot(peers["b"], greeting(peers, lane=SLOT), 5, 100)
     assert (rows.slot, list(rows.blocks), rows.losses) == (5, [], [])
+
+
+def test_the_rows_of_a_day_come_one_after_the_other(make: Make, peers: dict[str, str]) -> None:
+    """And the connection ends when the rest of them is not wanted."""
+    day = slot_with(86_400 * 20_000, DAY_S)
+    losses = [Loss(day, 5, 2), Loss(86_400 * 20_000 + 7, 1, 0, at_most=True)]
+
+    def blocks() -> Iterator[pa.RecordBatch]:
+        for number in range(200):
+            yield rows_at([(number, number)], pad=100_000)
+
+    b = make("b")
+    b.transport.incoming._slot = partial(
+        slots.send_slot, lambda slot, _: SlotRows(slot, blocks(), losses)
+    )
+    rows = slots.fetch_slot(peers["b"], greeting(peers, lane=SLOT), day, 100)
+    assert (rows.slot, rows.losses) == (day, losses)
+    coming = iter(rows.blocks)
+    offsets = [next(coming).column("offset").to_pylist() for _ in range(3)]
+    assert offsets == [[0], [1], [2]]
+    rows.close()
+    with pytest.raises(StopIteration):
+        next(coming)
+    rows = slots.fetch_slot(peers["b"], greeting(peers, lane=SLOT), day, 100)
+    assert [block.num_rows for block in rows.blocks] == [1] * 200
 
 
 @pytest.mark.parametrize("error", [LookupError("not committed"), OSError("the disk is gone")])

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
@@ -31,7 +32,8 @@ from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import ClockBehind, SequenceTooOld
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.schema import ROW
-from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots import slot as slot_module
+from slotwheel.wheel.slots.slot import Widths, begins_ms, ends_ms, file_name, path_of, stem_of
 from slotwheel.wheel.slots.slotfile import decode_blocks
 from slotwheel.wheel.wheel import Wheel
 from support.crashbook import Book, Key, Order, Stored, covers
@@ -53,7 +55,20 @@ CONFIG = WheelConfig(
     chunk_rows_max=4,
     window_bytes_max=600,
     batch_rows_max=6,
+    far_horizon_ms=8_000_000,
 )
+
+
+def shorten_widths(patch: pytest.MonkeyPatch) -> None:
+    """Slots of an hour have 4 seconds, those of a day 16, and both are near: so the rows of each
+    scene lie in files of all widths, and some of one second in three. With the true lengths a life
+    would need days, and a step for each of their seconds."""
+    for name, length in (("HOUR_S", 4), ("DAY_S", 16), ("WIDTHS_S", (1, 4, 16))):
+        patch.setattr(slot_module, name, length)
+    near = classmethod(
+        lambda cls, now_ms, _: cls((now_ms // 1000 + 3) * 1000, (now_ms // 1000 + 4) * 1000)
+    )
+    patch.setattr(Widths, "at", near)
 
 
 class Target(Sink):
@@ -425,7 +440,7 @@ class World:
         self.book.check_end()
         status = self.wheel.status()
         assert status.pending == 0, status
-        self.now_ms += 3_000
+        self.now_ms += 20_000  # the end of a slot of any width
         self.deliver()
         self.clean()
         assert not self.wheel._storage.catalog, "covered slots stay on disk"
@@ -454,8 +469,8 @@ class World:
                 rows[key] = Stored(topic, value, cancels)
 
         storage = self.wheel._storage
-        for second, info in storage.catalog.items():
-            for block in storage.read_blocks(second, info):
+        for slot, info in storage.catalog.items():
+            for block in storage.read_blocks(slot, info):
                 add(block)
         for piece in storage.tail.pieces:
             if piece.next_offset <= storage.spilled:
@@ -467,20 +482,21 @@ class World:
         """I6: the catalog is a full scan of the files; the catalog in memory is the one on disk."""
         catalog = self.wheel._storage.catalog
         assert catalog == self.state.durable.slots
-        assert self.files.list("slots") == sorted(f"{second}.arrows" for second in catalog)
-        for second, info in catalog.items():
-            content = self.files.content(path_of(second))
-            assert len(content) == info.length, f"{second}: {len(content)} bytes, {info}"
-            assert crc32c(content) == info.crc, f"{second}: checksum"
-            blocks = decode_blocks(pa.py_buffer(content), str(second), with_schema=True)
+        assert self.files.list("slots") == sorted(file_name(slot) for slot in catalog)
+        for slot, info in catalog.items():
+            content, stem = self.files.content(path_of(slot)), stem_of(slot)
+            assert len(content) == info.length, f"{stem}: {len(content)} bytes, {info}"
+            assert crc32c(content) == info.crc, f"{stem}: checksum"
+            blocks = decode_blocks(pa.py_buffer(content), stem, with_schema=True)
             highest = -1
             for block in blocks:
                 keys = keys_of(block)
                 assert block.schema == ROW
-                assert keys == sorted(keys), f"{second}: a block is not in order"
-                assert {due // 1000 for due, _ in keys} == {second}, f"{second}: foreign rows"
+                assert keys == sorted(keys), f"{stem}: a block is not in order"
+                assert begins_ms(slot) <= keys[0][0], f"{stem}: foreign rows"
+                assert keys[-1][0] < ends_ms(slot), f"{stem}: foreign rows"
                 offsets = [offset for _, offset in keys]
-                assert min(offsets) > highest, f"{second}: blocks overlap"
+                assert min(offsets) > highest, f"{stem}: blocks overlap"
                 highest = max(offsets)
             assert highest == info.highest
             assert sum(block.num_rows for block in blocks) == info.rows

@@ -225,6 +225,7 @@ SCENES = [
     Scene("cancel and its answers", _cancels),
     Scene("move to later", lambda w: w.reschedule("p0", 3, 5500)),
     Scene("held and others", _tick(700)),
+    Scene("spill nearer, so into narrower slots", _spill_all),
     Scene("the sink goes down", _sink_down),
     Scene("and comes back", _sink_up),
     Scene("spill with a topic held", _spill_while_rows_come_in),

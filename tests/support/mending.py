@@ -17,10 +17,14 @@ from support.damage import flip
 from support.handpeer import Peer
 
 
-def put_in_place(storage: Storage, slot: int, blocks: Sequence[pa.RecordBatch]) -> None:
-    """A file of these blocks in the place of a slot's."""
+def put_in_place(
+    storage: Storage, slot: int, blocks: Sequence[pa.RecordBatch], damaged: Sequence[int] = ()
+) -> None:
+    """A file of these blocks in the place of a slot's, or of those of ``damaged``."""
     fresh = stage(storage._files, slot, blocks)
-    storage.replace([slot], StateUpdate(slots={slot: fresh}), Marks())
+    gone = [each for each in damaged if each != slot]
+    update = StateUpdate(slots={slot: fresh}, slots_deleted=gone)
+    storage.replace([slot, *gone], update, Marks())
 
 
 def find_damage(peer: Peer, *slots: int) -> DamagedRange:

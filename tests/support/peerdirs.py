@@ -22,7 +22,7 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.peers.snapshot import SnapshotSource
 from slotwheel.wheel.peers.snapshot_request import SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
-from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, file_name, path_of, slot_with
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import (
@@ -43,6 +43,7 @@ from support.wheels import piece_at, rows_at
 GROUP = "orders"
 CONFIG = {"version": 1, "group": GROUP, "slots": 7200, "key": "5a" * 16, LONG_FROM: 0}
 SECOND = 1_900_000_000
+HOUR, DAY = slot_with(SECOND, HOUR_S), slot_with(SECOND, DAY_S)
 
 Row = tuple[int, int]
 """``(due in ms, offset)``."""
@@ -64,13 +65,13 @@ def mark_entry(index: int, epoch: int, next_offset: int, marks: Marks) -> Entry:
 
 
 def write_slots(files: Files, rows: Mapping[int, Sequence[Sequence[Row]]], pad: int = 0) -> Any:
-    """Slot files of second -> blocks of rows; the catalog, durable."""
+    """Slot files of slot -> blocks of rows; the catalog, durable."""
     slots = SlotFiles(files, 8)
     catalog: dict[int, SlotInfo] = {}
-    for second, blocks in rows.items():
+    for slot, blocks in rows.items():
         for keys in blocks:
-            block = block_of(second, rows_at(sorted(keys), pad=pad))
-            catalog[second] = slots.append(block, catalog.get(second))
+            block = block_of(slot, rows_at(sorted(keys), pad=pad))
+            catalog[slot] = slots.append(block, catalog.get(slot))
     slots.close()
     files.sync_all()
     return catalog
@@ -160,9 +161,9 @@ class Replica:
         """The committed bytes of every slot file of the catalog that is there."""
         there = self.files.list(SLOT_DIRECTORY)
         return {
-            second: load(self.files, path_of(second))[: info.length]
-            for second, info in self.state.load().slots.items()
-            if f"{second}.arrows" in there
+            slot: load(self.files, path_of(slot))[: info.length]
+            for slot, info in self.state.load().slots.items()
+            if file_name(slot) in there
         }
 
     def checked(self) -> Iterator[CheckedFile]:
@@ -187,7 +188,7 @@ def old_peer() -> Replica:
     slots = {
         SECOND: [[(SECOND * TICK_MS + 5, 0), (SECOND * TICK_MS + 6, 1)]],
         SECOND + 1: [[((SECOND + 1) * TICK_MS, 2)]],
-        SECOND + 7: [[((SECOND + 7) * TICK_MS + 1, 3)]],
+        HOUR: [[((SECOND + 7) * TICK_MS + 1, 3)]],
     }
     entries = [rows_entry(n, 1, n - 1, due_in(SECOND + 20, n)) for n in range(1, 13)]
     producers = {7: [ProducerEntry(1, 0, 1, 1, 1)], 9: [ProducerEntry(2, 1, 1, 2, 1)]}
@@ -203,8 +204,8 @@ def new_peer() -> Replica:
     slots = {
         SECOND: [[(base + 5, 0), (base + 6, 1)], [(base + 1, 7), (base + 999, 8)]],
         SECOND + 2: [[(base + 2000 + n, 20 + n) for n in range(9)]],
-        SECOND + 7: [[(base + 7001, 3)], [(base + 7001, 9)]],
-        SECOND + 3000: [[(base + 3_000_000, 29)]],
+        HOUR: [[(base + 7001, 3)], [(base + 7001, 9)]],
+        DAY: [[(base + 3_000_000, 29)]],
     }
     entries = [rows_entry(n, 4, 20 + n, due_in(SECOND + 20, n)) for n in range(10, 12)]
     marks = Marks(Mark(base - 1, 1 << 60, 6), 4, {}, 3, 0, 3, 0)

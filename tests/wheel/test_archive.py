@@ -15,7 +15,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import Files, OsFiles
 from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.slots.archive import Archive, archived_slot_name, parse_archived_slot
-from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slot import DAY_S, ends_ms, path_of, slot_with
 from slotwheel.wheel.state import SlotInfo
 from support.archives import kept
 from support.crashfs import CrashFiles
@@ -53,6 +53,26 @@ def keep(archive: Archive, files: Files, seconds: range, now_ms: int = NOW) -> N
 
 def names(files: Files, part: str = "slots") -> list[int]:
     return [int(path.rpartition("/")[2].split(".")[0]) for path in kept(files, part)]
+
+
+def test_the_file_of_a_day_is_as_old_as_its_last_second(files: Files) -> None:
+    """By its first one it would go a day before its last messages have been kept for long enough,
+    and before files of seconds in which its messages left."""
+    archive = Archive(files, replace(CONFIG, retain_ms=10_000))
+    day = slot_with(NOW // 1000 - DAY_S, DAY_S)
+    end_ms = ends_ms(day)
+    second = end_ms // 1000 - 5
+    archive.keep_slots({at: slot(files, at) for at in (day, second)}, end_ms)
+    path = f"archive/{datetime.fromtimestamp(end_ms / 1000, UTC):%Y-%m-%d}/slots"
+    assert {parse_archived_slot(name)[0] for name in files.list(path)} == {day, second}
+    for reopened in (False, True):
+        if reopened:
+            archive = Archive(files, replace(CONFIG, retain_ms=10_000))
+            archive.recover({day: SlotInfo(7, 1, 0, 0, 0)})
+        archive.trim(end_ms + 5_001)
+        assert [parse_archived_slot(name)[0] for name in files.list(path)] == [day]
+    archive.recover({day: slot(files, day)})
+    assert files.list(path) == [], "of a living slot the second name is taken back"
 
 
 def test_without_a_limit_nothing_is_kept(files: Files) -> None:

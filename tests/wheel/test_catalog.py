@@ -49,12 +49,16 @@ def assert_is(catalog: Catalog, known: Mapping[int, SlotInfo]) -> None:
     assert catalog.rows == sum(info.rows for info in known.values())
     assert catalog.nbytes == sum(info.length for info in known.values())
     in_time = sorted(known, key=lambda slot: (first_second(slot), width_s(slot)))
-    assert [catalog.behind(slot) for slot in (None, *in_time)] == [*in_time, None]
+    assert [catalog.following(slot) for slot in (None, *in_time)] == [*in_time, None]
     for second in (*range(-5, 15), HOUR_S - 1, HOUR_S, 5 * HOUR_S):
         assert catalog.get(second) == known.get(second)
         of_second = {slot: info for slot, info in known.items() if second in seconds_of(slot)}
         assert catalog.with_rows_of(second) == of_second
         assert catalog.upto(second) == sorted(s for s in known if first_second(s) <= second)
+        assert catalog.behind(second) == min((s for s in known if s > second), default=None)
+        assert catalog.within(second, second + 4) == [
+            s for s in in_time if ends_ms(s) > second * TICK_MS and first_second(s) <= second + 4
+        ]
         ahead = [s for s in sorted(known) if ends_ms(s) > second * TICK_MS]
         assert catalog.next_slots(second) == [
             next(slots) for _, slots in groupby(ahead, key=width_s)

@@ -10,20 +10,24 @@ the recovery or what follows.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
 import pytest
 
+from slotwheel.wheel.schema import times
 from slotwheel.wheel.slots import slotfile
+from slotwheel.wheel.slots.slot import width_s
 from support.crashfs import Mode
-from support.crashlife import Steps, World
-from support.crashscript import length, live_on
+from support.crashlife import Steps, World, shorten_widths
+from support.crashscript import SCENES, length, live_on
 
 
 @pytest.fixture(autouse=True)
-def _blocks_take_several_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def _widths_are_short_and_blocks_take_several_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten_widths(monkeypatch)
     monkeypatch.setattr(slotfile, "SHARE_BYTES", 512)
 
 
@@ -79,6 +83,37 @@ def share(point: Point) -> bool:
     turn = point.stop_at // 21 % 3
     also = point.stop_at % 21 == 0 and (point.mode, point.seed) == others[turn]
     return (point.mode == "durable" and point.stop_at % 14 == 1) or also
+
+
+def test_seconds_lie_in_files_of_three_widths_and_cancels_apart_from_their_targets() -> None:
+    world = World(Steps(), embedded=False)
+    world.open()
+    widths: dict[int, set[int]] = defaultdict(set)
+    apart: set[tuple[int, int]] = set()
+    for scene in SCENES:
+        scene.act(world)
+        slot_of: dict[int, int] = {}
+        targets: dict[int, int] = {}
+        storage = world.wheel._storage
+        for slot, info in storage.catalog.items():
+            for block in storage.read_blocks(slot, info):
+                for due, offset, target in zip(
+                    *(times(block, name).tolist() for name in ("due", "offset")),
+                    block.column("cancels").to_pylist(),
+                    strict=True,
+                ):
+                    widths[due // 1000].add(width_s(slot))
+                    slot_of[offset] = slot
+                    if target is not None:
+                        targets[offset] = target
+        apart |= {
+            (width_s(slot_of[offset]), width_s(slot_of[target]))
+            for offset, target in targets.items()
+            if target in slot_of and slot_of[offset] != slot_of[target]
+        }
+    assert {1, 4, 16} in widths.values()
+    assert {width for width, _ in apart} == {1, 4}
+    world.let_go()
 
 
 def test_a_crash_at_many_steps(capsys: pytest.CaptureFixture[str]) -> None:

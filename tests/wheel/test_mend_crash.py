@@ -36,6 +36,8 @@ from support.wheels import batch
 NOW = 1_800_000_000_000
 SECOND = NOW // TICK_MS + 60
 PATH = path_of(SECOND)
+FAR_MS = NOW + 5 * DAY_S * TICK_MS
+FAR_HOUR, FAR_DAY = (slot_with(FAR_MS // TICK_MS, width) for width in (HOUR_S, DAY_S))
 CONFIG = WheelConfig(disk_reserve_bytes=0, segment_bytes=1_000)
 
 
@@ -95,6 +97,93 @@ def values_of(wheel: Wheel) -> int:
     offsets = rows.column("offset").to_pylist()
     assert len(set(offsets)) == len(offsets)
     return len(offsets)
+
+
+def of_three_widths(*, in_journal: bool = False) -> Directory:
+    """A second with four rows in the file of its day, twice, four in that of its hour and two in
+    its own. The journal has dropped all of them, or none."""
+    steps = Steps()
+    directory = Directory(CrashFiles(steps=steps), MemoryState(step=steps.hit))
+    segment_bytes = 1 << 20 if in_journal else CONFIG.segment_bytes
+    far = replace(CONFIG, far_horizon_ms=60 * DAY_S * TICK_MS, segment_bytes=segment_bytes)
+    wheel = Wheel.open(directory.files, directory.state, far, NOW)
+    for ahead_s, count in ((5 * DAY_S, 4), (4 * DAY_S, 4), (DAY_S, 4), (60, 2)):
+        append(wheel, [(FAR_MS + n, "t", b"%d" % ahead_s) for n in range(count)])
+        wheel.spill(FAR_MS - ahead_s * TICK_MS, everything=True)
+    for _ in range(0 if in_journal else 3):
+        append(wheel, [(NOW + 90_000, "later", b"x" * 900)])
+        wheel.spill(NOW, everything=True)
+    wheel.close()
+    for slot in (FAR_DAY, FAR_HOUR):  # the last block of each
+        content = bytearray(directory.files.content(path_of(slot)))
+        *_, (start, end) = sound_blocks(memoryview(bytes(content)))
+        content[(start + end) // 2] ^= 8
+        directory.files.replace(path_of(slot), bytes(content))
+    return directory
+
+
+def far_rows(wheel: Wheel) -> list[int]:
+    """The offsets of the day's rows, wherever they are."""
+    parts = rows_within(wheel._storage, FAR_DAY, 1 << 40)
+    return sorted(int(at) for rows in parts for at in times(rows, "offset"))
+
+
+def test_damaged_files_of_one_time_become_one_by_a_repair_cut_short_anywhere() -> None:
+    whole = of_three_widths(in_journal=True)
+    [(saved, kept)] = repair(whole.files, whole.state)
+    assert (saved.slot, list(saved.files)) == (FAR_DAY, [FAR_DAY, FAR_HOUR])
+    assert (saved.lost, len(kept), whole.faults()) == (0, 2, 0)
+    assert far_rows(whole.opened()) == list(range(14)), "those of the sound file came once"
+    for point in range(1, 100, 2):
+        directory = of_three_widths()
+        directory.files.steps.stop_at = directory.files.steps.count + point
+        try:
+            repair(directory.files, directory.state)
+            done = True
+        except PowerCut:
+            done = False
+        directory = directory.after_a_cut(MODES[point % 3], Random(point))
+        if point % 4 == 1:
+            directory.opened().close()
+        repair(directory.files, directory.state)
+        [loss] = directory.state.durable.losses
+        assert (loss.slot, loss.rows) == (FAR_DAY, 8)
+        assert directory.faults() == 0
+        wheel = directory.opened()
+        assert far_rows(wheel) == [0, 1, 2, 3, 12, 13]
+        assert list(wheel._storage.catalog) == [NOW // TICK_MS + 90, FAR_MS // TICK_MS, FAR_DAY]
+        wheel.close()
+        if done:
+            break
+    assert point > 10
+
+
+def test_damaged_files_of_one_time_made_anew_as_one_are_the_old_or_the_new_ones() -> None:
+    sound = of_three_widths(in_journal=True)
+    repair(sound.files, sound.state)
+    wheel = sound.opened()
+    whole = wheel._storage.read_blocks(FAR_DAY, wheel._storage.catalog[FAR_DAY])
+    both = [FAR_DAY, FAR_HOUR]
+    for point in range(1, 100):
+        directory = of_three_widths()
+        storage = directory.opened()._storage
+        directory.files.steps.stop_at = directory.files.steps.count + point
+        try:
+            put_in_place(storage, FAR_DAY, whole, both)
+            break
+        except PowerCut:
+            directory = directory.after_a_cut(MODES[point % 3], Random(point))
+            wheel = directory.opened()
+            storage = wheel._storage
+            if FAR_HOUR in storage.catalog:
+                with pytest.raises(Damaged):
+                    far_rows(wheel)
+                put_in_place(storage, FAR_DAY, whole, both)
+            assert far_rows(wheel) == list(range(14))
+            assert directory.files.list("mended") == []
+            names = [path.removeprefix("slots/") for path in map(path_of, storage.catalog)]
+            assert directory.files.list("slots") == sorted(names)
+    assert point > 6
 
 
 @cache

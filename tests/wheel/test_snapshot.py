@@ -22,14 +22,24 @@ from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
-from slotwheel.wheel.slots.slot import path_of
-from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, ProducerEntry, SlotInfo, StateUpdate
+from slotwheel.wheel.slots.slot import HOUR_S, path_of
+from slotwheel.wheel.state import (
+    WIDTH_BITS,
+    Checkpoint,
+    LmdbState,
+    Loss,
+    ProducerEntry,
+    SlotInfo,
+    StateUpdate,
+)
 from slotwheel.wheel.switch import complete_switch, set_aside
 from support.crashfs import CrashFiles
 from support.damage import assert_every_change_is_seen, flipped, of_version_at
 from support.journals import store
 from support.peerdirs import (
+    DAY,
     GROUP,
+    HOUR,
     SECOND,
     Replica,
     install,
@@ -315,6 +325,18 @@ def test_a_catalog_that_contradicts_itself_is_refused(info: SlotInfo) -> None:
         sink.header(with_header(lambda one: replace(one, slots={SECOND: info})))
 
 
+@pytest.mark.parametrize("number", [HOUR + 1, DAY + HOUR_S, 3 << WIDTH_BITS, (1 << 63) - 1])
+def test_numbers_of_no_slots_are_refused(number: int) -> None:
+    """Nobody could say when such a slot ends, and a receiver would stop at the first look."""
+    sink = SnapshotSink(old_peer().files, GROUP)
+    sink.begin()
+    info = SlotInfo(9, 1, 0, 1, 0)
+    with pytest.raises(Damaged, match="the numbers of slots"):
+        sink.header(with_header(lambda one: replace(one, slots={number: info})))
+    with pytest.raises(Damaged, match="the numbers of slots"):
+        sink.header(with_header(lambda one: replace(one, losses=[Loss(number, 1, 0)])))
+
+
 def lost(chunks: list[Chunk]) -> list[Chunk]:
     return chunks[:3] + chunks[4:]
 
@@ -382,7 +404,7 @@ def test_chunks_that_are_not_what_the_header_says(
     peer, source = old_peer(), source_of(new_peer())
     before, source_slots = peer.slot_content(), SnapshotHeader.decode(source.header()).slots
     chunks = list(source.chunks(500))
-    with pytest.raises(Damaged, match=r"incoming/slots/\d+\.arrows") as caught:
+    with pytest.raises(Damaged, match=r"incoming/slots/\d+(\+\d+)?\.arrows") as caught:
         received(peer, source.header(), change(chunks))
     assert "Nothing was changed" in caught.value.remedy
     assert peer.slot_content() == before

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -16,6 +17,7 @@ from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.state import (
     STATE_VERSION,
+    WIDTH_BITS,
     Checkpoint,
     LmdbState,
     ProducerEntry,
@@ -184,6 +186,37 @@ def test_a_commit_is_whole_or_not_at_all(tmp_path: Path) -> None:
     assert state.load().epoch == 1
     assert state.load().slots == {}
     state.close()
+
+
+def test_a_wide_slot_and_the_version_that_tells_of_it_come_in_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash between two of them an earlier program would take the slot for a second."""
+    seen: list[tuple[bytes, bool]] = []
+    with closing(LmdbState(tmp_path)) as state:
+        begin = state._env.begin
+
+        class Watched:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(env, name)
+
+            @contextmanager
+            def begin(self, **options: Any) -> Iterator[Any]:
+                with begin(**options) as txn:
+                    yield txn
+                with begin() as txn:
+                    keys = [int.from_bytes(key, "big") for key, _ in txn.cursor(db=state._slots)]
+                    version = bytes(txn.get(b"version", db=state._meta) or b"")
+                    wide = any(key >> WIDTH_BITS for key in keys)
+                    seen.append((version, wide))
+
+        env = state._env
+        monkeypatch.setattr(state, "_env", Watched())
+        info = SlotInfo(1, 1, 0, 0, 0)
+        state.commit(StateUpdate(slots={5: info}))
+        state.commit(StateUpdate(slots={5: info, 1 << WIDTH_BITS: info}))
+        state.commit(StateUpdate(slots_deleted=[1 << WIDTH_BITS]))
+    assert seen == [(b"3", False), (b"4", True), (b"4", False)]
 
 
 def test_a_full_map_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from slotwheel.wheel import switch
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal.segment import SegmentHeader
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
+from slotwheel.wheel.slots.slot import file_name
 from slotwheel.wheel.state import StateUpdate
 from slotwheel.wheel.switch import complete_switch
 from support.crashfs import MODES, Mode, PowerCut, without_sync_dir
@@ -82,7 +83,7 @@ class Expected:
         assert stored.producers == expected.producers
         slots = self.new_slots if is_new else self.old_slots
         assert peer.slot_content() == slots
-        assert peer.files.list("slots") == sorted(f"{second}.arrows" for second in slots)
+        assert peer.files.list("slots") == sorted(map(file_name, slots))
         assert peer.faults() == []
         journal, entries = peer.journal_and_entries()
         journal.close()

@@ -68,7 +68,7 @@ class Scrubber:
 
     def _open_next(self) -> bool:
         catalog = self._storage.catalog
-        slot = catalog.behind(self._slot)
+        slot = catalog.following(self._slot)
         self._slot, self._at, self._crc = slot, 0, 0
         if slot is None:
             return False
