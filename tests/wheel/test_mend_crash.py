@@ -38,7 +38,7 @@ SECOND = NOW // TICK_MS + 60
 PATH = path_of(SECOND)
 FAR_MS = NOW + 5 * DAY_S * TICK_MS
 FAR_HOUR, FAR_DAY = (slot_with(FAR_MS // TICK_MS, width) for width in (HOUR_S, DAY_S))
-CONFIG = WheelConfig(disk_reserve_bytes=0, segment_bytes=1_000)
+CONFIG = WheelConfig(disk_reserve_bytes=0, segment_bytes=1_000, far_horizon_ms=60 * DAY_S * TICK_MS)
 
 
 class Directory:
@@ -104,9 +104,8 @@ def of_three_widths(*, in_journal: bool = False) -> Directory:
     its own. The journal has dropped all of them, or none."""
     steps = Steps()
     directory = Directory(CrashFiles(steps=steps), MemoryState(step=steps.hit))
-    segment_bytes = 1 << 20 if in_journal else CONFIG.segment_bytes
-    far = replace(CONFIG, far_horizon_ms=60 * DAY_S * TICK_MS, segment_bytes=segment_bytes)
-    wheel = Wheel.open(directory.files, directory.state, far, NOW)
+    config = replace(CONFIG, segment_bytes=1 << 20 if in_journal else CONFIG.segment_bytes)
+    wheel = Wheel.open(directory.files, directory.state, config, NOW)
     for ahead_s, count in ((5 * DAY_S, 4), (4 * DAY_S, 4), (DAY_S, 4), (60, 2)):
         append(wheel, [(FAR_MS + n, "t", b"%d" % ahead_s) for n in range(count)])
         wheel.spill(FAR_MS - ahead_s * TICK_MS, everything=True)

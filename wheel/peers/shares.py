@@ -1,18 +1,18 @@
 """The rows of a slot's time in many files, in the order of offsets, a share at a time.
 
 Theory: peers spill at different times, so what one has in the file of a day may lie with another in
-files of hours and seconds besides, and in its tail. What they have in common are offsets. The files
-are read once to find out which offsets each of their blocks has; then they are read again, a share
-of offsets after the other, and the rows of a share sorted. Each spill writes the next range of
-offsets, so a share touches few blocks of each file. Otherwise whoever heals the file of a day, of
-some gigabytes, would need them all in memory.
+files of hours and seconds besides, and in its tail. What they have in common are offsets. The index
+of a file of an hour or a day (``wheel/slots/blockindex.py``) says which offsets each of its blocks
+has; those of seconds are read for it. Then a share of offsets after the other is read and sorted.
+Each spill writes the next range of offsets, so a share touches few blocks of each file. Otherwise
+whoever heals the file of a day, of some gigabytes, would need them all in memory.
 
 *Example.* The day's file has blocks of offsets 0-9 and 20-29, and the file of one of its seconds a
 block of 22-31. Shares may be 0-9, 10-21, 22-31: the last one has rows of both.
 
 Rules
-- A share has about ``SHARE_BYTES`` of rows: blocks count as evenly filled. Besides it one file is
-  in memory at a time, but for those that are mapped.
+- A share has about ``SHARE_BYTES`` of rows: blocks count as evenly filled. Besides it one file of a
+  second is in memory at a time, but for those that are mapped.
 - A file is as it was at the read point. One that was deleted since has no rows: every mark covers
   them.
 - Damage is noted by the storage, as by every other reader.
@@ -20,8 +20,9 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -29,24 +30,26 @@ import pyarrow as pa
 from ..due.runs import no_rows, source_of_piece
 from ..errors import Damaged
 from ..rows import sort_rows, take_rows
-from ..schema import Int64s, times
+from ..schema import Int64s, Mask, times
+from ..slots.blockindex import BlockIndex
 from ..slots.mend import SHARE_BYTES
-from ..slots.slot import begins_ms, ends_ms
+from ..slots.slot import begins_ms, ends_ms, is_wide, seconds_of
 from ..slots.slotfile import missing
 from ..slots.storage import ReadPoint, Storage
 from ..state import SlotInfo
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """The rows of the time in one block of a slot file: its lowest and highest offset, and their
-    bytes."""
+class _Spans:
+    """The blocks of a slot file that have rows of the time: of each the lowest and the highest
+    offset, and about the bytes of these rows; shape (blocks,)."""
 
-    lowest: int
-    highest: int
-    nbytes: int
-    slot: int
-    block: int
+    lowest: Int64s
+    highest: Int64s
+    nbytes: Int64s
+
+    def overlap(self, first: int, last: int) -> bool:
+        return bool(((self.lowest <= last) & (self.highest >= first)).any())
 
 
 class RowShares:
@@ -60,6 +63,8 @@ class RowShares:
     def __init__(self, storage: Storage, slot: int, upto: int, point: ReadPoint) -> None:
         self._storage = storage
         self._begin_ms, self._end_ms = begins_ms(slot), ends_ms(slot)
+        seconds = seconds_of(slot)
+        self._first_s, self._last_s = seconds[0], seconds[-1]
         self._upto = upto
         self._files = point.files
         self._mapped: dict[int, Sequence[pa.RecordBatch]] = {}
@@ -68,10 +73,8 @@ class RowShares:
             for piece in point.pieces
             if (source := source_of_piece(piece, self._begin_ms, self._end_ms, point.spilled))
         ]
-        self._parts = sorted(
-            (part for at in point.files for part in self._parts_of(at)),
-            key=lambda part: part.lowest,
-        )
+        spans = self._spans_by_index, self._spans_by_rows
+        self._spans = {at: spans[0 if is_wide(at) else 1](at) for at in point.files}
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         first = 0
@@ -102,37 +105,55 @@ class RowShares:
 
     def _blocks(self, first: int, last: int) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
         """The rows of the time in each block that may have such offsets, and their offsets."""
-        wanted: dict[int, list[int]] = {}
-        for part in self._parts:
-            if part.lowest > last:
-                break
-            if part.highest >= first:
-                wanted.setdefault(part.slot, []).append(part.block)
-        for slot, numbers in wanted.items():
-            blocks = self._read(slot)
-            for number in numbers if blocks else ():  # the file may have been deleted since
-                rows = self._in_time(blocks[number])
+        for slot, spans in self._spans.items():
+            if not spans.overlap(first, last):
+                continue
+            blocks: Iterable[pa.RecordBatch]
+            if is_wide(slot):
+                wanted = partial(self._wanted, first=first, last=last)
+                blocks = self._storage.select(slot, self._files[slot], wanted)
+            else:
+                blocks = self._read(slot)
+            for block in blocks:
+                rows = self._in_time(block)
                 yield rows, times(rows, "offset")
 
-    def _parts_of(self, slot: int) -> Iterator[_Part]:
-        for number, block in enumerate(self._read(slot)):
-            rows = self._in_time(block)
-            offset = times(rows, "offset")
+    def _wanted(self, index: BlockIndex, first: int, last: int) -> Mask:
+        return index.within(first, last) & index.due_in(self._first_s, self._last_s)
+
+    def _spans_by_index(self, slot: int) -> _Spans:
+        info = self._files[slot]
+        index = self._storage.block_index(slot, info)
+        if index is None:
+            return _NO_SPANS
+        at = self._wanted(index, 0, self._upto - 1) & (index.starts < info.length)
+        in_time = (index.seconds >= self._first_s) & (index.seconds <= self._last_s)
+        portion = index.nbytes[in_time].sum() / max(1, index.nbytes.sum())
+        nbytes = ((index.stops - index.starts)[at] * portion).astype(np.int64)
+        return _Spans(index.lowest[at], np.minimum(index.highest[at], self._upto - 1), nbytes)
+
+    def _spans_by_rows(self, slot: int) -> _Spans:
+        spans = []
+        for block in self._read(slot):
+            offset = times(self._in_time(block), "offset")
             offset = offset[offset < self._upto]
             if len(offset):
                 nbytes = block.nbytes * len(offset) // block.num_rows
-                yield _Part(int(offset.min()), int(offset.max()), nbytes, slot, number)
+                spans.append((int(offset.min()), int(offset.max()), nbytes))
+        return _Spans(*np.array(spans, np.int64).reshape(-1, 3).T)
 
     def _in_time(self, block: pa.RecordBatch) -> pa.RecordBatch:
         start, stop = np.searchsorted(times(block, "due"), [self._begin_ms, self._end_ms])
         return block.slice(start, stop - start)
 
     def _read(self, slot: int) -> Sequence[pa.RecordBatch]:
+        """The blocks of the file of a second; it is not kept for others, or it would close those
+        from which rows are about to leave."""
         if slot in self._mapped:
             return self._mapped[slot]
         info = self._files[slot]
         try:
-            blocks = self._storage.read_aside(slot, info)
+            blocks = list(self._storage.read_aside(slot, info, seconds_of(slot)))
         except (Damaged, FileNotFoundError) as error:
             damage = error if isinstance(error, Damaged) else missing(slot, info)
             self._storage.note_damage(slot, info, damage)
@@ -143,11 +164,12 @@ class RowShares:
 
     def _borders(self) -> list[int]:
         """The last offset of each share but the last one, as if each block were evenly filled."""
-        spans = [(part.lowest, part.highest + 1, part.nbytes) for part in self._parts]
-        spans += [
-            (int(at[0]), int(at[-1]) + 1, nbytes) for _, at, nbytes in self._pieces if len(at)
-        ]
-        begin, end, nbytes = np.array(spans, np.int64).reshape(-1, 3).T
+        pieces = [(at, nbytes) for _, at, nbytes in self._pieces if len(at)]
+        tail = np.array([(at[0], at[-1], nbytes) for at, nbytes in pieces], np.int64)
+        every = [*self._spans.values(), _Spans(*tail.reshape(-1, 3).T)]
+        begin = np.concatenate([spans.lowest for spans in every])
+        end = np.concatenate([spans.highest for spans in every]) + 1
+        nbytes = np.concatenate([spans.nbytes for spans in every])
         if nbytes.sum() <= SHARE_BYTES:
             return []
         offset = np.concatenate([begin, end])
@@ -158,6 +180,9 @@ class RowShares:
         borders = np.arange(SHARE_BYTES, before[-1], SHARE_BYTES)
         last = np.interp(borders, np.append(0, before), offset[order]).astype(np.int64)
         return [int(at) for at in np.unique(last)]
+
+
+_NO_SPANS = _Spans(*np.empty((3, 0), np.int64))
 
 
 def rows_within(storage: Storage, slot: int, upto: int) -> RowShares:

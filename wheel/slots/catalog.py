@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..state import SlotInfo
-from .slot import HOUR_S, by_begin, first_second, is_wide, slot_with, slots_with, width_s
+from .slot import by_begin, first_second, is_wide, slot_with, slots_with, width_s
 
 
 class FarFiles(NamedTuple):
@@ -56,7 +56,7 @@ class Catalog(Mapping[int, SlotInfo]):
     def far(self) -> FarFiles:
         """The files of slots of an hour or of a day, a few thousand at most; added up once."""
         if self._far is None:
-            wide = self._slots[bisect_left(self._slots, slot_with(0, HOUR_S)) :]
+            wide = self._slots[bisect_left(self._slots, slots_with(0)[1]) :]
             infos = [self._infos[slot] for slot in wide]
             self._far = FarFiles(len(infos), _rows(infos), _nbytes(infos))
         return self._far

@@ -236,6 +236,14 @@ class Storage:
         if slot in self.damaged:
             self.note_sound(slot, info)
 
+    def block_index(self, slot: int, info: SlotInfo) -> BlockIndex | None:
+        """The index of a wide slot's file up to ``info`` or beyond; None when the slot was deleted
+        since. Errors: ``Damaged``."""
+        read: list[BlockIndex] = []
+        with self._reading(slot, info):
+            read.append(self._wide_slots.index(slot, info))
+        return read[0] if read else None
+
     def read_aside(self, slot: int, info: SlotInfo, seconds: range) -> Iterator[pa.RecordBatch]:
         """The rows of a slot, as of a read point, that are due in ``seconds``, as blocks, for who
         reads many slots and is in no hurry: it opens no file for others, or it would close those

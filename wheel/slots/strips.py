@@ -139,8 +139,12 @@ class WideSlots:
     ) -> Iterator[pa.RecordBatch]:
         """The blocks of a file up to ``info`` that are ``wanted`` by the index, each sorted.
         Errors: as of ``rows``."""
-        index = self._indexes.upto(slot, info)
+        index = self.index(slot, info)
         return self._blocks(slot, index, wanted(index) & index.within(0, info.highest))
+
+    def index(self, slot: int, info: SlotInfo) -> BlockIndex:
+        """The index of a file, up to ``info`` or beyond. Errors: as of ``rows``."""
+        return self._indexes.upto(slot, info)
 
     def forget(self, slot: int) -> None:
         """Drop what was read of a file that is deleted, replaced or damaged."""
