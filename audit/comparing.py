@@ -7,6 +7,11 @@ sums of the tiers; ``account.judging`` says what they mean. For example, between
 Rules
 - A bucket is open until it has ended and the grace has passed; sums that come later open it again,
   for as long.
+- Clients say what they sent when they send it, and that is kept for as long as the audit looks
+  ahead. What was accepted longer before it was due is *far*: the sum of its client may not be there
+  any more. Client and wheel are compared without it if that makes both sides equal; else so many
+  more in the wheel are no fault. Otherwise each message that was sent yesterday would be called
+  repeated today. Behind the wheel far messages are compared as all others.
 - Between wheel and topic it is open while the wheel's mark has not passed it; between topic and
   consumer while the group's position has not: a group that is behind has lost nothing.
 """
@@ -51,6 +56,9 @@ class Side:
     untold: frozenset[str] = frozenset()
     """Why ``before`` alone is known to be incomplete: then more messages in ``after`` are no fault,
     and fewer still are."""
+    note: str = ""
+    """What is to be known of the sums whatever the verdict is: which messages are left out, or are
+    in ``spare``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ def _compared(side: Side, verdict: AuditVerdict) -> Comparison:
     elif verdict in FAULTS or verdict is AuditVerdict.UNKNOWN:
         count = -more if more < 0 else more - side.spare if more > side.spare else more
     if verdict is AuditVerdict.UNKNOWN:
-        if 0 < more <= side.spare:
+        if 0 < more <= side.spare and not side.note:
             why = "some are counted that may be there twice: they may hide a loss"
         else:
             why = "; ".join(sorted(side.hints if more < 0 else side.hints | side.untold))
@@ -135,7 +143,7 @@ def _compared(side: Side, verdict: AuditVerdict) -> Comparison:
         late_ms=after.late_max_ms,
         before=before,
         after=after.count,
-        why=why,
+        why="; ".join(filter(None, [why, side.note])),
     )
 
 
@@ -148,6 +156,9 @@ class AuditCell:
 
     produced: IdSum = field(default_factory=IdSum)
     accepted: IdSum = field(default_factory=IdSum)
+    far: IdSum = field(default_factory=IdSum)
+    """Those of ``accepted`` that were accepted so long before they were due that their clients'
+    sums may not be there any more."""
     cancelled: IdSum = field(default_factory=IdSum)
     delivered: IdSum = field(default_factory=IdSum)
     expired: IdSum = field(default_factory=IdSum)
@@ -173,7 +184,15 @@ class AuditCell:
         """``heard``: every client with an auditor has sent sums since the bucket ended; ``others``:
         programs without an auditor send to the topic, too, so more may be accepted than the sums
         say."""
-        produced, accepted = self.produced, self.accepted
+        produced, accepted, spare, note = self.produced, self.accepted, self.produced.unsure, ""
+        if self.far.count:
+            near = IdSum(accepted.count, accepted.hash)
+            near.take_off(self.far)
+            if (near.count, near.hash) == (produced.count, produced.hash):
+                accepted, note = near, f"without {self.far.count} that were sent long before"
+            else:
+                spare += self.far.count
+                note = f"{self.far.count} were sent long before, and may be in no sum of a client"
         return Side(
             topic,
             bucket_ms,
@@ -184,8 +203,9 @@ class AuditCell:
             changed_ms=self._changed("produced", "accepted"),
             passed_ms=0 if heard else NEVER_MS,
             waiting="sums of a client are still to come",
-            spare=ANY_NUMBER if others else produced.unsure,
+            spare=ANY_NUMBER if others else spare,
             hints=hints,
+            note=note,
         )
 
     def wheel_to_topic(self, topic: str, bucket_ms: int, hints: frozenset[str]) -> Side:

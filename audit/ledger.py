@@ -32,7 +32,7 @@ import pyarrow as pa
 from ..account.limits import NEVER_MS, AccountLimits, bucket_of
 from ..account.vocabulary import AuditVerdict, Boundary, Tier, worst
 from ..wheel.mark import Marks
-from ..wheel.schema import Int64s
+from ..wheel.schema import Int64s, Mask
 from .comparing import AuditCell, Comparison, Side, compare
 from .differing import Differing, differing_of, join_differing
 from .hints import AuditHints
@@ -77,7 +77,8 @@ class CellReport(NamedTuple):
 
 class AuditLedger:
     """The cells of one wheel. ``wheel``: the group whose messages are audited; ``from_ms``: buckets
-    that begin before it are left out; ``ahead_ms``: how far ahead messages may be due;
+    that begin before it are left out; ``ahead_ms``: what was accepted longer before it was due is
+    far (``comparing``), and clients' sums of buckets that are further ahead are refused;
     ``left_out``: topics that are not audited; ``others``: topics that programs without an auditor
     send to, too; ``keep_ms``, ``hold_ms``, ``cells_max``: see the rules."""
 
@@ -136,13 +137,16 @@ class AuditLedger:
         late_ms: Int64s | None = None,
         position: Int64s | None = None,
         partition: int = 0,
+        created: Int64s | None = None,
     ) -> None:
-        """Add messages that a tier of the wheel has. Arrays have shape (rows,): ``due`` and
-        ``late_ms`` in ms, ``position`` in ``partition`` of their topic."""
+        """Add messages that a tier of the wheel has. Arrays have shape (rows,): ``due``,
+        ``late_ms`` and ``created`` (of ACCEPTED) in ms, ``position`` in ``partition`` of their
+        topic."""
         wanted = due >= self.from_ms
         if not wanted.all():
             topic, due, offset = topic.filter(pa.array(wanted)), due[wanted], offset[wanted]
             late_ms = None if late_ms is None else late_ms[wanted]
+            created = None if created is None else created[wanted]
             position = None if position is None else position[wanted]
         if not len(due):
             return
@@ -157,6 +161,8 @@ class AuditLedger:
                 if (cell := self.cells.get(key)) is not None:
                     cell.highest = max(cell.highest, top)
                     cell.last = max(cell.last, row)
+            if created is not None:
+                self._add_far(topic, due, offset, due - created > self.ahead_ms)
         elif position is not None:
             lowest = groups.reduced(np.minimum, position).tolist()
             highest = groups.reduced(np.maximum, position).tolist()
@@ -165,6 +171,15 @@ class AuditLedger:
                     known = cell.places.get(partition, (low, high))
                     cell.places[partition] = min(low, known[0]), max(high, known[1])
                     cell.group_passed_ms.clear()
+
+    def _add_far(self, topic: pa.Array, due: Int64s, offset: Int64s, far: Mask) -> None:
+        sums: Sums = {}
+        origin = Tier.ACCEPTED, self.wheel, ""
+        topic = topic.filter(pa.array(far))
+        add_rows(sums, origin, self.limits.interval_ms, topic, due[far], offset[far])
+        for key, id_sum in sums.items():
+            if (cell := self.cells.get((key.topic, key.bucket))) is not None:
+                cell.far.add(id_sum)
 
     def pass_marks(self, marks: Marks, now_ms: int) -> None:
         """Note which cells the wheel's marks have passed: what is not delivered then is lost."""

@@ -163,7 +163,7 @@ class GatewaySettings:
     audit_ahead_ms: int = setting(
         "audit-ahead",
         "With --audit: as of 'slotwheel audit --ahead'; a node tells its own.",
-        default=WheelConfig().horizon_ms,
+        default=WheelConfig().short_horizon_ms,
         kind="positive span",
         shown="2h",
     )

@@ -55,7 +55,7 @@ def share(config: NodeConfig, listening: str) -> dict[str, Any]:
         listening = _secure_address(listening)
     return {
         "nodes": (listening, *others),
-        "audit_ahead_ms": config.wheel.horizon_ms,
+        "audit_ahead_ms": config.wheel.short_horizon_ms,
         **{
             declared.gateway: getattr(config, name)
             for name, declared in settings_of(type(config)).items()

@@ -1,23 +1,23 @@
 """Reads what a wheel has accepted and cancelled from its files, beside a node that writes them.
 
-Theory: every row that is due later than a moment ahead is in its slot, where slot files and journal
-can be read together (``reading/search/view.py``). So a slot is read once, shortly before its time,
-with all that is in it; and what comes for it after that is read from the journal, as it comes. Each
-row is counted once: in a slot if its offset is below that of the slot's read point, else from the
-journal.
+Theory: every row that is due later than a moment ahead is in a slot, where slot files and journal
+can be read together (``reading/search/view.py``). So a second is read once, shortly before its
+time, with all that is in its files, also in that of its hour and its day; and what comes for it
+after that is read from the journal, as it comes. Each row is counted once: in a file if its offset
+is below that of the second's read point, else from the journal.
 
 Rules
 - The journal is read before the read point is taken: what a slot does not have then is still to
   come in the journal.
-- A cancel has no topic. It is that of its target, which is in the same slot.
-- A slot that is read too late, when some of it may have left, gets a hint, and so does everything
+- A cancel has no topic. It is that of its target, which is in a file of the same second.
+- A second that is read too late, when some of it may have left, gets a hint, and so does everything
   of the journal that cannot be read: what was not counted as accepted would be called lost behind
   the client, and repeated in its topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +31,10 @@ from ...reading.growing.parts import JournalPart, read_part
 from ...reading.growing.positions import JournalAt
 from ...reading.problems import Problem
 from ...reading.search.pending import PendingReader
-from ...reading.search.view import View, key_columns
+from ...reading.search.view import View
 from ...wheel.config import TICK_MS
 from ...wheel.rows import take_rows
-from ...wheel.schema import Int64s, times
+from ...wheel.schema import ROW, Int64s, times
 from ..ledger import AuditLedger
 
 LEAD_S = 5
@@ -44,6 +44,11 @@ _KEPT_S = 60
 later has no topic of its own."""
 _BYTES_MAX = 64 << 20
 """Bytes of the journal that are read at a time."""
+_COLUMNS = pa.schema([ROW.field(name) for name in ("offset", "due", "created", "topic", "cancels")])
+"""The columns of a row that are summed."""
+_NO_ROWS = pa.RecordBatch.from_arrays(
+    [pa.nulls(0, field.type) for field in _COLUMNS], schema=_COLUMNS
+)
 
 
 @dataclass(slots=True)
@@ -108,7 +113,7 @@ class AcceptedTier:
             self._hint(ledger, f"the wheel's files: {text}", second)
         if not view.is_untouched(seconds):
             self._hint(ledger, "its slot was read late: some of it may have left before", second)
-        rows = key_columns(batches)
+        rows = _summed_columns(batches)
         if rows.num_rows:
             self._add(ledger, second, rows, now_ms)
 
@@ -142,8 +147,8 @@ class AcceptedTier:
                 read = self._slots[second] = _Read(0, [], [])
             late &= offset >= read.next_offset
             if late.any():
-                keys = key_columns([take_rows(rows, np.flatnonzero(late))])
-                self._add(ledger, second, keys, now_ms)
+                taken = _summed_columns([take_rows(rows, np.flatnonzero(late))])
+                self._add(ledger, second, taken, now_ms)
 
     def _add(self, ledger: AuditLedger, second: int, rows: pa.RecordBatch, now_ms: int) -> None:
         is_cancel = np.asarray(rows.column("cancels").is_valid())
@@ -153,7 +158,8 @@ class AcceptedTier:
             times(messages, "due"),
             times(messages, "offset"),
         )
-        ledger.see(Tier.ACCEPTED, topic, due, offset, now_ms)
+        created = times(messages, "created")
+        ledger.see(Tier.ACCEPTED, topic, due, offset, now_ms, created=created)
         read = self._slots[second]
         read.offsets.append(np.array(offset))
         read.topics.append(topic)
@@ -176,3 +182,8 @@ class AcceptedTier:
         from_ms = ledger.from_ms if second is None else second * TICK_MS
         until_ms = (self._behind + 1 if second is None else second + 1) * TICK_MS
         ledger.hints.add(text, boundaries, from_ms, until_ms)
+
+
+def _summed_columns(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of all batches, with ``_COLUMNS`` alone."""
+    return pa.concat_batches([_NO_ROWS, *(batch.select(_COLUMNS.names) for batch in batches)])

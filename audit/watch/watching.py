@@ -12,8 +12,10 @@ was not read yet would be called lost. While topics have more than a step reads,
 about what came since.
 
 It begins with the first whole bucket from now on, of which all tiers can be seen from their begin.
-Clients send sums when messages are sent, so the audit topic is read from as long ago as messages
-can be due ahead.
+Clients send sums when messages are sent, so the audit topic is read from two hours ago
+(``ahead_ms``). Of messages that are sent longer before they are due the sums of clients are not
+kept: over a year each bucket of ten seconds would need a cell, and a start would read the audit
+topic of a year. They are *far*, and not compared between client and wheel (``comparing``).
 """
 
 from __future__ import annotations
@@ -84,8 +86,8 @@ class AuditSettings(Question, frozen=True):
     """So long behind a bucket its sums may still come."""
     late_ms: TimeSpan = LATE_MS
     """What takes longer at one boundary is late there."""
-    ahead_ms: TimeSpan = WheelConfig().horizon_ms
-    """As far ahead as messages are due, at most."""
+    ahead_ms: TimeSpan = WheelConfig().short_horizon_ms
+    """What was sent longer before it is due is not compared between client and wheel."""
     others: tuple[Annotated[str, Written(value_name="TOPIC")], ...] = ()
     """Programs without an auditor send to this topic, too: that more is stored than was produced is
     no fault; may be repeated."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from slotwheel.account.limits import AccountLimits
 from slotwheel.account.vocabulary import AuditVerdict, Boundary, Tier
@@ -98,6 +99,40 @@ def test_what_a_rule_leaves_out_is_no_loss_and_once_it_is_read_again_nobody_know
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == _EQUAL
     found.add_batch(batch_of("c", 2, Tier.LEFT_OUT, id_sum([1]), 2), 0)
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (AuditVerdict.UNKNOWN, 1)
+
+
+@pytest.mark.parametrize(
+    ("produced", "near", "far", "verdict", "count", "why"),
+    [
+        ([0, 1], [0, 1], [2], _EQUAL[0], 0, "without 1 that were sent long before"),
+        ([0, 1, 2], [0, 1], [2], _EQUAL[0], 0, "1 were sent long before"),
+        ([], [], [2, 3], _EQUAL[0], 0, "without 2"),
+        ([0, 1], [0], [2], AuditVerdict.DIFFERS, 0, "1 were sent long before"),
+        ([0, 1], [0], [2, 3], AuditVerdict.UNKNOWN, 1, "2 were sent long before"),
+        ([0], [0, 1], [2], AuditVerdict.REPEATED, 1, "1 were sent long before"),
+        ([0, 1, 3], [0], [2], _LOST, 1, "1 were sent long before"),
+    ],
+)
+def test_what_was_sent_long_before_it_is_due_is_left_out_or_makes_a_surplus_unknown(
+    produced: list[int],
+    near: list[int],
+    far: list[int],
+    verdict: AuditVerdict,
+    count: int,
+    why: str,
+) -> None:
+    """The audit topic is read for ``ahead_ms``: of what was sent before that no sum may be there.
+    Behind the wheel such messages are judged as all others."""
+    found = ledger()
+    found.add_batch(batch_of("c", 0, Tier.PRODUCED, id_sum(produced)), 0)
+    for offsets, ahead_ms in ((near, found.ahead_ms), (far, found.ahead_ms + 1)):
+        see(found, Tier.ACCEPTED, offsets, created_ms=100 - ahead_ms)
+    see(found, Tier.DELIVERED, [*near, *far])
+    said = verdicts(found)
+    assert said[Boundary.CLIENT_WHEEL] == (verdict, count)
+    assert said[Boundary.WHEEL_TOPIC] == _EQUAL
+    (cell,) = found.report(100_000)
+    assert why in cell.comparisons[0].why
 
 
 def test_what_leaves_long_behind_its_time_is_seen() -> None:

@@ -75,11 +75,19 @@ def ledger() -> AuditLedger:
     return AuditLedger("default", LIMITS, 0, ahead_ms=1 << 40)
 
 
-def see(found: AuditLedger, tier: Tier, offsets: list[int], at_ms: int = 100) -> None:
+def see(
+    found: AuditLedger,
+    tier: Tier,
+    offsets: list[int],
+    at_ms: int = 100,
+    created_ms: int | None = None,
+) -> None:
     count = len(offsets)
+    created = None if created_ms is None else np.full(count, created_ms, np.int64)
     due, offset = np.full(count, at_ms, np.int64), np.array(offsets, np.int64)
     position = np.arange(count) if tier is Tier.DELIVERED else None
-    found.see(tier, pa.array(["orders"] * count, pa.utf8()), due, offset, 0, None, position)
+    topic = pa.array(["orders"] * count, pa.utf8())
+    found.see(tier, topic, due, offset, 0, None, position, created=created)
 
 
 def batch_of(
