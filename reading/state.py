@@ -46,6 +46,8 @@ from .listing import opened
 
 _LOOKS = 10
 _TIME_MAX_S = 120.0
+_COMMIT = b"commit"
+"""Under it the child gives the number of the commit that it read."""
 _DATABASES = (b"meta", b"slots", b"producers", b"cancelled")
 """The last one need not be there."""
 _COPY = f"""
@@ -67,6 +69,7 @@ with lmdb.open(sys.argv[1] + "/state", readonly=True, lock=False, create=False, 
                         sys.exit("pages that refer to each other in a circle")
                     records.append((key, value))
         if env.info()["last_txnid"] == commit:
+            found[{_COMMIT!r}] = commit
             break
     else:
         sys.exit("another commit each time")
@@ -91,7 +94,7 @@ def read_state(root: str | Path) -> StoredState | None:
         meta = dict(found[b"meta"])
         check_version(path, meta.get(b"version"))
         rest = found[b"producers"], found.get(b"cancelled", ()), found[b"slots"]
-        return decode_state(path, meta.get, *rest)
+        return decode_state(path, meta.get, *rest, commit=int(found[_COMMIT]))
     except (ValueError, TypeError, KeyError, EOFError, pickle.PickleError, struct.error) as error:
         raise Damaged(str(data), 0, expected="a state store", found=str(error)) from None
 

@@ -23,7 +23,7 @@ REASONS = {
         "out.admit out.commit out.deposed out.elected out.fetch_from out.receive out.truncate_after"
     ),
     "just read from the state store, before anyone else has it": (
-        "stored.cancelled_floor stored.incoming stored.store_id"
+        "stored.cancelled_floor stored.deleted_floor stored.incoming stored.store_id"
     ),
     "set once by the owner of both sides: what to call, what may come over a connection": (
         "wheel.log_changed wheel.on_serving _log.changed channel.limits frames.limits"

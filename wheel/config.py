@@ -6,6 +6,7 @@ last word of its name. The engine reads no environment and has no other settings
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -14,8 +15,14 @@ from .errors import InvalidConfiguration
 TICK_MS = 1000
 """Length of a slot in milliseconds. A slot is named by its absolute second, so this is fixed."""
 
+WIDTH_BITS = 56
+"""A slot's number (``slots/slot.py``), which is its key in the state: so many bits of its first
+second, above them its width, 0 for a second. It is here because who reads files on a machine
+without LMDB has to know it, too."""
 HORIZON_MAX_MS = 3_660 * 86_400_000
 """The longest horizon, ten years."""
+HORIZON = "horizon_ms"
+"""The name of the longest horizon in a group's configuration; without it the slots are all."""
 _LONG_HORIZON_SLOTS = 7_200
 """The fewest slots of a wheel whose horizon is longer than these: messages of two hours ago are
 then in files of a second, and what is due next is not read out of a file of a day."""
@@ -245,3 +252,10 @@ class WheelConfig:
         covers several marks and slow syncs, so that delivery waits for none; after a crash, cancels
         of these rows get *unknown*."""
         return max(1_000, 10 * self.mark_interval_ms)
+
+
+def known_horizon_ms(configuration: Mapping[str, Any]) -> int:
+    """How far ahead a message of a group was ever allowed to be due, ms, by its configuration; 0:
+    that is not known."""
+    slots_ms = int(configuration.get("slots", 0)) * TICK_MS
+    return max(slots_ms, int(configuration.get(HORIZON, 0)))

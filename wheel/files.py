@@ -76,6 +76,9 @@ class Files(Protocol):
 
     def unlink(self, path: str) -> None: ...
 
+    def set_modified(self, path: str, at_ms: int) -> None:
+        """Set the time of the last write; durable once the file is synced."""
+
     def modified_ms(self, path: str) -> int:
         """The time of the last write to a file, in ms since the epoch."""
 
@@ -248,6 +251,9 @@ class OsFiles:
 
     def unlink(self, path: str) -> None:
         os.unlink(path, dir_fd=self._root_fd)
+
+    def set_modified(self, path: str, at_ms: int) -> None:
+        os.utime(path, ns=(at_ms * 1_000_000, at_ms * 1_000_000), dir_fd=self._root_fd)
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path, dir_fd=self._root_fd).st_mtime_ns // 1_000_000

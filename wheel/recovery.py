@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .config import WheelConfig
+from .config import HORIZON, WheelConfig, known_horizon_ms
 from .errors import Damaged, InvalidConfiguration
 from .files import Files
 from .ids import KEY_BYTES, LONG_FROM
@@ -67,8 +67,8 @@ def recover(
     fresh = not stored.store_id
     if fresh:
         stored.store_id = secrets.token_bytes(STORE_ID_BYTES)
-        stored.cancelled_floor = -1
-        state.commit(StateUpdate(store_id=stored.store_id, cancelled_floor=-1))
+        stored.cancelled_floor = stored.deleted_floor = -1
+        state.commit(StateUpdate(store_id=stored.store_id, cancelled_floor=-1, deleted_floor=-1))
     checkpoint = stored.checkpoint
     # An epoch is promised only after the first segment is on disk, and one segment always stays.
     if stored.epoch and not any(is_segment_name(name) for name in files.list(DIRECTORY)):
@@ -99,12 +99,17 @@ def recover(
     recovered = RecoveredState(journal, report, stored, fresh, entries, producers)
     try:
         _check(recovered.config, config, replicated=replicated)
-        if stored.cancelled_floor is None:
-            # By a version without records of cancels: of what has left by now none is known.
+        if stored.cancelled_floor is None or stored.deleted_floor is None:
+            # By a version without records of cancels: of what has left by now none is known. By one
+            # without a floor of deleted slots: what has left by now may be gone.
             marks = (queued.marks for queued in entries if queued.marks is not None)
             floor_ms = max(known.main.furthest_ms for known in (checkpoint.marks, *marks))
-            state.commit(StateUpdate(cancelled_floor=floor_ms))
-            stored.cancelled_floor = floor_ms
+            if stored.cancelled_floor is None:
+                stored.cancelled_floor = floor_ms
+            stored.deleted_floor = floor_ms
+            state.commit(
+                StateUpdate(cancelled_floor=stored.cancelled_floor, deleted_floor=floor_ms)
+            )
     except BaseException:
         journal.close()
         raise
@@ -140,8 +145,9 @@ def configuration(
 ) -> dict[str, Any]:
     """The configuration that a master appends: the group's own, or a new one with a new key.
 
-    ``known`` is empty for a new group. ``slots`` is the most that the group ever had: by it a proof
-    tells from when on all that is due was accepted behind the begin of a journal. *Example.* With
+    ``known`` is empty for a new group. ``slots`` is the most that the group ever had, and
+    ``horizon_ms`` the longest horizon, if that was ever longer: by them a proof tells from when on
+    all that is due was accepted behind the begin of a journal. *Example.* With
     86,400 slots a message is accepted that is due in a day, then the node is started with 7,200: in
     three hours its journal begins behind that message, and a proof must not say that all that is
     due in five hours stands in there.
@@ -150,12 +156,16 @@ def configuration(
     from it on have long ones (``ids``): they are all behind this entry, so no message gets an id
     before that is settled."""
     if known:
-        known_slots = max(known["slots"], config.slots)
-        return {LONG_FROM: next_offset, **known, "slots": known_slots}
-    return {
-        LONG_FROM: next_offset,
-        "version": 1,
-        "group": config.group,
-        "slots": config.slots,
-        "key": secrets.token_bytes(KEY_BYTES).hex(),
-    }
+        slots = max(known["slots"], config.slots)
+        made = {LONG_FROM: next_offset, **known, "slots": slots}
+    else:
+        made = {
+            LONG_FROM: next_offset,
+            "version": 1,
+            "group": config.group,
+            "slots": config.slots,
+            "key": secrets.token_bytes(KEY_BYTES).hex(),
+        }
+    if config.horizon_ms > known_horizon_ms(made):
+        made[HORIZON] = config.horizon_ms
+    return made

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import lmdb
 from crc32c import crc32c
 
+from .config import WIDTH_BITS
 from .errors import Damaged, SyncFailed, UnsupportedVersion
 from .mark import Marks
 
@@ -39,9 +40,6 @@ long ids (``ids``), version 2 of one with short ids, version 1 of one that kept 
 cancels either."""
 _VERSIONS = (b"1", b"2", b"3", b"4")
 STATE_DIRECTORY = "state"
-WIDTH_BITS = 56
-"""The key of a slot is its number (``slots/slot.py``): so many bits of its first second, above them
-its width, 0 for a second."""
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
 
 # +--------+------+---------+---------+-------+
@@ -160,6 +158,7 @@ class StateUpdate:
     """Records of what was cancelled (``cancelrecord``), by second."""
     cancelled_deleted: Sequence[int] = ()
     cancelled_floor: int | None = None
+    deleted_floor: int | None = None
     clock: str | None = None
     replace: bool = False
 
@@ -188,6 +187,9 @@ class StoredState:
     cancelled_floor: int | None = None
     """Up to this due time, ms, it is not known any more what was cancelled; -1: it is known of all.
     None: the state was written before there were such records."""
+    deleted_floor: int | None = None
+    """No slot file with a row due later than this, ms, was deleted without being archived; -1: none
+    was. None: a program that does not note it has written the state."""
     clock: str = ""
     """The node's notes about its clock (``node/clock.py``)."""
 
@@ -297,9 +299,16 @@ def check_version(path: str, raw: bytes | None) -> None:
 
 
 def decode_state(
-    path: str, meta: _RecordOf, producers: _Pairs, cancelled: _Pairs, slots: _Pairs = ()
+    path: str,
+    meta: _RecordOf,
+    producers: _Pairs,
+    cancelled: _Pairs,
+    slots: _Pairs = (),
+    *,
+    commit: int,
 ) -> StoredState:
-    """Decode the state from LMDB's records. Errors: ``Damaged`` if one is not what was written."""
+    """Decode the state from LMDB's records, as of the commit of that number. Errors: ``Damaged`` if
+    one is not what was written."""
     stored = StoredState()
     stored.store_id = _unsealed(path, meta, b"store_id")
     stored.epoch = int(_unsealed(path, meta, b"epoch", b"0"))
@@ -312,6 +321,7 @@ def decode_state(
     if raw:
         stored.checkpoint = decode_checkpoint(raw, path)
     stored.cancelled_floor = _floor(_unsealed(path, meta, b"cancelled_floor"))
+    stored.deleted_floor = _deleted_floor(path, meta, commit)
     stored.clock = _unsealed(path, meta, b"clock").decode()
     for key, record in producers:
         value = unseal(bytes(key), bytes(record), path)
@@ -330,6 +340,14 @@ def _unsealed(path: str, meta: _RecordOf, key: bytes, default: bytes = b"") -> b
 
 def _floor(value: bytes) -> int | None:
     return int(value) if value else None
+
+
+def _deleted_floor(path: str, meta: _RecordOf, commit: int) -> int | None:
+    """The floor in the record if that is of the last commit. A program of before the record deletes
+    slots and leaves it as it is: who believed it then would call a directory complete in which what
+    that program has deleted is missing."""
+    fields = _unsealed(path, meta, b"deleted_floor").split()
+    return int(fields[0]) if fields and int(fields[1]) == commit else None
 
 
 class LmdbState:
@@ -405,6 +423,7 @@ class LmdbState:
                 lambda key: txn.get(key, db=self._meta),
                 txn.cursor(db=self._producers) if whole else (),
                 txn.cursor(db=cancelled) if cancelled is not None else (),
+                commit=txn.id(),
             )
             self._load_slots(txn, stored.slots)
         return stored
@@ -486,6 +505,12 @@ class LmdbState:
                 txn.delete(_SECOND.pack(second), db=self._cancelled)
             if update.cancelled_floor is not None:
                 put(b"cancelled_floor", str(update.cancelled_floor).encode(), self._meta)
+            floor = update.deleted_floor
+            if floor is None:
+                before = txn.id() - 1
+                floor = _deleted_floor(self.path, lambda key: txn.get(key, db=self._meta), before)
+            if floor is not None:
+                put(b"deleted_floor", f"{floor} {txn.id()}".encode(), self._meta)
             # A program without records of cancels would delete slots and write none, and one with
             # short ids would give out such for offsets that have long ones. One without wide slots
             # would take the number of one for a second, and deliver its rows then.

@@ -745,7 +745,8 @@ class Wheel:
         archive = self._storage.archive
         if not archive.keeps:
             return None
-        return lambda path, nbytes: archive.keep_segment(path, nbytes, now_ms)
+        left_ms = max(mark.furthest_ms for mark in self._committed_marks.every)
+        return lambda path, nbytes: archive.keep_segment(path, nbytes, now_ms, left_ms)
 
     def _plan(self, now_ms: int, everything: bool) -> SpillPlan:
         tail = self._storage.tail

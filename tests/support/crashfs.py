@@ -264,9 +264,12 @@ class CrashFiles:
         if all(other is not node for other in self._names.values()):
             self.free += len(node.live)
 
+    def set_modified(self, path: str, at_ms: int) -> None:
+        self._node(path).modified_ms = at_ms
+
     def modified_ms(self, path: str) -> int:
-        self._node(path)
-        return self.clock_ms
+        node = self._node(path)
+        return self.clock_ms if node.modified_ms is None else node.modified_ms
 
     def list(self, directory: str) -> list[str]:
         self.steps.check()

@@ -38,6 +38,8 @@ class Node:
     live: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Write | Truncate] = field(default_factory=list)
+    modified_ms: int | None = None
+    """As it was set; None: it was not."""
 
     def change(self, operation: Write | Truncate) -> None:
         operation.apply(self.live)

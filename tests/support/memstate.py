@@ -9,7 +9,7 @@ from slotwheel.wheel.state import StateUpdate, StoredState
 
 _WHOLE = (
     *("store_id", "epoch", "vote", "checkpoint", "group_key", "voter", "incoming", "losses"),
-    *("cancelled_floor", "clock"),
+    *("cancelled_floor", "deleted_floor", "clock"),
 )
 """Fields that an update leaves as they are, or replaces."""
 

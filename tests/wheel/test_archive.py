@@ -115,7 +115,7 @@ def test_what_was_never_committed_is_cut_off(files: Files) -> None:
 
 def test_segments_are_moved(files: Files) -> None:
     archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
-    assert archive.keep_segment(segment(files, 7), 100, NOW)
+    assert archive.keep_segment(segment(files, 7), 100, NOW, -1)
     assert kept(files, "journal") == ["archive/2026-11-21/journal/00000000000000000007.journal"]
     assert files.list("journal") == []
     assert archive.bytes == 100
@@ -163,7 +163,7 @@ def test_segments_and_slots_go_in_the_order_of_their_times() -> None:
     second = NOW // 1000
     keep(archive, files, range(second - 9, second - 7))
     files.clock_ms = NOW - 8_500
-    archive.keep_segment(segment(files, 1), 100, NOW)
+    archive.keep_segment(segment(files, 1), 100, NOW, -1)
     archive.trim(NOW + 1_000)
     assert (names(files), names(files, "journal")) == ([second - 9, second - 8], [1])
     archive.trim(NOW + 1_001)
@@ -217,7 +217,7 @@ def test_a_segment_that_cannot_be_moved_stays() -> None:
     files = CrashFiles()
     archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
     files.fail_next("rename", OSError(errno.ENOSPC, "no room"))
-    assert not archive.keep_segment(segment(files, 1), 100, NOW)
+    assert not archive.keep_segment(segment(files, 1), 100, NOW, -1)
     assert (archive.missed, files.list("journal")) == (1, ["00000000000000000001.journal"])
 
 
@@ -282,7 +282,7 @@ def test_a_file_in_the_place_of_a_folder_stops_nothing(
     assert archive.recover(slots) == []
     assert archive.keep_slots(slots, NOW) == []
     if archive.keeps:
-        assert not archive.keep_segment(path, 100, NOW)
+        assert not archive.keep_segment(path, 100, NOW, -1)
     assert archive.trim(NOW) == 0
     assert archive.missed == (4 if archive.keeps else 0)
     assert (tmp_path / path).exists()
@@ -310,7 +310,7 @@ def test_a_day_that_somebody_deletes_while_it_is_used_is_made_again(
     archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
     keep(archive, files, range(3))
     shutil.rmtree(tmp_path / f"archive/2026-11-21{part}")
-    assert archive.keep_segment(segment(files, 7), 100, NOW)
+    assert archive.keep_segment(segment(files, 7), 100, NOW, -1)
     shutil.rmtree(tmp_path / f"archive/2026-11-21{part}")
     keep(archive, files, range(3, 5))
     assert {3, 4} <= set(names(files))
@@ -323,11 +323,11 @@ def test_after_a_failure_the_folders_are_looked_after_again(operation: str) -> N
     archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
     first, one = segment(files, 1), slot(files, 1)
     files.fail_next(operation, OSError(errno.EIO, "broken"))
-    kept_first = archive.keep_segment(first, 100, NOW)
+    kept_first = archive.keep_segment(first, 100, NOW, -1)
     archive.keep_slots({1: one}, NOW)
     assert (archive.missed, "broken" in archive.missed_why) == (1, True)
     assert kept_first is (operation == "link")
-    assert archive.keep_segment(segment(files, 2), 100, NOW)
+    assert archive.keep_segment(segment(files, 2), 100, NOW, -1)
     archive.keep_slots({2: slot(files, 2)}, NOW)
     assert archive.missed == 1
 
@@ -347,7 +347,7 @@ def test_a_segment_that_has_moved_is_kept_even_if_its_folder_cannot_be_opened() 
     archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
     keep(archive, files, range(1))
     files.fail_next("open_directory", OSError(errno.EMFILE, "too many open files"))
-    assert archive.keep_segment(segment(files, 1), 100, NOW)
+    assert archive.keep_segment(segment(files, 1), 100, NOW, -1)
     assert (names(files, "journal"), archive.missed) == ([1], 0)
 
 

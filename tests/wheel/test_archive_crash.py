@@ -6,7 +6,7 @@ segments that were kept, with those that are alive, hold every entry since the f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.slots.archive import Archive
 from slotwheel.wheel.slots.storage import KnownCancels, Storage
+from slotwheel.wheel.state import SlotInfo
 from support.archives import journal_offsets, slot_offsets
 from support.crashfs import MODES, Mode, without_sync_dir
 from support.crashlife import CONFIG, Steps, World
@@ -104,12 +105,13 @@ def kept_behind_the_commit(patch: Patch) -> None:
 
     def late(self: Storage, marks: Marks, now_ms: int, known: KnownCancels) -> int:
         waiting: list[Callable[[], Any]] = []
+
+        def put_off(archive: Archive, slots: Mapping[int, SlotInfo], now_ms: int) -> list[str]:
+            waiting.append(lambda: keep_slots(archive, slots, now_ms))
+            return []
+
         with pytest.MonkeyPatch.context() as within:
-            within.setattr(
-                Archive,
-                "keep_slots",
-                lambda archive, slots, now: waiting.append(lambda: keep_slots(archive, slots, now)),
-            )
+            within.setattr(Archive, "keep_slots", put_off)
 
             def commit_first(state: MemoryState, update: Any) -> None:
                 commit(state, update)
@@ -125,7 +127,7 @@ def kept_behind_the_commit(patch: Patch) -> None:
 def segments_move_unsynced(patch: Patch) -> None:
     """The old name is gone for good before the new one is there."""
 
-    def keep(self: Archive, path: str, nbytes: int, now_ms: int) -> bool:
+    def keep(self: Archive, path: str, nbytes: int, now_ms: int, left_ms: int) -> bool:
         content = self._files.open(path).pread(nbytes, 0)
         self._make(self._day(now_ms))
         name = path.rpartition("/")[2]

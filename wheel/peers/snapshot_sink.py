@@ -188,6 +188,8 @@ class SnapshotSink:
             losses=self._header.losses,
             cancelled=self._header.cancelled,
             cancelled_floor=self._header.cancelled_floor,
+            # What the sender has deleted, and what had left before it was spilled, is not in it.
+            deleted_floor=max(mark.furthest_ms for mark in self._header.checkpoint.marks.every),
             incoming=True,
             replace=True,
         )

@@ -13,7 +13,9 @@ Rules
 - The archive is second to the wheel. What cannot be kept (a full disk) is deleted as without an
   archive, and counted as missed. Appends are refused only when there is nothing left here to evict.
 - The oldest goes first: a slot file is as old as the last second of its slot, a segment as its last
-  write.
+  write, or as the mark when it was archived if that is later. So nothing that had left before a
+  segment was archived is due later than the segment's time of modification, which a proof uses to
+  say what may be missing before the oldest one (``replay/judging/complete.py``).
 - ``<day>`` (UTC) is the day of archiving. It only keeps the folders small.
 - One thread keeps and evicts. Eviction is not made durable: it would be done again.
 """
@@ -161,9 +163,9 @@ class Archive:
         for day in {path.split("/")[1] for path in kept}:
             self._count(day)
 
-    def keep_segment(self, path: str, nbytes: int, now_ms: int) -> bool:
-        """Move a closed segment here; false if it could not be. The caller syncs the journal's
-        directory.
+    def keep_segment(self, path: str, nbytes: int, now_ms: int, left_ms: int) -> bool:
+        """Move a closed segment here; false if it could not be. ``left_ms``: no row that has left
+        is due later. The caller syncs the journal's directory.
 
         Errors: ``SyncFailed``.
         """
@@ -171,7 +173,10 @@ class Archive:
         directory = f"{ARCHIVE_DIRECTORY}/{day}/{JOURNAL_DIRECTORY}"
         target = f"{directory}/{path.rpartition('/')[2]}"
         try:
-            written_ms = self._files.modified_ms(path)
+            written_ms = max(self._files.modified_ms(path), left_ms)
+            with contextlib.closing(self._files.open(path)) as handle:
+                self._files.set_modified(path, written_ms)
+                handle.sync()  # before the new name is: an archived segment has the right time
             self._make(day)
             self._files.rename(path, target)
         except OSError as error:

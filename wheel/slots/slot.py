@@ -32,10 +32,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..config import TICK_MS
+from ..config import TICK_MS, WIDTH_BITS
 from ..files import SLOT_DIRECTORY
 from ..schema import Int64s, Mask
-from ..state import WIDTH_BITS
 
 SUFFIX = ".arrows"
 SECOND_S, HOUR_S, DAY_S = WIDTHS_S = (1, 3_600, 86_400)

@@ -13,6 +13,8 @@ Rules
   would lose its rows. A slot that is to be kept gets its name in the archive before the commit.
 - The catalog changes in one assignment under the lock. Whatever takes longer the more slots there
   are is done beside the lock, or every append would wait for a spill into many slots.
+- A commit that deletes a slot file which the archive does not keep also raises the *floor* up to
+  which files are gone. A proof relies on it: what is due later is in a file that is there.
 - A commit that drops cancel rows also records what they named (``cancelled.py``). Otherwise a node
   that was started again would call a cancelled message delivered.
 """
@@ -129,6 +131,8 @@ class Storage:
         self.damaged: dict[int, Damaged] = {}
         """By slot: files whose bytes are not those that were written. Nothing is delivered
         from them until they are replaced (``replace``)."""
+        self._deleted_floor_ms = -1
+        """As of ``StoredState.deleted_floor``."""
         self.replacements = 0
         """Counts slot files that were replaced by another one."""
 
@@ -150,6 +154,8 @@ class Storage:
         mended += self.archive.recover(slots)
         self.catalog = Catalog(slots)
         self.spilled = spilled
+        if stored.deleted_floor is not None:
+            self._deleted_floor_ms = stored.deleted_floor
         return mended
 
     # -- reading ---------------------------------------------------------------------------------
@@ -504,10 +510,14 @@ class Storage:
             return 0
         cancelled = self.cancelled.plan(self._cancelled_in(covered, known), marks)
         kept = self.archive.keep_slots({slot: catalog[slot] for slot in covered}, now_ms)
+        # What is kept first is kept; a full disk ends it.
+        gone_ms = max((ends_ms(slot) - 1 for slot in covered[len(kept) :]), default=-1)
+        floor_ms = max(self._deleted_floor_ms, gone_ms)
         try:
             self._state.commit(
                 StateUpdate(
                     slots_deleted=covered,
+                    deleted_floor=floor_ms,
                     cancelled=cancelled.records,
                     cancelled_deleted=cancelled.deleted,
                     cancelled_floor=cancelled.floor_ms,
@@ -516,6 +526,7 @@ class Storage:
         except OSError:
             self.archive.unlink_kept(kept)
             raise
+        self._deleted_floor_ms = floor_ms
         fewer = catalog.without(covered)
         with self._lock:
             self.catalog = fewer
@@ -561,8 +572,13 @@ class Storage:
         """
         seconds = [second for slot in slots for second in self._seconds_reached(slot, marks)]
         cancelled = self.cancelled.plan(dict.fromkeys(seconds), marks)
+        # What the marks cover may be missing in the new file, as peers have deleted it.
+        furthest_ms = max(mark.furthest_ms for mark in marks.every)
+        reached = [slot for slot in slots if begins_ms(slot) <= furthest_ms]
+        gone_ms = max((min(furthest_ms, ends_ms(slot) - 1) for slot in reached), default=-1)
         update = replace(
             update,
+            deleted_floor=max(self._deleted_floor_ms, gone_ms),
             cancelled=cancelled.records,
             cancelled_deleted=cancelled.deleted,
             cancelled_floor=cancelled.floor_ms,
@@ -572,6 +588,7 @@ class Storage:
             self.slot_files.handles.forget(path_of(slot))
             self._forget(slot)
         catalog = self.catalog.without(slots).with_files(update.slots)
+        self._deleted_floor_ms = max(self._deleted_floor_ms, gone_ms)
         with self._lock:
             self.catalog = catalog
             self.cancelled.committed(cancelled)
