@@ -119,14 +119,29 @@ class Audit:
     def lengths(self) -> dict[int, int]:
         return {start: window.length for start, window in self.state.windows.items()}
 
+    def come_near(self) -> None:
+        """Give what is far no more to its windows. Before anything of a batch is read."""
+        state = self.state
+        state.far_from_ms = max(state.far_from_ms, ledger.far_from(state.looked_ms))
+        near = sorted(hour for hour in state.far if hour < state.far_from_ms)
+        folder, window_ms = self.windows_folder / ledger.FAR_NAME, self.settings.window_ms
+        appender = ledger.Appender(self.windows_folder, window_ms, self.lengths)
+        for hour in near:
+            appender.add(ledger.read(folder, hour, state.far.pop(hour)))
+            self._dropped.append(ledger.path_of(folder, hour))
+        self.add(appender.lengths, (), ())
+
     def add(
         self,
         lengths: Mapping[int, int],
         parts: Iterable[tuple[int, str, FileSummary]],
         problems: Iterable[Problem],
+        far: Mapping[int, int] | None = None,
     ) -> None:
-        """Add what a batch read. ``lengths``: bytes of each window's file now; ``parts``: peer,
-        topic (empty: its journal) and summary of each part that was read."""
+        """Add what a batch read. ``lengths``: bytes of each window's file now, ``far``: of those of
+        what is far; ``parts``: peer, topic (empty: its journal) and summary of each part that was
+        read."""
+        self.state.far |= far or {}
         for start, length in lengths.items():
             window = self.state.windows.get(start)
             if window is None:

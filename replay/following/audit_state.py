@@ -27,8 +27,9 @@ from ..facts.summary import FileSummary
 from ..facts.traced import TraceSummary
 from ..judging.context import Context, Options, PeerView, progress
 from ..judging.journals import as_ranges
+from .ledger import far_from
 
-VERSION = 3
+VERSION = 4
 STATE_NAME = "audit.json"
 MISSING_MAX = 1_000
 """Gaps of a journal that are kept; the newest."""
@@ -151,6 +152,10 @@ class State:
     published: list[str] = field(default_factory=list)
     """Files of the tables that the last batch wrote."""
     events: TraceSummary = field(default_factory=TraceSummary)
+    far: dict[int, int] = field(default_factory=dict)
+    """Valid bytes of the files of what is far (``ledger``), by the begin of their hours, ms."""
+    far_from_ms: int = 0
+    """What is due from here on is far, and what is far and due before was given to its windows."""
     sources: dict[str, str] = field(default_factory=dict)
     """``CLUSTER/TOPIC-ID`` of each name when it was first seen."""
 
@@ -178,6 +183,7 @@ class State:
         }
         fields["peers"] = [PeerRead(**peer) for peer in fields["peers"]]
         fields["topics"] = {int(crc): name for crc, name in fields["topics"].items()}
+        fields["far"] = {int(at): length for at, length in fields.get("far", {}).items()}
         fields["events"] = TraceSummary.of(fields["events"])
         fields["version"] = VERSION
         return cls(**fields)
@@ -191,7 +197,8 @@ class State:
         if not path.exists():
             spilled = {peer.root: peer.spilled for peer in group.peers}
             peers = [PeerRead(proven=spilled.get(root, 0)) for root in settings.directories]
-            return cls(settings=given, peers=peers, run=uuid.uuid4().hex[:12])
+            run, far_from_ms = uuid.uuid4().hex[:12], far_from(group.made_ms)
+            return cls(settings=given, peers=peers, run=run, far_from_ms=far_from_ms)
         text = path.read_text()
         version = json.loads(text).get("version")
         if version not in (VERSION - 1, VERSION):

@@ -40,13 +40,15 @@ from ..sparkaccount import TRACES, read_traces
 from ..stream import find_group
 from .audit import Audit, run_job
 from .audit_state import STATE_NAME
-from .ledger import Appender
+from .ledger import LedgerBatch
 
 CHECKPOINT_NAME = "checkpoint"
 KAFKA_NUMBER = 0
 _SAID = ("look", "part", "problem", TRACES)
 WINDOW = "window"
-"""A further kind of row of a batch. ``bucket``: a window's start; ``count``: its valid bytes."""
+FAR = "far"
+"""Further kinds of rows of a batch. ``bucket``: the start of a window, or of an hour of what is
+far; ``count``: its valid bytes."""
 _TURN_S = 0.1
 _UP_TO_DATE_S = 5.0
 """After so long, s, a broker that has restarted knows the present topics."""
@@ -210,6 +212,7 @@ class _Batches:
         _check_sources(audit)
         if not GroupTerms.of(audit.group).are_whole:
             audit.group = find_group(audit.settings.directories)
+        audit.come_near()
         taking = _taking(audit)
         rows = frame.repartition(1).mapInArrow(taking, SCANNED).collect()
         by_kind: dict[str, list[Any]] = {}
@@ -223,6 +226,7 @@ class _Batches:
                 for part in parts
             ],
             [Problem.from_json(row.text) for row in by_kind.get("problem", ())],
+            {row.bucket: row["count"] for row in by_kind.get(FAR, ())},
         )
         events, topics = read_traces([row.text for row in by_kind.get(TRACES, ())])
         audit.add_events(events, topics)
@@ -241,9 +245,10 @@ def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     """The function of a task that appends facts to the ledger and passes all other rows on."""
     folder, lengths = str(audit.windows_folder), audit.lengths
     judges, window_ms = audit.settings.options, audit.settings.window_ms
+    far_lengths, far_from_ms = dict(audit.state.far), audit.state.far_from_ms
 
     def append(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        appender = Appender(Path(folder), window_ms, lengths)
+        appended = LedgerBatch(Path(folder), window_ms, lengths, far_lengths, far_from_ms)
         for batch in batches:
             kinds = batch.column("what").to_pylist()
             others = [at for at, kind in enumerate(kinds) if kind in _SAID]
@@ -252,16 +257,15 @@ def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
                     facts = decompress(data.as_py())
                     # What is a message once more is for the proof: its window may be long over.
                     live = ~np.isin(facts["seen"], (Seen.REDRIVEN, Seen.RETRIED))
-                    facts = facts[judges.judges(facts["due"]) & live]
-                    if len(facts):
-                        appender.add(facts)
+                    appended.add(facts[judges.judges(facts["due"]) & live])
             if others:
                 yield batch.take(pa.array(others)).cast(SCANNED_ARROW)
-        windows = [
-            {"what": WINDOW, "file": -1, "bucket": start, "count": length}
+        files = [
+            {"what": what, "file": -1, "bucket": start, "count": length}
+            for what, appender in ((WINDOW, appended.near), (FAR, appended.far))
             for start, length in appender.lengths.items()
         ]
-        if windows:
-            yield pa.RecordBatch.from_pylist(windows, schema=SCANNED_ARROW)
+        if files:
+            yield pa.RecordBatch.from_pylist(files, schema=SCANNED_ARROW)
 
     return append

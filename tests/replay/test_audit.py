@@ -15,7 +15,7 @@ from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.replay.facts.fact import EXPIRED, NO_DIGEST, TOO_SOON, Facts, Seen
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.following.audit import KEEP_MS, Audit, Settings, run_job
-from slotwheel.replay.following.ledger import Appender
+from slotwheel.replay.following.ledger import LedgerBatch, far_from
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from support.factrows import made_fact
@@ -25,7 +25,7 @@ WINDOW, GRACE = 100, 20
 END = START + WINDOW + GRACE
 """When the first window is judged."""
 TOPIC = crc32c(b"orders")
-GROUP = Layout("lab", "", [PeerFiles("one", "")], [])
+GROUP = Layout("lab", "", [PeerFiles("one", "")], [], made_ms=START)
 
 
 def fact(seen: Seen, offset: int, **fields: Any) -> Facts:
@@ -94,13 +94,15 @@ class Run:
         self.number += 1
         before = len(self.told)
         assert self.audit.begins(self.number)
-        appender = Appender(self.audit.windows_folder, WINDOW, self.audit.lengths)
+        self.audit.come_near()
+        folder, state = self.audit.windows_folder, self.audit.state
+        ledger = LedgerBatch(folder, WINDOW, self.audit.lengths, state.far, state.far_from_ms)
         if facts:
-            appender.add(np.concatenate(facts))
+            ledger.add(np.concatenate(facts))
         summary = FileSummary(0, offsets=[list(offsets)], topics={TOPIC: "orders"})
         if marks is not None:
             summary.marks, summary.max_l = marks.encode().hex(), marks.main.L
-        self.audit.add(appender.lengths, [(0, "", summary)], problems)
+        self.audit.add(ledger.near.lengths, [(0, "", summary)], problems, ledger.far.lengths)
         jobs = self.audit.jobs(now_ms, all_read=all_read)
         self.audit.judged([run_job(job) for job in jobs], self.number)
         if commit:
@@ -305,3 +307,33 @@ def test_another_audits_state_is_refused(run: Run) -> None:
     run.settings = replace(run.settings, window_ms=500)
     with pytest.raises(InvalidConfiguration, match="window_ms differs"):
         run.opened()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_is_far_gets_its_windows_when_its_hour_comes_near(
+    tmp_path: Path, *, killed: bool
+) -> None:
+    """A year has three million windows: until then a file for each hour has their messages. Killed
+    is the process after the first batch that gives them to their windows, and before its commit."""
+    run = Run(tmp_path)
+    far = far_from(START)
+    assert far > START + 7_200_000
+    dues = [START, far, far + 7, far + WINDOW, far + 3_600_000]
+    run.batch(START, *(fact(Seen.ACCEPTED, offset, due=due) for offset, due in enumerate(dues)))
+    windows = run.audit.windows_folder
+    assert sorted(run.audit.state.windows) == [START]
+    assert run.audit.state.far == {far: 3 * 64, far + 3_600_000: 64}
+    near_ms = far - 7_200_000
+    marks = Marks(Mark(near_ms, 0, 9_999))
+    run.batch(near_ms, *arrived(0), marks=marks)
+    if killed:
+        run.batch(near_ms + 1, commit=False)
+        run.number -= 1
+        run.audit = run.opened()
+    assert run.batch(near_ms + 1) == []
+    assert run.audit.lengths == {far: 2 * 64, far + WINDOW: 64}, "the first is forgotten"
+    assert [path.name for path in windows.glob("far/*")] == [f"{far + 3_600_000}.facts"]
+    late = fact(Seen.ACCEPTED, 5, due=far + 8)
+    run.batch(near_ms + 2, late, marks=Marks(Mark(far + WINDOW, 9, 9_999)))
+    came = [fact(Seen.DELIVERED, offset, due=dues[offset], at=dues[offset]) for offset in (1, 3)]
+    assert run.batch(far + 2 * WINDOW + GRACE, *came) == [("lost", 2), ("lost", 5)]
