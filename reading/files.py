@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ..wheel.config import TICK_MS
 from ..wheel.ids import NO_LONG_IDS
 from ..wheel.schema import Int64s
+from ..wheel.slots.slot import begins_ms, ends_ms, slot_with, stem_of, width_s
 from .problems import Problem
 
 JOURNAL, SLOT, TOPIC, DUMP, RECEIPTS = KINDS = ("journal", "slot", "topic", "dump", "receipts")
@@ -35,8 +37,8 @@ class File:
     """Bytes to be read."""
     peer: int = NO_PEER
     archived: bool = False
-    second: int = -1
-    """SLOT: the second of its rows."""
+    slot: int = -1
+    """SLOT: the slot's number."""
     length: int = -1
     """SLOT: the committed length, from the catalog or the archived file's name; -1: not known."""
     crc: int = -1
@@ -50,10 +52,26 @@ class File:
     behind it. -1: not known."""
     store: str = ""
     """JOURNAL: store id of its data directory, hex; empty: not known."""
+    kept_ms: int = -1
+    """JOURNAL, archived: what had left when it was archived is due by then, ms."""
     is_last: bool = False
     """JOURNAL: the newest live segment of its peer, whose end may be torn."""
     topic: str = ""
     """TOPIC, DUMP: the topic, if it is known before reading."""
+
+    @property
+    def due_ms(self) -> tuple[int, int]:
+        """SLOT: the first due time of its rows, and the first one behind them, ms."""
+        return begins_ms(self.slot), ends_ms(self.slot)
+
+    @property
+    def stem(self) -> str:
+        """SLOT: the name of its slot."""
+        return stem_of(self.slot)
+
+    def stem_for(self, due: int) -> str:
+        """SLOT: the name of the slot of the same width in which a message due then, ms, belongs."""
+        return stem_of(slot_with(due // TICK_MS, width_s(self.slot)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +89,9 @@ class PeerFiles:
     """``Marks`` of the checkpoint, encoded, hex; empty: none."""
     slots: int = 0
     """Live slot files in the catalog."""
+    deleted_floor_ms: int | None = None
+    """Every slot file that was deleted and not archived had ended by this due time, ms; -1: none
+    was; None: nobody has noted it."""
     is_replica: bool = False
     """Whether it belongs to a group of several peers."""
     older: str = ""
@@ -90,8 +111,8 @@ class Layout:
     files: list[File] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     """Problems of a directory as a whole."""
-    missing_slots: list[tuple[int, int]] = field(default_factory=list)
-    """Peer and second of live slot files that are in the catalog and do not exist."""
+    missing_slots: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
+    """Peer, and ``File.due_ms``, of live slot files that are in the catalog and do not exist."""
     made_ms: int = 0
     """When the search for files began, ms. Topics are read after that."""
     dead_letter_topic: str = "slotwheel-dead-letters"

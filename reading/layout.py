@@ -23,7 +23,7 @@ from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from ..wheel.config import TICK_MS
+from ..wheel.config import known_horizon_ms
 from ..wheel.errors import Damaged, InvalidConfiguration, SlotwheelError
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.ids import LONG_FROM
@@ -62,10 +62,10 @@ class FileFilter:
     start_ms: int | None = None
     end_ms: int | None = None
 
-    def second(self, second: int) -> bool:
+    def slot(self, slot: int) -> bool:
         """Whether a slot may hold wanted rows."""
-        starts_before_end = self.end_ms is None or begins_ms(second) < self.end_ms
-        return starts_before_end and (self.start_ms is None or ends_ms(second) > self.start_ms)
+        starts_before_end = self.end_ms is None or begins_ms(slot) < self.end_ms
+        return starts_before_end and (self.start_ms is None or ends_ms(slot) > self.start_ms)
 
 
 def find(
@@ -190,7 +190,7 @@ class _Search:
         if isinstance(stores, dict):
             self.names |= {str(peer): str(store) for peer, store in stores.items()}
         layout.group_size = max(layout.group_size, len(stores) if isinstance(stores, dict) else 0)
-        layout.horizon_ms = max(layout.horizon_ms, int(config.get("slots", 0)) * TICK_MS)
+        layout.horizon_ms = max(layout.horizon_ms, known_horizon_ms(config))
         if stored is not None and stored.incoming:
             text = "a switch to a snapshot is not completed; start its node once"
             self._problem("incomplete", text, name)
@@ -210,6 +210,7 @@ class _Search:
             checkpoint.next_offset if checkpoint else 0,
             checkpoint.marks.encode().hex() if checkpoint and checkpoint.index else "",
             len(stored.slots) if stored is not None else 0,
+            stored.deleted_floor if stored is not None else None,
             is_replica=bool(config.get("stores")) or bool(stored and stored.group_key),
         )
 
@@ -281,20 +282,20 @@ class _Search:
         self, root: Path, peer: int, name: str, stored: StoredState | None
     ) -> Iterator[File]:
         live = list(self._live_slots(root, peer, name, stored))
-        known = {(file.second, file.length, file.crc) for file in live}
+        known = {(file.slot, file.length, file.crc) for file in live}
         yield from live
         if not self.wanted.archive:
             return
         for path in sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{SLOT_DIRECTORY}/*")):
             shown = f"{name}/{path.relative_to(root)}"
             try:
-                second, length, crc = parse_archived_slot(path.name)
+                slot, length, crc = parse_archived_slot(path.name)
             except ValueError:
                 continue
             # A node moved it between two listings: it is in both.
-            if (second, length, crc) in known or not self.wanted.second(second):
+            if (slot, length, crc) in known or not self.wanted.slot(slot):
                 continue
-            yield File(-1, SLOT, str(path), shown, length, peer, True, second, length, crc)
+            yield File(-1, SLOT, str(path), shown, length, peer, True, slot, length, crc)
 
     def _live_slots(
         self, root: Path, peer: int, name: str, stored: StoredState | None
@@ -304,23 +305,23 @@ class _Search:
         is_unlisted = why_unlisted(directory) is not None
         if stored is None:
             for found, size in sorted(there.items()):
-                second = slot_of_name(found)
-                if second is not None and self.wanted.second(second):
+                slot = slot_of_name(found)
+                if slot is not None and self.wanted.slot(slot):
                     shown = f"{name}/{SLOT_DIRECTORY}/{found}"
-                    yield File(-1, SLOT, str(directory / found), shown, size, peer, second=second)
+                    yield File(-1, SLOT, str(directory / found), shown, size, peer, slot=slot)
             return
-        for second, info in sorted(stored.slots.items()):
-            if not self.wanted.second(second):
+        for slot, info in sorted(stored.slots.items()):
+            if not self.wanted.slot(slot):
                 continue
-            shown = f"{name}/{path_of(second)}"
+            shown = f"{name}/{path_of(slot)}"
             if is_unlisted:
-                self.layout.missing_slots.append((peer, second))
+                self.layout.missing_slots.append((peer, (begins_ms(slot), ends_ms(slot))))
                 continue
-            if file_name(second) not in there and self._is_missing(root, second):
+            if file_name(slot) not in there and self._is_missing(root, slot):
                 self._problem("missing", f"expected {info.length} bytes, found no file", shown)
-                self.layout.missing_slots.append((peer, second))
+                self.layout.missing_slots.append((peer, (begins_ms(slot), ends_ms(slot))))
                 continue
-            path = str(directory / file_name(second))
+            path = str(directory / file_name(slot))
             yield File(
                 -1,
                 SLOT,
@@ -328,22 +329,22 @@ class _Search:
                 shown,
                 info.length,
                 peer,
-                second=second,
+                slot=slot,
                 length=info.length,
                 crc=info.crc,
                 rows=info.rows,
             )
 
     @staticmethod
-    def _is_missing(root: Path, second: int) -> bool:
+    def _is_missing(root: Path, slot: int) -> bool:
         """Whether a slot file is missing, and still is in the state when that is read again."""
         try:
             stored = read_state(root)
         except SlotwheelError:
             return True
-        if stored is None or second not in stored.slots:
+        if stored is None or slot not in stored.slots:
             return False
-        return not (root / path_of(second)).exists()
+        return not (root / path_of(slot)).exists()
 
 
 def with_topics(layout: Layout) -> Layout:
@@ -376,10 +377,10 @@ def _journal(
         # for a while, the disk was full, a day was deleted, or the peer fetched a snapshot.
         must_end = -1 if archived else end
         is_last = (path, archived) == segments[-1] and not archived
-        try:
-            nbytes = path.stat(follow_symlinks=False).st_size
-        except OSError:
-            nbytes = 0
+        nbytes, kept_ms = 0, -1
+        with suppress(OSError):
+            status = path.stat(follow_symlinks=False)
+            nbytes, kept_ms = status.st_size, status.st_mtime_ns // 1_000_000
         yield File(
             -1,
             JOURNAL,
@@ -390,6 +391,7 @@ def _journal(
             archived,
             first=index_of(path.name),
             end=must_end,
+            kept_ms=kept_ms if archived else -1,
             is_last=is_last,
             store=stored.store_id.hex() if stored is not None else "",
         )

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
+from ..wheel.slots.slot import SUFFIX, stem_of
 from .events import GONE, ConfigSeen, Ended, Event, MarkSeen, RowsSeen, damage
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
 from .journal import read_journal
@@ -74,6 +75,6 @@ def _in_archive(file: File) -> File | None:
     if file.kind == JOURNAL:
         kept = kept_segment(root, Path(file.path).name)
         return replace(file, path=str(kept), is_last=False) if kept else None
-    wanted = f"{file.second}.{file.length}.{file.crc:08x}.arrows"
+    wanted = f"{stem_of(file.slot)}.{file.length}.{file.crc:08x}{SUFFIX}"
     found = sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{SLOT_DIRECTORY}/{wanted}"))
     return replace(file, path=str(found[-1]), archived=True) if found else None

@@ -35,8 +35,6 @@ NOTES_MAX = 50
 """Files whose notes are listed at most."""
 RANGES_MAX = 5
 """Ranges of offsets that an open point names at most."""
-CLOCKS_DIFFER_MS = 60_000
-"""How far the clocks of two masters of a group may differ, ms."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +131,13 @@ class Conclusion:
         number = sum(end - base for base, end in pairs) - self.sums.get(UNREAD_KNOWN, 0)
         if not number:
             return []
-        horizon_ms = self.layout.horizon_ms
-        behind = [summary for summary in self.summaries if summary.first_offset == pairs[-1][1]]
-        created = [summary.first_created_ms for summary in behind if summary.first_created_ms >= 0]
-        done_ms = min(created, default=self.layout.made_ms) + horizon_ms + CLOCKS_DIFFER_MS
-        start_ms = self.context.options.start_ms
-        if horizon_ms and start_ms is not None and start_ms >= done_ms:
+        complete_ms, start_ms = self.context.complete_ms, self.context.options.start_ms
+        if complete_ms is not None and start_ms is not None and start_ms >= complete_ms:
             return []
         remedy = f"{self._segments_back(pairs)}, and give producers' receipts for what is gone"
-        if horizon_ms and done_ms < self.layout.made_ms:
-            since = datetime.fromtimestamp(done_ms / 1000, UTC).isoformat(timespec="seconds")
-            remedy += f"; or judge with --from {since} what was accepted since"
+        if complete_ms is not None and complete_ms < self.layout.made_ms:
+            since = datetime.fromtimestamp(-(-complete_ms // 1000), UTC).isoformat()
+            remedy += f"; or judge with --from {since} what is due since, of which all is there"
         shown = ", ".join(f"{base:,} to {end - 1:,}" for base, end in pairs[:RANGES_MAX])
         left = len(pairs) - RANGES_MAX
         more = f" and {counted(left, 'more range')}" if left > 0 else ""

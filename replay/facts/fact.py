@@ -26,12 +26,12 @@ class Seen(IntEnum):
     CANCEL = 2
     """A cancel row in a journal entry, at its own offset. ``where``, ``at``: as above."""
     CANCELLED = 3
-    """The target of a cancel row in a journal entry, at the target's offset. ``where``: offset of
-    the cancel row; ``at``: its ``created``."""
+    """The target of a cancel row in a journal entry or a slot file, at the target's offset.
+    ``where``: offset of the cancel row; ``at``: its ``created``."""
     SLOT = 4
-    """A row in a live slot file. ``where``: the second of the file's name."""
+    """A row in a live slot file. ``where``: the slot's number."""
     ARCHIVED = 5
-    """A row in a slot file of the archive. ``where``: the second of the file's name."""
+    """A row in a slot file of the archive. ``where``: the slot's number."""
     DELIVERED = 6
     """A record in its topic. ``at``: when it got there, ms; ``where``: position in the topic."""
     DEAD = 7

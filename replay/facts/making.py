@@ -109,28 +109,36 @@ def journal_facts(
     facts = _of_rows(file, rows, Seen.ACCEPTED)
     facts["where"] = index
     facts["at"] = epoch
-    cancels = rows.column("cancels")
-    if cancels.null_count == len(cancels):
-        return FactBatch(facts, names_of(rows.column("topic")))
     cancel = facts["flags"] & CANCEL_ROW != 0
-    facts["seen"][cancel] = Seen.CANCEL
-    facts["flags"][cancel] = 0
-    targets = empty(int(cancel.sum()), file, Seen.CANCELLED)
-    targets["offset"] = facts["digest"][cancel]
-    targets["due"] = facts["due"][cancel]
-    targets["created"] = -1
-    targets["at"] = facts["created"][cancel]
-    targets["where"] = facts["offset"][cancel]
-    targets["partition"] = -1
-    targets["flags"] = NO_DIGEST
-    return FactBatch(np.concatenate([facts, targets]), names_of(rows.column("topic")))
+    made = _with_targets(file, facts, cancel)
+    made["seen"][: len(facts)][cancel] = Seen.CANCEL
+    made["flags"][: len(facts)][cancel] = 0
+    return FactBatch(made, names_of(rows.column("topic")))
 
 
 def slot_facts(file: File, rows: pa.RecordBatch) -> FactBatch:
-    """Facts of a slot file's rows (schema ``ROW``)."""
+    """Facts of a slot file's rows (schema ``ROW``). Its cancels name their targets, too: a message
+    whose journal segment is gone was cancelled all the same."""
     facts = _of_rows(file, rows, Seen.ARCHIVED if file.archived else Seen.SLOT)
-    facts["where"] = file.second
-    return FactBatch(facts, names_of(rows.column("topic")))
+    facts["where"] = file.slot
+    made = _with_targets(file, facts, facts["flags"] & CANCEL_ROW != 0)
+    return FactBatch(made, names_of(rows.column("topic")))
+
+
+def _with_targets(file: File, facts: Facts, cancel: Mask) -> Facts:
+    """The facts, and behind them one at the target of each that is a cancel row."""
+    if not cancel.any():
+        return facts
+    cancels = facts[cancel]
+    targets = empty(len(cancels), file, Seen.CANCELLED)
+    targets["offset"] = cancels["digest"]
+    targets["due"] = cancels["due"]
+    targets["created"] = -1
+    targets["at"] = cancels["created"]
+    targets["where"] = cancels["offset"]
+    targets["partition"] = -1
+    targets["flags"] = NO_DIGEST
+    return np.concatenate([facts, targets])
 
 
 def topic_facts(

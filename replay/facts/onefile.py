@@ -2,8 +2,8 @@
 way.
 
 - its summary (``summary.py``);
-- *placement*: each row of a slot file is due in the second of the file's name; where all of them
-  are due in another one, it is the file that is misplaced;
+- *placement*: each row of a slot file is due in the slot of the file's name, be that a second, an
+  hour or a day; where all of them are due in another one, it is the file that is misplaced;
 - a topic or receipts that belong to another group's run as a whole;
 - a row twice in one slot file;
 - texts in a topic that begin like an id of this group and are malformed;
@@ -17,10 +17,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ...reading.files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
+from ...reading.files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, due_within
 from ...reading.problems import CONSERVATION, INTEGRITY, PLACEMENT, Problem
 from ...reading.read import ConfigSeen, Ended, MarkSeen, RowsSeen
-from ...wheel.config import TICK_MS
 from ...wheel.schema import Int64s, times
 from .again import again_facts
 from .chunks import OrderTracker
@@ -172,12 +171,13 @@ class OneFile:
         summary.first_offset, summary.next_offset = event.first_offset, event.next_offset
 
     def _places(self, offsets: Int64s, due: Int64s) -> None:
-        seconds = due // TICK_MS
-        wrong = np.flatnonzero(seconds != self.file.second)
-        if 1 < len(wrong) == len(due) and (seconds == seconds[0]).all():
+        file = self.file
+        wrong = np.flatnonzero(~due_within(due, *file.due_ms))
+        own, last = (file.stem_for(int(at)) for at in (due.min(), due.max()))
+        if 1 < len(wrong) == len(due) and own == last:
             text = (
-                f"all {len(due):,} rows are due in second {seconds[0]}: it is that second's slot"
-                f" file, under the name of second {self.file.second}. Give it its own name again"
+                f"all {len(due):,} rows are due in slot {own}: it is that slot's"
+                f" file, under the name of slot {file.stem}. Give it its own name again"
             )
             self.problem(Problem(PLACEMENT, "misplaced", text, file=self.file.name))
             return
@@ -185,8 +185,8 @@ class OneFile:
             self._slot_problem(
                 PLACEMENT,
                 "misplaced",
-                f"due {due[row]} ms, in second {seconds[row]}, lies in the slot file of"
-                f" second {self.file.second}",
+                f"due {due[row]} ms, in slot {file.stem_for(int(due[row]))}, lies in the file of"
+                f" slot {file.stem}",
                 int(due[row]),
                 int(offsets[row]),
             )

@@ -95,7 +95,7 @@ def _slots(board: Board, result: Judged, peer: int) -> None:
     view = board.context.peers[peer]
     facts = board.of(Seen.SLOT, Seen.ARCHIVED, peer=peer)
     messages = board.place[facts]
-    known = board.in_journals[messages]
+    known = board.has_row[messages]
     same = board.same(facts[known], board.reference[messages[known]])
     differ = np.unique(messages[known][~same])
     result.report(
@@ -103,7 +103,10 @@ def _slots(board: Board, result: Judged, peer: int) -> None:
         AGREEMENT,
         "differs",
         differ,
-        f"a slot file of {view.name} has another row than the journal",
+        lambda at: (
+            f"a slot file of {view.name} has another row than"
+            f" {'the journal' if board.in_journals[differ[at]] else 'those of most peers'}"
+        ),
         file=_file_of(board, facts, differ),
     )
     strange = ~board.known & (board.readable | board.behind_the_log)
@@ -142,7 +145,8 @@ def _file_of(board: Board, facts: Int64s, messages: Int64s) -> Callable[[int], s
 
     def name(at: int) -> str:
         file = board.facts["file"][facts[board.place[facts] == messages[at]][0]]
-        return board.context.slot_files.get(int(file), "")
+        span = board.context.slot_files.get(int(file))
+        return "" if span is None else span.name
 
     return name
 
@@ -153,7 +157,7 @@ def _held(board: Board, result: Judged, peer: int) -> None:
     view = board.context.peers[peer]
     wanted = board.committed & board.in_journals & (board.offset < view.spilled)
     wanted &= ~board.claimed_by(peer) & (board.in_slots(peer) == 0)
-    wanted &= ~view.damaged_slot(board.second)
+    wanted &= ~view.may_be_damaged(board.due)
     lacking = np.flatnonzero(wanted & _elsewhere(board, peer))
     _count_pairs(board, result, peer, len(lacking))
     result.report(

@@ -3,12 +3,15 @@ question.
 
 Theory: facts are sorted by offset, so that those of a message stand together; the messages are then
 numbered, and every question is a mask over these numbers. The *reference* of a message is the row
-that its facts are compared with: the row that most peers' journals hold, or else its producer's
-receipt.
+that its facts are compared with: the row that most peers' journals hold. Of a message whose
+segments nobody was given any more it is the row of its slot file, which has only rows that were
+committed: a message that was accepted forty days before it was due would else never be judged, as
+no archive keeps a journal for so long. Without either it is its producer's receipt.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +21,8 @@ import numpy.typing as npt
 from ...account.limits import NEVER_MS, ready_ms
 from ...reading.files import NO_PEER
 from ...wheel.schema import Int64s, Mask
-from ..facts.fact import FORGED, Facts, Seen
-from .context import Context, covered
+from ..facts.fact import CANCEL_ROW, FORGED, Facts, Seen
+from .context import Context, covered, within
 
 CONTENT = ("digest", "due", "created", "partition", "topic")
 """Fields that must be equal for two rows to be the same."""
@@ -99,28 +102,27 @@ class Board:
             facts = self.of(Seen.ACCEPTED, Seen.CANCEL, peer=peer)
             at[self.place[facts][::-1]] = facts[::-1]  # the first of several
             self._journals.append(at)
-        best, votes = none.copy(), np.zeros(self.n, np.int64)
-        for peer, places in enumerate(self._journals):
-            agree = (places >= 0).astype(np.int64)
-            for other, other_places in enumerate(self._journals):
-                if other == peer:
-                    continue
-                both = np.flatnonzero((places >= 0) & (other_places >= 0))
-                agree[both] += self.same(places[both], other_places[both])
-            # Of two with equal votes, the later master's.
-            later = self.facts["at"][places] > self.facts["at"][best]
-            better = (agree > votes) | ((agree == votes) & (places >= 0) & later)
-            best[better], votes[better] = places[better], agree[better]
+        best, votes = self._most_agreed(self._journals)
+        self.in_journals: Mask = best >= 0
+        unread = within(self.context.unread, self.offset)
+        if unread.any():
+            resting = [self._slot_rows(peer, unread) for peer in range(peers)]
+            best = np.where(best >= 0, best, self._most_agreed(resting)[0])
+        self.has_row: Mask = best >= 0
+        """True for messages whose reference is a row of a journal or a slot file, and no receipt,
+        which has no creation time and no partition."""
         receipts = self.of(Seen.RECEIPT)
         receipts = receipts[self.facts["flags"][receipts] & FORGED == 0]
         self.receipt = none.copy()
         """The place of the first receipt's fact; -1: none."""
         self.receipt[self.place[receipts][::-1]] = receipts[::-1]
-        self.in_journals: Mask = best >= 0
         self.reference: Int64s = np.where(best >= 0, best, self.receipt)
-        """The place of the reference's fact; -1: no journal and no receipt has the message."""
+        """The place of the reference's fact; -1: no journal, slot file or receipt has it."""
         self.known: Mask = self.reference >= 0
-        self.is_cancel: Mask = self.known & (self._of_reference("seen") == Seen.CANCEL)
+        self.is_cancel: Mask = self.known & (
+            (self._of_reference("seen") == Seen.CANCEL)
+            | (self._of_reference("flags") & CANCEL_ROW != 0)
+        )
         self.due: Int64s = self._of_reference("due")
         self.created: Int64s = self._of_reference("created")
         self.topic: npt.NDArray[np.uint32] = self._of_reference("topic")
@@ -131,6 +133,32 @@ class Board:
         )
         if context.is_group and len(context.peers) == 1:
             self.committed &= (self.receipt >= 0) | (self.offset < proven)
+
+    def _slot_rows(self, peer: int, wanted: Mask) -> Int64s:
+        """The place of each wanted message's fact in a peer's slot files, live or archived; -1:
+        none."""
+        at = np.full(self.n, -1, np.int64)
+        facts = self.of(Seen.SLOT, Seen.ARCHIVED, peer=peer)
+        facts = facts[wanted[self.place[facts]]]
+        at[self.place[facts][::-1]] = facts[::-1]
+        return at
+
+    def _most_agreed(self, peers: Sequence[Int64s]) -> tuple[Int64s, Int64s]:
+        """The row of each message that most peers hold, as the place of its fact (-1: none has
+        one), and how many these are. ``peers``: the places of each peer's facts."""
+        best, votes = np.full(self.n, -1, np.int64), np.zeros(self.n, np.int64)
+        for peer, places in enumerate(peers):
+            agree = (places >= 0).astype(np.int64)
+            for other, other_places in enumerate(peers):
+                if other == peer:
+                    continue
+                both = np.flatnonzero((places >= 0) & (other_places >= 0))
+                agree[both] += self.same(places[both], other_places[both])
+            # Of two with equal votes, the later master's.
+            later = self.facts["at"][places] > self.facts["at"][best]
+            better = (agree > votes) | ((agree == votes) & (places >= 0) & later)
+            best[better], votes[better] = places[better], agree[better]
+        return best, votes
 
     def _of_reference(self, name: str) -> npt.NDArray[Any]:
         """A field of the reference; 0 where there is none."""
@@ -199,10 +227,6 @@ class Board:
         for peer in self.context.peers:
             missing |= peer.may_miss(self.offset)
         return missing
-
-    @cached_property
-    def second(self) -> Int64s:
-        return self.due // 1000
 
     def in_slots(self, peer: int) -> Int64s:
         """The number of rows that each message has in a peer's live slot files."""

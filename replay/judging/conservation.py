@@ -9,6 +9,10 @@ journal behind the checkpoint holds it.
 Rules
 - Each committed message falls into exactly one class, and the classes add up.
 - A missing message that damage may have taken is undecided: the damage is a problem already.
+- A message that only a slot file shows, and that is missing, is undecided if it was due before the
+  time from which on the files are complete (``Context.complete_ms``): the slot file with its cancel
+  may be gone. For example, the message lies in a day's file, which is there until the day is over,
+  and its cancel lay in the file of its second, which was deleted a second after it was due.
 """
 
 from __future__ import annotations
@@ -142,10 +146,11 @@ def _undecided(board: Board) -> Mask:
     """True for messages that damage may have taken, or the records of their arrival."""
     undecided = np.zeros(board.n, np.bool_)
     for view in board.context.peers:
-        undecided |= view.damaged_slot(board.second) & (board.offset < view.spilled)
+        undecided |= view.may_be_damaged(board.due) & (board.offset < view.spilled)
         undecided |= view.may_miss(board.offset) & (board.offset >= view.spilled)
     # A cancel row may be among the entries that are missing in all journals.
     undecided |= board.offset < board.context.cancels_missing
+    undecided |= ~board.in_journals & board.has_row & ~board.context.holds_all(board.due)
     damaged = board.context.damaged_topics
     if damaged is None:
         return np.ones(board.n, np.bool_)
@@ -210,7 +215,7 @@ def _contents(board: Board, result: Judged, seen: Seen, facts: Int64s) -> None:
     asked = fields["partition"][reference]
     differs = _differences(board, facts, reference)
     created = fields["created"]
-    differs["created"] = board.in_journals[messages] & (created[facts] != created[reference])
+    differs["created"] = board.has_row[messages] & (created[facts] != created[reference])
     differs["partition"] = (asked >= 0) & (fields["partition"][facts] != asked)
     same = ~np.logical_or.reduce([*differs.values()])
     _partitions(board, result, facts[(asked < 0) & (fields["partition"][facts] >= 0)])
@@ -323,7 +328,7 @@ def _receipts(board: Board, result: Judged) -> None:
     )
     facts = facts[~forged]
     messages = board.place[facts]
-    known = board.in_journals[messages]
+    known = board.has_row[messages]
     facts, reference = facts[known], board.reference[messages[known]]
     differs = _differences(board, facts, reference)
     # A receipt has only the one digest of these fields.

@@ -10,8 +10,9 @@ ranges, not rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,8 @@ from ..facts.behind import Behind, behind
 from ..facts.chunks import OrderChunk
 from ..facts.making import GroupTerms
 from ..facts.summary import FileSummary
-from .journals import JournalSeen, as_ranges, journal_seen, newest_marks, unread
+from .complete import complete_from
+from .journals import JournalSeen, Pairs, as_ranges, journal_seen, newest_marks, unread
 from .reach import TopicCoverage, group_size, reach
 
 
@@ -56,6 +58,13 @@ class Options:
         return due_within(due, self.start_ms, self.end_ms)
 
 
+class SlotSpan(NamedTuple):
+    """A slot file's name, and ``File.due_ms``."""
+
+    name: str
+    due_ms: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class PeerView:
     """One peer, as its files show it. Ranges: int64, shape (2, n): bases and ends, ascending,
@@ -70,8 +79,8 @@ class PeerView:
     """Offsets that damage may have taken from its journal."""
     proven: int
     """Lower offsets were committed."""
-    damaged_seconds: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Seconds whose slot files cannot be read, or were removed meanwhile; ascending."""
+    damaged: Int64s = field(default_factory=lambda: np.zeros((2, 0), np.int64))
+    """Due times, ms, of slots whose files cannot be read, or were removed meanwhile."""
 
     def has_journal(self, offset: Int64s) -> Mask:
         return within(self.journal, offset)
@@ -79,8 +88,16 @@ class PeerView:
     def may_miss(self, offset: Int64s) -> Mask:
         return within(self.missing, offset)
 
-    def damaged_slot(self, second: Int64s) -> Mask:
-        return np.isin(second, self.damaged_seconds)
+    def may_be_damaged(self, due: Int64s) -> Mask:
+        """True for due times, ms, that lie in a slot whose file cannot be read; shape of ``due``.
+        In which of its files a second's message was is not known: that of its hour may have had it,
+        so a message whose second has a sound file is not lost for sure."""
+        return within(self.damaged, due)
+
+    def with_damaged(self, spans: Iterable[tuple[int, int]]) -> Self:
+        """The view with further slots whose files count for nothing, by ``File.due_ms``."""
+        known = zip(*self.damaged.tolist(), strict=True)
+        return replace(self, damaged=joined_spans([*known, *spans]))
 
 
 @dataclass(frozen=True)
@@ -105,8 +122,11 @@ class Context:
     """Chunks of topics with messages behind later ones; most often none."""
     unread: Int64s = field(default_factory=lambda: np.zeros((2, 0), np.int64))
     """Offsets that no journal holds, and no problem explains. Shape (2, n)."""
-    slot_files: Mapping[int, str] = field(default_factory=dict)
-    """Names of slot files by their numbers."""
+    complete_ms: int | None = None
+    """What is due from here on is in a journal or a slot file, also if its offset is in ``unread``;
+    None: that is known of no time (``complete.complete_from``)."""
+    slot_files: Mapping[int, SlotSpan] = field(default_factory=dict)
+    """Slot files by their numbers."""
     older: Sequence[str] = ()
     """Reasons why embedded topics may be older copies; empty: they are not."""
     log_end: int | None = None
@@ -136,6 +156,12 @@ class Context:
         """The number of given journals that must hold an entry to prove that it is committed."""
         return len(self.peers) // 2 + 1 if self.is_group and len(self.peers) > 1 else 1
 
+    def holds_all(self, due: Int64s) -> Mask:
+        """True for due times, ms, of which every accepted row was given; shape of ``due``."""
+        if self.complete_ms is None:
+            return np.zeros(len(due), np.bool_)
+        return due >= self.complete_ms
+
     def topic_name(self, crc: int) -> str:
         return self.topics.get(crc, f"topic {crc:08x}")
 
@@ -147,6 +173,17 @@ def within(ranges: Int64s, offset: Int64s) -> Mask:
     at = np.searchsorted(ranges[0], offset, side="right") - 1
     inside: Mask = (at >= 0) & (offset < ranges[1][np.maximum(at, 0)])
     return inside
+
+
+def joined_spans(spans: Iterable[tuple[int, int]]) -> Int64s:
+    """Ranges ``(begin, end)`` in any order, which may overlap, as ranges for ``within``."""
+    joined: Pairs = []
+    for begin, end in sorted(spans):
+        if joined and begin <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end)
+        else:
+            joined.append([begin, end])
+    return as_ranges(joined)
 
 
 def covered(
@@ -192,6 +229,8 @@ def make_context(
     older = [why for number in numbers if (why := _older(layout, number, by_number))]
     upto = max(0, *(view.proven for view in peers), *(seen.next_offset for seen in journals))
     known = [view.marks for view in peers if view.marks is not None]
+    missing = unread(journals, upto)
+    newest = [view.marks for view in peers]
     return Context(
         terms=terms,
         options=options,
@@ -206,8 +245,9 @@ def make_context(
         ),
         reach=reach(layout, by_number, kafka_topics),
         behind=behind(chunks),
-        unread=as_ranges(unread(journals, upto)),
-        slot_files={file.number: file.name for file in layout.of(SLOT)},
+        unread=as_ranges(missing),
+        complete_ms=complete_from(layout, by_number.values(), missing, newest) if missing else None,
+        slot_files={file.number: SlotSpan(file.name, file.due_ms) for file in layout.of(SLOT)},
         older=older,
         log_end=_log_end(journals, upto, group),
         problems=[problem for seen in journals for problem in seen.problems],
@@ -235,13 +275,13 @@ def _peer(
     layout: Layout, number: int, summaries: Mapping[int, FileSummary], journal: JournalSeen
 ) -> PeerView:
     peer = layout.peers[number]
-    damaged = [second for owner, second in layout.missing_slots if owner == number]
+    damaged = [span for owner, span in layout.missing_slots if owner == number]
     for file in layout.files:
         if file.peer != number or file.kind != SLOT or file.archived:
             continue
         summary = summaries.get(file.number)
         if summary is None or summary.damaged or summary.gone:
-            damaged.append(file.second)
+            damaged.append(file.due_ms)
     return PeerView(
         peer.name,
         peer.spilled,
@@ -249,7 +289,7 @@ def _peer(
         as_ranges(journal.held),
         as_ranges(journal.missing),
         max(peer.spilled, journal.proven),
-        np.array(sorted(damaged), np.int64),
+        joined_spans(damaged),
     )
 
 

@@ -2,7 +2,7 @@
 
 Theory: a slot file does not say which wheel made it, and its name fits any wheel. Its rows tell,
 when they are compared with the journals. Then the file is one problem, and not each of its rows:
-they do not count, and the rows that are missing for its second are no further problem.
+they do not count, and the rows that are missing in its slot are no further problem.
 """
 
 from __future__ import annotations
@@ -30,21 +30,18 @@ def without_strangers(facts: Facts, context: Context, result: Judged) -> Board:
     strange = _strangers(board)
     if not strange:
         return board
-    seconds: dict[int, set[int]] = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
     for file, rows in sorted(strange.items()):
         of_file = facts[facts["file"] == file]
-        seconds.setdefault(int(of_file["peer"][0]), set()).update(of_file["where"].tolist())
+        name, due_ms = context.slot_files[file]
+        spans.setdefault(int(of_file["peer"][0]), []).append(due_ms)
         text = (
             f"none of its {counted(rows, 'row')} is one of the journals: it is another wheel's slot"
             " file most likely. Give that of this one"
         )
-        name = context.slot_files.get(file, f"file {file}")
         result.problem_counts["foreign"] = result.problem_counts.get("foreign", 0) + 1
         result.problems.append(Problem(INTEGRITY, "foreign", text, file=name))
-    peers = [
-        replace(view, damaged_seconds=np.union1d(view.damaged_seconds, [*seconds.get(at, ())]))
-        for at, view in enumerate(context.peers)
-    ]
+    peers = [view.with_damaged(spans.get(at, ())) for at, view in enumerate(context.peers)]
     own = ~np.isin(facts["file"], np.array(list(strange), np.uint32))
     return Board(facts[own], replace(context, peers=peers))
 

@@ -110,7 +110,7 @@ def test_no_row_of_a_bad_slot_file_is_believed_though_its_checksum_is_not_known(
     blocks = [bytes(block_of(0, sort_rows(run.pick(range(at, at + 50)))).data) for at in (0, 50)]
     data = schema_message() + b"".join(blocks)
     path.write_bytes(data)
-    file = File(0, SLOT, str(path), path.name, len(data), 0, second=5)
+    file = File(0, SLOT, str(path), path.name, len(data), 0, slot=5)
     assert rows_in(list(read(file))) == 100
     # The length of a value in the second block, far too large.
     at = len(data) - len(blocks[1]) + 400
@@ -138,7 +138,7 @@ def test_a_slot_file_that_was_kept_and_whose_name_has_another_now(there: Layout)
     path = Path(file.path)
     kept = path.parents[1] / "archive/2026-11-21/slots"
     kept.mkdir(parents=True)
-    path.rename(kept / f"{file.second}.{file.length}.{file.crc:08x}.arrows")
+    path.rename(kept / f"{file.slot}.{file.length}.{file.crc:08x}.arrows")
     path.write_bytes(schema_message() + b"\0" * file.length)
     events = list(read(file))
     assert (rows_in(events), problems_in(events)) == (whole, [])

@@ -9,6 +9,7 @@ from slotwheel.reading.files import JOURNAL, SLOT, File, Layout, PeerFiles
 from slotwheel.replay.conclusion import Conclusion
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.summary import FileSummary
+from slotwheel.replay.judging.complete import complete_from
 from slotwheel.replay.judging.context import Context, Options
 from slotwheel.replay.judging.journals import as_ranges
 
@@ -32,12 +33,13 @@ def concluded(
         group_size=1,
         horizon_ms=2 * HOUR_MS,
     )
-    context = Context(GroupTerms("lab"), Options(**options), [], None, NOW_MS, {})
-    context = replace(context, unread=as_ranges(unread))
     summaries = [
         FileSummary(0, 7, first_index=9, first_offset=1_000, first_created_ms=ACCEPTED_MS),
         FileSummary(1, 3),
     ]
+    context = Context(GroupTerms("lab"), Options(**options), [], None, NOW_MS, {})
+    complete_ms = complete_from(layout, summaries, unread, [None]) if unread else None
+    context = replace(context, unread=as_ranges(unread), complete_ms=complete_ms)
     counts = {"accepted": 7, "delivered": 7} | (sums or {})
     return Conclusion(layout, context, summaries, counts, {})
 

@@ -76,7 +76,7 @@ def test_a_directory_of_another_group_is_foreign(there: Layout) -> None:
 def write_slot(path: Path, batches: list[pa.RecordBatch]) -> File:
     path.write_bytes(b"".join(map(bytes, (ROW.serialize(), *(b.serialize() for b in batches)))))
     second = int(path.stem)
-    return File(0, SLOT, str(path), path.name, path.stat().st_size, 0, second=second)
+    return File(0, SLOT, str(path), path.name, path.stat().st_size, 0, slot=second)
 
 
 def slot(*some: dict[str, Any]) -> pa.RecordBatch:

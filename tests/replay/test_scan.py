@@ -65,7 +65,7 @@ def test_a_directory(spark: Any, there: Layout) -> None:
 
 def test_problems_name_their_validator(spark: Any, there: Layout, tmp_path: Path) -> None:
     (first, *others) = there.of(SLOT)
-    moved = File(**{**_fields(first), "second": first.second + 1})
+    moved = File(**{**_fields(first), "slot": first.slot + 1})
     path = tmp_path / "1.arrows"
     path.write_bytes(Path(others[0].path).read_bytes())
     flip(path)

@@ -55,13 +55,13 @@ def test_a_part_of_it(spark: Any, directories: list[str]) -> None:
         .option("journal", "false")
         .option("peer", "three")
         .option("from", str(replayrun.START_MS + 60_000))
-        .option("to", "2026-09-21T14:14:30Z")
+        .option("to", "2026-09-21T14:59:50Z")
     )
     frame = reader.load(",".join(directories))
     assert frame.columns == ["due", "offset"]
     due = replayrun.made().due[: replayrun.made().spilled]
     start = replayrun.START_MS + 60_000
-    expected = ((due >= start) & (due < 1_790_000_070_000)).sum()
+    expected = ((due >= start) & (due < start + 10_000)).sum()
     assert frame.count() == expected > 100
 
 

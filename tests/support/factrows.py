@@ -59,6 +59,7 @@ def topic_rows(
     first: int = 0,
     delivered: Sequence[int] | None = None,
     group: str = GROUP,
+    mint: IdMint = MINT,
 ) -> pa.RecordBatch:
     """The rows as an embedded topic of that name holds them."""
     count = batch.num_rows
@@ -67,7 +68,7 @@ def topic_rows(
     columns = [
         from_numpy(np.arange(first, first + count), pa.int64()),
         from_numpy(at, TIME),
-        pa.array(MINT.checks(due, np.asarray(batch.column("offset"))), pa.uint64()),
+        pa.array(mint.checks(due, np.asarray(batch.column("offset"))), pa.uint64()),
     ]
     schema = schema_of(topic, group)
     columns += [batch.column(name) for name in schema.names[3:]]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.ids import IdMint
-from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, path_of, width_s
 from slotwheel.wheel.state import LmdbState, Loss, StateUpdate
 from support import replayrun
 from support.damage import cut, flip
@@ -197,6 +197,68 @@ def rename_kept(lab: Lab) -> None:
     one.rename(now[0])
     other.rename(now[1])
     lab.blame("misplaced", *now)
+
+
+def rename_hour(lab: Lab) -> None:
+    """The kept slot file of an hour gets the name of the hour before."""
+    path = lab.one(f"two/archive/{DAY}/slots/*+3600.*")
+    first, rest = path.name.split("+")
+    target = path.with_name(f"{int(first) - HOUR_S}+{rest}")
+    path.rename(target)
+    lab.blame("misplaced", target)
+
+
+def in_wide(width: int, change: Callable[[Lab, int, int], object], kind: str) -> Plant:
+    """A fault of a row in a live file of an hour or a day. ``change``: gets its slot and offset."""
+
+    def plant(lab: Lab) -> None:
+        live = lab.run.peers[1].live
+        slot = max(slot for slot in live if width_s(slot) == width)
+        offset = live[slot][len(live[slot]) // 2]
+        change(lab, slot, offset)
+        lab.blame(kind, offset)
+
+    return plant
+
+
+def lose_row(lab: Lab, slot: int, offset: int) -> None:
+    lab.run.peers[1].live[slot].remove(offset)
+
+
+def lose_row_everywhere(lab: Lab, slot: int, offset: int) -> None:
+    for peer in lab.run.peers:
+        peer.live[slot].remove(offset)
+
+
+def repeat_row(lab: Lab, slot: int, offset: int) -> None:
+    lab.run.peers[1].live[slot].append(offset)
+
+
+def copy_row(lab: Lab, slot: int, offset: int) -> None:
+    """To the file of its second, too."""
+    lab.run.peers[1].live.setdefault(int(lab.run.due[offset]) // TICK_MS, []).append(offset)
+
+
+def carry_row(lab: Lab, slot: int, offset: int) -> None:
+    """To the file of the next day, or hour."""
+    live = lab.run.peers[1].live
+    live[slot].remove(offset)
+    live.setdefault(slot + width_s(slot), []).append(offset)
+
+
+def change_row(lab: Lab, slot: int, offset: int) -> None:
+    lab.run.peers[1].altered["slot", offset] = {"value": b"x"}
+
+
+def lose_delivered(lab: Lab) -> None:
+    """A message of a day's file has left, by the mark, and is in no topic. The file is there, as
+    the day is not over, and holds it."""
+    day = min(slot for slot in lab.run.peers[0].live if width_s(slot) == DAY_S)
+    for peer in lab.run.peers:
+        held = set(peer.live[day])
+        for offset, _ in [one for one in peer.delivered if one[0] in held][:1]:
+            peer.delivered = [one for one in peer.delivered if one[0] != offset]
+            lab.blame("lost", offset)
 
 
 def stray(folder: str) -> Plant:
@@ -483,8 +545,8 @@ def in_dump(
 
 
 def another_due(lab: Lab) -> None:
-    in_dump(set_header("slotwheel-due-ms", b"1790000062000"), "")(lab)
-    lab.blame("altered", "lab.1790000062000.*")
+    in_dump(set_header("slotwheel-due-ms", b"%d" % (replayrun.START_MS + 62_000)), "")(lab)
+    lab.blame("altered", f"lab.{replayrun.START_MS + 62_000}.*")
 
 
 def id_of(record: dict[str, Any]) -> str:
@@ -562,13 +624,23 @@ def expired(lab: Lab) -> None:
     for path in lab.every("*/archive/*/journal/*0001.journal"):
         path.unlink()
     lab.receipts = []
-    lab.leave_open("* messages or cancels of offsets *")
 
 
 def drop_kept(lab: Lab) -> None:
     lab.one(f"one/archive/{DAY}/journal/*").unlink()
     lab.receipts = []
-    lab.leave_open("* messages or cancels of offsets *")
+
+
+def with_slots(plant: Plant) -> Plant:
+    """Kept slot files are gone, too."""
+
+    def plant_both(lab: Lab) -> None:
+        plant(lab)
+        for path in lab.every("*/archive/*/slots/*"):
+            path.unlink()
+        lab.leave_open("* messages or cancels of offsets *")
+
+    return plant_both
 
 
 def drop_all(lab: Lab) -> None:

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from slotwheel.replay.report.verdict import Outcome
+from slotwheel.wheel.slots.slot import DAY_S, HOUR_S
 from support import faults as f
 from support import replayrun
 from support.damage import cut, flip
-from support.planting import ALONE_RUN, KAFKA_RUN, OTHER_KEY, Fault, Meant
+from support.planting import ALONE_RUN, FAR_RUN, KAFKA_RUN, OTHER_KEY, Fault, Meant
 from support.replayrun import DAY
 
 PROVEN, IN_PART, NOT_PROVEN = Outcome.PROVEN, Outcome.IN_PART, Outcome.NOT_PROVEN
@@ -17,11 +18,20 @@ ALONE, KAFKA = (NOT_PROVEN, ALONE_RUN), (NOT_PROVEN, KAFKA_RUN)
 KEPT, KEPT_SLOTS = f"two/archive/{DAY}/journal/*", f"two/archive/{DAY}/slots/*"
 OWN_KEPT, OWN_NEWEST, OWN_SLOTS = f"one/archive/{DAY}/journal/*", "one/journal/*", "one/slots/*"
 NEWEST, SLOTS = "two/journal/*", "two/slots/*"
+DAYS, HOURS = "two/slots/*+86400.arrows", "two/slots/*+3600.arrows"
+KEPT_HOURS = f"two/archive/{DAY}/slots/*+3600.*"
+FAR = (NOT_PROVEN, FAR_RUN)
 ORDERS = "one/topics/orders/*.arrows"
 
 JOURNALS = [
     Fault("a kept segment is missing at one of three peers", f.harmed(KEPT, Path.unlink), PROVEN),
-    Fault("a kept segment is missing, and there are no receipts", f.drop_kept, IN_PART, ALONE_RUN),
+    Fault("a kept segment is missing, and there are no receipts", f.drop_kept, PROVEN, ALONE_RUN),
+    Fault(
+        "a kept segment and all kept slot files are missing, and there are no receipts",
+        f.with_slots(f.drop_kept),
+        IN_PART,
+        ALONE_RUN,
+    ),
     Fault("the newest is missing", f.newest(NEWEST, Path.unlink, "missing", "two/journal")),
     Fault(
         "the newest is missing",
@@ -78,7 +88,45 @@ ARCHIVE = [
     Fault("a slot file of another wheel", f.others_slot),
     Fault("a file in the place of a folder", f.not_a_folder),
     Fault("a kept slot file was deleted, by right", f.harmed(KEPT_SLOTS, Path.unlink), PROVEN),
-    Fault("the oldest segments were deleted, and no receipts", f.expired, IN_PART),
+    Fault("the oldest segments were deleted, and no receipts", f.expired, PROVEN),
+    Fault(
+        "the oldest segments and all slot files were deleted, and no receipts",
+        f.with_slots(f.expired),
+        IN_PART,
+    ),
+]
+WIDE = [
+    Fault("a byte of a day's is flipped", f.harmed(DAYS, flip, "damaged"), *FAR),
+    Fault("the last byte of an hour's is cut off", f.harmed(HOURS, cut, "truncated"), *FAR),
+    Fault("a day's is missing", f.harmed(DAYS, Path.unlink, "missing"), *FAR),
+    Fault("a byte of a kept hour's is flipped", f.harmed(KEPT_HOURS, flip, "damaged"), *FAR),
+    Fault("a kept hour's has another hour's name", f.rename_hour, *FAR),
+    Meant("a row of a day's is missing", f.in_wide(DAY_S, f.lose_row, "missing row"), *FAR),
+    Meant(
+        "a row of an hour's is missing at all peers",
+        f.in_wide(HOUR_S, f.lose_row_everywhere, "lost"),
+        *FAR,
+    ),
+    Meant("a row stands twice in a day's", f.in_wide(DAY_S, f.repeat_row, "offset twice"), *FAR),
+    Meant(
+        "a row of an hour's stands in its second's, too",
+        f.in_wide(HOUR_S, f.copy_row, "offset twice"),
+        *FAR,
+    ),
+    Meant(
+        "a row lies in the file of the next day", f.in_wide(DAY_S, f.carry_row, "misplaced"), *FAR
+    ),
+    Meant("a row of a day's has another value", f.in_wide(DAY_S, f.change_row, "differs"), *FAR),
+    Meant(
+        "a record is missing of a message that the file of today still holds",
+        f.lose_delivered,
+        *FAR,
+    ),
+    Meant(
+        "a message of a day's is there that a row in its second's cancels",
+        f.in_run(replayrun.deliver_cancelled, "cancelled but delivered"),
+        *FAR,
+    ),
 ]
 STATE_STORES = [
     Fault("it is missing", f.drop_state),
@@ -203,6 +251,7 @@ DIRECTORIES = [
 FAULTS = {
     "journal segments": JOURNALS,
     "slot files": SLOT_FILES,
+    "slot files of an hour or a day": WIDE,
     "archive": ARCHIVE,
     "state store": STATE_STORES,
     "embedded topics": TOPICS,
@@ -235,6 +284,7 @@ BY_SPARK = [
     one(TOPICS, "an expired message is there"),
     one(TOPICS, "a record twice, with `--exactly-once`"),
     TOGETHER[8],
+    one(WIDE, "a record is missing of a message that the file of today still holds"),
     one(DUMPS, "all forgotten"),
     one(DUMPS, "that of the dead letters forgotten"),
 ]

@@ -2,8 +2,9 @@
 
 Theory: a fault is planted either into the description of a run, before it is written, so that every
 checksum and catalog is right; or into the written files, and into what is given to the proof. Files
-of three runs are written once and copied: three peers with embedded topics, the same with dumps of
-Kafka's topics, and one node alone. All of them have receipts of everything.
+of a few runs are written once and copied: three peers with embedded topics, the same with dumps of
+Kafka's topics, one node alone, and three peers half of whose messages lie in slots of an hour or a
+day. All of them have receipts of everything.
 """
 
 from __future__ import annotations
@@ -32,14 +33,19 @@ from support import replayrun
 from support.factrows import MINT, Keeps, kafka_rows
 from support.replayrun import Run
 
-GROUP_RUN, KAFKA_RUN, ALONE_RUN = RUNS = ("peers", "peers and Kafka", "one node")
+GROUP_RUN, KAFKA_RUN, ALONE_RUN, FAR_RUN = RUNS = (
+    *("peers", "peers and Kafka", "one node", "peers with messages of an hour and of a day"),
+)
 OTHER_KEY = bytes(range(1, 17))
-_BIG_NUMBER = re.compile(r"[0-9]{5,}(\.[0-9]+\.[0-9a-f]{8,16})?|(?<=archive/)[^/]+")
+_BIG_NUMBER = re.compile(r"(?<!\+)[0-9]{5,}(\.[0-9]+\.[0-9a-f]{8,16})?|(?<=archive/)[^/]+")
+_CONTENT = re.compile(r"(?<=\+3600)\.[0-9]+\.[0-9a-f]{8}")
+"""What the name of an archived file says of its content."""
 DUMP_METADATA = {b"slotwheel.dump": b"1"}
 
 
 def made_run(kind: str) -> Run:
-    run = replayrun.made(2_300, 8, ("one",) if kind == ALONE_RUN else replayrun.PEERS)
+    names = ("one",) if kind == ALONE_RUN else replayrun.PEERS
+    run = replayrun.made(2_300, 8, names, far=kind == FAR_RUN)
     run.segment_bytes = 40 << 10
     run.topic_blocks = 1
     return run
@@ -100,7 +106,7 @@ class Lab:
 
 
 class Labs:
-    """Copies of the three runs, below ``root``."""
+    """Copies of the runs, below ``root``."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -174,7 +180,8 @@ def matches(found: Collection[str], blamed: set[str]) -> bool:
 def shown(problems: Iterable[Problem], open_points: Iterable[OpenPoint] = ()) -> str:
     """What a verdict blames, for a table: names without what is another at each run."""
     found = [
-        f"{one.kind}: " + ("a message" if one.id else f"`{_BIG_NUMBER.sub('N', one.file)}`")
+        f"{one.kind}: "
+        + ("a message" if one.id else f"`{_BIG_NUMBER.sub('N', _CONTENT.sub('', one.file))}`")
         for one in problems
     ]
     found += [f"not decided: {re.sub('[0-9][0-9,]*', 'N', one.subject)}" for one in open_points]

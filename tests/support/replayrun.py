@@ -14,9 +14,10 @@ are pending: in live slot files below the offset that is spilled, in the journal
 from __future__ import annotations
 
 import json
+import os
 from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,14 @@ from slotwheel.replay.facts.fact import IN_FLIGHT_MS
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
-from slotwheel.wheel.ids import LONG_FROM
+from slotwheel.wheel.ids import LONG_FROM, IdMint
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.segment import DIRECTORY, index_of
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_numpy, header_column, sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
-from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.archive import archived_slot_name
+from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, SECOND_S, ends_ms, path_of, slot_with
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, StateUpdate
@@ -48,14 +50,15 @@ from slotwheel.wheel.topics.topicfile import (
     schema_of,
     segment_path,
 )
-from support.factrows import KEY, Keeps, topic_rows
+from support.factrows import KEY, MINT, Keeps, topic_rows
 from support.journals import open_journal
 
 GROUP = "lab"
 TERMS = GroupTerms(GROUP, KEY.hex())
 PEERS = ("one", "two", "three")
 TOPIC = "orders"
-START_MS = 1_790_000_000_000
+START_MS = 1_790_002_720_000
+"""Messages leave from a minute later on, shortly before an hour is over."""
 NOW_MS = START_MS + 120_000
 LATER_MS = START_MS + 10 * 365 * 86_400_000
 """When the pending ones are due: long after any test."""
@@ -107,6 +110,10 @@ class Run:
     segment_bytes: int = SEGMENT_BYTES
     topic_blocks: int = 1_000
     """How many blocks a segment of an embedded topic has."""
+    deleted_floor: int | None = None
+    """As of ``StoredState``."""
+    kept_ms: int = NOW_MS
+    """The mark at which the archive got its segments."""
 
     @property
     def due(self) -> Int64s:
@@ -167,9 +174,13 @@ class Run:
         return [str(root / peer.name) for peer in self.peers]
 
 
-def made(count: int = 6_000, seconds: int = 20, names: Sequence[str] = PEERS) -> Run:
+def made(
+    count: int = 6_000, seconds: int = 20, names: Sequence[str] = PEERS, *, far: bool = False
+) -> Run:
     """A run without a fault: ``count`` rows, of which two thirds have left. ``names``: of its
-    peers; one alone is a node without peers."""
+    peers; one alone is a node without peers. ``far``: messages with an even offset were due far
+    ahead when they were spilled, and lie in slots of an hour, or of a day where 4 divides it; a
+    cancel came later, and lies in a slot of a second."""
     offset = np.arange(count, dtype=np.int64)
     random = np.random.default_rng(count)
     entry = offset // ENTRY
@@ -191,7 +202,8 @@ def made(count: int = 6_000, seconds: int = 20, names: Sequence[str] = PEERS) ->
     rows = _rows(offset, due, created, dict(zip(cancels, targets, strict=True)), expired)
     slots: dict[int, list[int]] = {}
     for one in range(spilled):
-        slots.setdefault(int(due[one]) // 1000, []).append(one)
+        width = _width_of(one) if far and one not in cancels else SECOND_S
+        slots.setdefault(slot_with(int(due[one]) // 1000, width), []).append(one)
     gone = due < NOW_MS
     messages = gone & (offset < spilled)
     messages[[*cancels, *targets, *buried]] = False
@@ -203,8 +215,8 @@ def made(count: int = 6_000, seconds: int = 20, names: Sequence[str] = PEERS) ->
         PeerRun(
             name,
             [offset[at : at + ENTRY] for at in range(0, count, ENTRY)],
-            {s: list(keys) for s, keys in slots.items() if s * 1000 >= NOW_MS},
-            {s: list(keys) for s, keys in slots.items() if s * 1000 < NOW_MS},
+            {s: list(keys) for s, keys in slots.items() if ends_ms(s) > NOW_MS},
+            {s: list(keys) for s, keys in slots.items() if ends_ms(s) <= NOW_MS},
             marks=marks,
         )
         for name in names
@@ -213,6 +225,10 @@ def made(count: int = 6_000, seconds: int = 20, names: Sequence[str] = PEERS) ->
     peers[min(1, len(peers) - 1)].delivered += deliveries[half:]
     peers[0].dead = [(o, int(due[o]) + TTL_MS) for o in buried]
     return Run(rows, spilled, peers, targets, buried, expired)
+
+
+def _width_of(offset: int) -> int:
+    return DAY_S if offset % 4 == 0 else HOUR_S if offset % 2 == 0 else SECOND_S
 
 
 def _rows(
@@ -265,25 +281,22 @@ def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
     files = OsFiles(root)
     index = _write_journal(run, peer, files, run.store_of(number))
     catalog: dict[int, SlotInfo] = {}
-    slots = SlotFiles(files, 8)
-    for second, offsets in sorted({**peer.archived, **peer.live}.items()):
+    slot_files = SlotFiles(files, 8)
+    for slot, offsets in sorted({**peer.archived, **peer.live}.items()):
         if offsets:
             rows = sort_rows(run.pick(offsets, peer, "slot"))
-            catalog[second] = slots.append(block_of(second, rows), None)
-    slots.close()
-    for second in set(peer.archived) & set(catalog):
-        info = catalog.pop(second)
+            catalog[slot] = slot_files.append(block_of(slot, rows), None)
+    slot_files.close()
+    for slot in set(peer.archived) & set(catalog):
+        info = catalog.pop(slot)
         _move(
-            root / path_of(second),
-            root
-            / "archive"
-            / DAY
-            / SLOT_DIRECTORY
-            / f"{second}.{info.length}.{info.crc:08x}.arrows",
+            root / path_of(slot),
+            root / "archive" / DAY / SLOT_DIRECTORY / archived_slot_name(slot, info),
         )
     for segment in sorted((root / DIRECTORY).glob("*.journal"))[:-1]:
         after = [p for p in (root / DIRECTORY).glob("*.journal") if p.name > segment.name]
         if index_of(min(after).name) <= index + 1:
+            os.utime(segment, ns=(run.kept_ms * 1_000_000,) * 2)
             _move(segment, root / "archive" / DAY / DIRECTORY / segment.name)
     write_state(run, peer, number, root, index, run.spilled, catalog)
     for topic, deliveries in peer.elsewhere.items():
@@ -316,9 +329,9 @@ def write_state(
     checkpoint = Checkpoint(index, 1, spilled, spilled, cancels, peer.marks, run.config())
     key = KEY if len(run.peers) > 1 else None
     state = LmdbState(root)
-    state.commit(
-        StateUpdate(1, "one", run.store_of(number), checkpoint, slots, voter=True, group_key=key)
-    )
+    update = StateUpdate(1, "one", run.store_of(number), checkpoint, slots)
+    floor = run.deleted_floor
+    state.commit(replace(update, voter=True, group_key=key, deleted_floor=floor))
     state.close()
 
 
@@ -346,15 +359,23 @@ def _write_journal(run: Run, peer: PeerRun, files: OsFiles, store: bytes) -> int
 
 
 def write_topic(
-    root: Path, topic: str, pieces: Pieces, group: str = GROUP, blocks: int = 1_000
+    root: Path,
+    topic: str,
+    pieces: Pieces,
+    group: str = GROUP,
+    blocks: int = 1_000,
+    mint: IdMint = MINT,
 ) -> None:
-    """Segments of so many blocks, and their indexes; a block has one moment of delivery."""
+    """Segments of so many blocks, and their indexes; a block has one moment of delivery. ``mint``:
+    of the ids' checks."""
     for first in range(0, len(pieces), blocks * TOPIC_BLOCK):
         part = pieces[first : first + blocks * TOPIC_BLOCK]
-        _write_topic_segment(root, topic, part, first, group)
+        _write_topic_segment(root, topic, part, first, group, mint)
 
 
-def _write_topic_segment(root: Path, topic: str, pieces: Pieces, first: int, group: str) -> None:
+def _write_topic_segment(
+    root: Path, topic: str, pieces: Pieces, first: int, group: str, mint: IdMint
+) -> None:
     schema = schema_of(topic, group)
     message = bytes(schema.serialize())
     stream, crc = bytearray(message), crc32c(message)
@@ -362,7 +383,7 @@ def _write_topic_segment(root: Path, topic: str, pieces: Pieces, first: int, gro
     for at in range(0, len(pieces), TOPIC_BLOCK):
         part = pieces[at : at + TOPIC_BLOCK]
         rows = pa.Table.from_batches([one for one, _ in part]).combine_chunks().to_batches()[0]
-        batch = topic_rows(rows, topic, first + at, [ms for _, ms in part], group)
+        batch = topic_rows(rows, topic, first + at, [ms for _, ms in part], group, mint)
         data = bytes(batch.serialize())
         stream += data
         crc = crc32c(data, crc)
