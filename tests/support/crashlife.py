@@ -143,6 +143,8 @@ class World:
         self.book = Book()
         self.blocked: set[str] = set()
         self.is_down_after: int | None = None
+        self.slots: set[int] = set()
+        """All slots that were ever in the catalog."""
         self.names: dict[str, list[Order]] = {}
         """Batches by name."""
         self.bases: dict[str, int] = {}
@@ -162,6 +164,7 @@ class World:
 
     def open(self) -> None:
         self.wheel = Wheel.open(self.files, self.state, self.config, self.now_ms)
+        self.check_floor()
         self._told, self._answers = [], []
         self.book.this_life.clear()
         queue_mark = self.wheel._dispatcher.queue_mark
@@ -419,11 +422,13 @@ class World:
 
     def spill(self, *, everything: bool = False) -> None:
         self.wheel.spill(self.now_ms, everything=everything)
+        self.check_floor()
 
     def clean(self) -> None:
         master_of(self.wheel).append_mark(self.now_ms, at_once=True)
         self.commit()
         self.wheel.clean(self.now_ms)
+        self.check_floor()
 
     def finish(self) -> None:
         """Everything becomes due, leaves, and is cleaned away; then the book is balanced."""
@@ -454,6 +459,18 @@ class World:
         self._raise_finding()
 
     # -- what is on disk -------------------------------------------------------------------------
+
+    def check_floor(self) -> None:
+        """What was deleted ended by the floor; what was archived does not raise it."""
+        stored = self.state.durable
+        self.slots |= stored.slots.keys()
+        gone = self.slots - stored.slots.keys()
+        floor_ms = stored.deleted_floor
+        if self.wheel._storage.archive.keeps:
+            assert floor_ms == -1, "nothing was deleted"
+        else:
+            ended_ms = max((ends_ms(slot) - 1 for slot in gone), default=-1)
+            assert (-1 if floor_ms is None else floor_ms) >= ended_ms, "a file is gone unnoticed"
 
     def stored(self) -> dict[Key, Stored]:
         """Every row in slot files and tail, each once."""

@@ -258,6 +258,17 @@ def new_segment_without_its_directory(patch: Patch) -> None:
     without_sync_dir(patch, SegmentWriter, "create")
 
 
+def floor_behind_the_commit(patch: Patch) -> None:
+    """Of the slots that are deleted, which a proof believes."""
+    commit = MemoryState.commit
+
+    def in_two(self: MemoryState, update: StateUpdate) -> None:
+        commit(self, replace(update, deleted_floor=None))
+        commit(self, StateUpdate(deleted_floor=update.deleted_floor))
+
+    patch.setattr(MemoryState, "commit", in_two)
+
+
 def spare_renamed_before_its_header_is_synced(patch: Patch) -> None:
     without_sync(patch, SegmentWriter, "reuse")
 
@@ -358,6 +369,7 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
     recovered_entries_not_made_durable,
     rows_joined_with_spilled_ones_spilled_again,
     new_segment_without_its_directory,
+    floor_behind_the_commit,
     spare_renamed_before_its_header_is_synced,
     spare_overwritten_before_its_name_is_durable,
     reused_segment_closed_with_its_old_end,
@@ -371,6 +383,7 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
 SEEDS: dict[Callable[[Patch], None], int] = {
     catalog_before_the_slot_files_sync: 19,
     file_deleted_before_the_commit: 6,
+    floor_behind_the_commit: 235,
     junk_of_slot_files_not_cut: 4,
     unknown_slot_files_kept: 0,
     slot_files_appended_at_their_end: 4,
