@@ -28,7 +28,7 @@ Rules
   messages get through. Whoever lets others wait, because it does not go on with a frame or does not
   read its answers, is ended after some seconds.
 - What a client sent before it closed its connection is done, whether it reads the answers or not.
-- A turn takes what has come of each party for some milliseconds at most, and of one connection a
+- A turn takes what has come of each party for a millisecond or so, and of one connection a
   little: whoever sends without end, by one connection or by a thousand, leaves the others their
   share. A party is a principal, or an address where nobody has to prove who he is. All newcomers
   are one, as a stranger has as many addresses as he likes: a handshake takes a millisecond, so who
@@ -93,10 +93,10 @@ HANDSHAKE_BYTES_MAX = 16 << 10
 TRUST_EVERY_S = 3.0
 """So often, s, certificates of open connections are compared with what is accepted now: with the
 ten seconds until files are looked at, who is not trusted any more is out within fifteen."""
-TURN_OF_EACH_S = 0.002
+TURN_OF_EACH_S = 0.001
 """A turn takes what has come of the connections of one party for so long, s of the processor, and
-accepts new ones for so long, but one of each at least. A number would not do: two hundred plain
-rows, or two handshakes, take 2 ms."""
+accepts new ones for so long, but one of each at least. A number would not do: a hundred plain rows
+take as long as ten actions that are refused, or as one handshake."""
 THROWN_AWAY_MAX = 256 << 20
 """Bytes of a too large body that are read, so that its sender gets an answer, and goes on."""
 SMALL_BYTES = 16 << 10
