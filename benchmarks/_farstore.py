@@ -6,11 +6,14 @@ in the file of a day there, as it would after forty days of waiting.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +27,7 @@ from slotwheel.wheel.wheel import Wheel
 from ._load import VALUE_BYTES
 from .spill import Repeated
 
+_RLOCK = threading.RLock
 _BATCH_ROWS = 10_000
 _STEADY_FROM_MS = 1_900_000_000_000
 _TAIL_ROWS = 20_000
@@ -41,17 +45,74 @@ class Wave:
     topics: Sequence[str]
 
 
+class _MeasuredLock:
+    """A lock that notes for how long it was held at the longest, in processor time of its holder:
+    on a busy machine a thread is also stopped while it holds a lock."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._lock: Any = _RLOCK()
+        self._depth = 0
+        self._since_s = 0.0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        taken = bool(self._lock.acquire(blocking, timeout))
+        if taken:
+            self._depth += 1
+            if self._depth == 1:
+                self._since_s = time.thread_time()
+        return taken
+
+    def release(self) -> None:
+        if self._depth == 1:
+            self.longest_s = max(self.longest_s, time.thread_time() - self._since_s)
+        self._depth -= 1
+        self._lock.release()
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    # -- for a condition over it -----------------------------------------------------------------
+
+    def _is_owned(self) -> bool:
+        return bool(self._lock._is_owned())
+
+    def _release_save(self) -> tuple[int, Any]:
+        depth, self._depth = self._depth, 0
+        return depth, self._lock._release_save()
+
+    def _acquire_restore(self, state: tuple[int, Any]) -> None:
+        self._lock._acquire_restore(state[1])
+        self._depth, self._since_s = state[0], time.thread_time()
+
+
+@contextmanager
+def _measured() -> Iterator[list[_MeasuredLock]]:
+    """Locks that are made meanwhile are measured; they are in the list."""
+    locks: list[_MeasuredLock] = []
+
+    def measured_lock() -> _MeasuredLock:
+        locks.append(_MeasuredLock())
+        return locks[-1]
+
+    with patch.object(threading, "RLock", measured_lock):
+        yield locks
+
+
 @dataclass
 class Built:
     """``appends_s``: how long a message took to be queued, again and again while the store was
-    written: it waits for the owner's lock, and for no disk. ``spills_s``: of each spill."""
+    written: it waits for the owner's lock, and for no disk. ``lock_s``: processor time for which
+    that lock was held at the longest. ``spills_s``: of each spill."""
 
     rows: int = 0
     seconds: float = 0.0
     slot_files: int = 0
     slot_rows: int = 0
     slot_bytes: int = 0
-    blocks: int = 0
+    lock_s: float = 0.0
     appends_s: list[float] = field(default_factory=list)
     spills_s: list[float] = field(default_factory=list)
 
@@ -65,10 +126,10 @@ def build(path: Path, config: WheelConfig, now_ms: int, waves: Sequence[Wave]) -
     """Write the messages of ``waves`` into a new directory, all sent at ``now_ms``."""
     built = Built()
     begun = time.perf_counter()
-    with (
-        closing(OsFiles(path)) as files,
-        closing(Wheel.open(files, LmdbState(path), config, now_ms)) as wheel,
-    ):
+    with ExitStack() as stack:
+        files = stack.enter_context(closing(OsFiles(path)))
+        with _measured() as locks:
+            wheel = stack.enter_context(closing(Wheel.open(files, LmdbState(path), config, now_ms)))
         beside = replace(waves[0], topics=["beside"])
         probe = _batch(np.random.default_rng(1), beside, 1)
 
@@ -88,6 +149,7 @@ def build(path: Path, config: WheelConfig, now_ms: int, waves: Sequence[Wave]) -
         wheel.append(_batch(np.random.default_rng(2), beside, _TAIL_ROWS), now_ms)
         write(wheel)
         count(built, wheel)
+        built.lock_s = max(lock.longest_s for lock in locks)
     built.seconds = time.perf_counter() - begun
     return built
 

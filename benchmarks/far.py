@@ -147,7 +147,9 @@ def _tell_store(report: Report, name: str, built: Built) -> None:
     report.figure(f"{name}: a spill, s", float(np.median(spills)), text)
     p99, longest = np.percentile(built.appends_s or [0.0], [99, 100]) * 1000
     text = f"{longest:.1f} (p99 {p99:.1f}, of {len(built.appends_s):,})"
-    report.figure(f"{name}: an append beside spills, ms, longest", float(longest), text, "<= 20")
+    report.figure(f"{name}: an append beside spills, ms, longest", float(longest), text)
+    text = f"{built.lock_s * 1000:.1f}"
+    report.figure(f"{name}: lock held, ms of processor time", built.lock_s * 1000, text, "<= 20")
 
 
 def _tell_sends(report: Report, nodes: dict[str, BenchNode], spans: dict[str, int]) -> None:
