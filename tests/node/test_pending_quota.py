@@ -44,7 +44,9 @@ PATIENT = Timing(
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     security = write_private(tmp_path / "security.toml", FILE)
     write_private(tmp_path / "token", "swt_sender")
-    with NodeProcess(tmp_path / "wheel", "--security", str(security)) as started:
+    # The file of what is pending is written behind a spill.
+    options = ("--security", str(security), "--tail-age", "1s")
+    with NodeProcess(tmp_path / "wheel", *options) as started:
         yield started
 
 
@@ -76,8 +78,9 @@ def test_what_is_pending_counts_through_kills_cancels_and_delivery(node: NodePro
     node.kill()
     node.start()
     with client_of(node) as client:
+        counted = [{"prefix": "orders*", "rows": 10, "bytes": 10}]
+        eventually(lambda: status(client)["prefixes"] == counted)
         eventually(lambda: status(client)["slots_to_count"] == 0)
-        assert status(client)["prefixes"] == [{"prefix": "orders*", "rows": 10, "bytes": 10}]
         token = str(node.data.parent / "token")
         shown = run_cli("status", "--node", node.address, "--token-file", token).stdout
         assert re.search(r"pending by prefix +rows +bytes\norders\* +10 +10\n", shown), shown
