@@ -19,7 +19,7 @@ from ..reading.search.fate import MessageFate, MessageState, find
 from ..reading.search.pending import PendingCount, PendingPage, PendingReader
 from ..reading.search.query import CountQuery, PageQuery, Query, page_text
 from ..wheel.schema import times
-from ..wheel.slots.slot import begins_ms, stem_of, width_s
+from ..wheel.slots.slot import slot_with, stem_of
 from ..wheel.texts import counted, span_text, time_text
 from .bulkcancel import BulkCancel
 from .invocation import Exit
@@ -91,15 +91,18 @@ def _print_count(pending: PendingCount, by: str | None, as_json: bool) -> int:
     if as_json:
         fields: Fields = {"pending": pending.total}
         if by == _SLOT:
-            fields["slots"] = {stem_of(slot): count for slot, count in pending.by_slot.items()}
+            fields["slots"] = {
+                stem_of(slot_with(seconds.start, len(seconds))): count
+                for seconds, count in pending.by_slot.items()
+            }
         if by == _TOPIC:
             fields["topics"] = pending.by_topic
         print_json({**fields, **_coverage(pending)})
         return Exit.DONE if pending.complete else Exit.FAILED
     if by == _SLOT:
         lines = [
-            (time_text(begins_ms(slot)), span_text(width_s(slot) * 1000), f"{count:,}")
-            for slot, count in pending.by_slot.items()
+            (time_text(seconds.start * 1000), span_text(len(seconds) * 1000), f"{count:,}")
+            for seconds, count in pending.by_slot.items()
         ]
         print_table(lines, "llr", ("due from", "within", "messages"))
     if by == _TOPIC:

@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +18,7 @@ from crc32c import crc32c
 
 from ..wheel.arrowclaims import plain_rows
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
-from ..wheel.files import mapped
+from ..wheel.files import Handle, mapped
 from ..wheel.schema import ROW, Int64s, check_schema, times
 from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
 from .files import File
@@ -78,25 +79,56 @@ def _blocks(file: File, data: pa.Buffer) -> Iterator[Event]:
 def slot_blocks(
     data: pa.Buffer, path: str, *, ends_early: bool = False
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Each block of a slot file's bytes with its position, safe to compute with. ``ends_early``:
-    how long the file is is not known, so zeros, which a power cut leaves behind, end it.
+    """Each block of a slot file's bytes with its position, as of ``blocks_from``."""
+    return blocks_from(pa.BufferReader(data), data.size, path, ends_early=ends_early)
+
+
+def first_bytes(handle: Handle, size: int) -> pa.NativeFile:
+    """The first ``size`` bytes of a file, of which only what is being read is in memory."""
+    return pa.PythonFile(_FirstBytes(handle, size), mode="r")
+
+
+class _FirstBytes(io.RawIOBase):
+    def __init__(self, handle: Handle, size: int) -> None:
+        self._handle = handle
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, count: int = -1) -> bytes:
+        rest = self._size - self._at
+        data = self._handle.pread(rest if count < 0 else min(count, rest), self._at)
+        self._at += len(data)
+        return data
+
+
+def blocks_from(
+    source: pa.NativeFile, size: int, path: str, *, ends_early: bool = False
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Each block in the ``size`` bytes of a slot file with its position, safe to compute with.
+    ``ends_early``: how long the file is is not known, so zeros, which a power cut leaves behind,
+    end it.
 
     Errors: ``Damaged`` with the position of the first bad block, after all blocks before it;
     ``UnsupportedVersion``.
     """
-    source = pa.BufferReader(data)
     position = 0
     try:
         schema = pa.ipc.read_schema(source)
         check_schema(schema, path)
         position = source.tell()
         messages = pa.ipc.MessageReader.open_stream(source)
-        while position < data.size:
+        while position < size:
             batch = plain_rows(messages.read_next_message(), ROW)
             batch.validate(full=True)
             yield position, batch
             position = source.tell()
-    # The bytes are in memory: pyarrow raises an OSError for malformed bytes.
+    # pyarrow raises an OSError for malformed bytes, too.
     except (pa.ArrowException, ValueError, EOFError, OSError) as error:
         raise _not_a_block(path, position, str(error)) from None
     except StopIteration:

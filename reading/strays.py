@@ -35,7 +35,7 @@ def strays(root: Path) -> Iterator[tuple[Path, str]]:
             yield root / JOURNAL_DIRECTORY / name, "<first index>.journal"
     for name in sizes(root / SLOT_DIRECTORY):
         if slot_of_name(name) is None:
-            yield root / SLOT_DIRECTORY / name, "<second>.arrows"
+            yield root / SLOT_DIRECTORY / name, "<slot>.arrows"
     for name in sizes(root / STATE_DIRECTORY):
         if name not in _OF_STATE:
             yield root / STATE_DIRECTORY / name, " or ".join(_OF_STATE)
@@ -73,7 +73,7 @@ def _strays_of_day(folder: Path) -> Iterator[tuple[Path, str]]:
             yield folder / JOURNAL_DIRECTORY / name, "<first index>.journal"
     for name in sizes(folder / SLOT_DIRECTORY):
         if not is_archived_slot(name):
-            yield folder / SLOT_DIRECTORY / name, "<second>.<length>.<crc32c>.arrows"
+            yield folder / SLOT_DIRECTORY / name, "<slot>.<length>.<crc32c>.arrows"
 
 
 def is_archived_slot(name: str) -> bool:

@@ -14,7 +14,6 @@ from ...reading.search.pending import PendingCount
 from ...reading.search.query import Query
 from ...security.rights import Right
 from ...wheel.config import TICK_MS
-from ...wheel.slots.slot import begins_ms
 from ..endpoint import RouteCall
 from ..requests import Reply
 from ..v1.group import status_of
@@ -101,10 +100,10 @@ def by_slot(counted: PendingCount, now_ms: int) -> PendingBySlot:
     start_ms = now_ms // _MINUTE_MS * _MINUTE_MS
     counts = [0] * _BARS
     overdue = later = 0
-    for slot, count in counted.by_slot.items():
-        due_ms = begins_ms(slot)
+    for seconds, count in counted.by_slot.items():
+        due_ms = seconds.start * TICK_MS
         number = (due_ms - start_ms) // _MINUTE_MS
-        if due_ms + TICK_MS <= now_ms:
+        if seconds.stop * TICK_MS <= now_ms:
             overdue += count
         elif number < _BARS:
             counts[number] += count

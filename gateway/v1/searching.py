@@ -9,7 +9,7 @@ import msgspec
 from ...reading.search.pending import PendingCount, PendingPage
 from ...reading.search.query import CountQuery, PageQuery, page_text
 from ...security.rights import Operation, Right
-from ...wheel.slots.slot import begins_ms, width_s
+from ...wheel.config import TICK_MS
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import JSON, NDJSON, Reply, as_json, wanted_type
@@ -147,7 +147,8 @@ def pending_counts(
     """A count as its answer. ``by``: ``slot``, ``topic`` or None. ``is_limited``: of the
     searcher."""
     slots = [
-        SlotCount(begins_ms(slot), count, width_s(slot)) for slot, count in counted.by_slot.items()
+        SlotCount(seconds.start * TICK_MS, count, len(seconds))
+        for seconds, count in counted.by_slot.items()
     ]
     return PendingCounts(
         counted.total,

@@ -44,7 +44,7 @@ from ...wheel.ids import MessageId
 from ...wheel.mark import RowKey
 from ...wheel.rows import from_numpy, members, take_rows
 from ...wheel.schema import ROW, Int64s, Mask, sizes, times
-from ...wheel.slots.slot import begins_ms, is_wide, path_of, slot_with, width_s
+from ...wheel.slots.slot import is_wide, path_of, width_s
 from ...wheel.state import SlotInfo
 from ..departures import DepartureReader
 from ..files import due_within
@@ -79,9 +79,9 @@ class PendingCount:
 
     total: int
     point: AnswerPoint
-    by_slot: dict[int, int] = field(default_factory=dict)
-    """The numbers by slot, in the order of their begins; empty unless it was asked for. What is due
-    more than two hours ahead and has a file of its hour or day is counted by that; all else by
+    by_slot: dict[range, int] = field(default_factory=dict)
+    """The numbers by the seconds of a slot, in their order; empty unless it was asked for. What is
+    due more than two hours ahead and has a file of its hour or day is counted by that; all else by
     second, in whichever file it lies. No message is in two of the numbers."""
     by_topic: dict[str, int] = field(default_factory=dict)
     """The numbers by topic; empty unless it was asked for."""
@@ -163,10 +163,10 @@ class _Matches:
         number = np.searchsorted(starts, self.at[:stop], side="right") - 1
         return number, self.at[:stop] - starts[number]
 
-    def by_second(self) -> dict[int, int]:
+    def by_second(self) -> dict[range, int]:
         """The numbers of matches by second."""
         seconds, counts = np.unique(self.due // TICK_MS, return_counts=True)
-        return dict(zip(seconds.tolist(), counts.tolist(), strict=True))
+        return dict(zip(map(_one_second, seconds.tolist()), counts.tolist(), strict=True))
 
     def topics(self) -> dict[str, int]:
         column = self.keys.column("topic")
@@ -231,22 +231,22 @@ class PendingReader:
         query = query or Query()
         view = self.view()
         scan = _Scan(self, view, query, may=may)
-        counts, topics = Counter[int](), Counter[str]()
+        counts, topics = Counter[range](), Counter[str]()
         if not (query.columns or query.ids or by_topic or may):
             counts.update(scan.without_reading(by_slot=by_slot))
         for matches in scan.strips():
             if by_slot:
                 counts.update(matches.by_second())
             else:
-                counts[matches.seconds.start] += len(matches.at)
+                counts[matches.seconds] += len(matches.at)
             if by_topic and len(matches.at):
                 topics.update(matches.topics())
         self.release()
-        slots = {slot: count for slot, count in counts.items() if count} if by_slot else {}
+        slots = [each for each in counts.items() if each[1]] if by_slot else []
         return PendingCount(
             counts.total(),
             view.point,
-            dict(sorted(slots.items(), key=lambda item: begins_ms(item[0]))),
+            dict(sorted(slots, key=lambda each: each[0].start)),
             dict(sorted(topics.items())),
             scan.looked,
             tuple(scan.problems),
@@ -428,19 +428,19 @@ class _Scan:
         self.at_end = False
         """True when no second with rows is left."""
 
-    def without_reading(self, *, by_slot: bool) -> dict[int, int]:
-        """The numbers of pending messages that are known without judging rows, by slot; what is
-        left for ``strips`` to judge is the rest. With ``by_slot``, what is due soon and lies in the
-        file of its hour or day is counted by second."""
+    def without_reading(self, *, by_slot: bool) -> dict[range, int]:
+        """The numbers of pending messages that are known without judging rows, by slot; ``strips``
+        judges the rest. With ``by_slot``, what is due soon and lies in the file of its hour or day
+        is counted by second."""
         view = self._view
         soon = (view.point.looked_ms + _BY_SECOND_MS) // TICK_MS
-        counts = Counter[int]()
+        counts = Counter[range]()
         left: list[range] = []
         for stretch in self._stretches:
             count = view.counts.get(stretch, 0)
             is_soon = by_slot and len(stretch) > 1 and stretch.start < soon
             if count > 0 and not is_soon and self._is_all_pending(stretch):
-                counts[slot_with(stretch.start, len(stretch))] = count
+                counts[stretch] = count
                 continue
             whole = self._untouched(stretch)
             counts.update(self._by_second(whole))
@@ -464,21 +464,23 @@ class _Scan:
         is_known = len(stretch) > 1 and not self._view.is_lost(stretch)
         return range(start, stop) if is_known else range(0)
 
-    def _by_second(self, seconds: range) -> dict[int, int]:
+    def _by_second(self, seconds: range) -> dict[range, int]:
         """The numbers of pending messages in seconds that no mark has reached, by second. A cancel
         takes one away in whichever file its target lies; so only files of hours and days are read,
         to see when their rows are due."""
-        counts = Counter[int]()
+        counts = Counter[range]()
         if not seconds:
             return counts
         batches = self._read(seconds, narrow=False)
         for slot in self._view.files_of(seconds):
             if not is_wide(slot):
                 info = self._view.slots[slot]
-                counts[slot] += info.rows - 2 * info.cancels
+                counts[_one_second(slot)] += info.rows - 2 * info.cancels
         for batch in batches:
             second, signed = signed_counts(batch)
-            counts.update(dict(zip(second.tolist(), signed.tolist(), strict=True)))
+            counts.update(
+                dict(zip(map(_one_second, second.tolist()), signed.tolist(), strict=True))
+            )
         return counts
 
     def _read(self, seconds: range, *, narrow: bool = True) -> list[pa.RecordBatch]:
@@ -557,6 +559,10 @@ class _Scan:
         if self._offsets is not None:
             mask &= members(self._offsets[seconds.start], offset)
         return mask
+
+
+def _one_second(second: int) -> range:
+    return range(second, second + 1)
 
 
 def _offsets_of(view: View, ids: Sequence[str]) -> dict[int, Int64s]:

@@ -60,16 +60,16 @@ def _unreadable(path: str, error: OSError) -> CheckedFile:
 
 def _slot(files: Files, path: str) -> CheckedFile | None:
     try:
-        second, length, crc = parse_archived_slot(path.rpartition("/")[2])
+        slot, length, crc = parse_archived_slot(path.rpartition("/")[2])
     except ValueError:
-        return noted("archive", path, "<second>.<length>.<crc32c>.arrows")
+        return noted("archive", path, "<slot>.<length>.<crc32c>.arrows")
     try:
         files.open(path).close()
     except FileNotFoundError:
         return None
     except OSError as error:
         return _unreadable(path, error)
-    item = verify_slot(files, second, SlotInfo(length, 0, 0, 0, crc), path, counted=False)
+    item = verify_slot(files, slot, SlotInfo(length, 0, 0, 0, crc), path, counted=False)
     item.kind = "archive"
     return item
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from slotwheel.reading.search.query import Query
 from slotwheel.reading.search.worker import SearchProcess
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.slots.slot import is_wide, seconds_of
 from support.wheels import NOW, Node, master_of
 
 from .conftest import Searching
@@ -180,10 +179,11 @@ def is_match(row: Row, query: Query) -> bool:
     )
 
 
-def expected_by_slot(pending: list[Row], counted: Mapping[int, int]) -> dict[int, int]:
-    """The messages by those slots of hours and days that were counted, and else by second."""
-    wide = {second: slot for slot in counted if is_wide(slot) for second in seconds_of(slot)}
-    return Counter(wide.get(row.due // 1000, row.due // 1000) for row in pending)
+def expected_by_slot(pending: list[Row], counted: Iterable[range]) -> dict[range, int]:
+    """The messages by those hours and days that were counted, and else by second."""
+    wide = {second: slot for slot in counted if len(slot) > 1 for second in slot}
+    seconds = (row.due // 1000 for row in pending)
+    return Counter(wide.get(second, range(second, second + 1)) for second in seconds)
 
 
 def test_every_answer_is_that_of_a_model(modelled: Modelled, searching: Searching) -> None:

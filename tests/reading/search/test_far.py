@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,63 +12,21 @@ from slotwheel.reading.search import pending
 from slotwheel.reading.search.fate import MessageState, find
 from slotwheel.reading.search.pending import PendingPage, PendingReader
 from slotwheel.reading.search.query import Query
-from slotwheel.wheel.answers import CancelAnswer
-from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.schema import times
 from slotwheel.wheel.slots.archive import archived_slot_name
-from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, begins_ms, path_of, slot_with, slots_with
+from slotwheel.wheel.slots.slot import path_of, seconds_of, slots_with
 from support.damage import flipped
 from support.datadirs import state_of
-from support.wheels import NOW, Node
-
-HOUR_MS, DAY_MS = HOUR_S * TICK_MS, DAY_S * TICK_MS
-DAY = NOW - NOW % DAY_MS + 5 * DAY_MS
-DUE = DAY + 10 * HOUR_MS + 500
-SECOND = DUE // TICK_MS
-SENT = (DAY - 4 * DAY_MS, DUE - 20 * HOUR_MS, DUE - 60_000)
-"""When messages of one second are sent: to the file of its day, of its hour, and of its own."""
-LAST = DAY + DAY_MS - 1
-
-
-@dataclass(frozen=True)
-class Far:
-    """A directory whose node has ended. ``kept``, ``cancelled``: the ids of its messages, in due
-    order."""
-
-    root: Path
-    kept: list[str]
-    cancelled: list[str]
+from support.fardirs import DAY, DUE, LAST, OF_DAY, SECOND, FarDirectory, far_directory
 
 
 @pytest.fixture(scope="module")
-def far(tmp_path_factory: pytest.TempPathFactory) -> Far:
-    root = tmp_path_factory.mktemp("far")
-    node = Node(root, WheelConfig(disk_reserve_bytes=0, far_horizon_ms=60 * DAY_MS), SENT[0])
-    node.sync()
-    ids = []
-    for now in SENT:
-        rows = [(DUE + at, f"t{at % 2}", b"%d" % at) for at in range(4)]
-        rows += [(DAY, "begin", b""), (LAST, "end", b"")] if now == SENT[0] else []
-        ids += node.ids_of(node.send(rows, now))
-        if now == SENT[1]:  # the cancel and its target are in the files of the hour and of the day
-            assert node.blocking(partial(node.wheel.cancel, ids[:1], SENT[1])) == ["cancelled"]
-        node.wheel.spill(now, everything=True)
-    named = [ids[1], ids[6]]  # from the second's file, of the day's and of the hour's
-    answers = node.blocking(lambda: node.wheel.cancel(named, SENT[2]))
-    assert answers == [CancelAnswer.CANCELLED] * 2
-    node.wheel.spill(SENT[2], everything=True)
-    node.send([(DUE, "t0", b"tail")], SENT[2])
-    assert set(node.wheel.stock_point().catalog) == set(slots_with(SECOND))
-    tail = node.wheel.mint.one(DUE, 17)
-    node.close()
-    cancelled = [ids[0], *named]
-    kept = [id_ for id_ in (*ids, tail) if id_ not in cancelled]
-    kept.sort(key=lambda id_: (id_.due, id_.offset))
-    return Far(root, [str(id_) for id_ in kept], [str(id_) for id_ in cancelled])
+def far(tmp_path_factory: pytest.TempPathFactory) -> FarDirectory:
+    return far_directory(tmp_path_factory.mktemp("far"))
 
 
 @pytest.fixture
-def copied(far: Far, tmp_path: Path) -> Path:
+def copied(far: FarDirectory, tmp_path: Path) -> Path:
     return shutil.copytree(far.root, tmp_path / "copied")
 
 
@@ -85,7 +41,7 @@ def pages(reader: PendingReader, query: Query, limit: int) -> list[PendingPage]:
 @pytest.mark.parametrize("strip_bytes", [1, 700, 32 << 20])
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_pages_go_on_within_a_day(
-    far: Far, monkeypatch: pytest.MonkeyPatch, strip_bytes: int, limit: int
+    far: FarDirectory, monkeypatch: pytest.MonkeyPatch, strip_bytes: int, limit: int
 ) -> None:
     monkeypatch.setattr(pending, "_STRIP_BYTES", strip_bytes)
     with PendingReader(far.root) as reader:
@@ -94,7 +50,7 @@ def test_pages_go_on_within_a_day(
         assert all(len(page.ids) <= limit for page in found)
 
 
-def test_each_condition_is_held_against_all_files_of_a_second(far: Far) -> None:
+def test_each_condition_is_held_against_all_files_of_a_second(far: FarDirectory) -> None:
     due = [int(id_.split(".")[1]) for id_ in far.kept]
     ranges = [(None, None), (DUE, DUE + 1), (DUE + 1, None), (None, DUE), (DAY, LAST), (LAST, None)]
     with PendingReader(far.root) as reader:
@@ -114,21 +70,21 @@ def test_each_condition_is_held_against_all_files_of_a_second(far: Far) -> None:
 
 
 def test_a_day_far_ahead_is_one_number_and_one_nearby_is_counted_by_second(
-    far: Far, monkeypatch: pytest.MonkeyPatch
+    far: FarDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    day = slot_with(SECOND, DAY_S)
     with PendingReader(far.root) as reader:
         count = reader.count(by_slot=True)
-        assert count.by_slot == {day: len(far.kept)}
+        assert count.by_slot == {seconds_of(OF_DAY): len(far.kept)}
         assert count.looked_through == 0
         monkeypatch.setattr(pending, "_BY_SECOND_MS", DAY)
         near = reader.count(by_slot=True)
-        assert near.by_slot == {DAY // 1000: 1, SECOND: len(far.kept) - 2, LAST // 1000: 1}
+        seconds = [range(second, second + 1) for second in (DAY // 1000, SECOND, LAST // 1000)]
+        assert near.by_slot == dict(zip(seconds, (1, len(far.kept) - 2, 1), strict=True))
         assert near.total == count.total
         assert near.looked_through == 12, "the second's own file was not read"
 
 
-def test_ids_are_found_in_whichever_file_they_lie(far: Far) -> None:
+def test_ids_are_found_in_whichever_file_they_lie(far: FarDirectory) -> None:
     with PendingReader(far.root) as reader:
         fates = find(reader, [*far.kept, *far.cancelled])
         states = [MessageState.PENDING] * len(far.kept) + [MessageState.CANCELLED] * 3
@@ -141,7 +97,7 @@ def test_ids_are_found_in_whichever_file_they_lie(far: Far) -> None:
 
 @pytest.mark.parametrize("slot", slots_with(SECOND))
 def test_a_file_of_a_second_that_is_damaged_or_missing_is_named(
-    far: Far, copied: Path, slot: int
+    far: FarDirectory, copied: Path, slot: int
 ) -> None:
     path = copied / path_of(slot)
     whole = path.read_bytes()
@@ -165,4 +121,3 @@ def test_archived_rows_of_a_second_are_those_of_all_widths(copied: Path) -> None
     assert {int(due) // 1000 for batch in rows for due in times(batch, "due")} == {SECOND}
     last = archived_rows(copied, LAST // 1000)
     assert [int(due) for batch in last for due in times(batch, "due")] == [LAST]
-    assert begins_ms(slot_with(SECOND, DAY_S)) == DAY
