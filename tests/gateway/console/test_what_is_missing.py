@@ -250,7 +250,7 @@ def test_the_audit_is_worked_out_off_the_loop(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_answer_that_is_not_complete_says_why() -> None:
     problem = Problem(INTEGRITY, "damage", "expected 7 rows, found <b>", file="slots/7")
-    found = by_slot(PendingCount(1, POINT, {1: 1}, problems=(problem,)), NOW_MS)
+    found = by_slot(PendingCount(1, POINT, {range(1, 2): 1}, problems=(problem,)), NOW_MS)
     text = rendered("overview/slots.html", it=found, viewer=Viewer(STRANGER))
     assert "This is not everything." in text
     assert "slots/7: expected 7 rows, found &lt;b&gt;" in text
@@ -259,8 +259,11 @@ def test_an_answer_that_is_not_complete_says_why() -> None:
 def test_slots_become_minutes() -> None:
     now_s = NOW_MS // 1000
     counts = {now_s - 1: 1, now_s: 2, now_s + 29: 4, now_s + 30: 8, now_s + 7_170: 16}
-    found = by_slot(PendingCount(31, POINT, counts), NOW_MS)
-    assert (found.overdue, found.later) == (1, 16)
+    slots = {range(second, second + 1): count for second, count in counts.items()}
+    day = now_s - now_s % 86_400 + 86_400
+    slots[range(day, day + 86_400)] = 32
+    found = by_slot(PendingCount(63, POINT, slots), NOW_MS)
+    assert (found.overdue, found.later) == (1, 48)
     assert [bar.messages for bar in found.bars[:3]] == [6, 8, 0]
     assert [row.messages for row in found.rows] == [14, *[0] * 11]
     assert found.rows[0].from_ms == NOW_MS - 30_500
