@@ -329,3 +329,15 @@ def test_what_the_journal_has_is_pending_too_but_not_what_slots_were_there_for(
         assert "--horizon 2d or more" in str(refused.value)
         node.config = FAR
         node.open(NOW)
+
+
+def test_a_standby_without_the_horizon_of_its_master_makes_no_file_of_each_second(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, FAR, NOW) as node:
+        node.send([(NOW + 20 * DAY_MS + 1000 * n, "t", b"") for n in range(40)], NOW)
+        node.send([(NOW + DAY_MS - 1000 * n, "t", b"") for n in range(3)], NOW)
+        node.wheel._storage._config = WheelConfig()
+        node.wheel.spill(NOW, everything=True)
+        widths = [width_s(slot) for slot in node.wheel.stock_point().catalog]
+        assert widths == [SECOND_S] * 3 + [DAY_S]

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..config import TICK_MS, WheelConfig
+from ..config import SLOTS_MAX, TICK_MS, WheelConfig
 from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Files
 from ..mark import Marks
@@ -470,11 +470,12 @@ class Storage:
         return SpillReport(rows, total - rows, len(changed), after.nbytes - before.nbytes)
 
     def _widths(self, now_ms: int) -> Widths:
-        """The widths of slots for a spill at ``now_ms``. Without a horizon beyond the slots of a
-        second there are no others, also for what a clock that was set back has put far ahead."""
+        """The widths of slots for a spill at ``now_ms``. A standby whose horizon is shorter than
+        its master's gets what is due in years all the same, and would make a file of each second;
+        so without a horizon beyond the slots of a second there are others, too, from a day on."""
         config = self._config
         is_far = config.horizon_ms > config.slots * TICK_MS
-        return Widths.at(now_ms, config.slots) if is_far else Widths()
+        return Widths.at(now_ms, config.slots if is_far else max(config.slots, SLOTS_MAX))
 
     def _roll_back(self, slots: Iterable[int]) -> None:
         """Remove new files of a spill that failed, before its commit. Their rows may be delivered
