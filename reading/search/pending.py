@@ -26,7 +26,7 @@ Rules
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,17 @@ from ...wheel.ids import MessageId
 from ...wheel.mark import RowKey
 from ...wheel.rows import from_numpy, members, take_rows
 from ...wheel.schema import ROW, Int64s, Mask, sizes, times
-from ...wheel.slots.slot import is_wide, path_of, width_s
+from ...wheel.slots.slot import (
+    DAY_S,
+    HOUR_S,
+    HOURS_UNTIL_MS,
+    begins_ms,
+    is_wide,
+    path_of,
+    seconds_of,
+    slot_with,
+    width_s,
+)
 from ...wheel.state import SlotInfo
 from ..departures import DepartureReader
 from ..files import due_within
@@ -52,7 +62,7 @@ from ..problems import INTEGRITY, Problem
 from ..recordedblocks import BlocksByDue, committed_blocks, read_ahead
 from ..visible import MayTopic
 from .query import LIMIT, ContentMatcher, Query
-from .view import AnswerPoint, View, covers, key_columns, overlap, signed_counts
+from .view import AnswerPoint, View, added_up, covers, key_columns, overlap, signed_counts
 from .watch import DirectoryWatch
 
 ROWS_MAX = 20_000_000
@@ -69,6 +79,8 @@ _LAST = (1 << 63) - 1
 _STRIP_BYTES = 32 << 20
 _KEY_BYTES = 64
 """Memory for the keys of a row, about; the content of a row in a wide file is not copied."""
+_SIGNED_BYTES = 8 << 20
+"""Memory for the seconds that have rows, and as much for their counts: those of 12 days."""
 _BY_SECOND_MS = 7_200_000
 """Up to so long ahead messages are counted by second also where they lie in the file of a day."""
 
@@ -79,10 +91,11 @@ class PendingCount:
 
     total: int
     point: AnswerPoint
-    by_slot: dict[range, int] = field(default_factory=dict)
-    """The numbers by the seconds of a slot, in their order; empty unless it was asked for. What is
-    due more than two hours ahead and has a file of its hour or day is counted by that; all else by
-    second, in whichever file it lies. No message is in two of the numbers."""
+    by_slot: dict[int, int] = field(default_factory=dict)
+    """The numbers by slot, in the order of their begins; empty unless it was asked for. What is due
+    within two hours, or has a file of its second and no other, is counted by second; what is due
+    later by its hour, and from the first day on that begins more than 48 hours ahead by its day if
+    that has a file. No message is in two of the numbers."""
     by_topic: dict[str, int] = field(default_factory=dict)
     """The numbers by topic; empty unless it was asked for."""
     looked_through: int = 0
@@ -163,11 +176,6 @@ class _Matches:
         number = np.searchsorted(starts, self.at[:stop], side="right") - 1
         return number, self.at[:stop] - starts[number]
 
-    def by_second(self) -> dict[range, int]:
-        """The numbers of matches by second."""
-        seconds, counts = np.unique(self.due // TICK_MS, return_counts=True)
-        return dict(zip(map(_one_second, seconds.tolist()), counts.tolist(), strict=True))
-
     def topics(self) -> dict[str, int]:
         column = self.keys.column("topic")
         if len(self.at) < self.keys.num_rows:
@@ -185,6 +193,8 @@ class PendingReader:
         self.root = self._watch.root
         self.departures = DepartureReader(self.root)
         """The reader of departures, which is kept, as it remembers places in their files."""
+        self._signed: OrderedDict[int, tuple[SlotInfo, Int64s, Int64s]] = OrderedDict()
+        """Of files of hours and days, as they were: the ``signed_counts`` of all rows."""
         self._wide: dict[int, tuple[int, BlocksByDue]] = {}
         """By width: the slot whose file is open, and its blocks."""
 
@@ -231,22 +241,22 @@ class PendingReader:
         query = query or Query()
         view = self.view()
         scan = _Scan(self, view, query, may=may)
-        counts, topics = Counter[range](), Counter[str]()
+        counts, topics = Counter[int](), Counter[str]()
         if not (query.columns or query.ids or by_topic or may):
             counts.update(scan.without_reading(by_slot=by_slot))
         for matches in scan.strips():
             if by_slot:
-                counts.update(matches.by_second())
+                counts.update(scan.by_slot(matches))
             else:
-                counts[matches.seconds] += len(matches.at)
+                counts[matches.seconds.start] += len(matches.at)
             if by_topic and len(matches.at):
                 topics.update(matches.topics())
         self.release()
-        slots = [each for each in counts.items() if each[1]] if by_slot else []
+        slots = {slot: count for slot, count in counts.items() if count} if by_slot else {}
         return PendingCount(
             counts.total(),
             view.point,
-            dict(sorted(slots, key=lambda each: each[0].start)),
+            dict(sorted(slots.items(), key=lambda item: begins_ms(item[0]))),
             dict(sorted(topics.items())),
             scan.looked,
             tuple(scan.problems),
@@ -288,19 +298,46 @@ class PendingReader:
             read_ahead(self.root, seconds.start, info)
 
     def rows_of(
-        self, view: View, seconds: range, *, narrow: bool = True
+        self, view: View, seconds: range
     ) -> tuple[View, list[pa.RecordBatch], Problem | None]:
         """All rows that are due in these seconds, over all their files; with them the view that
         they belong to, and the problem for which some are missing. Files of hours and days stay
-        open for the next call, until ``release``. Without ``narrow``, those of seconds are left
-        out."""
+        open for the next call, until ``release``."""
         for _ in range(_LOOKS):
-            slots = [slot for slot in view.files_of(seconds) if narrow or is_wide(slot)]
-            batches, problem = self._committed(view, slots, seconds)
+            batches, problem = self._committed(view, view.files_of(seconds), seconds)
             if problem is None:
                 break
             view = self.view()
         return view, [*batches, *view.tail_of(seconds)], problem
+
+    def signed(
+        self, view: View, seconds: range
+    ) -> tuple[View, list[tuple[Int64s, Int64s]], int, Problem | None]:
+        """The ``signed_counts`` of the rows that are due in these seconds, but for those in files
+        of seconds; with them the view that they belong to, how many rows were read for them, and
+        the problem for which some are missing. Those of a file are kept: until it grows, it is not
+        read for the next question."""
+        looked = 0
+        for _ in range(_LOOKS):
+            parts = [piece.pending for piece in view.tail]
+            problem = None
+            for slot in filter(is_wide, view.files_of(seconds)):
+                info = view.slots[slot]
+                known = self._signed.pop(slot, None)
+                if known is None or known[0] != info:
+                    batches, problem = self._committed(view, [slot], seconds_of(slot))
+                    if problem is not None:
+                        break
+                    looked += info.rows
+                    known = info, *added_up([signed_counts(batch) for batch in batches])
+                self._signed[slot] = known
+                parts.append(known[1:])
+            if problem is None:
+                break
+            view = self.view()
+        while sum(second.nbytes for _, second, _ in self._signed.values()) > _SIGNED_BYTES:
+            self._signed.popitem(last=False)
+        return view, [_within(part, seconds) for part in parts], looked, problem
 
     def load(self, view: View, seconds: range) -> int:
         """The memory that judging these seconds at once takes, bytes, about."""
@@ -359,6 +396,11 @@ def _problem_of(slot: int, info: SlotInfo, error: SlotwheelError | OSError) -> P
         text = f"expected {error.expected}, found {error.found}"
         return Problem(INTEGRITY, "damaged", text, file=path_of(slot), position=error.position)
     return Problem(INTEGRITY, "damaged", str(error), file=path_of(slot))
+
+
+def _within(part: tuple[Int64s, Int64s], seconds: range) -> tuple[Int64s, Int64s]:
+    start, stop = np.searchsorted(part[0], [seconds.start, seconds.stop])
+    return part[0][start:stop], part[1][start:stop]
 
 
 class _PageRows:
@@ -422,28 +464,31 @@ class _Scan:
         self._after = after
         self._offsets = _offsets_of(view, query.ids) if query.ids else None
         self._stretches = self._wanted()
+        self._soon = (view.point.looked_ms + _BY_SECOND_MS) // TICK_MS
         self.problems = list(view.problems)
         self.looked = 0
         """The number of rows that were read."""
         self.at_end = False
         """True when no second with rows is left."""
 
-    def without_reading(self, *, by_slot: bool) -> dict[range, int]:
-        """The numbers of pending messages that are known without judging rows, by slot; ``strips``
-        judges the rest. With ``by_slot``, what is due soon and lies in the file of its hour or day
-        is counted by second."""
+    def without_reading(self, *, by_slot: bool) -> dict[int, int]:
+        """The numbers of pending messages that are known without judging rows, by slot; what is
+        left for ``strips`` to judge is the rest. With ``by_slot``, the file of a day within 48
+        hours is read to see how many messages are due in each hour, and in each second soon."""
         view = self._view
-        soon = (view.point.looked_ms + _BY_SECOND_MS) // TICK_MS
-        counts = Counter[range]()
+        by_hour = max(self._soon, (view.point.looked_ms + HOURS_UNTIL_MS) // TICK_MS)
+        read_before = {HOUR_S: self._soon, DAY_S: by_hour} if by_slot else {}
+        counts = Counter[int]()
         left: list[range] = []
         for stretch in self._stretches:
             count = view.counts.get(stretch, 0)
-            is_soon = by_slot and len(stretch) > 1 and stretch.start < soon
-            if count > 0 and not is_soon and self._is_all_pending(stretch):
-                counts[stretch] = count
+            is_read = stretch.start < read_before.get(len(stretch), stretch.start)
+            if count > 0 and not is_read and self._is_all_pending(stretch):
+                counts[slot_with(stretch.start, len(stretch))] = count
                 continue
             whole = self._untouched(stretch)
-            counts.update(self._by_second(whole))
+            if whole:
+                counts.update(self._untouched_by_slot(whole))
             between = whole.start if whole else stretch.stop
             left += [range(stretch.start, between), range(max(between, whole.stop), stretch.stop)]
         self._stretches = [stretch for stretch in left if stretch]
@@ -464,36 +509,48 @@ class _Scan:
         is_known = len(stretch) > 1 and not self._view.is_lost(stretch)
         return range(start, stop) if is_known else range(0)
 
-    def _by_second(self, seconds: range) -> dict[range, int]:
-        """The numbers of pending messages in seconds that no mark has reached, by second. A cancel
-        takes one away in whichever file its target lies; so only files of hours and days are read,
-        to see when their rows are due."""
-        counts = Counter[range]()
-        if not seconds:
-            return counts
-        batches = self._read(seconds, narrow=False)
-        for slot in self._view.files_of(seconds):
-            if not is_wide(slot):
-                info = self._view.slots[slot]
-                counts[_one_second(slot)] += info.rows - 2 * info.cancels
-        for batch in batches:
-            second, signed = signed_counts(batch)
-            counts.update(
-                dict(zip(map(_one_second, second.tolist()), signed.tolist(), strict=True))
-            )
-        return counts
+    def by_slot(self, matches: _Matches) -> dict[int, int]:
+        """The numbers of matches by second; of those that are not due soon, and share a file, by
+        hour."""
+        seconds, counts = np.unique(matches.due // TICK_MS, return_counts=True)
+        if any(map(is_wide, self._view.files_of(matches.seconds))):
+            return self._by_hour_later(seconds, counts)
+        return dict(zip(seconds.tolist(), counts.tolist(), strict=True))
 
-    def _read(self, seconds: range, *, narrow: bool = True) -> list[pa.RecordBatch]:
+    def _untouched_by_slot(self, seconds: range) -> dict[int, int]:
+        """The numbers of pending messages in seconds that no mark has reached. A cancel takes one
+        away in whichever file its target lies; so only files of hours and days are read, to see
+        when their rows are due."""
+        self._view, parts, looked, problem = self._reader.signed(self._view, seconds)
+        self._note(seconds, problem)
+        self.looked += looked
+        narrow = [slot for slot in self._view.files_of(seconds) if not is_wide(slot)]
+        infos = [self._view.slots[slot] for slot in narrow]
+        signed = [info.rows - 2 * info.cancels for info in infos]
+        parts.append((np.array(narrow, np.int64), np.array(signed, np.int64)))
+        return self._by_hour_later(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def _by_hour_later(self, seconds: Int64s, counts: Int64s) -> dict[int, int]:
+        """Counts of seconds, which may come more than once: by second where that is soon, else by
+        hour."""
+        hours = slot_with(0, HOUR_S) | seconds - seconds % HOUR_S
+        slots, sums = added_up([(np.where(seconds < self._soon, seconds, hours), counts)])
+        return dict(zip(slots.tolist(), sums.tolist(), strict=True))
+
+    def _read(self, seconds: range) -> list[pa.RecordBatch]:
         """The rows of these seconds, by the newest view that was needed for them."""
-        self._view, batches, problem = self._reader.rows_of(self._view, seconds, narrow=narrow)
+        self._view, batches, problem = self._reader.rows_of(self._view, seconds)
+        self._note(seconds, problem)
+        self.looked += sum(batch.num_rows for batch in batches)
+        return batches
+
+    def _note(self, seconds: range, problem: Problem | None) -> None:
         text = "expected every row of the slot, found that a repair lost some"
         lost = [slot for slot in self._view.lost if overlap(slot, seconds)]
         problems = [Problem(INTEGRITY, "repaired", text, file=path_of(slot)) for slot in lost]
         for each in (problem, *problems):
             if each is not None and each not in self.problems:
                 self.problems.append(each)
-        self.looked += sum(batch.num_rows for batch in batches)
-        return batches
 
     def strips(self) -> Iterator[_Matches]:
         stretches = self._stretches
@@ -559,10 +616,6 @@ class _Scan:
         if self._offsets is not None:
             mask &= members(self._offsets[seconds.start], offset)
         return mask
-
-
-def _one_second(second: int) -> range:
-    return range(second, second + 1)
 
 
 def _offsets_of(view: View, ids: Sequence[str]) -> dict[int, Int64s]:

@@ -108,6 +108,16 @@ def signed_counts(rows: pa.RecordBatch) -> tuple[Int64s, Int64s]:
     return seconds, counts
 
 
+def added_up(parts: Sequence[tuple[Int64s, Int64s]]) -> tuple[Int64s, Int64s]:
+    """Several ``signed_counts`` as one."""
+    if not parts:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    seconds, at = np.unique(np.concatenate([second for second, _ in parts]), return_inverse=True)
+    counts = np.zeros(len(seconds), np.int64)
+    np.add.at(counts, at, np.concatenate([count for _, count in parts]))
+    return seconds, counts
+
+
 def joined(batches: Sequence[pa.RecordBatch]) -> TailPiece:
     """Join rows in any order, at least one, into a piece."""
     rows = pa.concat_batches(batches)

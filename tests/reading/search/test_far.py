@@ -81,7 +81,31 @@ def test_a_day_far_ahead_is_one_number_and_one_nearby_is_counted_by_second(
         seconds = [range(second, second + 1) for second in (DAY // 1000, SECOND, LAST // 1000)]
         assert near.by_slot == dict(zip(seconds, (1, len(far.kept) - 2, 1), strict=True))
         assert near.total == count.total
-        assert near.looked_through == 12, "the second's own file was not read"
+        assert near.looked_through == 11, "the second's own file was not read"
+        again = reader.count(by_slot=True)
+        assert (again.by_slot, again.looked_through) == (near.by_slot, 0)
+
+
+def test_a_day_within_48_hours_is_counted_by_hour_and_read_again_when_its_file_grew(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "HOURS_UNTIL_MS", DAY)
+    first, mine, last = (
+        slot_with(second, HOUR_S) for second in (DAY // 1000, SECOND, LAST // 1000)
+    )
+    with PendingReader(copied) as reader:
+        assert reader.count(by_slot=True).by_slot == {first: 1, mine: 10, last: 1}
+        assert reader.count(by_slot=True).looked_through == 0
+    node = Node(copied, WheelConfig(disk_reserve_bytes=0, far_horizon_ms=60 * DAY_MS), SENT[0])
+    ids = node.ids_of(node.send([(DUE, "new", b"")] * 3, SENT[0]))
+    node.wheel.spill(SENT[0], everything=True)
+    node.blocking(lambda: node.wheel.cancel(ids[:1], SENT[2]))
+    node.close()
+    with PendingReader(copied) as again:  # a process has a store open once
+        again._signed = reader._signed
+        count = again.count(by_slot=True)
+        assert count.by_slot == {first: 1, mine: 12, last: 1}
+        assert count.looked_through == 6 + 1 + 3, "the file of the day alone has grown"
 
 
 def test_ids_are_found_in_whichever_file_they_lie(far: FarDirectory) -> None:
