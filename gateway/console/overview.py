@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from ...reading.search.pending import PendingCount
 from ...reading.search.query import Query
 from ...security.rights import Right
 from ...wheel.config import TICK_MS
+from ...wheel.slots.slot import DAY_S, HOUR_S, HOURS_UNTIL_MS, begins_ms, ends_ms, width_s
 from ..endpoint import RouteCall
 from ..requests import Reply
 from ..v1.group import status_of
@@ -22,8 +24,12 @@ from .figures import NodeFigures, NodeHealth, node_figures, node_health
 from .parts import SEARCH_OFF, PagePart, PartsQuery, node_part, page
 
 _MINUTE_MS = 60_000
+_HOUR_MS = HOUR_S * TICK_MS
+_DAY_MS = DAY_S * TICK_MS
 _BARS = 120
 _ROW_BARS = 10
+_DAYS_MAX = 366
+"""The most days that are shown apart."""
 _DIFFERED = frozenset(f"verdict {verdict}" for verdict in FAULTS)
 
 
@@ -37,24 +43,44 @@ class DueRow:
 
 
 @dataclass(frozen=True, slots=True)
+class DueChart:
+    """Spans of ``step_ms`` each, one behind the other. The first one may begin later."""
+
+    step_ms: int
+    bars: list[DueRow]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values for the script that draws it, times in seconds."""
+        return {
+            "step": self.step_ms // 1000,
+            "at": [bar.from_ms // self.step_ms * self.step_ms // 1000 for bar in self.bars],
+            "count": [bar.messages for bar in self.bars],
+        }
+
+    @property
+    def rows(self) -> list[DueRow]:
+        """The spans with messages."""
+        return [bar for bar in self.bars if bar.messages]
+
+
+@dataclass(frozen=True, slots=True)
 class PendingBySlot:
     """Pending messages: overdue ones, those of the next two hours by minutes, and later ones."""
 
     total: int
     overdue: int
     later: int
-    bars: list[DueRow]
-    """One for each minute."""
+    minutes: DueChart
     rows: list[DueRow]
     """One for each ten minutes."""
+    hours: DueChart
+    """From two hours ahead to the end of the day in 48 hours."""
+    days: DueChart
+    """The days (UTC) after that, up to the last one with messages."""
+    beyond: DueRow
+    """What is due after the last one of ``days``."""
     problems: list[str]
-
-    @property
-    def chart(self) -> dict[str, Any]:
-        return {
-            "at": [bar.from_ms // 1000 for bar in self.bars],
-            "count": [bar.messages for bar in self.bars],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,28 +124,45 @@ async def overview(call: RouteCall[PartsQuery, None]) -> Reply:
 def by_slot(counted: PendingCount, now_ms: int) -> PendingBySlot:
     """``counted``: with ``by_slot``. A second whose end has passed is overdue."""
     start_ms = now_ms // _MINUTE_MS * _MINUTE_MS
-    counts = [0] * _BARS
-    overdue = later = 0
-    for seconds, count in counted.by_slot.items():
-        due_ms = seconds.start * TICK_MS
-        number = (due_ms - start_ms) // _MINUTE_MS
-        if seconds.stop * TICK_MS <= now_ms:
+    later_ms = start_ms + _BARS * _MINUTE_MS
+    days_ms = (now_ms + HOURS_UNTIL_MS) // _DAY_MS * _DAY_MS + _DAY_MS
+    overdue = 0
+    minutes, hours, days = Counter[int](), Counter[int](), Counter[int]()
+    for slot, count in counted.by_slot.items():
+        due_ms = begins_ms(slot)
+        if ends_ms(slot) <= now_ms:
             overdue += count
-        elif number < _BARS:
-            counts[number] += count
+        elif due_ms < later_ms:
+            minutes[due_ms // _MINUTE_MS] += count
+        elif due_ms < days_ms and width_s(slot) < DAY_S:
+            hours[due_ms // _HOUR_MS] += count
         else:
-            later += count
+            days[due_ms // _DAY_MS] += count
+    first_day = min(days, default=0)
+    shown_days = range(first_day, min(max(days, default=-1) + 1, first_day + _DAYS_MAX))
+    behind_ms = shown_days.stop * _DAY_MS
 
     def row(first: int, many: int) -> DueRow:
-        begin = start_ms + first * _MINUTE_MS
-        return DueRow(begin, begin + many * _MINUTE_MS, sum(counts[first : first + many]))
+        count = sum(minutes[number] for number in range(first, first + many))
+        return DueRow(first * _MINUTE_MS, (first + many) * _MINUTE_MS, count)
 
+    first = start_ms // _MINUTE_MS
+    hour_numbers = range(later_ms // _HOUR_MS, days_ms // _HOUR_MS)
+    hour_rows = [
+        DueRow(max(later_ms, hour * _HOUR_MS), (hour + 1) * _HOUR_MS, hours[hour])
+        for hour in hour_numbers
+    ]
+    day_rows = [DueRow(day * _DAY_MS, (day + 1) * _DAY_MS, days[day]) for day in shown_days]
+    beyond = days.total() - sum(one.messages for one in day_rows)
     return PendingBySlot(
         counted.total,
         overdue,
-        later,
-        [row(bar, 1) for bar in range(_BARS)],
-        [row(bar, _ROW_BARS) for bar in range(0, _BARS, _ROW_BARS)],
+        hours.total() + days.total(),
+        DueChart(_MINUTE_MS, [row(first + bar, 1) for bar in range(_BARS)]),
+        [row(first + bar, _ROW_BARS) for bar in range(0, _BARS, _ROW_BARS)],
+        DueChart(_HOUR_MS, hour_rows),
+        DueChart(_DAY_MS, day_rows),
+        DueRow(behind_ms, behind_ms, beyond),
         list(map(str, counted.problems)),
     )
 

@@ -76,7 +76,9 @@ class PendingCounts(msgspec.Struct, omit_defaults=True):
     limited_by_rights: bool = False
     """Whether only topics that the caller may read were looked at."""
     slots: list[SlotCount] | None = None
-    """Counts by slot, with ``by=slot``. What is due within two hours is counted by second."""
+    """Counts by slot, with ``by=slot``: by second for two hours at least; what shares the file of
+    its hour or day by hour for two days at least, then by day. All are pending messages, without
+    what was cancelled, and none is in two of them."""
     topics: dict[str, int] | None = None
     """Counts by topic, with ``by=topic``."""
 

@@ -57,8 +57,8 @@
       stroke: colour("--dim"), font: "12px system-ui, sans-serif",
       size: 30, grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, ...more,
     });
-    const slots = kind === "slots";
-    const names = slots ? null : [...data.bounds, "more"];
+    const due = "step" in data;
+    const names = due ? null : [...data.bounds, "more"];
     const nth = Math.ceil((names || []).length / Math.max(1, Math.floor(box.clientWidth / 62)));
     return {
       width: box.clientWidth, height: box.clientHeight,
@@ -66,14 +66,16 @@
       legend: { show: false },
       cursor: { x: false, y: false, points: { show: false }, drag: { x: false, y: false } },
       scales: {
-        x: { time: slots, range: (_, low, high) => slots ? [low - 30, high + 30] : [-0.6, names.length - 0.4] },
+        x: { time: due, range: (_, low, high) => due ? [low - data.step / 2, high + data.step / 2] : [-0.6, names.length - 0.4] },
         y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] },
       },
       axes: [
-        axis(slots
+        axis(due
           ? { grid: { show: false }, space: 64, values: (_, at) => at.map((s) => {
             const date = new Date(s * 1000);
-            return `${two(date.getHours())}:${two(date.getMinutes())}`;
+            return data.step < 86400
+              ? `${two(date.getHours())}:${two(date.getMinutes())}`
+              : `${two(date.getUTCMonth() + 1)}-${two(date.getUTCDate())}`;
           }) }
           : { grid: { show: false }, splits: () => names.map((_, n) => n).filter((n) => n % nth === 0),
             values: (_, at) => at.map((n) => names[n]) }),
@@ -81,7 +83,7 @@
       ],
       series: [{}, {
         fill: colour("--bar"), stroke: colour("--bar"), width: 0, points: { show: false },
-        paths: uPlot.paths.bars({ size: [slots ? 0.78 : 0.7, 60] }),
+        paths: uPlot.paths.bars({ size: [due ? 0.78 : 0.7, 60] }),
       }],
       hooks: { setCursor: [(plot) => caption(plot, kind, data, names)] },
     };
@@ -96,8 +98,8 @@
       return;
     }
     const count = `${data.count[n].toLocaleString("en")} messages`;
-    const at = kind === "slots"
-      ? `due in the minute of ${local(new Date(data.at[n] * 1000))}`
+    const at = "step" in data
+      ? `due in the ${kind.slice(0, -1)} of ${local(new Date(data.at[n] * 1000))}`
       : (n === data.bounds.length ? "later than all that" : `late by at most ${names[n]}`);
     text.textContent = `${count} ${at}`;
   }
@@ -108,7 +110,7 @@
       const box = figure.querySelector(".plot");
       const data = JSON.parse(figure.dataset.values);
       const kind = figure.dataset.chart;
-      const x = kind === "slots" ? data.at : data.count.map((_, n) => n);
+      const x = data.at ?? data.count.map((_, n) => n);
       box.replaceChildren();
       charts.push({ figure, plot: new uPlot(options(kind, data, box), [x, data.count], box) });
     }

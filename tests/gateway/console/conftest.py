@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithGateway]:
     """With messages that wait and that left, and with dead letters, all with scripts in them."""
     folder: Path = tmp_path_factory.mktemp("console")
-    with NodeWithGateway(folder / "data") as one:
+    with NodeWithGateway(folder / "data", "--horizon", "60d") as one:
         fill(one.address, 300, 500)
         planted = letter(PLANTED, 3, BURIED, group=PLANTED)
         letters = [letter("again", n, RETRIES_USED_UP) for n in range(3)]

@@ -82,6 +82,34 @@ def test_the_address_alone_leads_to_the_overview(tab: Tab, node: NodeWithGateway
     one.check()
 
 
+def test_the_overview_shows_hours_and_days_ahead(tab: Tab, node: NodeWithGateway) -> None:
+    one = tab()
+    page = one.open("/console")
+    settle(page)
+    expect(page.locator("#due-minutes canvas")).to_have_count(1)
+    expect(page.locator("#due-hours, #due-days")).to_have_count(0)
+    ids = []
+    for days, count in ((1, 3), (40, 5)):
+        ids += send(node, "far", count, due_ms=time.time_ns() // 1_000_000 + days * 86_400_000)
+    try:
+        one.open("/console")
+        settle(page)
+        expect(page.locator("#due-hours canvas, #due-days canvas")).to_have_count(2)
+        expect(page.locator("#due-hours tbody td.num")).to_have_text(["3"])
+        expect(page.locator("#due-days tbody td.num")).to_have_text(["5"])
+        page.locator("#due-days .plot .u-over").hover()
+        expect(page.locator("#due-days figcaption")).to_contain_text(
+            "5 messages due in the day of "
+        )
+        check_readable(page)
+        page.locator("#due-days").get_by_role("link").click()
+        settle(page)
+        expect(page.locator("#part-count")).to_contain_text("5 messages wait and match")
+        one.check()
+    finally:
+        node.ask("POST", "/v1/cancel", json={"ids": ids})
+
+
 def test_what_changes_is_fetched_again(tab: Tab, node: NodeWithGateway) -> None:
     page = tab().open("/console")
     settle(page)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+import numpy as np
 import psutil
 import pytest
 
@@ -40,6 +41,7 @@ from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.reading.search.pending import PendingCount
 from slotwheel.reading.search.view import AnswerPoint
 from slotwheel.trace.chains.chain import Chain, ChainState, ChainStep, StepKind, Witness
+from slotwheel.wheel.slots.slot import slot_with
 from slotwheel.wheel.texts import span_text
 from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
@@ -250,7 +252,7 @@ def test_the_audit_is_worked_out_off_the_loop(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_answer_that_is_not_complete_says_why() -> None:
     problem = Problem(INTEGRITY, "damage", "expected 7 rows, found <b>", file="slots/7")
-    found = by_slot(PendingCount(1, POINT, {range(1, 2): 1}, problems=(problem,)), NOW_MS)
+    found = by_slot(PendingCount(1, POINT, {1: 1}, problems=(problem,)), NOW_MS)
     text = rendered("overview/slots.html", it=found, viewer=Viewer(STRANGER))
     assert "This is not everything." in text
     assert "slots/7: expected 7 rows, found &lt;b&gt;" in text
@@ -259,15 +261,39 @@ def test_an_answer_that_is_not_complete_says_why() -> None:
 def test_slots_become_minutes() -> None:
     now_s = NOW_MS // 1000
     counts = {now_s - 1: 1, now_s: 2, now_s + 29: 4, now_s + 30: 8, now_s + 7_170: 16}
-    slots = {range(second, second + 1): count for second, count in counts.items()}
-    day = now_s - now_s % 86_400 + 86_400
-    slots[range(day, day + 86_400)] = 32
-    found = by_slot(PendingCount(63, POINT, slots), NOW_MS)
-    assert (found.overdue, found.later) == (1, 48)
-    assert [bar.messages for bar in found.bars[:3]] == [6, 8, 0]
+    found = by_slot(PendingCount(31, POINT, counts), NOW_MS)
+    assert (found.overdue, found.later) == (1, 16)
+    assert [bar.messages for bar in found.minutes.bars[:3]] == [6, 8, 0]
     assert [row.messages for row in found.rows] == [14, *[0] * 11]
     assert found.rows[0].from_ms == NOW_MS - 30_500
-    assert found.chart["count"][:2] == [6, 8]
+    assert found.minutes.values["count"][:2] == [6, 8]
+    assert not found.days.rows
+
+
+def test_slots_further_ahead_become_hours_and_days() -> None:
+    """It is 08:00:30 on 2027-01-15: hours from 10:00 on to the end of the 17th, then days."""
+    hour_s, day_s, now_s = 3_600, 86_400, NOW_MS // 1000
+    midnight = slot_with(now_s, day_s) & (1 << 40) - 1
+    counts = {
+        now_s + 7_190: 1,  # 10:00:20
+        slot_with(now_s + 5 * hour_s, hour_s): 2,  # 13:00
+        midnight + 3 * day_s - 1: 4,
+        slot_with(midnight + 3 * day_s, hour_s): 8,  # in a file of its hour, the clock was set
+        slot_with(midnight + 4 * day_s, day_s): 16,
+        midnight + 400 * day_s: 32,
+    }
+    found = by_slot(PendingCount(63, POINT, counts), NOW_MS)
+    assert (found.overdue, found.later) == (0, 63)
+    hours = [((row.from_ms // 1000 - midnight) / hour_s, row.messages) for row in found.hours.rows]
+    assert hours == [(10, 1), (13, 2), (71, 4)]
+    assert (found.hours.bars[-1].to_ms // 1000 - midnight) // hour_s == 72
+    days = [((row.from_ms // 1000 - midnight) // day_s, row.messages) for row in found.days.rows]
+    assert days == [(3, 8), (4, 16)]
+    assert len(found.days.bars) == 366
+    assert ((found.beyond.from_ms // 1000 - midnight) // day_s, found.beyond.messages) == (369, 32)
+    assert set(np.diff(found.days.values["at"])) == {found.days.values["step"]} == {day_s}
+    text = rendered("overview/slots.html", it=found, viewer=Viewer(STRANGER))
+    assert 'later than that</td><td class="num">32</td>' in text
 
 
 METRICS = """
