@@ -49,8 +49,8 @@ from ..wheel.slots.slot import (
     HOURS_UNTIL_MS,
     Widths,
     begins_ms,
+    bounds_of,
     ends_ms,
-    first_seconds,
     is_wide,
     seconds_of,
     slot_with,
@@ -187,7 +187,7 @@ class PendingTable:
         marks = point.marks
         last = max(mark.furthest_ms for mark in marks.every) // TICK_MS
         slots = self._cells.slots
-        reached = slots[: np.searchsorted(first_seconds(slots), last, "right")].tolist()
+        reached = slots[: np.searchsorted(bounds_of(slots)[0], last, "right")].tolist()
         before, self._counted_by = self._counted_by, {}
         left: list[int] = []
         passed: list[int] = []
@@ -363,7 +363,7 @@ class PendingTable:
         """Move borders back: slots behind them are joined to hours, or days."""
 
         def widened(slots: Int64s) -> Int64s:
-            return widths.slots(first_seconds(slots) * TICK_MS)
+            return widths.slots(bounds_of(slots)[0] * TICK_MS)
 
         def widened_set(slots: set[int]) -> set[int]:
             return set(widened(np.array(sorted(slots), np.int64)).tolist())

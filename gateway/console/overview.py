@@ -15,7 +15,6 @@ from ...reading.search.pending import PendingCount
 from ...reading.search.query import Query
 from ...security.rights import Right
 from ...wheel.config import TICK_MS
-from ...wheel.slots.slot import DAY_S, HOUR_S, HOURS_UNTIL_MS, begins_ms, ends_ms, width_s
 from ..endpoint import RouteCall
 from ..requests import Reply
 from ..v1.group import status_of
@@ -24,8 +23,8 @@ from .figures import NodeFigures, NodeHealth, node_figures, node_health
 from .parts import SEARCH_OFF, PagePart, PartsQuery, node_part, page
 
 _MINUTE_MS = 60_000
-_HOUR_MS = HOUR_S * TICK_MS
-_DAY_MS = DAY_S * TICK_MS
+_HOUR_MS = 60 * _MINUTE_MS
+_DAY_MS = 24 * _HOUR_MS
 _BARS = 120
 _ROW_BARS = 10
 _DAYS_MAX = 366
@@ -125,16 +124,16 @@ def by_slot(counted: PendingCount, now_ms: int) -> PendingBySlot:
     """``counted``: with ``by_slot``. A second whose end has passed is overdue."""
     start_ms = now_ms // _MINUTE_MS * _MINUTE_MS
     later_ms = start_ms + _BARS * _MINUTE_MS
-    days_ms = (now_ms + HOURS_UNTIL_MS) // _DAY_MS * _DAY_MS + _DAY_MS
+    days_ms = (now_ms // _DAY_MS + 3) * _DAY_MS
     overdue = 0
     minutes, hours, days = Counter[int](), Counter[int](), Counter[int]()
-    for slot, count in counted.by_slot.items():
-        due_ms = begins_ms(slot)
-        if ends_ms(slot) <= now_ms:
+    for seconds, count in counted.by_slot.items():
+        due_ms = seconds.start * TICK_MS
+        if seconds.stop * TICK_MS <= now_ms:
             overdue += count
         elif due_ms < later_ms:
             minutes[due_ms // _MINUTE_MS] += count
-        elif due_ms < days_ms and width_s(slot) < DAY_S:
+        elif due_ms < days_ms and len(seconds) * TICK_MS < _DAY_MS:
             hours[due_ms // _HOUR_MS] += count
         else:
             days[due_ms // _DAY_MS] += count

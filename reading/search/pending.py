@@ -48,7 +48,7 @@ from ...wheel.slots.slot import (
     DAY_S,
     HOUR_S,
     HOURS_UNTIL_MS,
-    begins_ms,
+    bounds_of,
     is_wide,
     path_of,
     seconds_of,
@@ -91,11 +91,11 @@ class PendingCount:
 
     total: int
     point: AnswerPoint
-    by_slot: dict[int, int] = field(default_factory=dict)
-    """The numbers by slot, in the order of their begins; empty unless it was asked for. What is due
-    within two hours, or has a file of its second and no other, is counted by second; what is due
-    later by its hour, and from the first day on that begins more than 48 hours ahead by its day if
-    that has a file. No message is in two of the numbers."""
+    by_slot: dict[range, int] = field(default_factory=dict)
+    """The numbers by the seconds of a slot, in their order; empty unless it was asked for. What is
+    due within two hours, or has a file of its second and no other, is counted by second; what is
+    due later by its hour, and from the first day on that begins more than 48 hours ahead by its day
+    if that has a file. No message is in two of the numbers."""
     by_topic: dict[str, int] = field(default_factory=dict)
     """The numbers by topic; empty unless it was asked for."""
     looked_through: int = 0
@@ -241,22 +241,22 @@ class PendingReader:
         query = query or Query()
         view = self.view()
         scan = _Scan(self, view, query, may=may)
-        counts, topics = Counter[int](), Counter[str]()
+        counts, topics = Counter[range](), Counter[str]()
         if not (query.columns or query.ids or by_topic or may):
             counts.update(scan.without_reading(by_slot=by_slot))
         for matches in scan.strips():
             if by_slot:
                 counts.update(scan.by_slot(matches))
             else:
-                counts[matches.seconds.start] += len(matches.at)
+                counts[matches.seconds] += len(matches.at)
             if by_topic and len(matches.at):
                 topics.update(matches.topics())
         self.release()
-        slots = {slot: count for slot, count in counts.items() if count} if by_slot else {}
+        slots = [each for each in counts.items() if each[1]] if by_slot else []
         return PendingCount(
             counts.total(),
             view.point,
-            dict(sorted(slots.items(), key=lambda item: begins_ms(item[0]))),
+            dict(sorted(slots, key=lambda each: each[0].start)),
             dict(sorted(topics.items())),
             scan.looked,
             tuple(scan.problems),
@@ -464,27 +464,29 @@ class _Scan:
         self._after = after
         self._offsets = _offsets_of(view, query.ids) if query.ids else None
         self._stretches = self._wanted()
-        self._soon = (view.point.looked_ms + _BY_SECOND_MS) // TICK_MS
+        soon = -(-(view.point.looked_ms + _BY_SECOND_MS) // (HOUR_S * TICK_MS))
+        self._soon = soon * HOUR_S
+        """Before it, counts are by second: a whole hour, or one would be counted in both ways."""
         self.problems = list(view.problems)
         self.looked = 0
         """The number of rows that were read."""
         self.at_end = False
         """True when no second with rows is left."""
 
-    def without_reading(self, *, by_slot: bool) -> dict[int, int]:
-        """The numbers of pending messages that are known without judging rows, by slot; what is
-        left for ``strips`` to judge is the rest. With ``by_slot``, the file of a day within 48
+    def without_reading(self, *, by_slot: bool) -> dict[range, int]:
+        """The numbers of pending messages that are known without judging rows, by slot; ``strips``
+        judges the rest. With ``by_slot``, the file of a day within 48
         hours is read to see how many messages are due in each hour, and in each second soon."""
         view = self._view
         by_hour = max(self._soon, (view.point.looked_ms + HOURS_UNTIL_MS) // TICK_MS)
         read_before = {HOUR_S: self._soon, DAY_S: by_hour} if by_slot else {}
-        counts = Counter[int]()
+        counts = Counter[range]()
         left: list[range] = []
         for stretch in self._stretches:
             count = view.counts.get(stretch, 0)
             is_read = stretch.start < read_before.get(len(stretch), stretch.start)
             if count > 0 and not is_read and self._is_all_pending(stretch):
-                counts[slot_with(stretch.start, len(stretch))] = count
+                counts[stretch] = count
                 continue
             whole = self._untouched(stretch)
             if whole:
@@ -509,15 +511,15 @@ class _Scan:
         is_known = len(stretch) > 1 and not self._view.is_lost(stretch)
         return range(start, stop) if is_known else range(0)
 
-    def by_slot(self, matches: _Matches) -> dict[int, int]:
+    def by_slot(self, matches: _Matches) -> dict[range, int]:
         """The numbers of matches by second; of those that are not due soon, and share a file, by
         hour."""
         seconds, counts = np.unique(matches.due // TICK_MS, return_counts=True)
         if any(map(is_wide, self._view.files_of(matches.seconds))):
             return self._by_hour_later(seconds, counts)
-        return dict(zip(seconds.tolist(), counts.tolist(), strict=True))
+        return _by_seconds_of(seconds, counts)
 
-    def _untouched_by_slot(self, seconds: range) -> dict[int, int]:
+    def _untouched_by_slot(self, seconds: range) -> dict[range, int]:
         """The numbers of pending messages in seconds that no mark has reached. A cancel takes one
         away in whichever file its target lies; so only files of hours and days are read, to see
         when their rows are due."""
@@ -530,12 +532,12 @@ class _Scan:
         parts.append((np.array(narrow, np.int64), np.array(signed, np.int64)))
         return self._by_hour_later(*map(np.concatenate, zip(*parts, strict=True)))
 
-    def _by_hour_later(self, seconds: Int64s, counts: Int64s) -> dict[int, int]:
+    def _by_hour_later(self, seconds: Int64s, counts: Int64s) -> dict[range, int]:
         """Counts of seconds, which may come more than once: by second where that is soon, else by
         hour."""
         hours = slot_with(0, HOUR_S) | seconds - seconds % HOUR_S
         slots, sums = added_up([(np.where(seconds < self._soon, seconds, hours), counts)])
-        return dict(zip(slots.tolist(), sums.tolist(), strict=True))
+        return _by_seconds_of(slots, sums)
 
     def _read(self, seconds: range) -> list[pa.RecordBatch]:
         """The rows of these seconds, by the newest view that was needed for them."""
@@ -616,6 +618,13 @@ class _Scan:
         if self._offsets is not None:
             mask &= members(self._offsets[seconds.start], offset)
         return mask
+
+
+def _by_seconds_of(slots: Int64s, counts: Int64s) -> dict[range, int]:
+    """The counts by the seconds of their slots."""
+    firsts, widths = bounds_of(slots)
+    seconds = map(range, firsts.tolist(), (firsts + widths).tolist())
+    return dict(zip(seconds, counts.tolist(), strict=True))
 
 
 def _offsets_of(view: View, ids: Sequence[str]) -> dict[int, Int64s]:

@@ -63,11 +63,6 @@ def first_second(slot: int) -> int:
     return slot & _FIRST_SECOND if is_wide(slot) else slot
 
 
-def first_seconds(slots: Int64s) -> Int64s:
-    """The first second of each slot, shape of ``slots``."""
-    return np.where(slots >> WIDTH_BITS > 0, slots & _FIRST_SECOND, slots)
-
-
 def begins_ms(slot: int) -> int:
     """The first due time of a slot, ms."""
     return first_second(slot) * TICK_MS

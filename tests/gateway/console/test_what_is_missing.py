@@ -41,7 +41,6 @@ from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.reading.search.pending import PendingCount
 from slotwheel.reading.search.view import AnswerPoint
 from slotwheel.trace.chains.chain import Chain, ChainState, ChainStep, StepKind, Witness
-from slotwheel.wheel.slots.slot import slot_with
 from slotwheel.wheel.texts import span_text
 from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
@@ -252,7 +251,7 @@ def test_the_audit_is_worked_out_off_the_loop(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_answer_that_is_not_complete_says_why() -> None:
     problem = Problem(INTEGRITY, "damage", "expected 7 rows, found <b>", file="slots/7")
-    found = by_slot(PendingCount(1, POINT, {1: 1}, problems=(problem,)), NOW_MS)
+    found = by_slot(PendingCount(1, POINT, {range(1, 2): 1}, problems=(problem,)), NOW_MS)
     text = rendered("overview/slots.html", it=found, viewer=Viewer(STRANGER))
     assert "This is not everything." in text
     assert "slots/7: expected 7 rows, found &lt;b&gt;" in text
@@ -261,7 +260,8 @@ def test_an_answer_that_is_not_complete_says_why() -> None:
 def test_slots_become_minutes() -> None:
     now_s = NOW_MS // 1000
     counts = {now_s - 1: 1, now_s: 2, now_s + 29: 4, now_s + 30: 8, now_s + 7_170: 16}
-    found = by_slot(PendingCount(31, POINT, counts), NOW_MS)
+    slots = {range(second, second + 1): count for second, count in counts.items()}
+    found = by_slot(PendingCount(31, POINT, slots), NOW_MS)
     assert (found.overdue, found.later) == (1, 16)
     assert [bar.messages for bar in found.minutes.bars[:3]] == [6, 8, 0]
     assert [row.messages for row in found.rows] == [14, *[0] * 11]
@@ -273,14 +273,17 @@ def test_slots_become_minutes() -> None:
 def test_slots_further_ahead_become_hours_and_days() -> None:
     """It is 08:00:30 on 2027-01-15: hours from 10:00 on to the end of the 17th, then days."""
     hour_s, day_s, now_s = 3_600, 86_400, NOW_MS // 1000
-    midnight = slot_with(now_s, day_s) & (1 << 40) - 1
+    midnight = now_s - now_s % day_s
+    spans = [
+        (10 * hour_s + 20, 1, 1),
+        (13 * hour_s, hour_s, 2),
+        (3 * day_s - 1, 1, 4),
+        (3 * day_s, hour_s, 8),
+        (4 * day_s, day_s, 16),
+        (400 * day_s, 1, 32),
+    ]
     counts = {
-        now_s + 7_190: 1,  # 10:00:20
-        slot_with(now_s + 5 * hour_s, hour_s): 2,  # 13:00
-        midnight + 3 * day_s - 1: 4,
-        slot_with(midnight + 3 * day_s, hour_s): 8,  # in a file of its hour, the clock was set
-        slot_with(midnight + 4 * day_s, day_s): 16,
-        midnight + 400 * day_s: 32,
+        range(midnight + first, midnight + first + length): count for first, length, count in spans
     }
     found = by_slot(PendingCount(63, POINT, counts), NOW_MS)
     assert (found.overdue, found.later) == (0, 63)
