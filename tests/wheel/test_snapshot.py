@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.wheel.cancelrecord import CancelRecord
+from slotwheel.wheel.config import WIDTH_BITS
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
@@ -24,7 +25,6 @@ from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slot import HOUR_S, path_of
 from slotwheel.wheel.state import (
-    WIDTH_BITS,
     Checkpoint,
     LmdbState,
     Loss,

@@ -13,11 +13,11 @@ from typing import Any
 import lmdb
 import pytest
 
+from slotwheel.wheel.config import WIDTH_BITS
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.state import (
     STATE_VERSION,
-    WIDTH_BITS,
     Checkpoint,
     LmdbState,
     ProducerEntry,

@@ -46,7 +46,7 @@ from .cancelled import CancelledSeconds, covered_cancels
 from .catalog import Catalog
 from .mend import complete, switch
 from .openslots import OpenSlots
-from .slot import Widths, ends_ms, is_wide, path_of, seconds_of, stem_of, width_s
+from .slot import Widths, begins_ms, ends_ms, is_wide, path_of, seconds_of, stem_of, width_s
 from .slotfile import MAP_FROM_BYTES, MAP_FROM_MIN_BYTES, SlotFiles, missing
 from .spill import Ahead, blocks, in_turn
 from .strips import STRIP_BYTES, WideSlots
