@@ -313,3 +313,56 @@ def test_late_rows_leave_once_each_in_offset_order(
         for due, offset in storage.every()
         if first.L < offset <= upto and (due, offset) <= (first.c, first.r)
     )
+
+
+@dataclass
+class SeveralFiles(FakeStorage):
+    """The rows of a second in files of several widths, which one was made anew from a peer's rows:
+    their offsets interleave."""
+
+    files: list[list[RowKey]] = field(default_factory=list)
+
+    def read_point(self, second: int) -> ReadPoint:
+        infos = {
+            slot: SlotInfo(len(rows), len(rows), 0, max(offset for _, offset in rows), 0)
+            for slot, rows in enumerate(self.files)
+            if rows
+        }
+        return ReadPoint(infos, self.spilled, ())
+
+    def read_second(
+        self,
+        second: int,
+        files: Mapping[int, SlotInfo],
+        known: Mapping[int, SlotInfo] | None = None,
+    ) -> list[pa.RecordBatch]:
+        if known is not None:
+            return []
+        return [rows_at(sorted(self.files[slot]), topics=2) for slot in files]
+
+
+@given(
+    st.lists(st.tuples(near, st.integers(0, 2)), min_size=1, max_size=12),
+    st.sampled_from([1, 150, 600, 1 << 30]),
+    st.sampled_from([1, 3, 1000]),
+    st.booleans(),
+)
+def test_a_second_whose_files_have_interleaved_offsets_leaves_in_order(
+    entries: list[tuple[list[int], int]], window_bytes: int, rows_max: int, ahead: bool
+) -> None:
+    storage = SeveralFiles(files=[[], [], []])
+    for due, slot in entries:
+        inside = [at for at in due if START <= at < END]
+        storage.files[slot] += [(at, storage.spilled + n) for n, at in enumerate(inside)]
+        storage.spilled += len(inside)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, window_bytes, MINT)
+    after: RowKey = (START - 1, OFFSET_END)
+    cursor.load(after, storage.spilled - 1)
+    given_out: list[RowKey] = []
+    while rows := keys_of(cursor.peek(after, (END, 0), rows_max, 1 << 30)):
+        assert after < rows[0]
+        given_out += rows
+        after = rows[-1]
+        if ahead:
+            cursor.read_ahead()
+    assert given_out == sorted(key for rows in storage.files for key in rows)
