@@ -76,7 +76,8 @@ def clean(departures: DepartureKeeper, clock: Clock) -> float:
 
 
 class SlotFileWork:
-    """Spills and cleans. After a failed spill (a full disk) it still cleans: that frees space."""
+    """Spills and cleans, and learns where the rows are in wide slot files that are due soon. After
+    a failed spill (a full disk) it still cleans: that frees space."""
 
     def __init__(self, wheel: Wheel, clock: Clock, metrics: Metrics) -> None:
         self._wheel = wheel
@@ -98,6 +99,7 @@ class SlotFileWork:
             self._clean()
             raise
         self._clean()
+        self._wheel.index_ahead(self._clock())
         self._release()
         return SPILL_EVERY_S
 

@@ -77,6 +77,8 @@ from .state import Checkpoint, SlotInfo, StateStore, StateUpdate
 from .tail.tail import Piece, Tail
 
 _Checked = TypeVar("_Checked")
+_INDEX_AHEAD_MS = 30_000
+"""Some seconds more than strips are read ahead, so that these wait for no index."""
 _EVICT_SHARE = 1024
 """So many seconds of the register of cancels are looked at while the lock is held once."""
 
@@ -783,6 +785,11 @@ class Wheel:
             deleted = self._clean(marks, now_ms)
         self._evict(marks, now_ms)
         return deleted
+
+    def index_ahead(self, now_ms: int) -> None:
+        """Know where in the wide slot files of now and of the next seconds the rows are. A standby
+        does it, too: as a new master it would else read files of 50 MB before its first row."""
+        self._storage.index_ahead(now_ms, now_ms + _INDEX_AHEAD_MS)
 
     def _evict(self, marks: Marks, now_ms: int) -> None:
         """Forget cancels that can be read again, where there are too many of them or too many

@@ -94,6 +94,9 @@ def test_what_the_archive_cannot_keep_is_told_and_not_too_often(
             self.archive_missed = missed, "Invalid cross-device link"
             return 0
 
+        def index_ahead(self, _now_ms: int) -> None:
+            pass
+
     monkeypatch.setattr("slotwheel.node.work.CLEAN_EVERY_S", 0.0)
     wheel: Any = Keeping()
     metrics: Any = None

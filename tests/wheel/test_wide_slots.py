@@ -341,3 +341,26 @@ def test_a_standby_without_the_horizon_of_its_master_makes_no_file_of_each_secon
         node.wheel.spill(NOW, everything=True)
         widths = [width_s(slot) for slot in node.wheel.stock_point().catalog]
         assert widths == [SECOND_S] * 3 + [DAY_S]
+
+
+def test_indexes_are_there_before_a_standby_becomes_master(tmp_path: Path) -> None:
+    """A damaged file is noted, and the others are read all the same."""
+    due = NOW - NOW % DAY_MS + 5 * DAY_MS + DAY_MS // 2
+    with opened(tmp_path, FAR, NOW) as node:
+        node.send([(due, "t", b"day"), (due + 5_000, "t", b"day")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        node.send([(due + 1_000, "t", b"hour")], due - DAY_MS)
+        node.wheel.spill(due - DAY_MS, everything=True)
+        storage = node.wheel._storage
+        hour, day = list(storage.catalog)
+        node.wheel.index_ahead(NOW)
+        assert storage.next_second(due - 10_000) == (due - 10_000) // TICK_MS, "it is not known"
+        node.wheel.index_ahead(due - 10_000)
+        assert storage.next_second(due - 10_000) == due // TICK_MS
+        sound = (tmp_path / path_of(hour)).read_bytes()
+        (tmp_path / path_of(hour)).write_bytes(sound[:-1] + b"x")
+        node.reopen(due - 10_000)
+        node.wheel.index_ahead(due - 10_000)
+        assert list(node.wheel.damaged()) == [hour]
+        storage = node.wheel._storage
+        assert storage._wide_slots.next_second(day, storage.catalog[day], 0) == due // TICK_MS

@@ -293,6 +293,15 @@ class Storage:
                 return True
         return False
 
+    def index_ahead(self, after_ms: int, until_ms: int) -> None:
+        """Make the indexes of the wide slots that have some of that time, as far as they can be
+        read; damage is noted."""
+        catalog = self.catalog
+        for slot in catalog.within(after_ms // TICK_MS, until_ms // TICK_MS):
+            if is_wide(slot) and slot not in self.damaged:
+                with contextlib.suppress(Damaged):
+                    self.block_index(slot, catalog[slot])
+
     def note_damage(self, slot: int, info: SlotInfo, error: Damaged) -> None:
         """Record that a slot file was found damaged, unless it was replaced meanwhile."""
         with self._lock:
