@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,24 @@ def usual(tmp_path: Path) -> Iterator[Node]:
     with opened(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW) as node:
         node.sync()
         yield node
+
+
+@pytest.fixture
+def small_widths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots of 4 and 16 seconds in the place of those of an hour and a day, from two slots of a
+    second on: what takes days, with three widths, is gone through in a minute."""
+    small = {
+        "HOUR_S": 4,
+        "DAY_S": 16,
+        "WIDTHS_S": (1, 4, 16),
+        "HOURS_UNTIL_MS": 12_000,
+        "_DAY_MS": 16_000,
+        "_LONG_HORIZON_SLOTS": 2,
+    }
+    for name, module in list(sys.modules.items()):
+        if name.startswith("slotwheel.wheel."):
+            for constant in small.keys() & vars(module).keys():
+                monkeypatch.setattr(module, constant, small[constant])
 
 
 @pytest.fixture

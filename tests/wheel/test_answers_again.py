@@ -17,6 +17,7 @@ from slotwheel.wheel.cancelrecord import COUNT_MAX, CancelRecord, is_incomplete
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.journal.payloads import CancelRows
 from slotwheel.wheel.mark import BY_TOPICS, Mark, Marks
 from slotwheel.wheel.slots import cancelled
 from slotwheel.wheel.slots.cancelled import CancelledSeconds
@@ -230,7 +231,9 @@ def test_all_records_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     state = MemoryState(StoredState(cancelled_floor=-1))
     kept = CancelledSeconds(state, 3_600_000)
     for second in range(20):
-        update = kept.plan({second: np.arange(second + 1)}, Marks(Mark(second * 1000, 0, 100)))
+        due, named = np.full(second + 1, second * 1000), np.arange(second + 1)
+        marks = Marks(Mark(second * 1000, 0, 100))
+        update = kept.plan(CancelRows(due, named, named), marks)
         state.commit(
             StateUpdate(
                 cancelled=update.records,

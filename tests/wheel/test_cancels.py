@@ -117,16 +117,19 @@ def test_what_is_pending_unspilled_near_or_pinned_is_never_evicted() -> None:
     cancels.committed(one(10_000, 2, 51))  # near: its slot may be open
     cancels.committed(one(900_000, 3, 99))  # far ahead, not in its file yet
     cancels.committed(one(901_000, 4, 52))  # far ahead, in its file
-    cancels.pin([901])
-    cancels.pin([901])
-    for _ in range(2):
+    pins = frozenset([901]), frozenset([901, 900])
+    for pin in pins:
+        cancels.pin(pin)
+    for pin in reversed(pins):
         evict(cancels, covered_before_second=3, covered_offset=99, now_second=5, spilled=99)
-        for due, target in ((1_000, 1), (2_000, 5), (10_000, 2), (900_000, 3), (901_000, 4)):
+        for due, target in ((1_000, 1), (2_000, 5), (10_000, 2), (901_000, 4)):
             assert known(cancels, due, target)
-        cancels.unpin([901])
+        assert bool(known(cancels, 900_000, 3)) is (pin is pins[1])
+        assert cancels.misses_unspilled(99) is (pin is pins[0])
+        cancels.unpin(pin)
     evict(cancels, covered_before_second=3, covered_offset=99, now_second=5, spilled=100)
+    assert not cancels.misses_unspilled(100)
     assert not known(cancels, 2_000, 5)
-    assert not known(cancels, 900_000, 3)
     assert not known(cancels, 901_000, 4)
     assert not cancels.file_read(901)
     assert known(cancels, 1_000, 1)
@@ -151,22 +154,23 @@ def test_seconds_without_a_cancel_are_bounded_too() -> None:
 
 
 @pytest.mark.parametrize("share", [1_000, 1_000_000])
-def test_a_day_of_seconds_is_kept_until_it_can_be_read_again(share: int) -> None:
-    """A wheel of a day whose every second was cancelled at once: before the spill all of it stays,
-    behind it two hours, of which the latest were forgotten last."""
+@pytest.mark.parametrize("spilled", [86_400, 2 * 86_400])
+def test_of_a_day_of_seconds_two_hours_are_kept(share: int, spilled: int) -> None:
+    """Every second was cancelled at once: the latest are forgotten last. Before their spill whoever
+    asks has to look into the tail."""
     cancels = Cancels(500_000)
     due = np.arange(86_400) * 1_000
     target, own = np.arange(86_400), np.arange(86_400, 2 * 86_400)
     cancels.committed(CancelRows(due, target, own))
+    assert not cancels.misses_unspilled(86_400)
     reached = {"covered_before_second": 0, "covered_offset": -1, "now_second": 0}
-    evict(cancels, share, spilled=86_400, **reached)
-    assert cancels.find(due, target)[0].all()
-    evict(cancels, share, spilled=2 * 86_400, **reached)
+    evict(cancels, share, spilled=spilled, **reached)
     kept = np.flatnonzero(cancels.find(due, target)[0])
     assert len(kept) == len(cancels) == 7_168
     near = 121
     assert kept.tolist() == [*range(near), *range(86_400 - 7_168 + near, 86_400)]
     assert not cancels.over_bound()
+    assert cancels.misses_unspilled(spilled) is (spilled == 86_400)
 
 
 def test_below_the_bound_nothing_is_evicted() -> None:

@@ -92,15 +92,18 @@ def test_with_a_disk_that_is_almost_full_delivery_needs_no_further_mark(
     node.crash()
 
 
+@pytest.mark.parametrize("ahead", [{"slots": 86_400}, {"far_horizon_ms": 366 * 86_400_000}])
 def test_two_hours_behind_a_disk_that_was_almost_full_answers_are_true_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: dict[str, int]
 ) -> None:
-    """Also on a wheel of a day: what is due later than the reach has not left, so it is known."""
-    config = WheelConfig(slots=86_400, disk_reserve_bytes=1 << 20)
+    """Also on a wheel of a day, or of a year with files of days: what is due later than the reach
+    has not left, so it is known."""
+    config = WheelConfig(disk_reserve_bytes=1 << 20, **ahead)  # type: ignore[arg-type]
     with opened(tmp_path, config, NOW) as node:
         reach = NOW + 1_000 + 2 * 3_600_000
-        due = [NOW + 60_000, reach, reach + 1, NOW + 86_000_000]
+        due = [NOW + 60_000, reach, reach + 1, NOW + config.horizon_ms - 60_000]
         ids = node.ids_of(node.send([(at, "t", b"") for at in due], NOW))
+        node.wheel.spill(NOW, everything=True)
         with monkeypatch.context() as patch:
             patch.setattr(node.files, "free_bytes", lambda: 1000)
             assert taken(node, NOW + 1_000) == []
@@ -109,6 +112,10 @@ def test_two_hours_behind_a_disk_that_was_almost_full_answers_are_true_again(
         node.reopen(NOW + 2_000)
         answers = node.blocking(lambda: node.wheel.cancel(ids, NOW + 2_000))
         assert answers == [CancelAnswer.UNKNOWN] * 2 + [CancelAnswer.CANCELLED] * 2
+        later = node.ids_of(node.send([(reach + 2, "t", b""), (reach + 3, "t", b"")], NOW + 2_000))
+        assert node.delivered(reach + 2) == [b""] * 3
+        answers = node.blocking(lambda: node.wheel.cancel(later, reach + 2))
+        assert answers == [CancelAnswer.DELIVERED, CancelAnswer.CANCELLED]
 
 
 def test_a_row_that_becomes_late_before_anybody_saw_it(

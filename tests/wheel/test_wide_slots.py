@@ -18,6 +18,7 @@ from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.due import reader
 from slotwheel.wheel.errors import InvalidConfiguration, InvalidMessage
 from slotwheel.wheel.schema import Int64s
+from slotwheel.wheel.slots.lookup import cancelled_rows, topics_of
 from slotwheel.wheel.slots.slot import (
     DAY_S,
     HOUR_S,
@@ -262,7 +263,7 @@ def test_a_row_of_a_wide_slot_is_found_by_its_id(tmp_path: Path) -> None:
         node.wheel.spill(NOW, everything=True)
         storage = node.wheel._storage
         offsets = np.array([first.base_offset, second.base_offset, second.base_offset + 1])
-        assert storage.topics_of(due // TICK_MS, offsets).tolist() == ["t", "v", ""]
+        assert topics_of(storage, np.full(3, due), offsets).tolist() == ["t", "v", ""]
         row = storage.find(due, second.base_offset)
         assert row is not None
         assert row.column("value").to_pylist() == [b"2"]
@@ -272,7 +273,9 @@ def test_a_row_of_a_wide_slot_is_found_by_its_id(tmp_path: Path) -> None:
         ids = node.ids_of(second)
         assert node.blocking(lambda: node.wheel.cancel(ids, NOW)) == [CancelAnswer.CANCELLED] * 2
         node.wheel.spill(NOW, everything=True)
-        assert storage.cancelled_in_files(due // TICK_MS) == {second.base_offset}
+        named, unknown = cancelled_rows(storage, np.full(3, due), offsets, in_tail=False)
+        assert named.tolist() == [False, True, False]
+        assert not unknown.any()
 
 
 @contextlib.contextmanager

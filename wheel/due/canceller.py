@@ -20,7 +20,7 @@ docs/durability.md says what each answer means.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -36,6 +36,8 @@ from ..ids import IdMint, MessageId
 from ..journal.queued import AppendWaiter
 from ..rows import from_numpy, members, no_headers
 from ..schema import INPUT, PAYLOAD, TIME, Int64s, Mask
+from ..slots.lookup import cancelled_rows, topics_of
+from ..slots.slot import rows_by_slot
 from ..slots.storage import Storage
 from .cancels import Cancels
 from .lines import HasLeft, Lines
@@ -102,11 +104,6 @@ class _Request:
     def rows(self, state: _State) -> Int64s:
         """Positions of the rows in that state."""
         return np.flatnonzero(self.state == state)
-
-    def seconds(self, at: Int64s) -> list[int]:
-        """The seconds in which the rows at these positions are due."""
-        seconds: list[int] = np.unique(self.due[at] // TICK_MS).tolist()
-        return seconds
 
 
 class Canceller:
@@ -210,17 +207,9 @@ class Canceller:
     def _allowed(self, due: Int64s, offset: Int64s, may: MayCancel) -> Mask:
         """The mask of rows whose topic can be read and is one that may be cancelled, shape
         (rows,)."""
-        allowed = np.zeros(len(due), np.bool_)
-        for second in np.unique(due // TICK_MS).tolist():
-            in_second = due // TICK_MS == second
-            offsets, at = np.unique(offset[in_second], return_inverse=True)
-            try:
-                topics = self._storage.topics_of(second, offsets)
-            except Damaged:
-                continue
-            verdicts = [bool(topic) and may(topic) for topic in topics.tolist()]
-            allowed[in_second] = np.array(verdicts, np.bool_)[at]
-        return allowed
+        topics = topics_of(self._storage, due, offset).tolist()
+        verdicts = {topic: bool(topic) and may(topic) for topic in dict.fromkeys(topics)}
+        return np.fromiter((verdicts[topic] for topic in topics), np.bool_, len(topics))
 
     def _settle(
         self,
@@ -237,11 +226,12 @@ class Canceller:
         """
         state = np.full(len(due), _State.READ, np.int8)
         request = _Request(due, offset, topics, append, timeout_s, state)
-        seconds = request.seconds(request.rows(_State.READ))
+        seconds = frozenset((due // TICK_MS).tolist())
         with self._lock:
             self._cancels.pin(seconds)
+            in_tail = self._cancels.misses_unspilled(self._storage.spilled)
         try:
-            self._read_cancels(seconds, request)
+            self._read_cancels(seconds, request, in_tail=in_tail)
             self._decide_all(request.rows(_State.READ), request)
             in_flight = request.rows(_State.WAIT)
             if len(in_flight):
@@ -256,49 +246,34 @@ class Canceller:
         self._await_commits(request)
         return state
 
-    def _read_cancels(self, seconds: list[int], request: _Request) -> None:
-        """Register what was cancelled in these seconds by their slot files or, where these were
-        deleted, by the records of cancels. Rows of a damaged file become *unknown*."""
-        with self._lock:
-            catalog, cancels = self._storage.catalog, self._cancels
-            unread = [
-                second
-                for second in seconds
-                if (info := catalog.get(second)) is not None
-                and info.cancels > 0
-                and not cancels.file_read(second)
-            ]
-        for second in unread:
-            try:
-                targets = self._storage.cancelled_in_files(second)
-            except Damaged:
-                request.state[request.due // TICK_MS == second] = _State.UNKNOWN
-                continue
-            with self._lock:
-                cancels.add_from_file(second, targets)
+    def _read_cancels(self, seconds: Set[int], request: _Request, *, in_tail: bool) -> None:
+        """Find out which rows were cancelled by slot files or, where these were deleted, by the
+        records of cancels. Rows of a damaged file become *unknown*. ``in_tail``: the register may
+        have forgotten cancels that are in the tail."""
+        due, offset = request.due, request.offset
+        named, unreadable = cancelled_rows(self._storage, due, offset, in_tail=in_tail)
+        request.state[unreadable] = _State.UNKNOWN
+        request.state[named] = _State.CANCELLED
         # Behind the files: one that was deleted meanwhile has left its cancels there.
         with self._lock:
             kept = self._storage.cancelled
-            unread = [second for second in seconds if second in kept]
-        for second in unread:
-            positions = np.flatnonzero(request.due // TICK_MS == second)
+            recorded = {second for second in seconds if second in kept}
+        for second, rows in rows_by_slot(recorded, due):
             try:
-                named = members(kept.offsets(second), request.offset[positions])
+                named = members(kept.offsets(second), offset[rows])
             except Damaged:
-                request.state[positions] = _State.UNKNOWN
+                request.state[rows] = _State.UNKNOWN
                 continue
-            request.state[positions[named]] = _State.CANCELLED
+            request.state[rows[named]] = _State.CANCELLED
 
     def _read_topics(self, unread: Int64s, request: _Request) -> None:
-        """Read the topics of all rows in the slots of ``unread``, so that no slot is read twice.
-        Those of ``unread`` in a damaged file become *unknown*."""
-        for second in request.seconds(unread):
-            in_second = request.due // TICK_MS == second
-            offsets, at = np.unique(request.offset[in_second], return_inverse=True)
-            try:
-                request.topics[in_second] = self._storage.topics_of(second, offsets)[at]
-            except Damaged:
-                request.state[unread[in_second[unread]]] = _State.UNKNOWN
+        """Read the topics of these rows, and of all others of their seconds, so that no slot of a
+        second is read twice. Those of ``unread`` in a damaged file become *unknown*."""
+        second = request.due // TICK_MS
+        rows = np.flatnonzero(np.isin(second, second[unread]))
+        request.topics[rows] = topics_of(self._storage, request.due[rows], request.offset[rows])
+        damaged = [row for row in unread.tolist() if request.topics[row] is None]
+        request.state[damaged] = _State.UNKNOWN
 
     def _decide_all(self, at: Int64s, request: _Request) -> None:
         """Decide share by share, and read slot files between where an answer depends on a topic."""
@@ -312,7 +287,8 @@ class Canceller:
                     return
                 self._decide_share(at[start : start + _SHARE], request)
             unread = request.rows(_State.READ)
-            self._read_topics(unread, request)
+            if len(unread):
+                self._read_topics(unread, request)
             at = request.rows(_State.READ)
 
     def _decide_share(self, at: Int64s, request: _Request) -> None:

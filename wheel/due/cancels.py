@@ -6,19 +6,21 @@ that a second cancel of a message gets the same answer, and a row that has left 
 *already delivered* only if it is known that no cancel came first.
 
 Memory is bounded, in cancels and in seconds: the oldest seconds go first, also those without a
-cancel, of which it is known that there is none. A second with unspilled or uncommitted cancels is
-never dropped, so what is forgotten here can be read again: in the slot file, or in the record of
-its second (``wheel/slots/cancelled.py``). Neither is a second about which a request is being
-decided.
+cancel, of which it is known that there is none. What is forgotten here can be read again: in the
+tail, in a slot file, or in the record of its second (``wheel/slots/cancelled.py``). So a second
+with uncommitted cancels is never dropped, nor one that has left before its cancels are spilled, as
+nobody opens its slot again. Neither is a second about which a request is being decided.
 
-*Example.* Half a million messages of a day are cancelled at once, in each of 86,400 seconds. Until
-the spill the register has all of them; behind it 7,168 seconds are left.
+*Example.* Half a million messages of a year are cancelled at once, each in a second of its own. A
+spill comes every ten seconds, and the register is looked at once a second: it has 8,192 seconds,
+those of the last moment, and those of requests under way. With all that a spill waits for it would
+take a hundred megabytes.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +40,8 @@ _SECONDS_MAX = 8_192
 """Two hours and some minutes: however many slots a wheel has, no more seconds are kept when their
 cancels can be read again. Each takes half a kilobyte, and each eviction looks at all of them."""
 _NEAR_SECONDS = 120
-"""Seconds this close ahead of the hand keep their cancels: a reader may have the slot open."""
+"""Seconds this close ahead of the clock, or of the mark if the clock was set back, keep their
+cancels: a reader may have the slot open."""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,9 @@ class Cancels:
         self._max = remembered_max
         self._seconds: dict[int, _Second] = {}
         self._count = 0
-        self._pinned = Counter[int]()
+        self._pinned: list[Set[int]] = []
+        self._forgotten = -1
+        """The highest offset of a cancel row that was forgotten."""
 
     def __len__(self) -> int:
         return self._count
@@ -72,7 +77,8 @@ class Cancels:
         self._register(rows, pending)
 
     def add_from_file(self, at_second: int, targets: Iterable[int]) -> None:
-        """Register the cancels in a slot's file; needed once for each second (``file_read``)."""
+        """Register all cancels of a second that has been opened to be delivered: those in its slot
+        files, and those in the tail that are not here any more."""
         second = self._seconds.setdefault(at_second, _Second())
         self._count -= len(second)
         second.committed.update(targets)
@@ -84,14 +90,18 @@ class Cancels:
         second = self._seconds.get(at_second)
         return second is not None and second.file_read
 
-    def pin(self, seconds: Iterable[int]) -> None:
-        """What is known of these seconds stays until ``unpin``: else a decision could be made
-        without the cancels that were just read for it."""
-        self._pinned.update(seconds)
+    def pin(self, seconds: Set[int]) -> None:
+        """What comes in about these seconds stays until ``unpin`` of the same set: else a decision
+        could miss a cancel that was neither in the files when they were read nor is here."""
+        self._pinned.append(seconds)
 
-    def unpin(self, seconds: Iterable[int]) -> None:
-        self._pinned.subtract(seconds)
-        self._pinned += Counter()  # drops those that nobody has pinned any more
+    def unpin(self, seconds: Set[int]) -> None:
+        self._pinned = [pinned for pinned in self._pinned if pinned is not seconds]
+
+    def misses_unspilled(self, spilled: int) -> bool:
+        """True if a cancel that is not in a slot file, as its offset is not below ``spilled``, may
+        have been forgotten: then the tail has to be looked at, too."""
+        return self._forgotten >= spilled
 
     def committed(self, rows: CancelRows) -> None:
         """Register committed cancels: some that were added here before, or another master's."""
@@ -172,19 +182,22 @@ class Cancels:
         """Forget those of ``seconds`` that can be forgotten, in this order, until there is an
         eighth less than the bounds allow.
 
-        A second can be forgotten when all its cancels are committed and spilled (below offset
-        ``spilled``), and no reader has its slot open: it is before ``covered_before_second`` with
-        cancels up to ``covered_offset``, so that it has left whole, late rows too; or far ahead.
+        A second can be forgotten when all its cancels are committed, and no reader has its slot
+        open: it is far ahead; or it is before ``covered_before_second`` with cancels up to
+        ``covered_offset``, so that it has left whole, late rows too, and its cancels are spilled
+        (below offset ``spilled``).
         """
+        far = max(now_second, covered_before_second) + _NEAR_SECONDS
         for at in seconds:
             few = len(self._seconds) <= _SECONDS_MAX * 7 // 8
             if few and self._load <= self._max * 7 // 8:
                 return
             second = self._seconds.get(at)
-            if second is None or second.pending or second.newest >= spilled or at in self._pinned:
+            if second is None or second.pending or any(at in pinned for pinned in self._pinned):
                 continue
             has_left = at < covered_before_second and second.newest <= covered_offset
-            if has_left or at > now_second + _NEAR_SECONDS:
+            if at > far or (has_left and second.newest < spilled):
+                self._forgotten = max(self._forgotten, second.newest)
                 self._count -= len(second)
                 del self._seconds[at]
 

@@ -247,6 +247,8 @@ class SlotCursor:
             source = source_of_piece(piece, low, high, first)
             if source is not None:
                 sources.append(source)
+                if piece.cancels:  # the register may have forgotten them
+                    self.cancelled.update(source.cancelled())
         return sources[::-1]  # in offset order, behind those of the file
 
     def peek(

@@ -70,6 +70,15 @@ class SortedRows:
         """The first ``stop`` rows in key order."""
         return replace(self, due=self.due[:stop], offset=self.offset[:stop])
 
+    def cancelled(self) -> list[int]:
+        """The offsets that its cancel rows name."""
+        rows = self.rows.rows if isinstance(self.rows, Piece) else self.rows
+        column = rows.column("cancels")
+        if self.indices is not None:
+            column = column.take(from_numpy(self.indices, pa.int64()))
+        targets: list[int] = column.drop_null().to_pylist()
+        return targets
+
     def codes(self, start: int, stop: int, names: Sequence[str]) -> Int64s:
         """Each row's place of its topic in ``names``, shape (rows,); -1: not there, or a cancel."""
         if not names:

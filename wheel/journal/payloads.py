@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..errors import Damaged
 from ..files import Bytes
 from ..ids import LONG_FROM, NO_LONG_IDS
 from ..rows import from_numpy, no_cancels
-from ..schema import PAYLOAD, TIME, Int64s, times
+from ..schema import PAYLOAD, TIME, Int64s, Mask, times
 from .entry import ENTRY_VERSION, Entry
 from .segment import STORE_ID_BYTES
 
@@ -30,23 +30,42 @@ _SMALL_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class CancelRows:
-    """The cancel rows of an entry, shape (rows,) each: the due times (ms) and offsets of the rows
-    they name, and their own offsets."""
+    """Cancel rows of an entry, a piece of the tail or a slot file, shape (rows,) each: the due
+    times (ms) and offsets of the rows they name, and their own offsets."""
 
-    due: Int64s
-    target: Int64s
-    own: Int64s
+    due: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    target: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    own: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.target)
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch, base_offset: int) -> CancelRows:
-        """The cancel rows among the rows of an entry (PAYLOAD schema)."""
+    def of(cls, rows: pa.RecordBatch, base_offset: int | None) -> CancelRows:
+        """The cancel rows among rows. ``base_offset``: of the first row of an entry (PAYLOAD
+        schema); None: each row has its offset (ROW schema)."""
         named = rows.column("cancels")
+        if named.null_count == len(named):
+            return cls()
         at = np.flatnonzero(np.asarray(named.is_valid()))
-        target = np.asarray(named.drop_null())
-        return cls(times(rows, "due")[at], target, base_offset + at)
+        own = times(rows, "offset")[at] if base_offset is None else base_offset + at
+        return cls(times(rows, "due")[at], np.array(named.drop_null()), own)
+
+    @classmethod
+    def joined(cls, parts: Sequence[CancelRows]) -> CancelRows:
+        """All rows of the parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            *(
+                np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in parts)])
+                for name in ("due", "target", "own")
+            )
+        )
+
+    def at(self, positions: Int64s | Mask) -> CancelRows:
+        """The rows at some positions."""
+        return CancelRows(self.due[positions], self.target[positions], self.own[positions])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,10 @@ Rules
 - A record is kept for two hours behind the mark, or for a horizon if that is shorter, and all of
   them together up to ``BYTES_MAX``. The oldest go first; up to the *floor*, a due time, nothing is
   known of what was cancelled. So there are some 7,200 records, however many slots there are.
+- Cancels of older seconds make no record; they only raise the floor. The file of a day is deleted
+  when the day is over, and records of its 86,400 seconds would be made only to be removed at once.
+  While it is there its cancels are read in it, however old: then *cancelled* is known for longer
+  than two hours, and *delivered* is not, as a file of a second had cancels of that time, too.
 - A record is *incomplete* where a slot file was damaged or replaced when it was to be added. Then
   an offset that it has is cancelled, and of another one nothing is known.
 - A second without cancels has no record and costs nothing.
@@ -94,34 +98,45 @@ class CancelledSeconds:
         data = self._state.cancelled(second)
         return None if data is None else CancelRecord.decode(data, _where(second))
 
-    def first_kept(self, marks: Marks) -> int:
-        """The first second of which a record is kept by ``marks``."""
-        return (marks.main.c - self._kept_ms) // TICK_MS
-
-    def plan(self, named: Mapping[int, Int64s | None], marks: Marks) -> CancelledUpdate:
-        """The update that adds cancelled offsets by second (None: they cannot be read), and removes
-        records that are too old by ``marks``. Nothing changes before ``committed``."""
-        records: dict[int, bytes] = {}
-        for second, offsets in named.items():
-            try:
-                record = self._read(second) or CancelRecord()
-            except Damaged:
-                record = CancelRecord(incomplete=True)
-            records[second] = record.with_more(offsets).encode()
-        sizes = self._sizes | {second: len(record) for second, record in records.items()}
+    def plan(
+        self, cancels: CancelRows, marks: Marks, lost: Iterable[range] = ()
+    ) -> CancelledUpdate:
+        """The update that adds what ``cancels`` name, and removes records that are too old by
+        ``marks``. ``lost``: seconds of which cancels may be missing, as they cannot be read.
+        Nothing changes before ``committed``."""
+        first_kept = (marks.main.c - self._kept_ms) // TICK_MS
+        second = cancels.due // TICK_MS
+        forgotten = second[second < first_kept].tolist()
+        changed: dict[int, CancelRecord] = {}
+        for at, offsets in _by_second(cancels.at(second >= first_kept)).items():
+            changed[at] = self._before(at).with_more(offsets)
+        for seconds in lost:
+            forgotten += seconds[: max(0, first_kept - seconds.start)][-1:]
+            for at in seconds[max(0, first_kept - seconds.start) :]:
+                changed[at] = (changed.get(at) or self._before(at)).with_more(None)
+        records = {at: record.encode() for at, record in changed.items()}
+        sizes = self._sizes | {at: len(record) for at, record in records.items()}
         nbytes = sum(sizes.values()) if records else 0
-        first_kept = self.first_kept(marks)
         deleted = []
-        for second in sorted(sizes):
-            if second >= first_kept and nbytes <= BYTES_MAX:
+        for at in sorted(sizes):
+            if at >= first_kept and nbytes <= BYTES_MAX:
                 break
-            nbytes -= sizes[second]
-            deleted.append(second)
-            records.pop(second, None)
-        if not deleted:
+            nbytes -= sizes[at]
+            deleted.append(at)
+            records.pop(at, None)
+        if not (deleted or forgotten):
             return CancelledUpdate(records)
-        floor_ms = max(self._floor_ms, (deleted[-1] + 1) * TICK_MS - 1)
+        floor_ms = max(self._floor_ms, (max(deleted + forgotten) + 1) * TICK_MS - 1)
         return CancelledUpdate(records, tuple(deleted), floor_ms)
+
+    def _before(self, second: int) -> CancelRecord:
+        """The record of a second as it is now; empty if there is none."""
+        if second not in self._sizes:
+            return CancelRecord()
+        try:
+            return self._read(second) or CancelRecord()
+        except Damaged:
+            return CancelRecord(incomplete=True)
 
     def committed(self, update: CancelledUpdate) -> None:
         """Take over an update that is in the state by now."""
@@ -140,20 +155,22 @@ def _where(second: int) -> str:
     return f"the record of cancels of second {second}"
 
 
-def covered_cancels(pieces: Iterable[Piece], marks: Marks) -> dict[int, Int64s]:
-    """By second, the offsets in cancel rows that ``marks`` cover, which a spill drops."""
-    by_second: dict[int, list[Int64s]] = {}
+def covered_cancels(pieces: Iterable[Piece], marks: Marks) -> CancelRows:
+    """The cancel rows that ``marks`` cover, which a spill drops."""
+    covered = []
     for piece in pieces:
-        if not piece.cancels:
-            continue
-        rows = CancelRows.of(piece.rows, piece.base_offset)
-        covered = np.flatnonzero(marks.all_covered(rows.due, rows.own))
-        if not len(covered):
-            continue
-        second, target = rows.due[covered] // TICK_MS, rows.target[covered]
-        order = np.argsort(second, kind="stable")
-        different, starts = np.unique(second[order], return_index=True)
-        parts = np.split(target[order], starts[1:])
-        for at, named in zip(different.tolist(), parts, strict=True):
-            by_second.setdefault(at, []).append(named)
-    return {second: np.concatenate(named) for second, named in by_second.items()}
+        if piece.cancels:
+            rows = CancelRows.of(piece.rows, piece.base_offset)
+            covered.append(rows.at(marks.all_covered(rows.due, rows.own)))
+    return CancelRows.joined(covered)
+
+
+def _by_second(cancels: CancelRows) -> dict[int, Int64s]:
+    """By second, the offsets that cancel rows name."""
+    if not len(cancels):
+        return {}
+    second = cancels.due // TICK_MS
+    order = np.argsort(second, kind="stable")
+    different, starts = np.unique(second[order], return_index=True)
+    parts = np.split(cancels.target[order], starts[1:])
+    return dict(zip(different.tolist(), parts, strict=True))

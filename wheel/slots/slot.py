@@ -27,7 +27,7 @@ of the hour from 1800000000 on has the number ``1 << 56 | 1800000000``, and its 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,6 +133,32 @@ def nested(slots: Iterable[int]) -> dict[int, list[int]]:
     return inside
 
 
+def rows_by_slot(slots: Container[int], due: Int64s) -> Iterator[tuple[int, Int64s]]:
+    """Those of ``slots`` that may hold rows of these due times (ms, shape (rows,)), the narrowest
+    first, each with the positions of such rows. A row may be in up to three of them.
+
+    *Example.* Of the slots of second 7 and of the day from 0 on, and due times 9500, 7001 and 7002:
+    second 7 with positions 1 and 2, then the day with 1, 2 and 0.
+    """
+    order = np.argsort(due, kind="stable")
+    for width in WIDTHS_S:
+        second = due[order] // TICK_MS
+        if width > SECOND_S:  # before 1970 there are slots of a second only
+            order, second = order[second >= 0], second[second >= 0]
+        if not len(order):
+            return
+        distinct, starts = np.unique(_numbers(second, width), return_index=True)
+        ends = [*starts[1:].tolist(), len(order)]
+        for slot, start, end in zip(distinct.tolist(), starts.tolist(), ends, strict=True):
+            if slot in slots:
+                yield slot, order[start:end]
+
+
+def _numbers(second: Int64s, width: int) -> Int64s:
+    """``slot_with`` of many seconds."""
+    return slot_with(0, width) | second - second % width if width > SECOND_S else second
+
+
 def stem_of(slot: int) -> str:
     """The name of a slot in names of files and in texts: ``1800000060``, ``1800000000+3600``."""
     return f"{first_second(slot)}+{width_s(slot)}" if is_wide(slot) else str(slot)
@@ -191,7 +217,6 @@ class Widths:
         second = due // TICK_MS
         if not len(due) or int(due.max()) < self.seconds_until_ms:
             return second
-        hour = slot_with(0, HOUR_S) | second - second % HOUR_S
-        day = slot_with(0, DAY_S) | second - second % DAY_S
-        far = np.where(due < self.hours_until_ms, hour, day)
+        hours, days = _numbers(second, HOUR_S), _numbers(second, DAY_S)
+        far = np.where(due < self.hours_until_ms, hours, days)
         return np.where(due < self.seconds_until_ms, second, far)

@@ -29,12 +29,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ..config import SLOTS_MAX, TICK_MS, WheelConfig
 from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Files
+from ..journal.payloads import CancelRows
 from ..mark import Marks
 from ..rows import members, take_rows
 from ..schema import ROW, Int64s, Mask, times
@@ -44,6 +44,7 @@ from .archive import Archive
 from .blockindex import BlockIndex
 from .cancelled import CancelledSeconds, covered_cancels
 from .catalog import Catalog
+from .filecancels import FileCancels
 from .mend import complete, switch
 from .openslots import OpenSlots
 from .slot import Widths, begins_ms, ends_ms, is_wide, path_of, seconds_of, stem_of, width_s
@@ -54,8 +55,6 @@ from .strips import STRIP_BYTES, WideSlots
 _SYNC_ONE_BY_ONE_MAX = 256
 """Up to so many files are synced one by one; more of them by one syncfs, which is faster for many
 but stalls the journal's own syncs for some milliseconds."""
-
-_NO_OFFSETS = np.empty(0, np.int64)
 
 KnownCancels = Callable[[int], Int64s | None]
 """From a second to the offsets that the cancels in its file name; None: the file has to be read."""
@@ -120,6 +119,7 @@ class Storage:
         self.slot_files = SlotFiles(files, config.open_handles_max, map_from)
         self.archive = Archive(files, config)
         self.cancelled = CancelledSeconds(state, config.short_horizon_ms)
+        self.file_cancels = FileCancels(self.read_blocks, config.cancels_remembered_max)
         self._open_slots = OpenSlots(self.slot_files, config.window_bytes_max)
         strip_bytes = min(STRIP_BYTES, max(1, config.window_bytes_max // 2))
         self._wide_slots = WideSlots(self.slot_files, strip_bytes)
@@ -172,6 +172,11 @@ class Storage:
         seconds = seconds_of(slot)
         files = {at: catalog[at] for at in catalog.within(seconds[0], seconds[-1])}
         return ReadPoint(files, spilled, pieces)
+
+    def whole_point(self) -> ReadPoint:
+        """The places of the rows of all seconds: its ``files`` are the whole catalog."""
+        with self._lock:
+            return ReadPoint(self.catalog, self.spilled, self.tail.pieces)
 
     def read_second(
         self,
@@ -360,17 +365,6 @@ class Storage:
             slot = catalog.behind(slot)
         return None
 
-    def cancelled_in_files(self, second: int) -> set[int]:
-        """Targets of the cancel rows of a second in slot files. Errors: ``Damaged``."""
-        targets: set[int] = set()
-        for slot, info in self.catalog.with_rows_of(second).items():
-            if info.cancels:
-                for block in self.select(
-                    slot, info, lambda index: index.with_rows_of(second) & (index.cancels > 0)
-                ):
-                    targets.update(cancelled_in(_of_second(block, second)))
-        return targets
-
     def late_blocks(
         self, slot: int, first: int, last: int, upto_ms: int
     ) -> Iterator[pa.RecordBatch]:
@@ -391,16 +385,6 @@ class Storage:
         for row in self._rows_of(due // TICK_MS, np.array([offset], np.int64), ROW.names):
             return row if int(times(row, "due")[0]) == due else None
         return None
-
-    def topics_of(self, second: int, offsets: Int64s) -> npt.NDArray[np.object_]:
-        """The topics of rows of one second by their ascending ``offsets``, shape (rows,); an empty
-        one for a row that is nowhere any more. Each block is read once. Errors: ``Damaged``.
-        """
-        topics = np.full(len(offsets), "", object)
-        for rows in self._rows_of(second, offsets, ["offset", "topic"]):
-            at = np.searchsorted(offsets, times(rows, "offset"))
-            topics[at] = rows.column("topic").to_numpy(zero_copy_only=False)
-        return topics
 
     def _rows_of(
         self, second: int, offsets: Int64s, columns: list[str]
@@ -518,7 +502,8 @@ class Storage:
         covered = list(islice(whole, at_most))
         if not covered:
             return 0
-        cancelled = self.cancelled.plan(self._cancelled_in(covered, known), marks)
+        named, unread = self._cancelled_in(covered, known)
+        cancelled = self.cancelled.plan(named, marks, unread)
         kept = self.archive.keep_slots({slot: catalog[slot] for slot in covered}, now_ms)
         # What is kept first is kept; a full disk ends it.
         gone_ms = max((ends_ms(slot) - 1 for slot in covered[len(kept) :]), default=-1)
@@ -544,33 +529,28 @@ class Storage:
             for slot in covered:
                 self.damaged.pop(slot, None)
         for slot in covered:
-            self._forget(slot)
             self.slot_files.remove(slot)
+            self._forget(slot)  # not before: somebody could still have read it in between
         return len(covered)
 
-    def _cancelled_in(self, slots: Iterable[int], known: KnownCancels) -> dict[int, Int64s | None]:
-        """By second, the offsets that cancels in these files name; None: they cannot be read."""
-        named: dict[int, Int64s | None] = {}
+    def _cancelled_in(
+        self, slots: Iterable[int], known: KnownCancels
+    ) -> tuple[CancelRows, list[range]]:
+        """The cancel rows in these files, and the seconds of those that cannot be read."""
+        read: list[CancelRows] = []
+        unread: list[range] = []
         for slot in slots:
             info = self.catalog[slot]
-            if not info.cancels:
+            targets = None if is_wide(slot) or not info.cancels else known(slot)
+            if targets is not None:
+                due = np.full(len(targets), begins_ms(slot))
+                read.append(CancelRows(due, targets, np.full(len(targets), info.highest)))
                 continue
-            targets = None if is_wide(slot) else known(slot)
             try:
-                by_second: Mapping[int, Int64s | None] = (
-                    {slot: targets}
-                    if targets is not None
-                    else _cancelled_by_second(
-                        self.select(slot, info, lambda index: index.cancels > 0)
-                    )
-                )
+                read.append(self.file_cancels.of(slot, info))
             except Damaged:
-                by_second = dict.fromkeys(seconds_of(slot))
-            for second, offsets in by_second.items():
-                before = named.get(second, _NO_OFFSETS)
-                both = before is not None and offsets is not None
-                named[second] = np.concatenate([before, offsets]) if both else None
-        return named
+                unread.append(seconds_of(slot))
+        return CancelRows.joined(read), unread
 
     def replace(self, slots: Sequence[int], update: StateUpdate, marks: Marks) -> None:
         """Put the staged files of ``update.slots`` in the place of the damaged ones of ``slots``,
@@ -580,10 +560,10 @@ class Storage:
 
         Errors: ``OSError``: nothing has changed. ``SyncFailed``.
         """
-        seconds = [second for slot in slots for second in self._seconds_reached(slot, marks)]
-        cancelled = self.cancelled.plan(dict.fromkeys(seconds), marks)
         # What the marks cover may be missing in the new file, as peers have deleted it.
         furthest_ms = max(mark.furthest_ms for mark in marks.every)
+        seconds = [_seconds_upto(slot, furthest_ms) for slot in slots]
+        cancelled = self.cancelled.plan(CancelRows(), marks, seconds)
         reached = [slot for slot in slots if begins_ms(slot) <= furthest_ms]
         gone_ms = max((min(furthest_ms, ends_ms(slot) - 1) for slot in reached), default=-1)
         update = replace(
@@ -610,17 +590,16 @@ class Storage:
         """Drop what was read of a file that is deleted, replaced or damaged."""
         self._open_slots.forget(slot)
         self._wide_slots.forget(slot)
-
-    def _seconds_reached(self, slot: int, marks: Marks) -> range:
-        """The seconds of a slot that one of ``marks`` has reached, from the last one on of which no
-        record of cancels is kept any more: it moves the floor, and those before it would only."""
-        seconds = seconds_of(slot)
-        reached = max(mark.furthest_ms for mark in marks.every) // TICK_MS
-        oldest = self.cancelled.first_kept(marks) - 1
-        return range(max(seconds[0], min(oldest, seconds[-1])), min(seconds[-1], reached) + 1)
+        self.file_cancels.forget(slot)
 
     def close(self) -> None:
         self.slot_files.close()
+
+
+def _seconds_upto(slot: int, ms: int) -> range:
+    """The seconds of a slot up to the one of a time in ms."""
+    seconds = seconds_of(slot)
+    return seconds[: max(0, ms // TICK_MS + 1 - seconds.start)]
 
 
 def _of_second(block: pa.RecordBatch, second: int) -> pa.RecordBatch:
@@ -632,18 +611,6 @@ def _within(block: pa.RecordBatch, seconds: range) -> pa.RecordBatch:
     ends = [seconds.start * TICK_MS, seconds.stop * TICK_MS]
     start, stop = np.searchsorted(times(block, "due"), ends)
     return block.slice(start, stop - start)
-
-
-def _cancelled_by_second(blocks: Iterable[pa.RecordBatch]) -> dict[int, Int64s]:
-    """By second, the offsets that the cancel rows in ``blocks`` name."""
-    by_second: dict[int, Int64s] = {}
-    for block in blocks:
-        rows = take_rows(block, np.flatnonzero(np.asarray(block.column("cancels").is_valid())))
-        seconds, targets = times(rows, "due") // TICK_MS, times(rows, "cancels")
-        for second in np.unique(seconds).tolist():
-            fresh = targets[seconds == second]
-            by_second[second] = np.concatenate([by_second.get(second, _NO_OFFSETS), fresh])
-    return by_second
 
 
 def cancelled_in(rows: pa.RecordBatch) -> list[int]:
