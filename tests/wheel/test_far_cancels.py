@@ -142,6 +142,17 @@ def test_an_id_of_a_row_that_was_lost_is_not_that_of_another_second_of_its_day(n
     assert ask(node, [lost, real], may="a".__eq__) == [UNKNOWN, CANCELLED]
 
 
+def test_cancels_of_one_offset_in_several_seconds_of_a_day_are_told_apart(node: Node) -> None:
+    [real] = sent(node, of_days()[:1])
+    ids = [real, *(node.wheel.mint.one(real.due + n * TICK_MS, real.offset) for n in (1, 2))]
+    assert ask(node, ids[1::-1]) == [CANCELLED] * 2
+    node.wheel.spill(BEGIN, everything=True)
+    node.reopen(BEGIN)
+    committed = node.wheel.status().committed_offset
+    assert ask(node, ids) == [CANCELLED] * 3
+    assert node.wheel.status().committed_offset == committed + 1, "of the third alone"
+
+
 def test_cancels_are_found_in_whichever_file_they_were_spilled_to(node: Node) -> None:
     """Target and cancel in files of two widths, or in one of the third."""
     due = BEGIN + 3 * DAY_MS + 5_007

@@ -63,6 +63,10 @@ class CancelRows:
             )
         )
 
+    def by_target(self) -> CancelRows:
+        """The rows in the order of the offsets that they name."""
+        return self.at(np.argsort(self.target, kind="stable"))
+
     def at(self, positions: Int64s | Mask) -> CancelRows:
         """The rows at some positions."""
         return CancelRows(self.due[positions], self.target[positions], self.own[positions])

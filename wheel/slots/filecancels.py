@@ -51,7 +51,8 @@ class FileCancels:
         """Held while a file is read: questions about one day would else read its file at once."""
 
     def of(self, slot: int, info: SlotInfo) -> CancelRows:
-        """The cancel rows in a slot's file up to ``info``, or further. Not under the owner's lock.
+        """The cancel rows in a slot's file up to ``info``, or further, in the order of the offsets
+        that they name. Not under the owner's lock.
 
         Errors: ``Damaged``.
         """
@@ -66,7 +67,8 @@ class FileCancels:
             if known is not None and known.cancels >= info.cancels:
                 return rows
             blocks = self._read(slot, info, known)
-            rows = CancelRows.joined([rows, *(CancelRows.of(block, None) for block in blocks)])
+            read = [CancelRows.of(block, None) for block in blocks]
+            rows = CancelRows.joined([rows, *read]).by_target()
             with self._lock:
                 # Else the file was deleted or replaced meanwhile.
                 if forgotten == self._forgotten and len(rows) == info.cancels:

@@ -42,7 +42,7 @@ def cancelled_rows(
         parts = [
             CancelRows.of(piece.rows, piece.base_offset) for piece in point.pieces if piece.cancels
         ]
-        named |= _named(CancelRows.joined(parts), due, offset)
+        named |= _named(CancelRows.joined(parts).by_target(), due, offset)
     for slot, at in rows_by_slot(point.files, due):
         try:
             cancels = storage.file_cancels.of(slot, point.files[slot])
@@ -53,12 +53,15 @@ def cancelled_rows(
 
 
 def _named(cancels: CancelRows, due: Int64s, offset: Int64s) -> Mask:
-    """The mask of the rows that cancel rows name."""
-    if not len(cancels):
-        return np.zeros(len(due), np.bool_)
-    cancels = cancels.at(members(np.unique(offset), cancels.target))
-    pairs = set(_pairs(cancels.due, cancels.target))
-    return np.fromiter((pair in pairs for pair in _pairs(due, offset)), np.bool_, len(due))
+    """The mask of the rows that cancel rows, in the order of their targets, name."""
+    named, second = np.zeros(len(due), np.bool_), due // TICK_MS
+    first = cancels.target.searchsorted(offset)
+    stop = cancels.target.searchsorted(offset, side="right")
+    # Mostly there is one at most: an offset has others only by ids of rows that were lost.
+    for step in range(int((stop - first).max(initial=0))):
+        at = np.minimum(first + step, stop - 1)
+        named |= (first + step < stop) & (cancels.due[at] // TICK_MS == second)
+    return named
 
 
 def _pairs(due: Int64s, offset: Int64s) -> zip[tuple[int, int]]:
