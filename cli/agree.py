@@ -23,7 +23,7 @@ def compare_directories(left: Path, right: Path, quiet: bool) -> Agreement:
     with (
         reading(left) as left_files,
         reading(right) as right_files,
-        bars("count", "seconds", quiet=quiet) as bar,
+        bars("count", "slots", quiet=quiet) as bar,
     ):
         task = bar.add_task("comparing", total=None)
         try:

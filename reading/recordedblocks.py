@@ -5,7 +5,7 @@ Apart from ``slots.py``, which Spark's workers load: these need the state store'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsHandle, mapped
 from ..wheel.rows import take_rows
 from ..wheel.schema import times
 from ..wheel.slots.archive import parse_archived_slot
-from ..wheel.slots.slot import path_of, seconds_of, slots_with, stem_of
+from ..wheel.slots.slot import path_of, seconds_of, slots_with, stem_of, width_s
 from ..wheel.slots.slotfile import MAP_FROM_BYTES, decode_blocks
 from ..wheel.state import SlotInfo
 from .listing import opened
@@ -89,6 +89,38 @@ class BlocksByDue:
         """The first and the last due time of each run, ms."""
         due = [times(run, "due") for run in self._runs]
         return np.array([run[0] for run in due]), np.array([run[-1] for run in due])
+
+
+class WideFiles:
+    """Files of hours and days that are open, one of each width: strips of a day are read one after
+    the other, and to read and check its file for each would take as long as that each time.
+    ``read``: gives the blocks of a slot's file."""
+
+    def __init__(self, read: Callable[[int, SlotInfo], Sequence[pa.RecordBatch]]) -> None:
+        self._read = read
+        self._open: dict[int, tuple[int, BlocksByDue]] = {}
+        """By width: the slot, and its blocks."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def blocks(self, slot: int, info: SlotInfo) -> BlocksByDue:
+        """The blocks of a file up to the length in its record. Errors: those of ``read``."""
+        open_slot, blocks = self._open.pop(width_s(slot), (None, None))
+        if blocks is None or open_slot != slot or blocks.info != info:
+            blocks = None  # before the next file is read: there is memory for one
+            blocks = BlocksByDue(slot, info, self._read(slot, info))
+        self._open[width_s(slot)] = slot, blocks
+        return blocks
+
+    def close(self, but: Mapping[int, SlotInfo] | None = None) -> None:
+        """Close the files, but those with these records."""
+        kept = {} if but is None else but
+        self._open = {
+            width: (slot, blocks)
+            for width, (slot, blocks) in self._open.items()
+            if kept.get(slot) == blocks.info
+        }
 
 
 def _joined(blocks: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

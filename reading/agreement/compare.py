@@ -7,14 +7,17 @@ covers it: then the row was delivered, and this peer has dropped it already. Row
 one peer's log are not compared; a peer that is behind is not wrong.
 
 Rules
-- Nothing is changed. Second by second: one second's rows of both are in memory, and the rows that
-  are in no slot file yet.
+- They spill at different times, so a row may lie in the file of its day at one peer, and in that of
+  its hour or second at the other: compared are the rows of a second over all its files.
+- Nothing is changed. Strip by strip (``reading/stretches.py``): some seconds' rows of both are in
+  memory, and the rows that are in no slot file yet.
 - Meant for peers at rest. Beside a running node, changes meanwhile may be reported as problems.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +27,11 @@ from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.ids import IdMint
 from ...wheel.rows import take_rows
 from ...wheel.schema import ROW, Int64s, times
-from ...wheel.slots.slot import path_of
+from ...wheel.slots.slot import is_wide, path_of
+from ...wheel.state import SlotInfo
+from ..recordedblocks import WideFiles
 from ..slots import slot_blocks
+from ..stretches import STRIP_BYTES, covers, files_of, stretches_of, strips_of
 from ..verify.slots import committed_bytes
 from .journals import (
     PROBLEMS_MAX,
@@ -43,8 +49,8 @@ __all__ = ["Agreement", "PeerDirectory", "compare"]
 def compare(
     left: PeerDirectory, right: PeerDirectory, looked_at: Callable[[int, int], None] | None = None
 ) -> Agreement:
-    """Compare two data directories of one group. ``looked_at``: called with the number of seconds
-    with rows that were compared, and that of all. Errors: ``OSError``."""
+    """Compare two data directories of one group. ``looked_at``: called with the number of
+    stretches that were compared, and that of all. Errors: ``OSError``."""
     agreement = Agreement()
     for peer in (left, right):
         if peer.stored.incoming:
@@ -109,45 +115,60 @@ def _check_checkpoint(ours: PeerJournal, theirs: PeerJournal, agreement: Agreeme
 
 
 class _Side:
-    """The rows of one peer, second by second."""
+    """The rows of one peer, strip by strip."""
 
     def __init__(self, log: PeerJournal) -> None:
         self.log = log
         self.name = log.peer.name
-        self._tail: dict[int, list[tuple[int, Int64s]]] = {}
-        for number, piece in enumerate(log.pieces):
-            seconds = piece.due // TICK_MS
-            order = np.argsort(seconds, kind="stable")
-            values, starts = np.unique(seconds[order], return_index=True)
-            parts = np.split(order, starts[1:]) if len(values) else []
-            for second, part in zip(values.tolist(), parts, strict=True):
-                self._tail.setdefault(second, []).append((number, part.astype(np.int64)))
+        infos = log.peer.stored.slots
+        self.slots = np.array(sorted(infos), np.int64)
+        self._infos = infos
+        self._wide = WideFiles(self._blocks)
+        self.seconds = [np.unique(piece.due // TICK_MS) for piece in log.pieces]
+        """Those of each piece's rows, ascending."""
+        self._by_due = [np.argsort(piece.due, kind="stable") for piece in log.pieces]
 
-    @property
-    def seconds(self) -> set[int]:
-        return {*self.log.peer.stored.slots, *self._tail}
+    def load(self, seconds: range) -> int:
+        """The bytes of these seconds' rows in files, about."""
+        nbytes = 0
+        for slot in files_of(self.slots, seconds):
+            info = self._infos[slot]
+            if covers(seconds, slot):
+                nbytes += info.length
+                continue
+            with suppress(Damaged, UnsupportedVersion):
+                rows = self._wide.blocks(slot, info).count(seconds)
+                nbytes += info.length * rows // max(1, info.rows)
+        return nbytes
 
-    def rows(self, second: int, next_offset: int) -> pa.RecordBatch:
-        """The rows of a second below ``next_offset``, in offset order, with the ROW schema.
+    def rows(self, seconds: range, next_offset: int) -> pa.RecordBatch:
+        """The rows of these seconds below ``next_offset``, in offset order, with the ROW schema.
 
         Errors: ``Damaged``, ``UnsupportedVersion``.
         """
-        parts = []
-        info = self.log.peer.stored.slots.get(second)
-        if info is not None:
-            data = committed_bytes(self.log.peer.files, second, info)
-            if data.size < info.length:
-                raise Damaged(
-                    path_of(second), data.size, expected=f"{info.length} bytes", found="the end"
-                )
-            parts += [batch for _, batch in slot_blocks(data, path_of(second))]
-        parts += [self.log.pieces[number].take(rows) for number, rows in self._tail.get(second, ())]
-        if not parts:
-            return pa.RecordBatch.from_pylist([], schema=ROW)
+        parts = [pa.RecordBatch.from_pylist([], schema=ROW)]
+        for slot in files_of(self.slots, seconds):
+            info = self._infos[slot]
+            if is_wide(slot):
+                parts += self._wide.blocks(slot, info).within(seconds)
+            else:
+                parts += self._blocks(slot, info)
+        for piece, by_due in zip(self.log.pieces, self._by_due, strict=True):
+            bounds = [seconds.start * TICK_MS, seconds.stop * TICK_MS]
+            start, stop = np.searchsorted(piece.due, bounds, sorter=by_due)
+            if start < stop:
+                parts.append(piece.take(by_due[start:stop].astype(np.int64)))
         whole = pa.concat_batches(parts)
         offsets = times(whole, "offset")
         order = np.argsort(offsets, kind="stable")
         return take_rows(whole, order[offsets[order] < next_offset])
+
+    def _blocks(self, slot: int, info: SlotInfo) -> list[pa.RecordBatch]:
+        path = path_of(slot)
+        data = committed_bytes(self.log.peer.files, slot, info)
+        if data.size < info.length:
+            raise Damaged(path, data.size, expected=f"{info.length} bytes", found="the end")
+        return [batch for _, batch in slot_blocks(data, path)]
 
 
 def _all_but(indices: Int64s, count: int) -> Int64s:
@@ -169,26 +190,33 @@ class _Rows:
 
     def compare(self, looked_at: Callable[[int, int], None] | None) -> None:
         left, right = self._sides
-        seconds = sorted(left.seconds | right.seconds)
-        for done, second in enumerate(seconds, 1):
-            self._second(second)
+        slots = np.unique(np.concatenate([left.slots, right.slots]))
+        bounds = stretches_of(slots, [*left.seconds, *right.seconds])
+        for done, stretch in enumerate(map(range, *(each.tolist() for each in bounds)), 1):
+            for strip in strips_of(stretch, self._load, STRIP_BYTES):
+                self._compare(strip)
+                if len(self._agreement.problems) >= PROBLEMS_MAX:
+                    text = f"stopped in second {strip.start}, after so many problems"
+                    self._agreement.notes.append(text)
+                    return
             if looked_at is not None:
-                looked_at(done, len(seconds))
-            if len(self._agreement.problems) >= PROBLEMS_MAX:
-                self._agreement.notes.append(f"stopped in second {second}, after so many problems")
-                return
+                looked_at(done, len(bounds[0]))
 
-    def _second(self, second: int) -> None:
+    def _load(self, seconds: range) -> int:
+        return max(side.load(seconds) for side in self._sides)
+
+    def _compare(self, seconds: range) -> None:
         read: list[pa.RecordBatch] = []
         for side in self._sides:
             try:
-                read.append(self._once(side, side.rows(second, self._agreement.next_offset)))
+                read.append(self._once(side, side.rows(seconds, self._agreement.next_offset)))
             except (Damaged, UnsupportedVersion) as error:
                 self._agreement.problem(f"{side.name}: {error}")
         if len(read) < 2:
             return
-        self._agreement.slots += 1
         ours, theirs = read
+        due = np.concatenate([times(rows, "due") for rows in read])
+        self._agreement.slots += len(np.unique(due // TICK_MS))
         offsets, others = times(ours, "offset"), times(theirs, "offset")
         if not np.array_equal(offsets, others):
             _, at, in_theirs = np.intersect1d(
@@ -215,7 +243,9 @@ class _Rows:
         uncovered = ~other.log.marks.all_covered(times(rows, "due"), times(rows, "offset"))
         lost = np.flatnonzero(uncovered)
         if len(lost):
-            more = f", and {len(lost) - 1} more of that second" if len(lost) > 1 else ""
+            seconds = np.unique(times(rows, "due")[lost] // TICK_MS)
+            when = "of that second" if len(seconds) == 1 else f"of {len(seconds)} seconds"
+            more = f", and {len(lost) - 1} more {when}" if len(lost) > 1 else ""
             self._agreement.problem(
                 f"{other.name} does not have row {self._id(rows, int(lost[0]))}, which {side.name}"
                 f" has and no mark of {other.name} covers{more}"

@@ -7,7 +7,7 @@ most of which is spent once per block; a second thread would not make it faster,
 small and Python is in between.
 
 Seconds that share a file of an hour or a day are read in *strips*: as many of them as have no more
-than ``_STRIP_BYTES``, over all files of each. If they were read one by one, each would look into
+than ``STRIP_BYTES``, over all files of each. If they were read one by one, each would look into
 every block of the day's file; if the day were read at once, a file of gigabytes would need as much
 memory.
 
@@ -30,6 +30,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Self
@@ -53,16 +54,16 @@ from ...wheel.slots.slot import (
     path_of,
     seconds_of,
     slot_with,
-    width_s,
 )
 from ...wheel.state import SlotInfo
 from ..departures import DepartureReader
 from ..files import due_within
 from ..problems import INTEGRITY, Problem
-from ..recordedblocks import BlocksByDue, committed_blocks, read_ahead
+from ..recordedblocks import WideFiles, committed_blocks, read_ahead
+from ..stretches import STRIP_BYTES, covers, overlap, strips_of
 from ..visible import MayTopic
 from .query import LIMIT, ContentMatcher, Query
-from .view import AnswerPoint, View, added_up, covers, key_columns, overlap, signed_counts
+from .view import AnswerPoint, View, added_up, key_columns, signed_counts
 from .watch import DirectoryWatch
 
 ROWS_MAX = 20_000_000
@@ -76,7 +77,6 @@ _BEFORE_AHEAD = 4
 _LOOKS = 4
 _KEYS = pa.schema([ROW.field("offset"), ROW.field("due")])
 _LAST = (1 << 63) - 1
-_STRIP_BYTES = 32 << 20
 _KEY_BYTES = 64
 """Memory for the keys of a row, about; the content of a row in a wide file is not copied."""
 _SIGNED_BYTES = 8 << 20
@@ -195,8 +195,7 @@ class PendingReader:
         """The reader of departures, which is kept, as it remembers places in their files."""
         self._signed: OrderedDict[int, tuple[SlotInfo, Int64s, Int64s]] = OrderedDict()
         """Of files of hours and days, as they were: the ``signed_counts`` of all rows."""
-        self._wide: dict[int, tuple[int, BlocksByDue]] = {}
-        """By width: the slot whose file is open, and its blocks."""
+        self._wide = WideFiles(partial(committed_blocks, self.root))
 
     def __enter__(self) -> Self:
         return self
@@ -211,9 +210,7 @@ class PendingReader:
         """A view of the directory now. Errors: ``Damaged``, ``UnsupportedVersion``, ``OSError``:
         the state store cannot be read."""
         view = self._watch.view()
-        for width, (slot, blocks) in list(self._wide.items()):
-            if view.slots.get(slot) != blocks.info:
-                del self._wide[width]
+        self._wide.close(but=view.slots)
         return view
 
     def cancelled(self, second: int) -> CancelRecord:
@@ -350,12 +347,12 @@ class PendingReader:
                 rows += info.rows
             else:
                 with suppress(Damaged, UnsupportedVersion, OSError):
-                    rows += self._opened(slot, info).count(seconds)
+                    rows += self._wide.blocks(slot, info).count(seconds)
         return rows * _KEY_BYTES + nbytes
 
     def release(self) -> None:
         """Close the files of hours and days that ``rows_of`` has left open."""
-        self._wide.clear()
+        self._wide.close()
 
     def _committed(
         self, view: View, slots: Sequence[int], seconds: range
@@ -369,22 +366,12 @@ class PendingReader:
                 self.read_ahead(view, range(ahead, ahead + 1))
             try:
                 if is_wide(slot):
-                    batches += self._opened(slot, info).within(seconds)
+                    batches += self._wide.blocks(slot, info).within(seconds)
                 else:
                     batches += committed_blocks(self.root, slot, info)
             except (Damaged, UnsupportedVersion, OSError) as error:
                 problem = _problem_of(slot, info, error)
         return batches, problem
-
-    def _opened(self, slot: int, info: SlotInfo) -> BlocksByDue:
-        """The blocks of a wide slot's file. Errors: as of ``committed_blocks``."""
-        width = width_s(slot)
-        known, blocks = self._wide.pop(width, (None, None))
-        if blocks is None or known != slot or blocks.info != info:
-            blocks = None  # before the next file is read: there is memory for one
-            blocks = BlocksByDue(slot, info, committed_blocks(self.root, slot, info))
-        self._wide[width] = slot, blocks
-        return blocks
 
 
 def _problem_of(slot: int, info: SlotInfo, error: SlotwheelError | OSError) -> Problem:
@@ -559,22 +546,12 @@ class _Scan:
         for number, stretch in enumerate(stretches, 1):
             if number > _BEFORE_AHEAD and number + _AHEAD < len(stretches):
                 self._reader.read_ahead(self._view, stretches[number + _AHEAD])
-            for strip in self._strips_of(stretch):
+            for strip in strips_of(stretch, self._load, STRIP_BYTES):
                 self.at_end = number == len(stretches) and strip.stop == stretch.stop
                 yield self._matches(strip)
 
-    def _strips_of(self, stretch: range) -> Iterator[range]:
-        """The parts of a stretch that are read at once, one after the other."""
-        first, most = stretch.start, len(stretch)
-        while first < stretch.stop:
-            strip = range(first, min(first + most, stretch.stop))
-            while len(strip) > 1:
-                load = self._reader.load(self._view, strip)
-                if load <= _STRIP_BYTES:
-                    break
-                strip = strip[: max(1, len(strip) // -(-load // _STRIP_BYTES))]
-            yield strip
-            first, most = strip.stop, 2 * len(strip)
+    def _load(self, seconds: range) -> int:
+        return self._reader.load(self._view, seconds)
 
     def _wanted(self) -> list[range]:
         """The stretches that may hold matches, each cut to the seconds that may."""
@@ -596,7 +573,7 @@ class _Scan:
 
     def _matches(self, seconds: range) -> _Matches:
         batches = self._read(seconds)
-        mask = self._content.matches(batches) if batches else None
+        mask = self._content.matches(pa.Table.from_batches(batches)) if batches else None
         if mask is None:
             none = np.zeros(0, np.int64)
             return _Matches(seconds, [], key_columns([]), none, none, none)

@@ -157,20 +157,19 @@ class ContentMatcher:
         }
         self._headers = [(name, pa.scalar(value, pa.binary())) for name, value in query.headers]
 
-    def matches(self, batches: Sequence[pa.RecordBatch]) -> Mask | None:
-        """Which rows match, of all batches together, shape (rows,); None: not one."""
-        mask = np.ones(sum(batch.num_rows for batch in batches), np.bool_)
+    def matches(self, rows: pa.Table) -> Mask | None:
+        """Which rows match, shape (rows,); None: not one."""
+        mask = np.ones(rows.num_rows, np.bool_)
         for name, values in self._values.items():
-            column = pa.chunked_array([batch.column(name) for batch in batches])
+            column = rows.column(name)
             found = pc.equal(column, values[0]) if len(values) == 1 else pc.is_in(column, values)
             if not pc.any(found).as_py():
                 return None
             mask &= pc.fill_null(found, False).to_numpy()
         if self._may is not None:
-            column = pa.chunked_array([batch.column("topic") for batch in batches])
-            mask &= visible_topics(column, self._may).to_numpy()
+            mask &= visible_topics(rows.column("topic"), self._may).to_numpy()
         for name, value in self._headers:
-            found = _with_header([batch.column("headers") for batch in batches], name, value)
+            found = _with_header(rows.column("headers").chunks, name, value)
             if found is None:
                 return None
             mask &= found

@@ -8,15 +8,9 @@ by their lengths in the catalog, by the journal's rows behind the checkpoint of 
 and by the newest mark. A view has these three, of one instant, and never changes. Two seconds may
 be judged by two views: no row moves from one second to another.
 
-A *stretch* is a range of seconds that share files with each other, and with no second outside: a
-single second, or all seconds of an hour or a day that has a file. The number of pending messages in
-a stretch that no mark has reached is a subtraction, as each of its cancels takes two rows, itself
-and its target: 10 rows with 3 cancels are 4 pending messages.
-
-*Example.* There are files of the seconds 3600, 3601 and 9000, and of the hour from 3600 on. The
-stretches are ``range(3600, 7200)`` and ``range(9000, 9001)``. If the seconds 3600 and 3601 were
-counted apart from their hour, one with a cancel whose target lies in the hour's file would have -1
-pending messages.
+The number of pending messages in a stretch (``reading/stretches.py``) that no mark has reached is a
+subtraction, as each of its cancels takes two rows, itself and its target: 10 rows with 3 cancels
+are 4 pending messages.
 """
 
 from __future__ import annotations
@@ -34,10 +28,11 @@ from ...wheel.ids import IdMint
 from ...wheel.mark import Marks
 from ...wheel.rows import members, take_rows
 from ...wheel.schema import ROW, Int64s, Mask, bounds, times
-from ...wheel.slots.slot import bounds_of, seconds_of, slots_with
+from ...wheel.slots.slot import bounds_of
 from ...wheel.state import SlotInfo
 from ..problems import Problem
 from ..recordedblocks import due_in
+from ..stretches import files_of, overlap, stretches_of
 
 _KEY_COLUMNS = ["offset", "due", "topic", "cancels"]
 _KEYS = pa.schema([ROW.field(name) for name in _KEY_COLUMNS])
@@ -154,16 +149,7 @@ class View:
     @cached_property
     def _stretches(self) -> tuple[Int64s, Int64s]:
         """The first seconds of all stretches, ascending, and the seconds behind them."""
-        tails = [piece.pending[0] for piece in self.tail]
-        files, widths = bounds_of(self._numbers)
-        first = np.concatenate([files, *tails])
-        behind = np.concatenate([files + widths, *(seconds + 1 for seconds in tails)])
-        # What lies inside of an hour or a day is sorted behind it, and ends with it or before.
-        order = np.lexsort((-behind, first))
-        first, behind = first[order], behind[order]
-        begins = np.ones(len(first), np.bool_)
-        begins[1:] = first[1:] >= np.maximum.accumulate(behind)[:-1]
-        return first[begins], behind[begins]
+        return stretches_of(self._numbers, [piece.pending[0] for piece in self.tail])
 
     def stretches(self, first: int | None = None, behind: int | None = None) -> list[range]:
         """The stretches with rows, ascending, each cut to the seconds from ``first`` on and before
@@ -189,11 +175,7 @@ class View:
 
     def files_of(self, seconds: range) -> list[int]:
         """The slots with files that may have rows of these seconds, in the order of numbers."""
-        slots: list[int] = []
-        for first, last in zip(slots_with(seconds[0]), slots_with(seconds[-1]), strict=False):
-            start, stop = np.searchsorted(self._numbers, [first, last + 1])
-            slots += self._numbers[start:stop].tolist()
-        return slots
+        return files_of(self._numbers, seconds)
 
     def tail_of(self, seconds: range) -> Iterator[pa.RecordBatch]:
         """The rows of these seconds that are in no file yet."""
@@ -233,22 +215,13 @@ class View:
         return mask
 
 
-def overlap(slot: int, seconds: range) -> bool:
-    """Returns True when rows of a slot may be due in these seconds."""
-    of_slot = seconds_of(slot)
-    return of_slot.start < seconds.stop and seconds.start < of_slot.stop
-
-
-def covers(seconds: range, slot: int) -> bool:
-    """Returns True when all rows of a slot are due in these seconds."""
-    of_slot = seconds_of(slot)
-    return seconds.start <= of_slot.start and of_slot.stop <= seconds.stop
-
-
 def key_columns(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The columns that decide if rows are pending, of all batches: offset, due time, topic,
     cancels. A file has a block from each spill; a call for all costs as much as one for each."""
-    return pa.concat_batches([_NO_KEYS, *(batch.select(_KEY_COLUMNS) for batch in batches)])
+    if not batches:
+        return _NO_KEYS
+    [*keys] = pa.Table.from_batches(batches).select(_KEY_COLUMNS).combine_chunks().to_batches()
+    return keys[0] if len(keys) == 1 else pa.concat_batches([_NO_KEYS, *keys])
 
 
 def cancelled(rows: pa.RecordBatch) -> Int64s:

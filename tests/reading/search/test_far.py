@@ -95,7 +95,7 @@ def pages(reader: PendingReader, query: Query, limit: int) -> list[PendingPage]:
 def test_pages_go_on_within_a_day(
     far: Far, monkeypatch: pytest.MonkeyPatch, strip_bytes: int, limit: int
 ) -> None:
-    monkeypatch.setattr(pending, "_STRIP_BYTES", strip_bytes)
+    monkeypatch.setattr(pending, "STRIP_BYTES", strip_bytes)
     with PendingReader(far.root) as reader:
         found = pages(reader, Query(), limit)
         assert [id_ for page in found for id_ in page.ids] == far.kept
