@@ -20,7 +20,7 @@ from slotwheel.wheel.journal.payloads import decode_rows
 from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.schema import times
-from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slot import DAY_S, SECOND_S, WIDTHS_S, path_of, slot_with
 from slotwheel.wheel.state import StateUpdate
 from support.damage import flipped
 from support.peerdirs import (
@@ -68,10 +68,12 @@ class History:
         first: int = 1,
         last: int | None = None,
         marked: int | None = None,
+        widths: Sequence[int] = (SECOND_S,),
         changed: Callable[[dict[int, list[list[Row]]]], None] = lambda slots: None,
     ) -> Replica:
         """A peer with the entries ``first`` to ``last``, of which those up to ``spilled`` are in
-        slot files, but for what the mark at entry ``marked`` covers."""
+        slot files, but for what the mark at entry ``marked`` covers. ``widths``: of the slots
+        that the rows of the first, second, … entry lie in, and again from the first on."""
         entries = self.entries[: len(self.entries) if last is None else last]
         marks = self.marks_at(max(spilled, marked or 0))
         slots: dict[int, list[list[Row]]] = {}
@@ -81,7 +83,8 @@ class History:
             due = times(decode_rows(entry, ""), "due").tolist()
             for offset, at in enumerate(due, entry.base_offset):
                 if not marks.main.covers(at, offset):
-                    slots.setdefault(at // TICK_MS, []).append([(at, offset)])
+                    slot = slot_with(at // TICK_MS, widths[entry.index % len(widths)])
+                    slots.setdefault(slot, []).append([(at, offset)])
         changed(slots)
         ends = [0, *(one.base_offset + one.count for one in entries[:spilled])]
         peer = Replica(store=b"%016d" % spilled)
@@ -144,7 +147,7 @@ def only_problem(left: Replica, right: Replica) -> str:
 def test_peers_that_spilled_at_different_moments_agree(mine: int, theirs: int) -> None:
     made = history()
     left = made.peer(spilled=mine, marked=7)
-    right = made.peer(spilled=theirs)
+    right = made.peer(spilled=theirs, widths=WIDTHS_S)
     assert left.faults() == right.faults() == []
     found = both_ways(left, right)
     assert found.problems == []
@@ -518,6 +521,25 @@ def test_progress_is_told() -> None:
     assert told[-1] == (len(told), len(told))
 
 
+@pytest.mark.parametrize(("strip_bytes", "problems"), [(1, 2), (32 << 20, 1)])
+def test_rows_that_one_peer_has_in_a_days_file_are_found_where_they_are_missing(
+    monkeypatch: pytest.MonkeyPatch, strip_bytes: int, problems: int
+) -> None:
+    def lose(slots: dict[int, list[list[Row]]]) -> None:
+        [day] = slots
+        slots[day] = [block for block in slots[day] if block[0][1] not in (3, 7)]
+
+    monkeypatch.setattr(agree, "STRIP_BYTES", strip_bytes)
+    made = history()
+    whole = made.peer(spilled=5)
+    found = both_ways(whole, made.peer(spilled=5, widths=(DAY_S,)))
+    assert found.problems == []
+    lacking = both_ways(whole, made.peer(spilled=5, widths=(DAY_S,), changed=lose))
+    assert len(lacking.problems) == problems
+    assert f"right does not have {row_id(9000, 3)}" in lacking.problems[0]
+    assert lacking.rows == found.rows - 2
+
+
 # -- any history
 
 
@@ -540,7 +562,8 @@ def histories(draw: st.DrawFn) -> History:
 def drawn_peer(data: st.DataObject, made: History) -> Replica:
     last = data.draw(st.integers(1, len(made.entries)))
     spilled, marked = (data.draw(st.integers(0, last)) for _ in range(2))
-    return made.peer(spilled=spilled, last=last, marked=marked)
+    widths = data.draw(st.lists(st.sampled_from(WIDTHS_S), min_size=1, max_size=3))
+    return made.peer(spilled=spilled, last=last, marked=marked, widths=widths)
 
 
 @settings(max_examples=60)
@@ -566,7 +589,7 @@ def test_any_uncovered_row_that_is_lost_is_found(data: st.DataObject) -> None:
                 del slots[second]
             lost.extend(block)
 
-    left = made.peer(spilled=data.draw(st.integers(0, len(made.entries))))
+    left = made.peer(spilled=data.draw(st.integers(0, len(made.entries))), widths=WIDTHS_S)
     right = made.peer(spilled=data.draw(st.integers(0, len(made.entries))), changed=lose)
     newest = made.marks_at(len(made.entries)).main
     missed: Sequence[Row] = [row for row in lost if not newest.covers(*row)]
