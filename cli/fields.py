@@ -20,7 +20,7 @@ from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import LocatedEntry
 from ..wheel.mark import Marks
 from ..wheel.schema import times
-from ..wheel.slots.slot import path_of
+from ..wheel.slots.slot import begins_ms, path_of, width_s
 from ..wheel.state import SlotInfo
 from ..wheel.topics.topicfile import IndexRecord
 
@@ -121,10 +121,13 @@ def block_fields(path: str, block: IndexRecord) -> Fields:
     }
 
 
-def slot_fields(second: int, info: SlotInfo) -> Fields:
+def slot_fields(slot: int, info: SlotInfo) -> Fields:
+    """A record of the catalog. ``second_ms``: when its first messages may be due; ``seconds``: for
+    how long from then on."""
     return {
-        "path": path_of(second),
-        "second_ms": second * 1000,
+        "path": path_of(slot),
+        "second_ms": begins_ms(slot),
+        "seconds": width_s(slot),
         "length": info.length,
         "rows": info.rows,
         "cancels": info.cancels,

@@ -6,7 +6,7 @@ the bytes before a fault often explain it. It changes nothing, and may run besid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ..reading.slots import slot_blocks
 from ..reading.state import load_state
 from ..reading.topicreader import TopicReader, check_exists, topics
 from ..reading.topicreader import walk as walk_topic
-from ..reading.verify.slots import committed_bytes
+from ..reading.verify.slots import committed_bytes, in_time
 from ..wheel.checks import check_topic
 from ..wheel.errors import Damaged, InvalidConfiguration
 from ..wheel.files import SLOT_DIRECTORY
@@ -28,7 +28,16 @@ from ..wheel.journal.payloads import decode_rows
 from ..wheel.journal.scan import walk as walk_journal
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
-from ..wheel.slots.slot import path_of, slot_of_name
+from ..wheel.slots.slot import (
+    WIDTHS_S,
+    first_second,
+    is_wide,
+    path_of,
+    slot_of_name,
+    slots_with,
+    stem_of,
+    width_s,
+)
 from ..wheel.state import SlotInfo
 from ..wheel.topics.topicfile import TOPICS_DIRECTORY
 from .fields import (
@@ -65,36 +74,41 @@ _common = combined(
 @_common
 @click.argument("path", required=False)
 def slots(directory: Path, path: str | None, limit: int, as_json: bool) -> None:
-    """List the slot files of DIR, or print the rows of one: PATH, or its second."""
+    """List the slot files of DIR, or print the rows of one: PATH, or its slot, such as 1800000060
+    or 1800000000+3600."""
     noun = "rows" if path else "slot files"
     with reading(directory) as files, listing(as_json, limit, noun) as listed:
         infos = load_state(directory).slots
         if path is not None:
             _list_rows(files, infos, path, listed)
             return
-        for second, info in sorted(infos.items()):
-            listed.record(slot_fields(second, info))
+        for slot, info in in_time(infos).items():
+            listed.record(slot_fields(slot, info))
 
 
 def _list_rows(
     files: ReadOnlyFiles, infos: Mapping[int, SlotInfo], path: str, listed: Listing
 ) -> None:
     name = path.rsplit("/", 1)[-1]
-    second = slot_of_name(name if name.endswith(".arrows") else f"{name}.arrows")
-    if second is None:
+    slot = slot_of_name(name if name.endswith(".arrows") else f"{name}.arrows")
+    if slot is None:
         raise InvalidConfiguration(
-            "not a slot file", got=path, remedy=f"Name a file of {SLOT_DIRECTORY}/, or its second"
+            "not a slot file",
+            got=path,
+            remedy=f"Name a file of {SLOT_DIRECTORY}/, or its slot: 1800000060, 1800000000+3600",
         )
-    info = infos.get(second)
+    info = infos.get(slot)
     if info is None:
+        wider = [path_of(wide) for wide in slots_with(first_second(slot)) if wide in infos]
+        others = f". Messages due then may be in {' and '.join(wider)}" if wider else ""
         raise InvalidConfiguration(
             "no such slot in the catalog",
-            got=second,
-            remedy="'slotwheel inspect slots DIR' lists those there are",
+            got=stem_of(slot),
+            remedy=f"'slotwheel inspect slots DIR' lists those there are{others}",
         )
-    path = path_of(second)
-    listed.line(slot_fields(second, info))
-    data = committed_bytes(files, second, info)
+    path = path_of(slot)
+    listed.line(slot_fields(slot, info))
+    data = committed_bytes(files, slot, info)
     for position, batch in slot_blocks(data, path):
         listed.line({"block": position, "rows": batch.num_rows})
         for fields in row_fields(batch):
@@ -156,17 +170,22 @@ def state(directory: Path, limit: int, as_json: bool) -> None:
         )
         listed.line({"mark": "of the checkpoint", **marks_fields(checkpoint.marks)})
         listed.line({"config": public(dict(checkpoint.config))})
-        infos = stored.slots.values()
-        listed.line(
-            {
-                "slot_files": len(infos),
-                "rows": sum(info.rows for info in infos),
-                "bytes": sum(info.length for info in infos),
-            }
-        )
+        listed.line(_totals(stored.slots.values()))
+        if any(map(is_wide, stored.slots)):
+            for width in WIDTHS_S:
+                of_width = [info for at, info in stored.slots.items() if width_s(at) == width]
+                listed.line({"slots_of_seconds": width, **_totals(of_width)})
         for producer, sent in stored.producers.items():
             sequences = [batch.sequence for batch in sent]
             listed.record({"producer": producer, "sequences": sequences})
+
+
+def _totals(infos: Collection[SlotInfo]) -> Fields:
+    return {
+        "slot_files": len(infos),
+        "rows": sum(info.rows for info in infos),
+        "bytes": sum(info.length for info in infos),
+    }
 
 
 @command.command("topic", short_help="List the embedded topics, or print one.")

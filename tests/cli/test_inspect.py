@@ -12,10 +12,26 @@ from slotwheel.cli.main import run
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES
+from slotwheel.wheel.slots.slot import path_of, stem_of
 from support.damage import flipped
 from support.datadirs import START_MS, SinkNode, messages, state_of
+from support.fardirs import (
+    DAY,
+    OF_DAY,
+    OF_HOUR,
+    OF_SECOND,
+    ROWS,
+    FarDirectory,
+    far_directory,
+)
+from support.fardirs import SECOND as FAR_SECOND
 
 SECOND = START_MS // 1000 + 61
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> FarDirectory:
+    return far_directory(tmp_path_factory.mktemp("far"))
 
 
 @pytest.fixture
@@ -113,6 +129,43 @@ def test_a_damaged_slot_file_is_printed_up_to_the_damage(root: Path, inspect: An
     code, records, error = inspect("slots", root, SECOND)
     assert (code, len(records)) == (1, len(sound))
     assert "CRC-32C" in error
+
+
+def test_files_of_hours_and_days_are_listed_in_the_order_of_time(
+    far: FarDirectory, inspect: Any
+) -> None:
+    code, records, _ = inspect("slots", far.root)
+    assert code == 0
+    assert [one["path"] for one in records] == [path_of(at) for at in (OF_DAY, OF_HOUR, OF_SECOND)]
+    assert [(one["second_ms"], one["seconds"]) for one in records] == [
+        (DAY, 86_400), (FAR_SECOND // 3_600 * 3_600_000, 3_600), (FAR_SECOND * 1_000, 1)
+    ]  # fmt: skip
+    _, records, _ = inspect("state", far.root)
+    totals = {one["slots_of_seconds"]: one for one in records if "slots_of_seconds" in one}
+    files = {86_400: OF_DAY, 3_600: OF_HOUR, 1: OF_SECOND}
+    assert {width: one["slot_files"] for width, one in totals.items()} == dict.fromkeys(files, 1)
+    assert {width: one["rows"] for width, one in totals.items()} == {
+        width: ROWS[slot] for width, slot in files.items()
+    }
+
+
+@pytest.mark.parametrize("slot", [OF_DAY, OF_HOUR])
+def test_a_wide_file_is_printed_by_the_name_of_its_slot(
+    far: FarDirectory, inspect: Any, slot: int
+) -> None:
+    for name in (path_of(slot), stem_of(slot)):
+        code, records, _ = inspect("slots", far.root, name)
+        assert code == 0
+        assert records[0]["path"] == path_of(slot)
+        assert len([one for one in records if "offset" in one]) == ROWS[slot]
+
+
+def test_a_second_without_a_file_of_its_own_has_those_named_that_may_have_its_rows(
+    far: FarDirectory, inspect: Any
+) -> None:
+    code, _, error = inspect("slots", far.root, FAR_SECOND + 1)
+    assert code == 1
+    assert f"{path_of(OF_HOUR)} and {path_of(OF_DAY)}" in error
 
 
 def test_an_unknown_slot_is_refused_by_name(root: Path, inspect: Any) -> None:

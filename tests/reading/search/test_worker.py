@@ -14,6 +14,7 @@ from slotwheel.reading.search.query import Query
 from slotwheel.reading.search.worker import SearchProcess, WaitingFinder
 from slotwheel.wheel.errors import InvalidConfiguration, NotRunning
 from support.datadirs import START_MS, SinkNode, messages
+from support.waiting import eventually
 
 LATER = [START_MS + 60_000 + row for row in range(30)]
 
@@ -32,6 +33,8 @@ def test_a_process_that_was_killed_is_started_again(tmp_path: Path) -> None:
         19, os.getpriority(os.PRIO_PROCESS, 0) + NICE
     )
     os.kill(pid_of(search), signal.SIGSTOP)
+    status = Path(f"/proc/{pid_of(search)}/status")
+    eventually(lambda: "State:\tT" in status.read_text("ascii"))
     waiting = search.count()
     os.kill(pid_of(search), signal.SIGKILL)
     with pytest.raises(AsideEnded, match="signal 9"):
