@@ -15,6 +15,7 @@ import pytest
 from slotwheel.wheel.schema import ROW
 from slotwheel.wheel.slots.slot import path_of
 from support.datadirs import START_MS, SinkNode, messages
+from support.fardirs import OF_DAY, far_directory
 
 README = Path(__file__).parents[1] / "README.md"
 SECOND = START_MS // 1000 + 60
@@ -37,6 +38,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return far_directory(tmp_path_factory.mktemp("far")).root
+
+
 def blocks() -> dict[str, str]:
     """The code blocks of the section, by the tool their first line names."""
     section = (
@@ -46,12 +52,14 @@ def blocks() -> dict[str, str]:
     return {tool.lower(): code for code, tool in found}
 
 
-def run_readme(tool: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def run_readme(
+    tool: str, data: Path, monkeypatch: pytest.MonkeyPatch, slot: int = SECOND
+) -> dict[str, Any]:
     """Run the README's lines for a tool where the file has the name they use; their variables."""
     (used,) = set(re.findall(r"slots/(\d+)\.arrows", "".join(blocks().values())))
     place = data / "readme"
     (place / "slots").mkdir(parents=True, exist_ok=True)
-    (place / path_of(int(used))).write_bytes((data / path_of(SECOND)).read_bytes())
+    (place / path_of(int(used))).write_bytes((data / path_of(slot)).read_bytes())
     monkeypatch.chdir(place)
     names: dict[str, Any] = {}
     code = blocks()["pyarrow"] if tool in {"pandas", "duckdb"} else ""
@@ -95,6 +103,22 @@ def test_pandas(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (sent["due"].astype("int64") % 1_800_000_000_000 < 86_400_000).all()
     assert str(frame["due"].dtype) == "datetime64[ms, UTC]"
     assert sent["key"].isna().sum() == 2 * 67  # null stays null
+
+
+@pytest.mark.parametrize("tool", ["pyarrow", "polars", "pandas", "duckdb"])
+def test_a_file_of_a_day_opens_as_any_other(
+    tool: str, far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = run_readme(tool, far, monkeypatch, OF_DAY)
+    if tool == "duckdb":
+        assert sorted(names["rows"]) == [("begin", 1), ("end", 1), ("t0", 2), ("t1", 2)]
+        return
+    rows = names["slot" if tool == "pyarrow" else "frame"]
+    columns = rows.column_names if tool == "pyarrow" else list(rows.columns)
+    assert columns == ROW.names
+    assert sorted(rows["topic"].to_pylist() if tool == "pyarrow" else rows["topic"]) == [
+        *("begin", "end", "t0", "t0", "t1", "t1")
+    ]
 
 
 def test_duckdb(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.wheel import state
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.due import reader
-from slotwheel.wheel.errors import InvalidConfiguration, InvalidMessage
+from slotwheel.wheel.errors import InvalidConfiguration, InvalidMessage, UnsupportedVersion
 from slotwheel.wheel.schema import Int64s
 from slotwheel.wheel.slots.lookup import cancelled_rows, topics_of
 from slotwheel.wheel.slots.slot import (
@@ -158,6 +159,20 @@ def test_the_state_tells_older_programs_only_once_there_is_a_wide_slot(tmp_path:
         node.reopen(NOW + 2 * DAY_MS)
         assert isinstance(node.state, LmdbState)
         assert version() == b"4"
+
+
+def test_the_program_before_refuses_a_state_with_wide_slots_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, FAR, NOW) as node:
+        node.send([(NOW + DAY_MS, "t", b"far")], NOW)
+        node.wheel.spill(NOW, everything=True)
+    monkeypatch.setattr(state, "STATE_VERSION", 3)
+    monkeypatch.setattr(state, "_VERSIONS", state._VERSIONS[:3])
+    with pytest.raises(UnsupportedVersion) as refused:
+        LmdbState(tmp_path)
+    assert (refused.value.got, refused.value.limit) == ("4", 3)
+    assert str(tmp_path) in str(refused.value)
 
 
 @pytest.mark.parametrize(
