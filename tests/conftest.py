@@ -123,6 +123,8 @@ LONG = (
     "test_other_clocks",
     "gateway/test_https_client",
     "gateway/test_bad_input",
+    "gateway/console/test_login",
+    "test_planted_secrets",
     "replication/test_transport",
     "delivery/test_confluent_sink",
     "gateway/console/test_what_is_missing",
