@@ -1,10 +1,10 @@
-"""Reading rows for delivery: one slot in due order, and late rows in offset order.
+"""Reading rows for delivery: one second in due order, and late rows in offset order.
 
-Theory: a reader takes a *read point* under the owner's lock - the catalog's view of a slot, the
-spilled-up-to offset ``S``, and the immutable tail. Rows below ``S`` come from the slot file, the
-rest from the tail. If ``S`` has moved when it looks again, the new bytes of the file are read as
-well. A row is read only up to a given offset (``upto``), because the mark may only pass rows whose
-offset is at most its ``L``.
+Theory: a reader takes a *read point* under the owner's lock - the files that have rows of a second,
+at most one of each width, the spilled-up-to offset ``S``, and the immutable tail. Rows below ``S``
+come from the files, the rest from the tail. If ``S`` has moved when it looks again, what is new in
+the files is read as well. A row is read only up to a given offset (``upto``), because the mark may
+only pass rows whose offset is at most its ``L``.
 
 See docs/design.md, "The mark", for its two axes.
 """

@@ -1,11 +1,11 @@
-"""Sorted runs of rows, and the window of one slot that is prepared for delivery.
+"""Sorted runs of rows, and the window of one second that is prepared for delivery.
 
-Theory: a slot's rows come from three places - its file, the tail, and whatever is committed while
-it is being delivered. Each source contributes *sources*: rows with sorted ``(due, offset)`` keys
-that are not materialised yet. A *window* is an interval of keys small enough to be held in memory;
-its rows are taken out of the sources ahead of time, so that at a row's millisecond only slices are
-left to do. Rows committed later join the window as further runs, like levels of a log-structured
-tree, and runs are merged when there are too many.
+Theory: a second's rows come from three places - its files, the tail, and whatever is committed
+while it is being delivered. Each source contributes *sources*: rows with sorted ``(due, offset)``
+keys that are not materialised yet. A *window* is an interval of keys small enough to be held in
+memory; its rows are taken out of the sources ahead of time, so that at a row's millisecond only
+slices are left to do. Rows committed later join the window as further runs, like levels of a
+log-structured tree, and runs are merged when there are too many.
 
 A window can end inside a single millisecond (at an offset), so a million rows due at one
 millisecond need no more memory than any other million.
