@@ -20,7 +20,8 @@ Rules
   offsets, as everywhere: positions change when a repair makes the file anew.
 - There are some strips in memory, the longest unused go first: the current and the next one of each
   width are four.
-- A second that is larger than a strip is not copied: its rows are read as slices of mapped blocks.
+- A second that is larger than a strip is not copied: its rows are read as slices of mapped blocks,
+  which stay mapped until a minute behind it.
 - Questions about single rows take the few blocks that the index names, and keep nothing: they must
   not push out what delivery needs in a moment.
 """
@@ -54,6 +55,9 @@ _INDEX_BYTES_MAX = 16 << 20
 _MAP_SLICES_FROM_BYTES = 16 << 10
 """Of a large second, blocks from this size on are mapped; to map a smaller one costs more memory
 than it has bytes."""
+_MAPPED_S = 60
+"""A large second stays mapped for so long behind the second that is delivered: pages that were read
+of it count as the node's memory."""
 _BEHIND_MAX = 64
 """Blocks that came behind a strip before it is made anew."""
 
@@ -69,6 +73,8 @@ class _Strip:
     batches: tuple[pa.RecordBatch, ...]
     nbytes: int
     """In memory, so without rows of mapped blocks."""
+    large: bool
+    """True for one second that is larger than a strip, with slices of mapped blocks."""
 
 
 class WideSlots:
@@ -112,7 +118,12 @@ class WideSlots:
 
     def next_second(self, slot: int, info: SlotInfo, second: int) -> int | None:
         """The first second from ``second`` on that has rows in the file, None if none has; without
-        an index, the first one that can have some. Reads nothing."""
+        an index, the first one that can have some. Reads nothing, and closes large seconds that are
+        over for a while."""
+        with self._lock:
+            for key, strip in list(self._strips.items()):
+                if strip.large and strip.slot == slot and strip.last + _MAPPED_S < second:
+                    del self._strips[key]
         index = self._indexes.get(slot, info)
         return max(second, first_second(slot)) if index is None else index.next_second(second)
 
@@ -240,7 +251,7 @@ class WideSlots:
             batches.clear()  # a strip's rows are in memory twice here, and not three times
             batches.append(sort_rows(rows))
             nbytes = batches[0].nbytes
-        return _Strip(slot, index.info, first, last, tuple(batches), nbytes)
+        return _Strip(slot, index.info, first, last, tuple(batches), nbytes, large)
 
 
 def _of_second(rows: pa.RecordBatch, second: int) -> pa.RecordBatch:
