@@ -118,6 +118,7 @@ def test_a_strip_has_what_its_file_has(
         patch.object(blockindex, "MAP_FROM_BYTES", map_from),
         patch.object(strips, "MAP_FROM_BYTES", map_from),
         patch.object(slotfile, "_READ_BYTES", read_bytes),
+        patch.object(slotfile, "_MAP_BYTES", read_bytes),
         patch.object(strips, "_BEHIND_MAX", behind),
     ):
         append(first)

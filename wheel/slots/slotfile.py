@@ -51,6 +51,9 @@ SHARE_BYTES = 256 << 10
 """A large block is written in parts of this size."""
 _READ_BYTES = 4 << 20
 """Wide files are read in parts of about this size: none is in memory whole."""
+_MAP_BYTES = 32 << 20
+"""About so many bytes of blocks have one map of their file: one for each block would take address
+space by the square of the file, and one for all would keep each page that was read of it."""
 _HEAD_BYTES_MAX = 64 << 10
 """The metadata of a block takes less than a kilobyte; with more, what is read is no block."""
 
@@ -164,7 +167,7 @@ class SlotFiles:
     def read_at(
         self, slot: int, starts: Int64s, stops: Int64s, map_from: int
     ) -> Iterator[list[pa.RecordBatch]]:
-        """The blocks at these positions, in this order, as lists of some megabytes. A block of
+        """The blocks at these ascending positions, as lists of some megabytes. A block of
         ``map_from`` bytes comes alone, zero-copy from a map of the file, which lasts as long as the
         block does; others are read, and checked again by their seals.
 
@@ -175,9 +178,13 @@ class SlotFiles:
         large = sizes >= map_from
         sums = np.cumsum(sizes)
         at, count = 0, len(starts)
+        data, mapped = None, 0
         while at < count:
             if large[at]:
-                yield [self._mapped_block(path, int(starts[at]), int(stops[at]))]
+                if data is None or mapped > _MAP_BYTES:
+                    data, mapped = self._files.map(path, int(stops[-1])), 0
+                yield [_block_at(data, path, int(starts[at]), int(stops[at]))]
+                mapped += int(sizes[at])
                 at += 1
                 continue
             before = int(sums[at - 1]) if at else 0
@@ -185,13 +192,6 @@ class SlotFiles:
             end = min([end, count, *(np.flatnonzero(large[at:end])[:1] + at).tolist()])
             yield self._read_blocks(path, starts[at:end], stops[at:end])
             at = end
-
-    def _mapped_block(self, path: str, start: int, stop: int) -> pa.RecordBatch:
-        data = self._files.map(path, stop).slice(start)
-        if data.size != stop - start:
-            raise damaged(path, start, f"{stop} bytes", "the end")
-        (block,) = decode_blocks(data, path, with_schema=False)
-        return block
 
     def _read_blocks(self, path: str, starts: Int64s, stops: Int64s) -> list[pa.RecordBatch]:
         """Small blocks, each checked by its seal. Those that stand one behind the other are read at
@@ -261,6 +261,14 @@ class SlotFiles:
 
     def close(self) -> None:
         self.handles.close()
+
+
+def _block_at(data: pa.Buffer, path: str, start: int, stop: int) -> pa.RecordBatch:
+    """The block at a position of a file's bytes, zero-copy. Errors: ``Damaged``."""
+    if data.size < stop:
+        raise damaged(path, start, f"{stop} bytes", "the end")
+    (block,) = decode_blocks(data.slice(start, stop - start), path, with_schema=False)
+    return block
 
 
 def _check_beginning(data: bytes, path: str) -> None:
