@@ -239,6 +239,7 @@ SCENES = [
     Scene("cancel again", _cancel_again),
     Scene("clock steps", _clock_steps_back),
     Scene("spill by age", _spill_old),
+    Scene("spill into a wide slot that is being delivered", _spill_all),
     Scene("time passes", _tick(2500)),
     Scene("clean again", lambda w: w.clean()),
     Scene("spill drops segments", _spill_all),

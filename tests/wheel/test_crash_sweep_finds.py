@@ -41,6 +41,7 @@ from slotwheel.wheel.slots.slot import begins_ms, ends_ms, path_of
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import Block
 from slotwheel.wheel.slots.storage import Storage
+from slotwheel.wheel.slots.strips import WideSlots
 from slotwheel.wheel.state import SlotInfo, StateUpdate
 from slotwheel.wheel.tail.tail import Piece
 from slotwheel.wheel.wheel import Wheel
@@ -327,6 +328,16 @@ def wide_slots_cleaned_when_their_first_second_has_left(patch: Patch) -> None:
     patch.setattr(storage_module, "ends_ms", lambda slot: begins_ms(slot) + TICK_MS)
 
 
+def strip_taken_for_that_of_a_file_that_has_grown(patch: Patch) -> None:
+    strip = WideSlots._strip
+
+    def of_the_future(self: WideSlots, *arguments: Any) -> Any:
+        made = strip(self, *arguments)
+        return replace(made, info=replace(made.info, highest=1 << 62))
+
+    patch.setattr(WideSlots, "_strip", of_the_future)
+
+
 def cancels_of_narrower_files_not_read(patch: Patch) -> None:
     """A row is judged by the file that it lies in."""
     read_second = Storage.read_second
@@ -377,12 +388,13 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
     expired_a_millisecond_late,
     only_the_file_of_the_second_read,
     wide_slots_cleaned_when_their_first_second_has_left,
+    strip_taken_for_that_of_a_file_that_has_grown,
     cancels_of_narrower_files_not_read,
 )
 
 SEEDS: dict[Callable[[Patch], None], int] = {
     catalog_before_the_slot_files_sync: 19,
-    file_deleted_before_the_commit: 6,
+    file_deleted_before_the_commit: 3,
     floor_behind_the_commit: 235,
     junk_of_slot_files_not_cut: 4,
     unknown_slot_files_kept: 0,

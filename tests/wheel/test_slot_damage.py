@@ -20,7 +20,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import sort_rows
-from slotwheel.wheel.slots.slot import path_of
+from slotwheel.wheel.slots.slot import DAY_S, path_of, slot_with
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.state import (
     Checkpoint,
@@ -389,6 +389,44 @@ def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
         found += chunk.rows.column("value").to_pylist()
         master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
     assert found == [*(b"%d" % number for number in range(6)), b"x" * size]
+    node.close()
+
+
+def test_files_that_became_one_under_an_open_reader_are_read_whole(tmp_path: Path) -> None:
+    """The file of a second gets a row behind the reader's back, and goes into that of the day: into
+    a shorter file than the one that was read."""
+    day_ms = 86_400_000
+    config = WheelConfig(disk_reserve_bytes=0, far_horizon_ms=10 * day_ms)
+    begin = NOW - NOW % day_ms
+    due = begin + 5 * day_ms + 1_000
+    node = Node(tmp_path, config, begin)
+    for number in range(6):
+        node.send([(due + number, "t", b"%d" % number)], begin)
+        node.wheel.spill(begin, everything=True)
+    node.send([(due + 6, "t", b"6")], due - 60_000)
+    node.wheel.spill(due - 60_000, everything=True)
+    storage = node.wheel._storage
+    second = due // 1000
+    day, of_second = slot_with(second, DAY_S), second
+    assert master_of(node.wheel).prepare(due - 1_000), "it was read ahead"
+    while master_of(node.wheel).prepare(due - 1_000):
+        pass
+    before = storage.catalog[day]
+    node.send([(due + 500, "t", b"7")], due - 900)
+    node.wheel.spill(due - 900, everything=True)
+    rows = [
+        block
+        for slot in (day, of_second)
+        for block in storage.read_blocks(slot, storage.catalog[slot])
+    ]
+    put_in_place(storage, day, [sort_rows(pa.concat_batches(rows))], [day, of_second])
+    assert list(storage.catalog) == [day]
+    assert storage.catalog[day].length < before.length
+    found: list[bytes] = []
+    while (chunk := node.next_chunk(due + 900)) is not None:
+        found += chunk.rows.column("value").to_pylist()
+        master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+    assert found == [b"%d" % number for number in range(8)]
     node.close()
 
 
