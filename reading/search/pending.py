@@ -462,8 +462,8 @@ class _Scan:
 
     def without_reading(self, *, by_slot: bool) -> dict[range, int]:
         """The numbers of pending messages that are known without judging rows, by slot; ``strips``
-        judges the rest. With ``by_slot``, the file of a day within 48
-        hours is read to see how many messages are due in each hour, and in each second soon."""
+        judges the rest. With ``by_slot``, the file of a day within 48 hours is read to see how many
+        messages are due in each hour, and in each second soon."""
         view = self._view
         by_hour = max(self._soon, (view.point.looked_ms + HOURS_UNTIL_MS) // TICK_MS)
         read_before = {HOUR_S: self._soon, DAY_S: by_hour} if by_slot else {}
