@@ -260,6 +260,23 @@ def test_a_far_slot_is_read_when_a_border_comes_to_it_and_not_again(tmp_path: Pa
     assert all(times <= most[width_s(slot)] for slot, times in read.items())
 
 
+def test_a_row_that_comes_while_a_border_moves_counts_once(tmp_path: Path) -> None:
+    """Its hour is still one slot of the table when it comes, and has a message from before."""
+    with opened(tmp_path, FAR, NOW) as node:
+        table = PendingTable(PREFIXES, node.wheel.read_slot, FAR.slots)
+        assert node.delivered(NOW) == []
+        node.send([(NOW + 3 * HOUR_MS, "b", b"x")], NOW)
+        brought_up(table, node)
+        later_ms = NOW + 2 * HOUR_MS
+        node.send([(NOW + 3 * HOUR_MS + 1_500, "b", b"x")], later_ms)
+        point = replace(node.wheel.stock_point(), marks=Marks(Mark(later_ms, 0, 1_000)))
+        for _ in range(2):
+            table.add_new(point)
+            for slot in table.stale(point):
+                table.count(slot, point)
+            assert amounts(table)["b"] == (2, 2)
+
+
 def test_due_times_of_1970_and_of_the_horizon_stand_in_one_table(tmp_path: Path) -> None:
     with opened(tmp_path, FAR, NOW) as node:
         table = PendingTable(PREFIXES, node.wheel.read_slot, FAR.slots)
