@@ -17,6 +17,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..wheel.schema import Int64s
+from ..wheel.slots.slot import HOUR_S, slot_with
 
 _FIRST_PLACES = 64
 
@@ -36,6 +37,12 @@ class PendingCells:
 
     def __contains__(self, slot: int) -> bool:
         return self._place(slot) is not None
+
+    @property
+    def wide(self) -> list[int]:
+        """Those of ``slots`` that are hours or days, ascending."""
+        wide: list[int] = self.slots[np.searchsorted(self.slots, slot_with(0, HOUR_S)) :].tolist()
+        return wide
 
     def end(self, slot: int) -> int:
         """An offset behind the highest one of a slot's rows; 0 for a slot without a place."""

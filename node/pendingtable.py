@@ -26,8 +26,8 @@ Rules
 - A slot is counted at one ``StockPoint``, from rows below the offset that the table has by then;
   otherwise a row that comes meanwhile would count twice.
 - A slot that is yet to be counted anew has too much, never too little, unless it is unseen.
-- Slots are split in the order of time. One that cannot be read stays as it is, and so do those
-  behind it: they are counted right, but for more work while the marks are in them.
+- A slot that cannot be read stays as it is, and those behind it are not split (``pendingborders``):
+  they are counted right, but for more work while the marks are in them.
 """
 
 from __future__ import annotations
@@ -44,21 +44,24 @@ from ..wheel.mark import Mark, Marks
 from ..wheel.rows import members, take_rows
 from ..wheel.schema import Int64s, Mask, sizes, times, valid
 from ..wheel.slots.slot import (
-    DAY_S,
     HOUR_S,
-    HOURS_UNTIL_MS,
     Widths,
     begins_ms,
     bounds_of,
     ends_ms,
     is_wide,
     seconds_of,
-    slot_with,
-    width_s,
 )
 from ..wheel.slots.storage import StockPoint
 from ..wheel.state import SlotInfo
 from .intake.callers import TopicColumn
+from .pendingborders import (
+    borders_before,
+    borders_behind,
+    earlier_borders,
+    is_to_split,
+    wanted_borders,
+)
 from .pendingcells import PendingCells, cells_of
 
 ReadSlot = Callable[[int, SlotInfo, range], Iterable[pa.RecordBatch]]
@@ -202,8 +205,8 @@ class PendingTable:
         self._drop(passed)
         # Where no row counts, no cancel does.
         self._cancelled.intersection_update(self._cells.slots.tolist())
-        wanted = self._wanted(point)
-        left += [slot for slot in self._wide_slots() if self._behind(slot, wanted)]
+        wanted = wanted_borders(point, self._ahead_ms)
+        left += [slot for slot in self._cells.wide if is_to_split(slot, wanted)]
         chosen = dict.fromkeys(left)
         chosen.update(dict.fromkeys(sorted(self._cancelled | self._unseen)))
         return list(chosen)
@@ -214,7 +217,8 @@ class PendingTable:
         # A file of a day may be larger than memory: it is read twice rather than held.
         named = [_targets(rows) for _, rows in self._rows_in(slot, point, cancelling=True)]
         cancelled = np.sort(np.concatenate([_NO_OFFSETS, *named]))
-        widths = self._split_at(slot, point)
+        wanted = wanted_borders(point, self._ahead_ms)
+        widths = borders_behind(slot, self._cells.wide, self._widths, wanted)
         cells = PendingCells(len(self.patterns))
         for offset, rows in self._rows_in(slot, point):
             stays = self._uncovered(rows, offset, point.marks)
@@ -296,68 +300,14 @@ class PendingTable:
 
     # The borders
 
-    def _wanted(self, point: StockPoint) -> Widths:
-        """The borders as they should be: the first one as far ahead of the marks as the wheel has
-        slots of a second, but behind the hour in which the marks are."""
-        last_ms = max(mark.furthest_ms for mark in point.marks.every)
-        if last_ms < 0:  # nothing has ever left
-            earliest = [*map(begins_ms, point.catalog), *(p.earliest for p in point.pieces)]
-            if not earliest:
-                return Widths()
-            last_ms = min(earliest)
-        hour_ms, day_ms = HOUR_S * TICK_MS, DAY_S * TICK_MS
-        seconds_until_ms = last_ms + max(self._ahead_ms, hour_ms)
-        hours_until_ms = last_ms + HOURS_UNTIL_MS
-        return Widths(
-            seconds_until_ms - seconds_until_ms % hour_ms, hours_until_ms - hours_until_ms % day_ms
-        )
-
     def _move_borders(self, point: StockPoint) -> None:
         """Move the borders ahead up to the first slot that has to be split. Those of a new table
         come back from where they are out of the way."""
-        wanted, now = self._wanted(point), self._widths
-        if (
-            now.seconds_until_ms > wanted.seconds_until_ms
-            or now.hours_until_ms > wanted.hours_until_ms
-        ):
-            self._widen(
-                Widths(
-                    min(now.seconds_until_ms, wanted.seconds_until_ms),
-                    min(now.hours_until_ms, wanted.hours_until_ms),
-                )
-            )
-        self._widths = self._before_wide_slots(wanted)
-
-    def _before_wide_slots(self, wanted: Widths) -> Widths:
-        """The borders ``wanted``, but none behind the begin of a slot that it would split."""
-        wide = self._wide_slots()
-        days = [slot for slot in wide if width_s(slot) == DAY_S]
-        return Widths(
-            min([wanted.seconds_until_ms, *map(begins_ms, wide[:1])]),
-            min([wanted.hours_until_ms, *map(begins_ms, days[:1])]),
-        )
-
-    def _split_at(self, slot: int, point: StockPoint) -> Widths | None:
-        """The borders behind a slot that is to be split now; None: it is not to."""
-        if not is_wide(slot) or not self._behind(slot, self._wanted(point)):
-            return None
-        width, end_ms = width_s(slot), ends_ms(slot)
-        if slot != next(at for at in self._wide_slots() if width_s(at) == width):
-            return None
-        if width == DAY_S:
-            return replace(self._widths, hours_until_ms=end_ms)
-        return replace(self._widths, seconds_until_ms=end_ms)
-
-    @staticmethod
-    def _behind(slot: int, wanted: Widths) -> bool:
-        """True for a wide slot before that border of ``wanted`` which splits its kind."""
-        is_day = width_s(slot) == DAY_S
-        return ends_ms(slot) <= (wanted.hours_until_ms if is_day else wanted.seconds_until_ms)
-
-    def _wide_slots(self) -> list[int]:
-        slots = self._cells.slots
-        wide: list[int] = slots[np.searchsorted(slots, slot_with(0, HOUR_S)) :].tolist()
-        return wide
+        wanted = wanted_borders(point, self._ahead_ms)
+        earlier = earlier_borders(self._widths, wanted)
+        if earlier != self._widths:
+            self._widen(earlier)
+        self._widths = borders_before(self._cells.wide, wanted)
 
     def _widen(self, widths: Widths) -> None:
         """Move borders back: slots behind them are joined to hours, or days."""
@@ -396,7 +346,7 @@ class PendingTable:
         counts = np.zeros((len(slots), len(self.patterns), 2), np.int64)
         counts[np.searchsorted(slots, saved.cells[:, 1]), saved.cells[:, 0]] = saved.cells[:, 2:]
         self._cells = cells_of(slots, counts, saved.ends[:, 1])
-        self._widths = self._before_wide_slots(Widths())
+        self._widths = borders_before(self._cells.wide, Widths())
 
 
 def _targets(rows: pa.RecordBatch) -> Int64s:
