@@ -296,6 +296,7 @@ def test_a_node_does_not_start_with_a_file_that_cannot_hold(tmp_path: Path) -> N
     )
     assert done.returncode == 1
     assert "beyond the horizon" in done.stderr
+    assert "or run the nodes with a longer --horizon" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
