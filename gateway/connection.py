@@ -124,7 +124,7 @@ class HttpConnection(asyncio.Protocol):
         """Host and port of this side."""
         self._parser = _new_parser(self)
         self._reading_paused = False
-        self._held = b""
+        self._held = bytearray()
         """What came behind a request that is not answered; nobody has read it yet."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -214,24 +214,24 @@ class HttpConnection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._active_at = self.loop.time()
-        if self._reading_paused:
+        if self._held:
             self._held += data
         else:
             self._read(data)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes | bytearray) -> None:
         """Read data head by head, so that behind a request that is not answered hardly anything is
         read but the rest of it. The parser takes data in any pieces."""
         view, at = memoryview(data), 0
         try:
             while at < len(data) and not self._ended_at:
-                newest = self._newest
-                if newest is not None and not (newest.more_body or newest.response_complete):
+                if self._must_wait:
                     self._pause_reading()
-                if self._reading_paused:
-                    self._held = data[at:]
+                    self._held = bytearray(view[at:])
                     return
-                end = data.find(_END_OF_HEAD, at + _PIECE_BYTES)
+                end = data.find(b"\r", at + _PIECE_BYTES)
+                if end >= 0:  # a body has mostly none, and one byte is found fifty times as fast
+                    end = data.find(_END_OF_HEAD, end)
                 piece = view[at:] if end < 0 else view[at : end + len(_END_OF_HEAD)]
                 if self._in_head:
                     self._head_bytes += len(piece)
@@ -329,6 +329,13 @@ class HttpConnection(asyncio.Protocol):
     def _is_answering(self) -> bool:
         """True while a request is being answered."""
         return self._running is not None and not self._running.response_complete
+
+    @property
+    def _must_wait(self) -> bool:
+        """True while nothing of a further request may be read."""
+        newest = self._newest
+        is_awaited = newest is not None and not (newest.more_body or newest.response_complete)
+        return is_awaited or bool(self._waiting) or not self.writable.is_set()
 
     @property
     def _is_free(self) -> bool:
@@ -513,7 +520,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _forget_waiting(self) -> None:
         self._waiting.clear()
-        self._held = b""
+        self._held = bytearray()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused:
@@ -525,7 +532,7 @@ class HttpConnection(asyncio.Protocol):
         if self._reading_paused and not self._waiting:
             self._reading_paused = False
             self.transport.resume_reading()
-            held, self._held = self._held, b""
+            held, self._held = self._held, bytearray()
             if held:
                 self._read(held)
 
