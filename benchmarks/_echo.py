@@ -25,6 +25,7 @@ class _Echo:
     """A session."""
 
     welcome = b""
+    party = ""
     reads = True
     quiet_s = -1.0
 
