@@ -394,8 +394,8 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
 
 SEEDS: dict[Callable[[Patch], None], int] = {
     catalog_before_the_slot_files_sync: 19,
-    file_deleted_before_the_commit: 3,
-    floor_behind_the_commit: 235,
+    file_deleted_before_the_commit: 34,
+    floor_behind_the_commit: 16,
     junk_of_slot_files_not_cut: 4,
     unknown_slot_files_kept: 0,
     slot_files_appended_at_their_end: 4,
