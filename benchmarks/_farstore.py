@@ -103,8 +103,8 @@ def _measured() -> Iterator[list[_MeasuredLock]]:
 
 @dataclass
 class Built:
-    """``appends_s``: how long a message took to be queued, again and again while the store was
-    written: it waits for the owner's lock, and for no disk. ``lock_s``: processor time for which
+    """``appends_s``: how long a message took to be queued, again and again while spills ran: it
+    waits for the owner's lock, and for no disk. ``lock_s``: processor time for which
     that lock was held at the longest. ``spills_s``: of each spill."""
 
     rows: int = 0
@@ -139,13 +139,18 @@ def build(path: Path, config: WheelConfig, now_ms: int, waves: Sequence[Wave]) -
             return time.perf_counter() - started
 
         with Repeated(append) as appending:
+
+            def spill_all() -> None:
+                appending.since_last()
+                built.spills_s.append(spill(wheel, now_ms))
+                built.appends_s += appending.since_last()
+
             for batch in _batches(waves):
                 wheel.append(batch, now_ms)
                 write(wheel)
                 if wheel.spill_needed(now_ms):
-                    built.spills_s.append(spill(wheel, now_ms))
-                    built.appends_s += appending.since_last()
-        built.spills_s.append(spill(wheel, now_ms))
+                    spill_all()
+            spill_all()
         wheel.append(_batch(np.random.default_rng(2), beside, _TAIL_ROWS), now_ms)
         write(wheel)
         count(built, wheel)
