@@ -98,7 +98,10 @@ class Lane:
         self.cut()
 
     def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+        """Wait for the end of its thread. It has none when a node's start failed before that, as by
+        an address that is taken, whose error would else be hidden behind another one."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
 
     @property
     def is_up(self) -> bool:
