@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from slotwheel.client import Client
+from slotwheel.node import memory
 from slotwheel.reading.search.followup import Cancellation
 from slotwheel.reading.search.query import Query
 from slotwheel.reading.search.worker import SearchProcess, WaitingFinder
@@ -77,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = set(chosen.only.split(",")) - set(_ONLY)
     if unknown:
         parser.error(f"--only {', '.join(sorted(unknown))}: there are {', '.join(_ONLY)}")
+    memory.set_up()  # as a node does, or Python's collector is seen in locks that it never holds up
     with data_directory(chosen.dir) as directory:
         report = Report(f"far: {chosen.rows:,} over {chosen.days} days", _ESTIMATE, directory)
         report.begin()
