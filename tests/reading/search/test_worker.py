@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from slotwheel.aside.process import NICE, AsideEnded
+from slotwheel.aside.process import NICE, Aside, AsideEnded
 from slotwheel.reading.search.followup import Cancellation
 from slotwheel.reading.search.query import Query
 from slotwheel.reading.search.worker import SearchProcess, WaitingFinder
@@ -24,7 +25,17 @@ def pid_of(search: SearchProcess) -> int:
     return search.pid
 
 
-def test_a_process_that_was_killed_is_started_again(tmp_path: Path) -> None:
+def test_a_process_that_was_killed_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = Event()
+    send = Aside.send
+
+    def noted(aside: Aside, question: object) -> None:
+        send(aside, question)
+        sent.set()
+
+    monkeypatch.setattr(Aside, "send", noted)
     node = SinkNode(tmp_path)
     ids = node.append(messages(LATER))
     search = SearchProcess(tmp_path)
@@ -35,7 +46,9 @@ def test_a_process_that_was_killed_is_started_again(tmp_path: Path) -> None:
     os.kill(pid_of(search), signal.SIGSTOP)
     status = Path(f"/proc/{pid_of(search)}/status")
     eventually(lambda: "State:\tT" in status.read_text("ascii"))
+    sent.clear()
     waiting = search.count()
+    assert sent.wait(60)
     os.kill(pid_of(search), signal.SIGKILL)
     with pytest.raises(AsideEnded, match="signal 9"):
         waiting.result()
