@@ -61,7 +61,7 @@ def test_masters_killed_and_paused(
             faults.pause_master()
 
         def fenced() -> int:
-            return sum(peers[name].log_text().count(FENCED) for name in PEERS)
+            return sum(peers[name].log_text().count(FENCED) for name in {*paused})
 
         def steps() -> Iterator[Callable[[], None]]:
             for _ in range(rounds):

@@ -228,7 +228,7 @@ def test_delays_that_no_message_can_have(text: str, name: str) -> None:
     with pytest.raises(InvalidConfiguration, match=f"{name}: beyond the horizon") as caught:
         read(text).check_horizon(horizon_ms)
     assert caught.value.limit == "600000 ms"
-    assert "--slots" in caught.value.remedy
+    assert "--horizon" in caught.value.remedy
     read(text).check_horizon(2 * horizon_ms)
 
 

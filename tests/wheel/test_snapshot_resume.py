@@ -192,7 +192,7 @@ def grows_by_hand(sender: Replica, pad: int) -> Replica:
     slots = SlotFiles(sender.files, 8)
     added = {}
     for second in (SECOND, SECOND + 2):
-        keys = [(second * 1000 + n, n) for n in range(5)]
+        keys = [(second * 1000 + n, 20 + n) for n in range(5)]
         added[second] = slots.append(block_of(second, rows_at(keys, pad=pad)), None)
     slots.close()
     sender.state.commit(StateUpdate(slots=added))
