@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, slots_with
 
@@ -19,6 +20,7 @@ OF_SECOND, OF_HOUR, OF_DAY = slots_with(SECOND)
 LAST = DAY + DAY_MS - 1
 SENT = (DAY - 4 * DAY_MS, DUE - 20 * HOUR_MS, DUE - 60_000)
 """When messages of that second are sent: to the file of its day, of its hour, and of its own."""
+CONFIG = WheelConfig(disk_reserve_bytes=0, far_horizon_ms=60 * DAY_MS)
 ROWS = {OF_DAY: 6, OF_HOUR: 5, OF_SECOND: 6}
 """Rows of each file; there is another one in the tail."""
 
@@ -36,7 +38,7 @@ def far_directory(root: Path) -> FarDirectory:
     """Made by a node that has ended. Of three cancelled messages, two were cancelled when their
     second was so near that the cancels are in the file of that; one cancel is in that of the hour,
     and its target in that of the day."""
-    node = Node(root, WheelConfig(disk_reserve_bytes=0, far_horizon_ms=60 * DAY_MS), SENT[0])
+    node = Node(root, CONFIG, SENT[0])
     node.sync()
     ids = []
     for now in SENT:
@@ -44,10 +46,12 @@ def far_directory(root: Path) -> FarDirectory:
         rows += [(DAY, "begin", b""), (LAST, "end", b"")] if now == SENT[0] else []
         ids += node.ids_of(node.send(rows, now))
         if now == SENT[1]:
-            node.blocking(partial(node.wheel.cancel, ids[:1], now))
+            answers = node.blocking(partial(node.wheel.cancel, ids[:1], now))
+            assert answers == [CancelAnswer.CANCELLED]
         node.wheel.spill(now, everything=True)
     cancelled = [ids[0], ids[1], ids[6]]
-    node.blocking(partial(node.wheel.cancel, cancelled[1:], SENT[2]))
+    answers = node.blocking(partial(node.wheel.cancel, cancelled[1:], SENT[2]))
+    assert answers == [CancelAnswer.CANCELLED] * 2
     node.wheel.spill(SENT[2], everything=True)
     ids += node.ids_of(node.send([(DUE, "t0", b"tail")], SENT[2]))
     catalog = node.wheel.stock_point().catalog

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,6 @@ from slotwheel.reading.search import pending
 from slotwheel.reading.search.fate import MessageState, find
 from slotwheel.reading.search.pending import PendingPage, PendingReader
 from slotwheel.reading.search.query import Query
-from slotwheel.wheel.answers import CancelAnswer
-from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.schema import times
 from slotwheel.wheel.slots.archive import archived_slot_name
 from slotwheel.wheel.slots.slot import (
@@ -29,56 +25,17 @@ from slotwheel.wheel.slots.slot import (
 )
 from support.damage import flipped
 from support.datadirs import state_of
-from support.wheels import NOW, Node
-
-HOUR_MS, DAY_MS = HOUR_S * TICK_MS, DAY_S * TICK_MS
-DAY = NOW - NOW % DAY_MS + 5 * DAY_MS
-DUE = DAY + 10 * HOUR_MS + 500
-SECOND = DUE // TICK_MS
-SENT = (DAY - 4 * DAY_MS, DUE - 20 * HOUR_MS, DUE - 60_000)
-"""When messages of one second are sent: to the file of its day, of its hour, and of its own."""
-LAST = DAY + DAY_MS - 1
-
-
-@dataclass(frozen=True)
-class Far:
-    """A directory whose node has ended. ``kept``, ``cancelled``: the ids of its messages, in due
-    order."""
-
-    root: Path
-    kept: list[str]
-    cancelled: list[str]
+from support.fardirs import CONFIG, DAY, DUE, LAST, SECOND, SENT, FarDirectory, far_directory
+from support.wheels import Node
 
 
 @pytest.fixture(scope="module")
-def far(tmp_path_factory: pytest.TempPathFactory) -> Far:
-    root = tmp_path_factory.mktemp("far")
-    node = Node(root, WheelConfig(disk_reserve_bytes=0, far_horizon_ms=60 * DAY_MS), SENT[0])
-    node.sync()
-    ids = []
-    for now in SENT:
-        rows = [(DUE + at, f"t{at % 2}", b"%d" % at) for at in range(4)]
-        rows += [(DAY, "begin", b""), (LAST, "end", b"")] if now == SENT[0] else []
-        ids += node.ids_of(node.send(rows, now))
-        if now == SENT[1]:  # the cancel and its target are in the files of the hour and of the day
-            assert node.blocking(partial(node.wheel.cancel, ids[:1], SENT[1])) == ["cancelled"]
-        node.wheel.spill(now, everything=True)
-    named = [ids[1], ids[6]]  # from the second's file, of the day's and of the hour's
-    answers = node.blocking(lambda: node.wheel.cancel(named, SENT[2]))
-    assert answers == [CancelAnswer.CANCELLED] * 2
-    node.wheel.spill(SENT[2], everything=True)
-    node.send([(DUE, "t0", b"tail")], SENT[2])
-    assert set(node.wheel.stock_point().catalog) == set(slots_with(SECOND))
-    tail = node.wheel.mint.one(DUE, 17)
-    node.close()
-    cancelled = [ids[0], *named]
-    kept = [id_ for id_ in (*ids, tail) if id_ not in cancelled]
-    kept.sort(key=lambda id_: (id_.due, id_.offset))
-    return Far(root, [str(id_) for id_ in kept], [str(id_) for id_ in cancelled])
+def far(tmp_path_factory: pytest.TempPathFactory) -> FarDirectory:
+    return far_directory(tmp_path_factory.mktemp("far"))
 
 
 @pytest.fixture
-def copied(far: Far, tmp_path: Path) -> Path:
+def copied(far: FarDirectory, tmp_path: Path) -> Path:
     return shutil.copytree(far.root, tmp_path / "copied")
 
 
@@ -93,7 +50,7 @@ def pages(reader: PendingReader, query: Query, limit: int) -> list[PendingPage]:
 @pytest.mark.parametrize("strip_bytes", [1, 700, 32 << 20])
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_pages_go_on_within_a_day(
-    far: Far, monkeypatch: pytest.MonkeyPatch, strip_bytes: int, limit: int
+    far: FarDirectory, monkeypatch: pytest.MonkeyPatch, strip_bytes: int, limit: int
 ) -> None:
     monkeypatch.setattr(pending, "STRIP_BYTES", strip_bytes)
     with PendingReader(far.root) as reader:
@@ -102,7 +59,7 @@ def test_pages_go_on_within_a_day(
         assert all(len(page.ids) <= limit for page in found)
 
 
-def test_each_condition_is_held_against_all_files_of_a_second(far: Far) -> None:
+def test_each_condition_is_held_against_all_files_of_a_second(far: FarDirectory) -> None:
     due = [int(id_.split(".")[1]) for id_ in far.kept]
     ranges = [(None, None), (DUE, DUE + 1), (DUE + 1, None), (None, DUE), (DAY, LAST), (LAST, None)]
     with PendingReader(far.root) as reader:
@@ -122,7 +79,7 @@ def test_each_condition_is_held_against_all_files_of_a_second(far: Far) -> None:
 
 
 def test_a_day_far_ahead_is_one_number_and_one_nearby_is_counted_by_second(
-    far: Far, monkeypatch: pytest.MonkeyPatch
+    far: FarDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day = seconds_of(slot_with(SECOND, DAY_S))
     with PendingReader(far.root) as reader:
@@ -149,7 +106,7 @@ def test_a_day_within_48_hours_is_counted_by_hour_and_read_again_when_its_file_g
     with PendingReader(copied) as reader:
         assert reader.count(by_slot=True).by_slot == {first: 1, mine: 10, last: 1}
         assert reader.count(by_slot=True).looked_through == 0
-    node = Node(copied, WheelConfig(disk_reserve_bytes=0, far_horizon_ms=60 * DAY_MS), SENT[0])
+    node = Node(copied, CONFIG, SENT[0])
     ids = node.ids_of(node.send([(DUE, "new", b"")] * 3, SENT[0]))
     node.wheel.spill(SENT[0], everything=True)
     node.blocking(lambda: node.wheel.cancel(ids[:1], SENT[2]))
@@ -161,7 +118,7 @@ def test_a_day_within_48_hours_is_counted_by_hour_and_read_again_when_its_file_g
         assert count.looked_through == 6 + 1 + 3, "the file of the day alone has grown"
 
 
-def test_ids_are_found_in_whichever_file_they_lie(far: Far) -> None:
+def test_ids_are_found_in_whichever_file_they_lie(far: FarDirectory) -> None:
     with PendingReader(far.root) as reader:
         fates = find(reader, [*far.kept, *far.cancelled])
         states = [MessageState.PENDING] * len(far.kept) + [MessageState.CANCELLED] * 3
@@ -174,7 +131,7 @@ def test_ids_are_found_in_whichever_file_they_lie(far: Far) -> None:
 
 @pytest.mark.parametrize("slot", slots_with(SECOND))
 def test_a_file_of_a_second_that_is_damaged_or_missing_is_named(
-    far: Far, copied: Path, slot: int
+    far: FarDirectory, copied: Path, slot: int
 ) -> None:
     path = copied / path_of(slot)
     whole = path.read_bytes()
