@@ -17,7 +17,7 @@ from crc32c import crc32c
 from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsHandle, mapped
-from ..wheel.rows import take_rows
+from ..wheel.rows import due_in, sort_rows
 from ..wheel.schema import times
 from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.slot import path_of, seconds_of, slots_with, stem_of, width_s
@@ -29,14 +29,6 @@ _CRC_BYTES = 4 << 20
 _SMALL_ROWS = 128
 """Blocks of fewer rows are joined before rows are looked for in them."""
 _JOINED_ROWS = 16_384
-
-
-def due_in(rows: pa.RecordBatch, seconds: range) -> pa.RecordBatch:
-    """Those of ``rows``, which are sorted by due time, that are due in these seconds."""
-    start, stop = np.searchsorted(
-        times(rows, "due"), [seconds.start * TICK_MS, seconds.stop * TICK_MS]
-    )
-    return rows.slice(start, stop - start)
 
 
 class BlocksByDue:
@@ -78,10 +70,10 @@ class BlocksByDue:
                 continue
             small.append(block)
             if len(small) * _SMALL_ROWS >= _JOINED_ROWS:
-                runs.append(_joined(small))
+                runs.append(sort_rows(pa.concat_batches(small)))
                 small = []
         if small:
-            runs.append(_joined(small))
+            runs.append(sort_rows(pa.concat_batches(small)))
         return runs
 
     @cached_property
@@ -121,11 +113,6 @@ class WideFiles:
             for width, (slot, blocks) in self._open.items()
             if kept.get(slot) == blocks.info
         }
-
-
-def _joined(blocks: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    rows = pa.concat_batches(blocks)
-    return take_rows(rows, np.lexsort((times(rows, "offset"), times(rows, "due"))))
 
 
 def committed_blocks(root: Path, slot: int, info: SlotInfo) -> list[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ..wheel.schema import Int64s
-from ..wheel.slots.slot import bounds_of, seconds_of, slots_with
+from ..wheel.slots.slot import bounds_of, places_within, seconds_of
 
 STRIP_BYTES = 32 << 20
 """So much memory the rows of a strip take, about; more where a single second needs it."""
@@ -52,11 +52,8 @@ def strips_of(stretch: range, load: Callable[[range], int], limit: int) -> Itera
 
 def files_of(slots: Int64s, seconds: range) -> list[int]:
     """Those of ``slots``, ascending numbers, that may have rows of these seconds."""
-    wanted: list[int] = []
-    for first, last in zip(slots_with(seconds[0]), slots_with(seconds[-1]), strict=False):
-        start, stop = np.searchsorted(slots, [first, last + 1])
-        wanted += slots[start:stop].tolist()
-    return wanted
+    places = places_within(slots, seconds[0], seconds[-1])
+    return [slot for at in places for slot in slots[at].tolist()]
 
 
 def overlap(slot: int, seconds: range) -> bool:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from . import compute as pc
+from .config import TICK_MS
 from .schema import (
     FEW_ROWS,
     HEADER,
@@ -109,6 +110,14 @@ def take_rows(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
 def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows (``ROW`` schema) in ``(due, offset)`` order."""
     return take_rows(rows, np.lexsort((times(rows, "offset"), times(rows, "due"))))
+
+
+def due_in(rows: pa.RecordBatch, seconds: range) -> pa.RecordBatch:
+    """Those of ``rows``, which are sorted by due time, that are due in these seconds; not
+    copied."""
+    ends = [seconds.start * TICK_MS, seconds.stop * TICK_MS]
+    start, stop = times(rows, "due").searchsorted(ends).tolist()
+    return rows.slice(start, stop - start)
 
 
 def without_slack(rows: pa.RecordBatch) -> pa.RecordBatch:

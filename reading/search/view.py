@@ -26,12 +26,11 @@ import pyarrow.compute as pc
 from ...wheel.config import TICK_MS
 from ...wheel.ids import IdMint
 from ...wheel.mark import Marks
-from ...wheel.rows import members, take_rows
+from ...wheel.rows import due_in, members, take_rows
 from ...wheel.schema import ROW, Int64s, Mask, bounds, times
 from ...wheel.slots.slot import bounds_of
 from ...wheel.state import SlotInfo
 from ..problems import Problem
-from ..recordedblocks import due_in
 from ..stretches import files_of, overlap, stretches_of
 
 _KEY_COLUMNS = ["offset", "due", "topic", "cancels"]

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from ..due.runs import no_rows, source_of_piece
 from ..errors import Damaged
-from ..rows import sort_rows, take_rows
+from ..rows import due_in, sort_rows, take_rows
 from ..schema import Int64s, Mask, times
 from ..slots.blockindex import BlockIndex
 from ..slots.mend import SHARE_BYTES
@@ -62,16 +62,14 @@ class RowShares:
 
     def __init__(self, storage: Storage, slot: int, upto: int, point: ReadPoint) -> None:
         self._storage = storage
-        self._begin_ms, self._end_ms = begins_ms(slot), ends_ms(slot)
-        seconds = seconds_of(slot)
-        self._first_s, self._last_s = seconds[0], seconds[-1]
+        self._seconds = seconds_of(slot)
         self._upto = upto
         self._files = point.files
         self._mapped: dict[int, Sequence[pa.RecordBatch]] = {}
         self._pieces = [
             (piece, np.sort(source.offset[source.offset < upto]), source.nbytes)
             for piece in point.pieces
-            if (source := source_of_piece(piece, self._begin_ms, self._end_ms, point.spilled))
+            if (source := source_of_piece(piece, begins_ms(slot), ends_ms(slot), point.spilled))
         ]
         spans = self._spans_by_index, self._spans_by_rows
         self._spans = {at: spans[0 if is_wide(at) else 1](at) for at in point.files}
@@ -115,19 +113,19 @@ class RowShares:
             else:
                 blocks = self._read(slot)
             for block in blocks:
-                rows = self._in_time(block)
+                rows = due_in(block, self._seconds)
                 yield rows, times(rows, "offset")
 
     def _wanted(self, index: BlockIndex, first: int, last: int) -> Mask:
-        return index.within(first, last) & index.due_in(self._first_s, self._last_s)
+        return index.within(first, last) & index.due_in(self._seconds[0], self._seconds[-1])
 
     def _spans_by_index(self, slot: int) -> _Spans:
         info = self._files[slot]
         index = self._storage.block_index(slot, info)
         if index is None:
             return _NO_SPANS
-        at = self._wanted(index, 0, self._upto - 1) & (index.starts < info.length)
-        in_time = (index.seconds >= self._first_s) & (index.seconds <= self._last_s)
+        at = self._wanted(index, 0, self._upto - 1) & index.had_by(info)
+        in_time = (index.seconds >= self._seconds[0]) & (index.seconds <= self._seconds[-1])
         portion = index.nbytes[in_time].sum() / max(1, index.nbytes.sum())
         nbytes = ((index.stops - index.starts)[at] * portion).astype(np.int64)
         return _Spans(index.lowest[at], np.minimum(index.highest[at], self._upto - 1), nbytes)
@@ -135,16 +133,12 @@ class RowShares:
     def _spans_by_rows(self, slot: int) -> _Spans:
         spans = []
         for block in self._read(slot):
-            offset = times(self._in_time(block), "offset")
+            offset = times(due_in(block, self._seconds), "offset")
             offset = offset[offset < self._upto]
             if len(offset):
                 nbytes = block.nbytes * len(offset) // block.num_rows
                 spans.append((int(offset.min()), int(offset.max()), nbytes))
         return _Spans(*np.array(spans, np.int64).reshape(-1, 3).T)
-
-    def _in_time(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        start, stop = np.searchsorted(times(block, "due"), [self._begin_ms, self._end_ms])
-        return block.slice(start, stop - start)
 
     def _read(self, slot: int) -> Sequence[pa.RecordBatch]:
         """The blocks of the file of a second; it is not kept for others, or it would close those

@@ -72,6 +72,11 @@ class BlockIndex:
         """The blocks that can have rows with offsets from ``first`` to ``last``."""
         return (self.lowest <= last) & (self.highest >= first)
 
+    def had_by(self, info: SlotInfo) -> Mask:
+        """The blocks that the file had as of a record of it. They are told by their offsets:
+        positions are others once a repair has made the file anew."""
+        return self.within(0, info.highest)
+
     def with_any_of(self, offsets: Int64s) -> Mask:
         """The blocks that can have the row of one of these ascending ``offsets``."""
         before = offsets.searchsorted(self.lowest)

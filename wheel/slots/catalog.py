@@ -18,7 +18,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..state import SlotInfo
-from .slot import by_begin, first_second, is_wide, slot_with, slots_with, width_s
+from .slot import (
+    by_begin,
+    first_second,
+    is_wide,
+    places_within,
+    slot_with,
+    slots_with,
+    width_s,
+)
 
 
 class FarFiles(NamedTuple):
@@ -111,9 +119,8 @@ class Catalog(Mapping[int, SlotInfo]):
 
     def within(self, first: int, last: int) -> Iterator[int]:
         """The slots with a file that have seconds from ``first`` to ``last``."""
-        for high in slots_with(last):
-            low = slot_with(max(first, 0), width_s(high)) if is_wide(high) else first
-            yield from self._slots[bisect_left(self._slots, low) : bisect_right(self._slots, high)]
+        for places in places_within(self._slots, first, last):
+            yield from self._slots[places]
 
     def upto(self, second: int) -> list[int]:
         """The slots with a file that begin at ``second`` or before, in the order of numbers."""

@@ -27,7 +27,8 @@ of the hour from 1800000000 on has the number ``1 << 56 | 1800000000``, and its 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +95,13 @@ def slots_with(second: int) -> tuple[int, ...]:
     if second < 0:
         return (second,)
     return tuple([slot_with(second, width) for width in WIDTHS_S])
+
+
+def places_within(slots: Sequence[int] | Int64s, first: int, last: int) -> Iterator[slice]:
+    """The places, in ascending ``slots``, of those that have seconds from ``first`` to ``last``."""
+    for high in slots_with(last):
+        low = slot_with(max(first, 0), width_s(high)) if is_wide(high) else first
+        yield slice(bisect_left(slots, low), bisect_right(slots, high))
 
 
 def is_slot(number: int) -> bool:

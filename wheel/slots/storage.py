@@ -36,7 +36,7 @@ from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Files
 from ..journal.payloads import CancelRows
 from ..mark import Marks
-from ..rows import members, take_rows
+from ..rows import due_in, members, take_rows
 from ..schema import ROW, Int64s, Mask, times
 from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate, StoredState
 from ..tail.tail import Piece, Tail
@@ -269,7 +269,7 @@ class Storage:
             else:
                 ends = seconds[0], seconds[-1]
                 for block in self._wide_slots.select(slot, info, lambda i: i.due_in(*ends)):
-                    yield _within(block, seconds)
+                    yield due_in(block, seconds)
         except FileNotFoundError:
             with self._lock:
                 if slot in self.catalog:
@@ -404,7 +404,7 @@ class Storage:
             for block in self.select(
                 slot, info, lambda index: index.with_rows_of(second) & index.with_any_of(offsets)
             ):
-                rows = _of_second(block, second)
+                rows = due_in(block, range(second, second + 1))
                 at = np.flatnonzero(members(offsets, times(rows, "offset")))
                 if len(at):
                     yield take_rows(rows.select(columns), at)
@@ -601,17 +601,6 @@ def _seconds_upto(slot: int, ms: int) -> range:
     """The seconds of a slot up to the one of a time in ms."""
     seconds = seconds_of(slot)
     return seconds[: max(0, ms // TICK_MS + 1 - seconds.start)]
-
-
-def _of_second(block: pa.RecordBatch, second: int) -> pa.RecordBatch:
-    return _within(block, range(second, second + 1))
-
-
-def _within(block: pa.RecordBatch, seconds: range) -> pa.RecordBatch:
-    """The rows of a block that are due in some seconds."""
-    ends = [seconds.start * TICK_MS, seconds.stop * TICK_MS]
-    start, stop = np.searchsorted(times(block, "due"), ends)
-    return block.slice(start, stop - start)
 
 
 def cancelled_in(rows: pa.RecordBatch) -> list[int]:

@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..config import TICK_MS
-from ..rows import sort_rows, take_rows
+from ..rows import due_in, sort_rows, take_rows
 from ..schema import Mask, times
 from ..state import SlotInfo
 from .blockindex import MAP_FROM_BYTES, BlockIndex, index_of, joined
@@ -112,7 +112,7 @@ class WideSlots:
                 behind = self._blocks(slot, index, new)
         above = -1 if known is None else known.highest
         batches = [*(() if strip is None else strip.batches), *behind]
-        seconds = (_of_second(batch, second) for batch in batches)
+        seconds = (due_in(batch, range(second, second + 1)) for batch in batches)
         parts = (_with_offsets(batch, above, info.highest) for batch in seconds)
         return [batch for batch in parts if batch.num_rows]
 
@@ -151,7 +151,7 @@ class WideSlots:
         """The blocks of a file up to ``info`` that are ``wanted`` by the index, each sorted.
         Errors: as of ``rows``."""
         index = self.index(slot, info)
-        return self._blocks(slot, index, wanted(index) & index.within(0, info.highest))
+        return self._blocks(slot, index, wanted(index) & index.had_by(info))
 
     def index(self, slot: int, info: SlotInfo) -> BlockIndex:
         """The index of a file, up to ``info`` or beyond. Errors: as of ``rows``."""
@@ -234,14 +234,21 @@ class WideSlots:
             last = first
         elif at + count < len(index.seconds):
             last = min(last, int(index.seconds[at + count]) - 1)
+        seconds = range(first, last + 1)
+        low_ms, high_ms = seconds.start * TICK_MS, seconds.stop * TICK_MS
         wanted = index.due_in(first, last)
         starts, stops = index.starts[wanted], index.stops[wanted]
         map_from = min(_MAP_SLICES_FROM_BYTES if large else MAP_FROM_BYTES, self._strip_bytes)
-        low_ms, high_ms = first * TICK_MS, (last + 1) * TICK_MS
         batches: list[pa.RecordBatch] = []
         nbytes = 0
         for blocks in self._files.read_at(slot, starts, stops, map_from):
-            rows = _due_within(joined(blocks), low_ms, high_ms, is_sorted=len(blocks) == 1)
+            rows = joined(blocks)
+            if len(blocks) == 1:
+                rows = due_in(rows, seconds)
+            else:
+                due = times(rows, "due")
+                rows = take_rows(rows, np.flatnonzero((due >= low_ms) & (due < high_ms)))
+                rows = sort_rows(rows) if large else rows  # those of a strip are sorted together
             if rows.num_rows:
                 batches.append(rows)
                 mapped = len(blocks) == 1 and blocks[0].nbytes >= map_from
@@ -252,22 +259,6 @@ class WideSlots:
             batches.append(sort_rows(rows))
             nbytes = batches[0].nbytes
         return _Strip(slot, index.info, first, last, tuple(batches), nbytes, large)
-
-
-def _of_second(rows: pa.RecordBatch, second: int) -> pa.RecordBatch:
-    return _due_within(rows, second * TICK_MS, (second + 1) * TICK_MS, is_sorted=True)
-
-
-def _due_within(
-    rows: pa.RecordBatch, low_ms: int, high_ms: int, *, is_sorted: bool
-) -> pa.RecordBatch:
-    """The rows due at ``low_ms <= due < high_ms``, sorted: a slice, or a copy."""
-    due = times(rows, "due")
-    if is_sorted:
-        start, stop = due.searchsorted([low_ms, high_ms]).tolist()
-        return rows.slice(start, stop - start)
-    at = np.flatnonzero((due >= low_ms) & (due < high_ms))
-    return sort_rows(take_rows(rows, at))
 
 
 def _with_offsets(rows: pa.RecordBatch, above: int, upto: int) -> pa.RecordBatch:
