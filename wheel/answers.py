@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from .schema import Int64s
+
+
+class Before(StrEnum):
+    """What became of the message that had a name before, when another one of that name came."""
+
+    REPLACED = "replaced"
+    """It was pending, and is cancelled."""
+    KEPT = "kept"
+    """It is pending, and stays so: the one that came never leaves."""
+    DELIVERED = "already delivered"
+    UNKNOWN = "unknown"
+    """It is not pending any more, and cannot be known to have left."""
+
+
+class NamedAnswer(NamedTuple):
+    """The message that had the name of a batch's row ``row``: what became of it, its due time in
+    ms, its offset. Nothing is said of a row whose name nobody had."""
+
+    row: int
+    before: Before
+    due: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +45,8 @@ class AppendReceipt:
     created_ms: int
     due: Int64s
     sequence: int = -1
+    named: Sequence[NamedAnswer] = ()
+    """Of its rows with names, those whose name another message had."""
 
 
 class CancelAnswer(StrEnum):

@@ -23,6 +23,7 @@ from .delay import are_delays, due_times
 from .errors import InvalidBatch, InvalidMessage
 from .expiry import EXPIRES_HEADER, bad_expiries
 from .expiry import started as expiries_started
+from .names import IF_EXISTS_HEADER, NAME_HEADER, bad_names
 from .rows import from_numpy
 from .schema import FEW_ROWS, INPUT, TIME, Int64s, absent, bounds, distinct, sizes, times
 from .texts import time_text
@@ -42,7 +43,9 @@ REDELIVERED_ID_HEADER = f"{REDELIVERED_PREFIX}id"
 DEAD_PREFIX = "slotwheel-dead-"
 INPUT_PREFIXES = (REDELIVERED_PREFIX, DEAD_PREFIX, "slotwheel-retry-", "slotwheel-origin-")
 """Reserved prefixes that a message from outside may use: whoever sends it again says with them what
-it was before. ``EXPIRES_HEADER`` is input, too."""
+it was before."""
+INPUT_HEADERS = (EXPIRES_HEADER, NAME_HEADER, IF_EXISTS_HEADER)
+"""Reserved names by which a message from outside says something about itself."""
 STAGE_HEADER = "slotwheel-dead-stage"
 """The one such name that only a node may write: by it a dead letter of the sink is known."""
 DEAD_ERROR_HEADER = "slotwheel-dead-error"
@@ -91,7 +94,7 @@ def check_topic(topic: str) -> None:
 
 def is_reserved(header: str) -> bool:
     """True if a message from outside may not have a header of this name."""
-    if not header.startswith(RESERVED_PREFIX) or header == EXPIRES_HEADER:
+    if not header.startswith(RESERVED_PREFIX) or header in INPUT_HEADERS:
         return False
     return header == STAGE_HEADER or not header.startswith(INPUT_PREFIXES)
 
@@ -304,6 +307,7 @@ def _faults(
         for row in np.flatnonzero(negative).tolist():
             yield row, bad_partition(partitions[row].as_py())
     yield from bad_expiries(batch.column("headers"), due).items()
+    yield from bad_names(batch.column("headers")).items()
     if not reserved:
         for row, names in sorted(reserved_headers(batch.column("headers")).items()):
             yield row, reserved_header(names)

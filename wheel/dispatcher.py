@@ -26,6 +26,7 @@ from .due.canceller import Canceller
 from .due.cancels import Cancels
 from .due.chunk import Chunk
 from .due.due import DueQueue
+from .due.namer import Namer
 from .errors import Overloaded
 from .ids import IdMint
 from .journal.log import Log
@@ -92,6 +93,7 @@ class Dispatcher:
             reach_ms=before_ms,
             lost=lost,
         )
+        self.namer = Namer(mint, self.due.lines, self.canceller)
         self._reach_ms = marks.reach
         """The reach of the newest mark that was queued."""
         self._disk_is_low = disk_is_low

@@ -85,6 +85,12 @@ class SlotwheelError(Exception):
         error.got = got
         return error
 
+    def of_rows_from(self, first: int) -> Self:
+        """This error for the caller whose rows begin at row ``first``."""
+        error = copy(self)
+        error.row = None if self.row is None else self.row - first
+        return error
+
     def in_doubt(self) -> Self:
         """This error for a caller that cannot know whether its messages are stored: the error was
         the answer to a repeat, whose first try may have been stored, or the reason for which no
@@ -132,6 +138,13 @@ class InvalidMessage(SlotwheelError):
     """One message cannot be accepted: due time, topic, or size."""
 
     code = "invalid-message"
+
+
+class NameTaken(InvalidMessage):
+    """A pending message has the name, and the one that came was not to take its place. ``got``: the
+    id of the pending one; ``row``: the row of the one that came."""
+
+    code = "name-taken"
 
 
 class UnknownTopic(InvalidMessage):
@@ -331,6 +344,7 @@ _BY_CODE: dict[str, type[SlotwheelError]] = {
     cls.code: cls
     for cls in (
         InvalidMessage,
+        NameTaken,
         UnknownTopic,
         InvalidBatch,
         InvalidConfiguration,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from . import compute as pc
 from .delay import are_delays
 from .errors import InvalidMessage
-from .rows import from_numpy, header_lists
+from .rows import from_numpy, header_lists, header_values, headers_at
 from .schema import Int64s, Mask, bounds
 
 EXPIRES_HEADER = "slotwheel-expires-ms"
@@ -30,7 +30,7 @@ _SPAN = "^[+][0-9]{1,18}$"
 def expires_ms(headers: pa.Array) -> Int64s | None:
     """The expiry of each row, ms since the epoch, shape (rows,), ``NEVER_MS`` for rows without it,
     or whose header is no such time; None: none has the header. ``headers``: that column."""
-    given = _expiries_in(headers)
+    given = header_values(headers, EXPIRES_HEADER)
     if given is None:
         return None
     rows, values = given
@@ -42,7 +42,7 @@ def expires_ms(headers: pa.Array) -> Int64s | None:
 def started(headers: pa.Array, delayed: Mask, due: Int64s) -> pa.Array:
     """The headers column of rows whose delays have become due times: a ``delayed`` row that named
     the span after which it expires names the time."""
-    given = _expiries_in(headers)
+    given = header_values(headers, EXPIRES_HEADER)
     if given is None:
         return headers
     rows, values = given
@@ -55,14 +55,14 @@ def started(headers: pa.Array, delayed: Mask, due: Int64s) -> pa.Array:
     times = (due[rows[changed]] + spans[changed]).astype("S20").tolist()
     contents = pa.concat_arrays([flat.field(1), pa.array(times, pa.binary())])
     at = np.arange(len(flat))
-    at[_named(flat)[changed]] = len(flat) + np.arange(len(times))
+    at[headers_at(flat, EXPIRES_HEADER)[changed]] = len(flat) + np.arange(len(times))
     counts = np.asarray(pc.list_value_length(headers), np.int64)
     return header_lists(counts, flat.field(0), contents.take(from_numpy(at, pa.int64())))
 
 
 def bad_expiries(headers: pa.Array, due: Int64s) -> dict[int, InvalidMessage]:
     """The rows whose time is unusable, with their errors. ``due``: due times, or delays."""
-    given = _expiries_in(headers)
+    given = header_values(headers, EXPIRES_HEADER)
     if given is None:
         return {}
     rows, values = given
@@ -119,22 +119,3 @@ def _numbers(values: pa.Array) -> Int64s:
     numbers = np.asarray(digits.cast(pa.utf8()).cast(pa.int64()))
     expiries: Int64s = np.where(np.asarray(good), numbers, NEVER_MS)
     return expiries
-
-
-def _expiries_in(headers: pa.Array) -> tuple[Int64s, pa.Array] | None:
-    """The rows that have the header, ascending, once for each time, and its values; None: none."""
-    if len(headers.values) == 0:
-        return None
-    flat = headers.flatten()
-    at = _named(flat)
-    if not len(at):
-        return None
-    counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0), np.int64)
-    return np.searchsorted(np.cumsum(counts), at, side="right"), flat.field(1).take(pa.array(at))
-
-
-def _named(flat: pa.Array) -> Int64s:
-    """Positions of the headers with that name among all headers."""
-    named = pc.fill_null(pc.equal(flat.field(0), EXPIRES_HEADER), False)
-    positions: Int64s = np.flatnonzero(np.asarray(named))
-    return positions

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from .answers import NamedAnswer
 from .arrowbytes import PlainHeader, PlainRow, encode_rows
 from .checks import (
     RESERVED_PREFIX,
@@ -38,6 +39,7 @@ from .config import WheelConfig
 from .delay import delay_of
 from .errors import InvalidBatch, SlotwheelError
 from .expiry import EXPIRES_HEADER
+from .names import bad_plain_name
 from .request import is_request
 from .schema import INPUT, PAYLOAD, times
 
@@ -74,6 +76,8 @@ class PlainReceipt(NamedTuple):
     created_ms: int
     due: Sequence[int]
     sequence: int = -1
+    named: Sequence[NamedAnswer] = ()
+    """Of the rows with names, those whose name another message had; numbered as ``due`` is."""
 
 
 PlainAnswer = PlainReceipt | SlotwheelError
@@ -228,6 +232,8 @@ def _are_good_headers(headers: Sequence[PlainHeader], due: int) -> bool:
     if not ours:
         return True
     if reserved_among([name.decode() for name, _ in headers]):
+        return False
+    if bad_plain_name(headers):
         return False
     expiries = [value or b"" for name, value in headers if name == _EXPIRES]
     return len(expiries) < 2 and all(

@@ -85,6 +85,26 @@ def from_numpy(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
+def header_values(headers: pa.Array, name: str) -> tuple[Int64s, pa.Array] | None:
+    """The rows of a headers column that have a header of this name, ascending, once for each time,
+    and its values; None: none has it."""
+    if len(headers.values) == 0:
+        return None
+    flat = headers.flatten()
+    at = headers_at(flat, name)
+    if not len(at):
+        return None
+    counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0), np.int64)
+    return np.searchsorted(np.cumsum(counts), at, side="right"), flat.field(1).take(pa.array(at))
+
+
+def headers_at(flat: pa.Array, name: str) -> Int64s:
+    """Positions of the headers of this name among all headers of a column."""
+    named = pc.fill_null(pc.equal(flat.field(0), name), False)
+    positions: Int64s = np.flatnonzero(np.asarray(named))
+    return positions
+
+
 def take_rows(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
     """Some rows, in the given order. ``indices``: shape (count,).
 

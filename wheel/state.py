@@ -27,18 +27,20 @@ from typing import Any, Protocol
 import lmdb
 from crc32c import crc32c
 
+from .answers import NamedAnswer
 from .config import WIDTH_BITS
 from .errors import Damaged, SyncFailed, UnsupportedVersion
 from .mark import Marks
+from .names import ANSWER_BYTES, decode_named, encode_named
 
 StoreIds = Mapping[str, bytes]
 """Id of each admitted store, by its node."""
 
-STATE_VERSION = 4
-"""The version of a state that has had slots of more than a second. Version 3 is of a program with
-long ids (``ids``), version 2 of one with short ids, version 1 of one that kept no records of
-cancels either."""
-_VERSIONS = (b"1", b"2", b"3", b"4")
+STATE_VERSION = 5
+"""The version of a state that has had names of messages, version 4 of one that has had slots of
+more than a second. Version 3 is of a program with long ids (``ids``), version 2 of one with short
+ids, version 1 of one that kept no records of cancels either."""
+_VERSIONS = (b"1", b"2", b"3", b"4", b"5")
 STATE_DIRECTORY = "state"
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
 
@@ -55,10 +57,10 @@ _SLOT = struct.Struct(
     "I"  # running CRC-32C over the committed length
 )
 _SECOND = struct.Struct(">q")  # key: big-endian, so that LMDB's order is that of numbers
-# +----------+-------------+---------+-------+-------+
-# | sequence | base offset | created | index | count |
-# | i64      | i64         | i64     | u64   | u32+4 |
-# +----------+-------------+---------+-------+-------+
+# +----------+-------------+---------+-------+-------+-------+
+# | sequence | base offset | created | index | count | named |
+# | i64      | i64         | i64     | u64   | u32   | u32   |
+# +----------+-------------+---------+-------+-------+-------+
 _SENT = struct.Struct(
     "<"
     "q"  # the producer's sequence
@@ -66,7 +68,7 @@ _SENT = struct.Struct(
     "q"  # when it was created, ms
     "Q"  # index of the entry
     "I"  # rows in it
-    "4x"
+    "I"  # so many answers about names follow (``names.encode_named``)
 )
 _PRODUCER = struct.Struct(">Q")
 _SEAL = struct.Struct("<I")  # CRC-32C of key and value, behind every value
@@ -115,6 +117,8 @@ class ProducerEntry:
     created: int
     index: int
     count: int
+    named: Sequence[NamedAnswer] = ()
+    """What became of messages with the names of its rows, as its receipt said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,9 @@ class Checkpoint:
     marks: Marks = field(default_factory=Marks)
     config: Mapping[str, Any] = field(default_factory=dict)
     """The last configuration entry: group, key, slots."""
+    named: bool = False
+    """A row with a name has been spilled: who gets the slot files makes a table of names of
+    them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,8 @@ class StateUpdate:
     cancelled_deleted: Sequence[int] = ()
     cancelled_floor: int | None = None
     deleted_floor: int | None = None
+    names: bytes | None = None
+    """The record of the runs of names (``named/runs.py``)."""
     clock: str | None = None
     replace: bool = False
 
@@ -190,6 +199,9 @@ class StoredState:
     deleted_floor: int | None = None
     """No slot file with a row due later than this, ms, was deleted without being archived; -1: none
     was. None: a program that does not note it has written the state."""
+    names: bytes | None = None
+    """The record of the runs of names; None: there was none yet, or the content is another one
+    since."""
     clock: str = ""
     """The node's notes about its clock (``node/clock.py``)."""
 
@@ -219,6 +231,8 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     fields: dict[str, Any] = {name: getattr(checkpoint, name) for name in _NUMBERS}
     fields["marks"] = checkpoint.marks.encode().hex()
     fields["config"] = dict(checkpoint.config)
+    if checkpoint.named:
+        fields["named"] = True
     return json.dumps(fields, sort_keys=True).encode()
 
 
@@ -229,6 +243,7 @@ def decode_checkpoint(data: bytes, where: str) -> Checkpoint:
             **{name: fields[name] for name in _NUMBERS},
             marks=Marks.decode(bytes.fromhex(fields["marks"]), f"{where}: mark of the checkpoint"),
             config=fields["config"],
+            named=fields.get("named", False),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(where, 0, expected="a checkpoint", found=str(error)) from None
@@ -258,13 +273,28 @@ def decode_slot(data: bytes | memoryview) -> SlotInfo:
 
 def encode_sent(sent: Sequence[ProducerEntry]) -> bytes:
     return b"".join(
-        _SENT.pack(entry.sequence, entry.base_offset, entry.created, entry.index, entry.count)
+        _SENT.pack(
+            *(entry.sequence, entry.base_offset, entry.created, entry.index, entry.count),
+            len(entry.named),
+        )
+        + encode_named(entry.named)
         for entry in sent
     )
 
 
 def decode_sent(data: bytes | memoryview) -> list[ProducerEntry]:
-    return [ProducerEntry(*fields) for fields in _SENT.iter_unpack(data)]
+    """Errors: ``struct.error``, ``ValueError``."""
+    sent = []
+    at = 0
+    while at < len(data):
+        sequence, base_offset, created, index, rows, count = _SENT.unpack_from(data, at)
+        at += SENT_BYTES + count * ANSWER_BYTES
+        named = data[at - count * ANSWER_BYTES : at]
+        if at > len(data):
+            raise ValueError(f"{count} answers about names in {len(named)} bytes")
+        answers = tuple(decode_named(named))
+        sent.append(ProducerEntry(sequence, base_offset, created, index, rows, answers))
+    return sent
 
 
 def seal(key: bytes, value: bytes) -> bytes:
@@ -322,10 +352,14 @@ def decode_state(
         stored.checkpoint = decode_checkpoint(raw, path)
     stored.cancelled_floor = _floor(_unsealed(path, meta, b"cancelled_floor"))
     stored.deleted_floor = _deleted_floor(path, meta, commit)
+    stored.names = _unsealed(path, meta, b"names") or None
     stored.clock = _unsealed(path, meta, b"clock").decode()
     for key, record in producers:
         value = unseal(bytes(key), bytes(record), path)
-        stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(value)
+        try:
+            stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(value)
+        except (struct.error, ValueError) as error:
+            raise Damaged(path, 0, expected="records of a producer", found=str(error)) from None
     for key, record in cancelled:
         stored.cancelled[_SECOND.unpack(key)[0]] = unseal(bytes(key), bytes(record), path)
     for key, record in slots:
@@ -481,6 +515,9 @@ class LmdbState:
                 put(b"group_key", update.group_key, self._meta)
             if update.incoming is not None:
                 put(b"incoming", b"1" if update.incoming else b"0", self._meta)
+            if update.names is not None:
+                put(b"names", update.names, self._meta)
+                self._version = _VERSIONS[4]
             if update.clock is not None:
                 put(b"clock", update.clock.encode(), self._meta)
             if update.losses is not None:
@@ -489,6 +526,7 @@ class LmdbState:
                 txn.drop(self._slots, delete=False)
                 txn.drop(self._producers, delete=False)
                 txn.drop(self._cancelled, delete=False)
+                txn.delete(b"names", db=self._meta)
             if update.checkpoint is not None:
                 put(b"checkpoint", encode_checkpoint(update.checkpoint), self._meta)
             for second, info in update.slots.items():
@@ -513,9 +551,10 @@ class LmdbState:
                 put(b"deleted_floor", f"{floor} {txn.id()}".encode(), self._meta)
             # A program without records of cancels would delete slots and write none, and one with
             # short ids would give out such for offsets that have long ones. One without wide slots
-            # would take the number of one for a second, and deliver its rows then.
+            # would take the number of one for a second, and deliver its rows then. One without
+            # names would let two messages have the same.
             if any(slot >> WIDTH_BITS > 0 for slot in update.slots):
-                self._version = _VERSIONS[3]
+                self._version = max(self._version, _VERSIONS[3])
             txn.put(b"version", self._version, db=self._meta)
 
     def close(self) -> None:

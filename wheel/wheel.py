@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from functools import partial
+from itertools import accumulate
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ from .config import TICK_MS, WheelConfig
 from .dispatcher import Dispatcher
 from .due.canceller import QueueRows
 from .due.cancels import Cancels
+from .due.namer import NameDecisions
 from .errors import (
     InvalidBatch,
     InvalidMessage,
@@ -45,7 +47,7 @@ from .errors import (
 )
 from .files import Files
 from .ids import IdMint, MessageId
-from .journal.entry import EntryKind, EntryPart
+from .journal.entry import EntryKind, EntryPart, NoteKind, Notes
 from .journal.log import Log
 from .journal.payloads import (
     EncodedBatch,
@@ -57,6 +59,8 @@ from .journal.payloads import (
 from .journal.producers import SOURCE_PRODUCER
 from .journal.queued import AppendWaiter, QueuedEntry, receipt_again
 from .mark import Marks
+from .named.table import StoredNames
+from .names import NamePlace, check_name, encode_named, key_of
 from .plain import (
     CheckedBatch,
     PlainAnswer,
@@ -77,6 +81,8 @@ from .state import Checkpoint, SlotInfo, StateStore, StateUpdate
 from .tail.tail import Piece, Tail
 
 _Checked = TypeVar("_Checked")
+_NO_ROWS = np.empty(0, np.int64)
+_NO_NAMES = NameDecisions()
 _INDEX_AHEAD_MS = 30_000
 """Some seconds more than strips are read ahead, so that these wait for no index."""
 _EVICT_SHARE = 1024
@@ -400,6 +406,7 @@ class Wheel:
         batches = [batch for batch, _ in group]
         rows = [row for _, its in group for row in its]
         encoded = encode_plain(rows, now_ms)
+        stored = self._stored_names(encoded)
         answers: list[tuple[Sequence[PlainBatch], PlainAnswer]] = []
         fresh: list[CheckedBatch] = []
         with self._lock:
@@ -413,15 +420,34 @@ class Wheel:
                         EntryPart(batch.producer, batch.sequence, len(batch.rows))
                         for batch in batches
                     ]
-                    queued = self._queue(encoded, now_ms, parts, wake=wake)
+                    decided = self._decide_names(encoded, stored)
+                    if decided.refused:
+                        return self._without_refused(group, decided, done)
+                    queued = self._queue(encoded, now_ms, parts, decided, wake=wake)
                     due = [row[0] for row in rows]
-                    receipt = PlainReceipt(queued.entry.base_offset, now_ms, due)
+                    base_offset = queued.entry.base_offset
+                    receipt = PlainReceipt(base_offset, now_ms, due, named=tuple(decided.answers))
                     queued.call(_told(done, batches, receipt), early=batches[0].early)
             except SlotwheelError as error:
                 answers.append((batches, copy(error)))
         for answered, answer in answers:
             done(answered, answer)
         return fresh
+
+    @staticmethod
+    def _without_refused(
+        group: Sequence[CheckedBatch], decided: NameDecisions, done: PlainDone
+    ) -> Sequence[CheckedBatch]:
+        """Answer the batches of a group that have refused rows; returns the others."""
+        ends = list(accumulate(len(rows) for _, rows in group))
+        left = []
+        for checked, start, end in zip(group, [0, *ends], ends, strict=False):
+            error = next((e for at, e in decided.refused.items() if start <= at < end), None)
+            if error is None:
+                left.append(checked)
+                continue
+            done([checked[0]], error.of_rows_from(start))
+        return left
 
     def _is_repeat(
         self,
@@ -442,7 +468,8 @@ class Wheel:
             answers.append(([batch], copy(error)))
             return True
         receipt = PlainReceipt(
-            again.base_offset, again.created_ms, again.due.tolist(), again.sequence
+            *(again.base_offset, again.created_ms, again.due.tolist(), again.sequence),
+            again.named,
         )
         waiting = self._log.awaited(known.index, early=batch.early)
         if waiting is None:
@@ -515,6 +542,19 @@ class Wheel:
         Returns what became of the old one, and the id of the new one if it was stored. ``may``: as
         of ``cancel``. Errors: ``Overloaded``, with nothing done.
         """
+        answer, after = self._reschedule(message_id, due_ms, now_ms, timeout_s, may=may)
+        return answer or CancelAnswer.UNKNOWN, after
+
+    def _reschedule(
+        self,
+        message_id: MessageId,
+        due_ms: int,
+        now_ms: int,
+        timeout_s: float,
+        *,
+        may: Callable[[str], bool] | None = None,
+        stays: Callable[[], bool] = lambda: True,
+    ) -> tuple[CancelAnswer | None, MessageId | None]:
         dispatcher = self._serving_dispatcher
         self.check_clock(now_ms)
         return dispatcher.canceller.reschedule(
@@ -524,7 +564,62 @@ class Wheel:
             lambda rows: check_input(rows, self.config, now_ms, reserved=True),
             timeout_s,
             may,
+            stays,
         )
+
+    def named(self, topic: str, name: str) -> MessageId | None:
+        """The id of the message that has a name, or had it until it left; None: there is none.
+        Errors: ``InvalidMessage``, ``NotMaster``."""
+        place = self._place_of(topic, name)
+        return None if place is None else self.mint.one(*place)
+
+    def _place_of(self, topic: str, name: str) -> NamePlace | None:
+        check_name(name)
+        keys = [key_of(topic.encode(), name.encode())]
+        stored = self._storage.names.stored(keys)
+        with self._lock:
+            _ = self._serving_dispatcher  # a standby's table may be behind
+            return self._storage.names.places(keys, stored).get(keys[0])
+
+    def cancel_named(
+        self, topic: str, name: str, now_ms: int, timeout_s: float = 10.0
+    ) -> tuple[CancelAnswer, MessageId | None]:
+        """Cancel the message that has a name. Returns what became of it, and its id; *unknown* and
+        None if no message is known by that name. Blocks and raises as ``cancel`` does."""
+        dispatcher = self._serving_dispatcher
+        append = self._queue_for(dispatcher, now_ms)
+        while True:
+            place = self._place_of(topic, name)
+            if place is None:
+                return CancelAnswer.UNKNOWN, None
+            message_id = self.mint.one(*place)
+            stays = self._still_at(topic, name, place)
+            answer = dispatcher.canceller.cancel_row(message_id, topic, append, timeout_s, stays)
+            if answer is not None:
+                return answer, message_id
+
+    def reschedule_named(
+        self, topic: str, name: str, due_ms: int, now_ms: int, timeout_s: float = 10.0
+    ) -> tuple[CancelAnswer, MessageId | None, MessageId | None]:
+        """Reschedule the message that has a name. Returns what became of it, its id as of
+        ``cancel_named``, and the id of the new one if it was stored, which has the name. Errors: as
+        of ``reschedule``."""
+        while True:
+            place = self._place_of(topic, name)
+            if place is None:
+                return CancelAnswer.UNKNOWN, None, None
+            before = self.mint.one(*place)
+            stays = self._still_at(topic, name, place)
+            answer, after = self._reschedule(before, due_ms, now_ms, timeout_s, stays=stays)
+            if answer is not None:
+                return answer, before, after
+
+    def _still_at(self, topic: str, name: str, place: NamePlace) -> Callable[[], bool]:
+        """Tells, under the lock, if a name stands for no other message than that one."""
+        keys = [key_of(topic.encode(), name.encode())]
+        names = self._storage.names
+        stored = names.stored(keys)
+        return lambda: names.places(keys, stored).get(keys[0], place) == place
 
     def check_clock(self, now_ms: int) -> None:
         """Errors: ``Overloaded`` if nothing new may be taken now, as the clock is in doubt."""
@@ -555,6 +650,7 @@ class Wheel:
     ) -> Future[AppendReceipt] | SlotwheelError:
         """Queue a batch from outside, unless it was appended before."""
         producer, sequence, early = sent.producer, sent.sequence, sent.early
+        stored = self._stored_names(batch)
         try:
             with self._lock:
                 # Raises on a standby: what it knows of a producer may be cut off again.
@@ -565,7 +661,11 @@ class Wheel:
                     return _answered_again(receipt, waiting, early=early)
                 self.check_clock(now_ms)
                 part = EntryPart(producer, sequence, len(batch.due))
-                return self._queue_waiting(batch, now_ms, part, early=early, wake=wake).future
+                decided = self._decide_names(batch, stored)
+                for error in decided.refused.values():
+                    raise error
+                waiter = self._queue_waiting(batch, now_ms, part, decided, early=early, wake=wake)
+                return waiter.future
         except SlotwheelError as error:
             return copy(error)
 
@@ -578,47 +678,88 @@ class Wheel:
             with self._lock:
                 if self._dispatcher is not dispatcher:
                     raise self._not_master()
-                return self._queue_waiting(batch, now_ms, EntryPart(0, -1, len(batch.due)))
+                part = EntryPart(0, -1, len(batch.due))
+                return self._queue_waiting(batch, now_ms, part, self._renamed(batch))
 
         return append
+
+    def _renamed(self, batch: EncodedBatch) -> NameDecisions:
+        """Under the lock: the names that rows of our own take. Those that had them are cancelled in
+        the same entry."""
+        decided = NameDecisions()
+        if batch.names is not None:
+            for row, key in zip(batch.names.rows, batch.names.keys, strict=True):
+                decided.names[key] = int(batch.due[row]), self._log.next_offset + row
+        return decided
+
+    def _stored_names(self, batch: EncodedBatch) -> StoredNames | None:
+        """Look the names of a batch up on disk, before the lock is taken; None: it has none."""
+        return None if batch.names is None else self._storage.names.stored(batch.names.keys)
+
+    def _decide_names(self, batch: EncodedBatch, stored: StoredNames | None) -> NameDecisions:
+        """Under the lock: decide about the names of a batch that is queued next. Errors:
+        ``NotMaster``."""
+        if batch.names is None or stored is None:
+            return _NO_NAMES
+        # An entry before it, with the configuration, has no rows: the offset stays the next one.
+        places = self._storage.names.places(batch.names.keys, stored)
+        namer = self._serving_dispatcher.namer
+        return namer.decide(batch.names, batch.due, self._log.next_offset, places)
 
     def _queue_waiting(
         self,
         batch: EncodedBatch,
         now_ms: int,
         part: EntryPart,
+        decided: NameDecisions,
         *,
         early: bool = False,
         wake: bool = True,
     ) -> AppendWaiter:
         """Under the lock: queue rows of one caller, who waits for them. Errors: as ``_queue``."""
-        queued = self._queue(batch, now_ms, [part], wake=wake)
-        entry = queued.entry
-        due = np.asarray(batch.due)
-        receipt = AppendReceipt(entry.base_offset, entry.count, now_ms, due, entry.sequence)
-        waiter = queued.wait_for(receipt, early)
-        if queued.cancels is not None:
-            self._cancels.add(queued.cancels, waiter.future)
-        return waiter
+        queued = self._queue(batch, now_ms, [part], decided, wake=wake)
+        due, offset = np.asarray(batch.due), queued.entry.base_offset
+        receipt = AppendReceipt(
+            offset, part.rows, now_ms, due, part.sequence, tuple(decided.answers)
+        )
+        return queued.wait_for(receipt, early)
 
     def _queue(
-        self, batch: EncodedBatch, now_ms: int, parts: Sequence[EntryPart], *, wake: bool
+        self,
+        batch: EncodedBatch,
+        now_ms: int,
+        parts: Sequence[EntryPart],
+        decided: NameDecisions,
+        *,
+        wake: bool = True,
     ) -> QueuedEntry:
-        """Under the lock: queue rows of some callers. Errors: ``NotMaster``, ``Overloaded``."""
+        """Under the lock: queue rows of some callers, and what was ``decided`` about their names.
+        Errors: ``NotMaster``, ``Overloaded``."""
         dispatcher = self._serving_dispatcher
         self._check_room(now_ms)
         self._queue_config_once()
+        notes: Notes | None = None
+        if batch.names is not None:
+            notes = {NoteKind.NAMES: encode_named(decided.answers)}
+        if decided.offset:
+            batch = batch.with_cancels(np.array(decided.due), np.array(decided.offset))
+            parts = [*parts, EntryPart(0, -1, len(decided.offset))]
         queued = self._log.queue(
-            EntryKind.ROWS, batch.payload, parts=parts, created_ms=now_ms, wake=wake
+            EntryKind.ROWS, batch.payload, parts=parts, notes=notes, created_ms=now_ms, wake=wake
         )
-        queued.carry(batch, now_ms)
+        queued.carry(batch, now_ms, decided.names)
+        if queued.cancels is not None:
+            receipt = AppendReceipt(queued.entry.base_offset, 0, now_ms, _NO_ROWS)
+            self._cancels.add(queued.cancels, queued.wait_for(receipt, early=False).future)
+        if decided.names:
+            self._storage.names.queue(decided.names)
         dispatcher.appended(bounds(batch.due)[0], now_ms)
         return queued
 
     @property
     def _held(self) -> int:
         """Bytes in memory that are not in slot files yet."""
-        return self._storage.tail.nbytes + self._log.queued_bytes
+        return self._storage.unspilled_bytes + self._log.queued_bytes
 
     def _check_room(self, now_ms: int) -> None:
         self._capacity.check(self._held, now_ms)
@@ -686,6 +827,8 @@ class Wheel:
             if queued.cancels is not None:
                 self._cancels.committed(queued.cancels)
                 self._cancel_rows += len(queued.cancels)
+            if queued.names or queued.cancels is not None:
+                self._storage.names.committed(queued.names, queued.cancels)
         if pieces:
             self._rows += sum(piece.count for piece in pieces)
             if self._dispatcher is not None:
@@ -701,6 +844,9 @@ class Wheel:
                     self._dispatcher.mark_lost(queued.marks)
                 if queued.entry.kind is EntryKind.CONFIG:
                     self._config_queued = False
+            if any(queued.names for queued in failed):
+                left = (queued.names for queued in self._log.uncommitted() if queued.own)
+                self._storage.names.withdraw(left)
 
     # -- the slot-file thread --------------------------------------------------------------------
 
@@ -712,7 +858,8 @@ class Wheel:
                 # Marks alone fill the journal too; a checkpoint lets go of them.
                 return grown > 2 * self.config.segment_bytes
             age_ms = now_ms - tail.pieces[0].oldest_ms
-            return self.config.tail_is_worth_a_spill(tail.nbytes, age_ms, grown)
+            nbytes = self._storage.unspilled_bytes
+            return self.config.tail_is_worth_a_spill(nbytes, age_ms, grown)
 
     def spill(
         self, now_ms: int, *, everything: bool = False, ahead: Ahead = in_turn
@@ -754,7 +901,7 @@ class Wheel:
         tail = self._storage.tail
         pieces = tail.pieces
         stay: tuple[Piece, ...] = ()
-        if not everything and tail.nbytes < self.config.tail_bytes_max:
+        if not everything and self._storage.unspilled_bytes < self.config.tail_bytes_max:
             newest = now_ms - self.config.tail_keep_ms
             count = max(1, sum(1 for piece in pieces if piece.newest_ms <= newest))
             pieces, stay = pieces[:count], pieces[count:]
@@ -770,6 +917,7 @@ class Wheel:
             cancels=self._cancel_rows - sum(piece.cancels for piece in stay),
             marks=self._committed_marks,
             config=self._configuration,
+            named=self._checkpoint.named or self._storage.names.in_use,
         )
         return SpillPlan(now_ms, pieces, checkpoint, changed, gone)
 
@@ -783,6 +931,7 @@ class Wheel:
             marks = self._committed_marks
         with self._files_lock:
             deleted = self._clean(marks, now_ms)
+            self._storage.merge_names(marks)
         self._evict(marks, now_ms)
         return deleted
 

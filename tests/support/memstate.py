@@ -9,7 +9,7 @@ from slotwheel.wheel.state import StateUpdate, StoredState
 
 _WHOLE = (
     *("store_id", "epoch", "vote", "checkpoint", "group_key", "voter", "incoming", "losses"),
-    *("cancelled_floor", "deleted_floor", "clock"),
+    *("cancelled_floor", "deleted_floor", "clock", "names"),
 )
 """Fields that an update leaves as they are, or replaces."""
 
@@ -57,6 +57,7 @@ class MemoryState:
             new.slots.clear()
             new.producers.clear()
             new.cancelled.clear()
+            new.names = update.names
         new.slots.update(update.slots)
         for second in update.slots_deleted:
             new.slots.pop(second, None)

@@ -26,7 +26,7 @@ VALUES = {
             *("answers", "arrowbytes", "arrowclaims", "backoff", "cancelrecord", "checks"),
             *("compute", "config", "delay", "departurefile", "digest", "errors", "expiry"),
             *("files",),
-            *("findings", "ids", "jumps", "lazy", "mark", "plain", "protocol", "request"),
+            *("findings", "ids", "jumps", "lazy", "mark", "names", "plain", "protocol", "request"),
             *("rows", "schema", "texts", "withoutpandas"),
         }
     ),
@@ -67,7 +67,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "node/intake": frozenset({"broker", "policy", "security", ENGINE_VALUES, "wire"}),
     "wheel/journal": frozenset({"wheel/tail", ENGINE_STATE, ENGINE_VALUES}),
     "replication/rules": frozenset({"wheel/journal", ENGINE_STATE, ENGINE_VALUES}),
-    "wheel/slots": frozenset({"wheel/journal", "wheel/tail", ENGINE_STATE, ENGINE_VALUES}),
+    "wheel/named": frozenset({"wheel/journal", ENGINE_VALUES}),
+    "wheel/slots": frozenset(
+        {"wheel/journal", "wheel/named", "wheel/tail", ENGINE_STATE, ENGINE_VALUES}
+    ),
     "replication/transport": frozenset(
         {"replication/rules", "security", "wheel/journal", ENGINE_STATE, ENGINE_VALUES, "wire"}
     ),
@@ -80,7 +83,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {"wheel/journal", "wheel/slots", "wheel/topics", ENGINE_STATE, ENGINE_VALUES}
     ),
     "wheel": frozenset(
-        {"wheel/due", "wheel/journal", "wheel/slots", "wheel/tail", ENGINE_STATE, ENGINE_VALUES}
+        {
+            *("wheel/due", "wheel/journal", "wheel/named", "wheel/slots", "wheel/tail"),
+            *(ENGINE_STATE, ENGINE_VALUES),
+        }
     ),
     "delivery/embedded": frozenset(
         {"delivery", "policy", "wheel/due", "wheel/slots", "wheel/topics", ENGINE_VALUES}

@@ -204,7 +204,7 @@ def producers_not_in_the_checkpoint(patch: Patch) -> None:
 def cancel_answered_before_its_commit(patch: Patch) -> None:
     def certain(request: Any) -> None:
         for rows in request.pending.values():
-            request.state[rows] = canceller._State.CANCELLED
+            request.state[rows] = canceller.RowState.CANCELLED
 
     patch.setattr(Canceller, "_await_commits", staticmethod(certain))
 
@@ -299,8 +299,8 @@ def expired_a_millisecond_late(patch: Patch) -> None:
 def parts_ignored_at_recovery(patch: Patch) -> None:
     """Rows of several callers come back, and whose they are does not."""
 
-    def of_one(entry: Entry, parts: Sequence[EntryPart], created_ms: int) -> Any:
-        return sent_of(entry, parts if len(parts) == 1 else (), created_ms)
+    def of_one(entry: Entry, parts: Sequence[EntryPart], created_ms: int, named: Any) -> Any:
+        return sent_of(entry, parts if len(parts) == 1 else (), created_ms, named)
 
     sent_of = queued.sent_of
     patch.setattr(queued, "sent_of", of_one)

@@ -15,10 +15,12 @@ from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.journal.entry import (
+    NOTES_VERSION,
     PARTS_VERSION,
     Entry,
     EntryKind,
     EntryPart,
+    NoteKind,
     decode_entry,
     with_parts,
 )
@@ -141,10 +143,13 @@ def rows_of(values: list[bytes]) -> pa.RecordBatch:
 def test_any_other_version_of_an_entry_is_noticed(value: bytes) -> None:
     """It is not covered by the CRC. Rows may end like a table of parts."""
     payload = encode_input(rows_of([value] * 2), NOW).payload
-    two = with_parts(payload, [EntryPart(7, 4, 1), EntryPart(9, 0, 1)])
+    parts = [EntryPart(7, 4, 1), EntryPart(9, 0, 1)]
+    two = with_parts(payload, parts)
+    noted = with_parts(payload, parts, {NoteKind.NAMES: b""})
     for entry in (
         Entry(EntryKind.ROWS, 1, 1, 0, 2, 7, 4, payload),
         Entry(EntryKind.ROWS, 1, 1, 0, 2, 0, -1, two, version=PARTS_VERSION),
+        Entry(EntryKind.ROWS, 1, 1, 0, 2, 0, -1, noted, version=NOTES_VERSION),
     ):
         data = bytearray(b"".join(map(bytes, entry.encode())))
         for version in (*range(256), 256 + entry.version, 0xFFFF):
@@ -152,5 +157,7 @@ def test_any_other_version_of_an_entry_is_noticed(value: bytes) -> None:
             if version == entry.version:
                 assert decode_rows(decode_entry(data, "x", 0), "x").num_rows == 2
             else:
-                with pytest.raises((Damaged, UnsupportedVersion), match=r"version|several callers"):
+                with pytest.raises(
+                    (Damaged, UnsupportedVersion), match=r"version|several callers|notes"
+                ):
                     decode_rows(decode_entry(data, "x", 0), "x", full=bool(version % 2))

@@ -33,8 +33,9 @@ from ..answers import AppendReceipt, CancelAnswer
 from ..config import TICK_MS
 from ..errors import Damaged, Overloaded
 from ..ids import IdMint, MessageId
+from ..journal.payloads import cancel_rows
 from ..journal.queued import AppendWaiter
-from ..rows import from_numpy, members, no_headers
+from ..rows import members
 from ..schema import INPUT, PAYLOAD, TIME, Int64s, Mask
 from ..slots.lookup import cancelled_rows, topics_of
 from ..slots.slot import rows_by_slot
@@ -51,7 +52,7 @@ MayCancel = Callable[[str], bool]
 Topics = npt.NDArray[np.object_]
 
 
-class _State(IntEnum):
+class RowState(IntEnum):
     """The decision about a row, as far as it has got."""
 
     APPEND = 0
@@ -68,15 +69,15 @@ class _State(IntEnum):
 
 
 _OF_LEFT = np.zeros(len(HasLeft), np.int8)
-_OF_LEFT[HasLeft.NO] = _State.APPEND
-_OF_LEFT[HasLeft.YES] = _State.DELIVERED
-_OF_LEFT[HasLeft.IN_FLIGHT] = _State.WAIT
-_OF_LEFT[HasLeft.UNKNOWN] = _State.UNKNOWN
-_OF_LEFT[HasLeft.BY_TOPIC] = _State.READ
+_OF_LEFT[HasLeft.NO] = RowState.APPEND
+_OF_LEFT[HasLeft.YES] = RowState.DELIVERED
+_OF_LEFT[HasLeft.IN_FLIGHT] = RowState.WAIT
+_OF_LEFT[HasLeft.UNKNOWN] = RowState.UNKNOWN
+_OF_LEFT[HasLeft.BY_TOPIC] = RowState.READ
 
 _ANSWERS: dict[int, CancelAnswer] = {
-    _State.DELIVERED: CancelAnswer.DELIVERED,
-    _State.CANCELLED: CancelAnswer.CANCELLED,
+    RowState.DELIVERED: CancelAnswer.DELIVERED,
+    RowState.CANCELLED: CancelAnswer.CANCELLED,
 }
 
 _SHARE = 1024
@@ -101,7 +102,7 @@ class _Request:
     queued: Future[AppendReceipt] | None = None
     """The newest such entry of this request."""
 
-    def rows(self, state: _State) -> Int64s:
+    def rows(self, state: RowState) -> Int64s:
         """Positions of the rows in that state."""
         return np.flatnonzero(self.state == state)
 
@@ -159,10 +160,10 @@ class Canceller:
         due, offset = due[genuine], offset[genuine]
 
         def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter:
-            return append(_cancel_rows(due, offset))
+            return append(cancel_rows(due, offset))
 
         topics = np.full(len(offset), None, object)
-        decided = np.full(len(asked), _State.UNKNOWN, np.int8)
+        decided = np.full(len(asked), RowState.UNKNOWN, np.int8)
         decided[genuine] = self._settle(due, offset, topics, append_cancels, timeout_s)
         state = dict(zip(asked, decided.tolist(), strict=True))
         return [_ANSWERS.get(state[text], CancelAnswer.UNKNOWN) for text in texts]
@@ -175,9 +176,11 @@ class Canceller:
         check: CheckRows,
         timeout_s: float,
         may: MayCancel | None = None,
-    ) -> tuple[CancelAnswer, MessageId | None]:
+        stays: Callable[[], bool] = lambda: True,
+    ) -> tuple[CancelAnswer | None, MessageId | None]:
         """Cancel ``target`` and append it anew, due at ``due_ms``. Returns what became of the old
-        message, and the new one's id if there is one. ``may``: as of ``cancel``."""
+        message, and the new one's id if there is one. ``may``: as of ``cancel``; ``stays``: as of
+        ``cancel_row``."""
         if not self._mint.genuine(target):
             return CancelAnswer.UNKNOWN, None
         try:
@@ -189,10 +192,14 @@ class Canceller:
         fresh = None if row is None else check(_with_due(row, due_ms))
         queued: list[AppendWaiter] = []
 
+        moved = False
+
         def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter | None:
-            if fresh is None:
+            nonlocal moved
+            moved = not stays()
+            if fresh is None or moved:
                 return None
-            rows = pa.concat_batches([_cancel_rows(due, offset), _as_payload(fresh)])
+            rows = pa.concat_batches([cancel_rows(due, offset), _as_payload(fresh)])
             queued.append(append(rows))
             return queued[0]
 
@@ -201,8 +208,36 @@ class Canceller:
         (state,) = self._settle(due, offset, topics, append_cancels, timeout_s).tolist()
         answer = _ANSWERS.get(state, CancelAnswer.UNKNOWN)
         if not queued or answer is not CancelAnswer.CANCELLED:
-            return answer, None
+            return (None if moved or self._moved(stays) else answer), None
         return answer, self._mint.one(due_ms, queued[0].receipt.base_offset + 1)
+
+    def cancel_row(
+        self,
+        target: MessageId,
+        topic: str,
+        append: QueueRows,
+        timeout_s: float,
+        stays: Callable[[], bool],
+    ) -> CancelAnswer | None:
+        """Cancel a row of that topic, as ``cancel`` does. ``stays`` tells, under the lock, if it is
+        still the row that is meant; None: it is not any more, and it was left alone."""
+        cancelled = False
+
+        def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter | None:
+            nonlocal cancelled
+            cancelled = stays()
+            return append(cancel_rows(due, offset)) if cancelled else None
+
+        due, offset = np.array([target.due], np.int64), np.array([target.offset], np.int64)
+        topics = np.array([topic], object)
+        (state,) = self._settle(due, offset, topics, append_cancels, timeout_s).tolist()
+        if not cancelled and self._moved(stays):
+            return None
+        return _ANSWERS.get(state, CancelAnswer.UNKNOWN)
+
+    def _moved(self, stays: Callable[[], bool]) -> bool:
+        with self._lock:
+            return not stays()
 
     def _allowed(self, due: Int64s, offset: Int64s, may: MayCancel) -> Mask:
         """The mask of rows whose topic can be read and is one that may be cancelled, shape
@@ -219,12 +254,12 @@ class Canceller:
         append: AppendCancels,
         timeout_s: float,
     ) -> npt.NDArray[np.int8]:
-        """Decide about rows, and cancel those that can be stopped: a final ``_State`` each. May
+        """Decide about rows, and cancel those that can be stopped: a final ``RowState`` each. May
         wait twice: for the sink, and for the commit.
 
         Errors: those of an entry that was not written.
         """
-        state = np.full(len(due), _State.READ, np.int8)
+        state = np.full(len(due), RowState.READ, np.int8)
         request = _Request(due, offset, topics, append, timeout_s, state)
         seconds = frozenset((due // TICK_MS).tolist())
         with self._lock:
@@ -232,13 +267,13 @@ class Canceller:
             in_tail = self._cancels.misses_unspilled(self._storage.spilled)
         try:
             self._read_cancels(seconds, request, in_tail=in_tail)
-            self._decide_all(request.rows(_State.READ), request)
-            in_flight = request.rows(_State.WAIT)
+            self._decide_all(request.rows(RowState.READ), request)
+            in_flight = request.rows(RowState.WAIT)
             if len(in_flight):
                 with self._lock:
                     self._wait_for_the_sink(in_flight, request)
                     self._decide_share(in_flight[:_SHARE], request)  # before they fly again
-                rest = np.concatenate([request.rows(_State.READ), in_flight[_SHARE:]])
+                rest = np.concatenate([request.rows(RowState.READ), in_flight[_SHARE:]])
                 self._decide_all(rest, request)
         finally:
             with self._lock:
@@ -252,8 +287,8 @@ class Canceller:
         have forgotten cancels that are in the tail."""
         due, offset = request.due, request.offset
         named, unreadable = cancelled_rows(self._storage, due, offset, in_tail=in_tail)
-        request.state[unreadable] = _State.UNKNOWN
-        request.state[named] = _State.CANCELLED
+        request.state[unreadable] = RowState.UNKNOWN
+        request.state[named] = RowState.CANCELLED
         # Behind the files: one that was deleted meanwhile has left its cancels there.
         with self._lock:
             kept = self._storage.cancelled
@@ -262,9 +297,9 @@ class Canceller:
             try:
                 named = members(kept.offsets(second), offset[rows])
             except Damaged:
-                request.state[rows] = _State.UNKNOWN
+                request.state[rows] = RowState.UNKNOWN
                 continue
-            request.state[rows[named]] = _State.CANCELLED
+            request.state[rows[named]] = RowState.CANCELLED
 
     def _read_topics(self, unread: Int64s, request: _Request) -> None:
         """Read the topics of these rows, and of all others of their seconds, so that no slot of a
@@ -273,7 +308,7 @@ class Canceller:
         rows = np.flatnonzero(np.isin(second, second[unread]))
         request.topics[rows] = topics_of(self._storage, request.due[rows], request.offset[rows])
         damaged = [row for row in unread.tolist() if request.topics[row] is None]
-        request.state[damaged] = _State.UNKNOWN
+        request.state[damaged] = RowState.UNKNOWN
 
     def _decide_all(self, at: Int64s, request: _Request) -> None:
         """Decide share by share, and read slot files between where an answer depends on a topic."""
@@ -283,13 +318,13 @@ class Canceller:
                 # time, the others would not be, either.
                 queued = {request.queued} if request.queued is not None else set()
                 if wait(queued, request.timeout_s).not_done:
-                    request.state[at[start:]] = _State.UNKNOWN
+                    request.state[at[start:]] = RowState.UNKNOWN
                     return
                 self._decide_share(at[start : start + _SHARE], request)
-            unread = request.rows(_State.READ)
+            unread = request.rows(RowState.READ)
             if len(unread):
                 self._read_topics(unread, request)
-            at = request.rows(_State.READ)
+            at = request.rows(RowState.READ)
 
     def _decide_share(self, at: Int64s, request: _Request) -> None:
         """Decide, and in the same instant queue the cancels: from then on their rows are held back.
@@ -298,7 +333,7 @@ class Canceller:
         """
         with self._lock:
             self._decide(at, request)
-            stoppable = at[request.state[at] == _State.APPEND]
+            stoppable = at[request.state[at] == RowState.APPEND]
             if not len(stoppable):
                 return
             try:
@@ -308,27 +343,38 @@ class Canceller:
                     raise
                 carried = None
             if carried is None:
-                request.state[stoppable] = _State.UNKNOWN
+                request.state[stoppable] = RowState.UNKNOWN
                 return
-            request.state[stoppable] = _State.PENDING
+            request.state[stoppable] = RowState.PENDING
             request.queued = carried.future
             request.pending[carried.future] = stoppable.tolist()
 
     def _decide(self, at: Int64s, request: _Request) -> None:
         """Under the lock: the state of the rows at these positions."""
         due, offset = request.due[at], request.offset[at]
-        state = _OF_LEFT[self._lines.has_left(due, offset, request.topics[at])]
-        left = state == _State.DELIVERED
-        # Unless its cancel may be forgotten by now, or a repair may have lost it.
-        state[left & ~self._storage.cancelled.known(due)] = _State.UNKNOWN
-        state[left & self._lost(due)] = _State.UNKNOWN
-        state[(offset < self._epoch_offset) & (due <= self._reach_ms)] = _State.UNKNOWN
-        known, pending = self._cancels.find(due, offset)
-        state[known] = _State.CANCELLED
+        state, pending = self.states(due, offset, request.topics[at])
+        # Unless its cancel may be forgotten by now.
+        left = state == RowState.DELIVERED
+        state[left & ~self._storage.cancelled.known(due)] = RowState.UNKNOWN
         for row, future in pending.items():
-            state[row] = _State.PENDING
             request.pending.setdefault(future, []).append(int(at[row]))
         request.state[at] = state
+
+    def states(
+        self, due: Int64s, offset: Int64s, topics: Topics
+    ) -> tuple[npt.NDArray[np.int8], dict[int, Future[AppendReceipt]]]:
+        """Under the lock: the ``RowState`` of each row, as far as it is known without its files;
+        and, by position, the futures of cancels on their way. ``due`` (ms), ``offset``, ``topics``:
+        shape (rows,)."""
+        state = _OF_LEFT[self._lines.has_left(due, offset, topics)]
+        left = state == RowState.DELIVERED
+        state[left & self._lost(due)] = RowState.UNKNOWN  # a repair may have lost its cancel
+        state[(offset < self._epoch_offset) & (due <= self._reach_ms)] = RowState.UNKNOWN
+        known, pending = self._cancels.find(due, offset)
+        state[known] = RowState.CANCELLED
+        for row in pending:
+            state[row] = RowState.PENDING
+        return state, pending
 
     def _wait_for_the_sink(self, at: Int64s, request: _Request) -> None:
         """Wait until none of these rows is in flight; the lock is held, but for the waiting."""
@@ -350,29 +396,10 @@ class Canceller:
         if len(refused) < len(request.pending):
             done -= refused
         for future, rows in request.pending.items():
-            request.state[rows] = _State.UNKNOWN
+            request.state[rows] = RowState.UNKNOWN
             if future in done:
                 future.result()
-                request.state[rows] = _State.CANCELLED
-
-
-def _cancel_rows(due: Int64s, target: Int64s) -> pa.RecordBatch:
-    """Cancel rows (PAYLOAD schema): due with their targets, so in the targets' slots."""
-    count = len(target)
-    times = from_numpy(due, TIME)
-    return pa.RecordBatch.from_arrays(
-        [
-            times,
-            times,
-            from_numpy(target, pa.int64()),
-            pa.array([""] * count, pa.utf8()),
-            pa.nulls(count, pa.int32()),
-            pa.nulls(count, pa.binary()),
-            pa.nulls(count, pa.binary()),
-            no_headers(count),
-        ],
-        schema=PAYLOAD,
-    )
+                request.state[rows] = RowState.CANCELLED
 
 
 def _with_due(row: pa.RecordBatch, due_ms: int) -> pa.RecordBatch:

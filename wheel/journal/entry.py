@@ -13,6 +13,10 @@ it, the rows of a caller who sends them again after a crash would be stored twic
 base offset 100. When B repeats its sequence 4, the parts say that its rows are those of offsets 103
 and 104.
 
+An entry of version 3 says more about its rows than the rows do, in *notes* before the table: what
+became of messages that had the names of some (``wheel/named.py``). A program that knows nothing of
+that refuses the entry, so it cannot become master and let two messages have one name.
+
 Rules
 - Every bit is covered by the CRC or compared by value; there is no bit whose change goes unseen.
 - Zero is no kind, so a run of zeros is never an entry.
@@ -24,7 +28,7 @@ Rules
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -38,6 +42,8 @@ MAGIC = b"SWEN"
 ENTRY_VERSION = 1
 PARTS_VERSION = 2
 """The version of an entry with a table of parts. A reader that knows version 1 alone refuses it."""
+NOTES_VERSION = 3
+"""The version of an entry with notes, and a table of at least one part."""
 
 
 class EntryKind(IntEnum):
@@ -64,7 +70,7 @@ class EntryKind(IntEnum):
 HEADER = struct.Struct(
     "<"
     "4s"  # magic: "SWEN"
-    "H"  # version: 1, or 2: the payload ends with a table of parts
+    "H"  # version: 1, or 2: the payload ends with a table of parts; 3: there are notes before it
     "H"  # reserved, zero
     "I"  # CRC-32C of everything after this field: bytes 12..64, then the payload
     "B"  # kind: 1 rows, 2 mark, 3 configuration; 0 is invalid
@@ -92,12 +98,30 @@ assert HEADER_BYTES == 64
 _PART = struct.Struct("<QqII")
 _TABLE_END = struct.Struct("<I4s")
 _TABLE_MAGIC = b"SWPT"
+#  0      4        8     8 + length       8       12      16
+#  +------+--------+-------+-----+--------+-------+-------+
+#  | kind | length | bytes | ... | length | zero  | magic |
+#  | u32  | u32    |       |     | of all | u32   | SWNT  |
+#  +------+--------+-------+-----+--------+-------+-------+
+_NOTE = struct.Struct("<II")
+_NOTES_END = struct.Struct("<II4s")
+_NOTES_MAGIC = b"SWNT"
 assert _PART.size == 24
 assert _TABLE_END.size == 8
 assert _LEAD.size == 12
 assert _LEAD.size + _CHECKED.size == HEADER_BYTES
 
 _KINDS = {int(kind): kind for kind in EntryKind}
+
+
+class NoteKind(IntEnum):
+    """What a note says. An unknown kind is refused."""
+
+    NAMES = 1
+    """What became of the messages that had the names of some rows before (``wheel/named.py``)."""
+
+
+Notes = Mapping[NoteKind, bytes]
 
 
 class EntryPart(NamedTuple):
@@ -129,19 +153,30 @@ class Entry:
     @property
     def parts(self) -> Sequence[EntryPart]:
         """The callers' shares of the rows, in row order; empty for an entry without rows."""
-        if self.version == PARTS_VERSION:
+        if self.version != ENTRY_VERSION:
             return _split(self.payload)[1]
         return (EntryPart(self.producer, self.sequence, self.count),) if self.count else ()
 
     @property
-    def batch(self) -> Bytes:
-        """The payload without the table of parts."""
-        return self.payload if self.version == ENTRY_VERSION else _split(self.payload)[0]
+    def notes(self) -> Notes:
+        """What is noted of its rows; mostly nothing."""
+        if self.version != NOTES_VERSION:
+            return {}
+        return _split_notes(_split(self.payload)[0])[1]
 
     @property
-    def ends_like_parts(self) -> bool:
-        """True if the payload ends with a table's magic, whatever the version says."""
-        return bytes(memoryview(self.payload)[-len(_TABLE_MAGIC) :]) == _TABLE_MAGIC
+    def batch(self) -> Bytes:
+        """The payload without notes and the table of parts."""
+        if self.version == ENTRY_VERSION:
+            return self.payload
+        batch = _split(self.payload)[0]
+        return batch if self.version == PARTS_VERSION else _split_notes(batch)[0]
+
+    @property
+    def ends_like_a_later_version(self) -> bool:
+        """True if the batch ends as a table or notes do, which the version says are not there."""
+        magic = {ENTRY_VERSION: _TABLE_MAGIC, PARTS_VERSION: _NOTES_MAGIC}.get(self.version)
+        return magic is not None and bytes(memoryview(self.batch)[-len(magic) :]) == magic
 
     def encode(self) -> list[Bytes]:
         """The shipped part: ``[header of 64 bytes, payload]``, the payload not copied.
@@ -209,11 +244,11 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
         raise Damaged(where, position, expected=f"entry magic {MAGIC!r}", found=repr(magic))
     if version == 0:  # a torn write: the magic got to the disk, and zeros stand behind it
         raise Damaged(where, position + 4, expected="an entry version", found=0)
-    if version > PARTS_VERSION:
+    if version > NOTES_VERSION:
         raise UnsupportedVersion(
             f"{where}: unknown version of the entry at byte {position}",
             got=version,
-            limit=PARTS_VERSION,
+            limit=NOTES_VERSION,
             remedy="Use the slotwheel version that wrote it, or a newer one",
         )
     if reserved or reserved_too:
@@ -246,20 +281,27 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
         flags,
         version,
     )
-    if version == PARTS_VERSION:
+    if version != ENTRY_VERSION:
         _check_parts(entry, where, position)
     object.__setattr__(entry, "_header", bytes(view[:HEADER_BYTES]))
     return entry
 
 
-def with_parts(batch: Bytes, parts: Sequence[EntryPart]) -> bytes:
-    """The payload of an entry of several callers: the batch of all rows, and the table."""
+def with_parts(batch: Bytes, parts: Sequence[EntryPart], notes: Notes | None = None) -> bytes:
+    """The payload of an entry of several callers: the batch of all rows, and the table. With
+    ``notes``: that of an entry with notes."""
+    noted = [] if notes is None else [_encode_notes(notes)]
     table = [_PART.pack(producer, sequence, rows, 0) for producer, sequence, rows in parts]
-    return b"".join([batch, *table, _TABLE_END.pack(len(parts), _TABLE_MAGIC)])
+    return b"".join([batch, *noted, *table, _TABLE_END.pack(len(parts), _TABLE_MAGIC)])
+
+
+def _encode_notes(notes: Notes) -> bytes:
+    packed = b"".join(_NOTE.pack(kind, len(note)) + note for kind, note in sorted(notes.items()))
+    return packed + _NOTES_END.pack(len(packed), 0, _NOTES_MAGIC)
 
 
 def _split(payload: Bytes) -> tuple[memoryview, list[EntryPart]]:
-    """A payload's batch and parts. Errors: ``ValueError`` when there is no table."""
+    """What stands before the table, and the parts. Errors: ``ValueError`` when there is none."""
     view = memoryview(payload)
     end = len(view) - _TABLE_END.size
     if end < 0:
@@ -273,20 +315,47 @@ def _split(payload: Bytes) -> tuple[memoryview, list[EntryPart]]:
     return view[:begin], parts
 
 
+def _split_notes(view: memoryview) -> tuple[memoryview, dict[NoteKind, bytes]]:
+    """A batch and its notes. Errors: ``ValueError``."""
+    end = len(view) - _NOTES_END.size
+    if end < 0:
+        raise ValueError(f"{len(view)} bytes before the parts")
+    length, _, magic = _NOTES_END.unpack_from(view, end)
+    begin = end - length
+    if magic != _NOTES_MAGIC or begin < 0:
+        raise ValueError(f"{length} bytes of notes, {magic!r}")
+    notes: dict[NoteKind, bytes] = {}
+    at = begin
+    while at < end:
+        if at + _NOTE.size > end:
+            raise ValueError(f"a note of {end - at} bytes")
+        kind, size = _NOTE.unpack_from(view, at)
+        at += _NOTE.size + size
+        if at > end:
+            raise ValueError(f"a note of {size} bytes at the end of {length}")
+        notes[NoteKind(kind)] = bytes(view[at - size : at])
+    return view[:begin], notes
+
+
 def _check_parts(entry: Entry, where: str, position: int) -> None:
-    """Check the table of parts. Errors: ``Damaged`` unless it is as ``with_parts`` makes it."""
+    """Check what stands behind the batch. Errors: ``Damaged`` unless it is as ``with_parts`` makes
+    it."""
+    noted = entry.version == NOTES_VERSION
     try:
-        batch, parts = _split(entry.payload)
+        parts, notes = entry.parts, entry.notes if noted else None
         rows = [part.rows for part in parts]
-        if len(parts) < 2 or min(rows) < 1 or sum(rows) != entry.count:
+        if len(parts) < (1 if noted else 2) or min(rows) < 1 or sum(rows) != entry.count:
             raise ValueError(f"{len(parts)} parts of {sum(rows)} rows")
         # As bytes: a view of signed bytes never equals unsigned ones from 128 on.
-        if with_parts(b"", parts) != bytes(memoryview(entry.payload)[len(batch) :]):
+        behind = bytes(memoryview(entry.payload)[len(entry.batch) :])
+        if with_parts(b"", parts, notes) != behind:
             raise ValueError("reserved bytes that are not zero")
         if entry.kind is not EntryKind.ROWS or (entry.producer, entry.sequence) != (0, -1):
             raise ValueError(f"{entry.kind.name} of producer {entry.producer:x}")
     except ValueError as error:
         expected = f"{entry.count} rows of several callers, and a table of their parts"
+        if noted:
+            expected = f"{entry.count} rows, notes, and a table of their parts"
         raise Damaged(where, position, expected=expected, found=str(error)) from None
 
 

@@ -39,10 +39,19 @@ from ..errors import (
 )
 from ..files import Bytes
 from ..mark import Marks
-from .entry import ENTRY_VERSION, PARTS_VERSION, Entry, EntryKind, EntryPart, with_parts
+from .entry import (
+    ENTRY_VERSION,
+    NOTES_VERSION,
+    PARTS_VERSION,
+    Entry,
+    EntryKind,
+    EntryPart,
+    Notes,
+    with_parts,
+)
 from .journal import Journal
 from .producers import Producers
-from .queued import QueuedEntry, sent_of
+from .queued import QueuedEntry, named_in, sent_of
 from .recent import RecentEntries
 
 _GROUP_BYTES_MAX = 8 << 20
@@ -123,16 +132,19 @@ class Log:
         payload: Bytes,
         *,
         parts: Sequence[EntryPart] = (),
+        notes: Notes | None = None,
         created_ms: int = 0,
         marks: Marks | None = None,
         config: Mapping[str, Any] | None = None,
         wake: bool = True,
     ) -> QueuedEntry:
         """Give an entry its place and queue it. ``parts``: whose rows they are; the rows follow by
-        ``QueuedEntry.carry``. ``marks``, ``config``: the decoded payload of an entry of that kind.
-        ``wake``: notify the thread in ``wait``; False: the caller will call ``write``."""
-        several = len(parts) > 1
-        producer, sequence, count = parts[0] if len(parts) == 1 else _NOBODY
+        ``QueuedEntry.carry``. ``notes``: what is said of them besides. ``marks``, ``config``: the
+        decoded payload of an entry of that kind. ``wake``: notify the thread in ``wait``; False:
+        the caller will call ``write``."""
+        several = len(parts) > 1 or notes is not None
+        producer, sequence, count = _NOBODY if several or not parts else parts[0]
+        version = NOTES_VERSION if notes is not None else PARTS_VERSION
         entry = Entry(
             kind=kind,
             epoch=self.epoch,
@@ -141,10 +153,10 @@ class Log:
             count=sum([part.rows for part in parts]) if several else count,
             producer=producer,
             sequence=sequence,
-            payload=with_parts(payload, parts) if several else payload,
-            version=PARTS_VERSION if several else ENTRY_VERSION,
+            payload=with_parts(payload, parts, notes) if several else payload,
+            version=version if several else ENTRY_VERSION,
         )
-        sent = sent_of(entry, parts, created_ms)
+        sent = sent_of(entry, parts, created_ms, named_in(notes))
         queued = QueuedEntry(entry, marks=marks, config=config, sent=sent, own=True)
         self._place(queued, wake=wake)
         return queued

@@ -16,9 +16,10 @@ from ..arrowclaims import plain_rows
 from ..errors import Damaged
 from ..files import Bytes
 from ..ids import LONG_FROM, NO_LONG_IDS
-from ..rows import from_numpy, no_cancels
+from ..names import NamedRows, named_plain, named_rows
+from ..rows import from_numpy, no_cancels, no_headers
 from ..schema import PAYLOAD, TIME, Int64s, Mask, times
-from .entry import ENTRY_VERSION, Entry
+from .entry import Entry
 from .segment import STORE_ID_BYTES
 
 _FEW_PLAIN_ROWS = 8
@@ -82,12 +83,23 @@ class EncodedBatch:
     """The rows as they lie in the payload, PAYLOAD schema; None: it is small, and read later."""
     plain: Sequence[PlainRow] = ()
     """The plain rows it was made of, if they were few; else empty."""
+    names: NamedRows | None = None
+    """Those of its rows that have names, if there are any."""
+
+    def with_cancels(self, due: Int64s, target: Int64s) -> EncodedBatch:
+        """The same rows, and cancel rows behind them. ``due`` (ms), ``target``: due times and
+        offsets of the rows that they name, shape (rows,)."""
+        rows = self.rows
+        if rows is None:
+            rows = pa.ipc.read_record_batch(pa.py_buffer(self.payload), PAYLOAD)
+        cancels = _created_at(cancel_rows(due, target), int(times(rows, "created")[0]))
+        return _read_back(pa.concat_batches([rows, cancels]).serialize(), self.names)
 
 
 def encode_input(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
     """Encode checked rows (INPUT schema). They are copied out of the caller's buffers; journal and
     tail share the copy, unless it is small."""
-    return _encoded(_with_created(rows, created_ms))
+    return _encoded(_with_created(rows, created_ms), named_rows(rows))
 
 
 def encode_together(
@@ -98,7 +110,10 @@ def encode_together(
     ends = accumulate(counts)
     parts = (whole.slice(end - count, count) for end, count in zip(ends, counts, strict=True))
     # Copied, as Arrow may write a slice with its neighbours in the buffers, up to all of them.
-    return [_encoded(pa.concat_batches([part])) for part in parts]
+    named = named_rows(rows) is not None
+    return [
+        _encoded(pa.concat_batches([part]), named_rows(part) if named else None) for part in parts
+    ]
 
 
 def _with_created(rows: pa.RecordBatch, created_ms: int) -> pa.RecordBatch:
@@ -108,32 +123,56 @@ def _with_created(rows: pa.RecordBatch, created_ms: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
 
 
-def _encoded(rows: pa.RecordBatch) -> EncodedBatch:
+def _encoded(rows: pa.RecordBatch, names: NamedRows | None) -> EncodedBatch:
     payload = rows.serialize()
     if len(payload) > _SMALL_BYTES:
-        return _read_back(payload)
-    return EncodedBatch(memoryview(payload), times(rows, "due").copy(), None)
+        return _read_back(payload, names)
+    return EncodedBatch(memoryview(payload), times(rows, "due").copy(), None, names=names)
 
 
 def encode_plain(rows: Sequence[PlainRow], created_ms: int) -> EncodedBatch:
     """Encode checked plain rows, without Arrow's calls."""
     few = rows if len(rows) <= _FEW_PLAIN_ROWS else ()
-    return EncodedBatch(encode_rows(rows, created_ms), [row[0] for row in rows], None, few)
+    due = [row[0] for row in rows]
+    return EncodedBatch(encode_rows(rows, created_ms), due, None, few, named_plain(rows))
 
 
 def encode_own(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
     """Encode rows that the wheel itself made (PAYLOAD schema); their ``created`` is filled in."""
+    return _read_back(_created_at(rows, created_ms).serialize(), named_rows(rows))
+
+
+def cancel_rows(due: Int64s, target: Int64s) -> pa.RecordBatch:
+    """Cancel rows (PAYLOAD schema): due with their targets, so in the targets' slots."""
+    count = len(target)
+    times = from_numpy(due, TIME)
+    return pa.RecordBatch.from_arrays(
+        [
+            times,
+            times,
+            from_numpy(target, pa.int64()),
+            pa.array([""] * count, pa.utf8()),
+            pa.nulls(count, pa.int32()),
+            pa.nulls(count, pa.binary()),
+            pa.nulls(count, pa.binary()),
+            no_headers(count),
+        ],
+        schema=PAYLOAD,
+    )
+
+
+def _created_at(rows: pa.RecordBatch, created_ms: int) -> pa.RecordBatch:
     created = _created(rows.num_rows, created_ms)
-    return _read_back(rows.set_column(1, PAYLOAD.field("created"), created).serialize())
+    return rows.set_column(1, PAYLOAD.field("created"), created)
 
 
 def _created(count: int, created_ms: int) -> pa.Array:
     return from_numpy(np.full(count, created_ms, np.int64), TIME)
 
 
-def _read_back(data: pa.Buffer) -> EncodedBatch:
+def _read_back(data: pa.Buffer, names: NamedRows | None) -> EncodedBatch:
     rows = pa.ipc.read_record_batch(data, PAYLOAD)
-    return EncodedBatch(memoryview(data), times(rows, "due"), rows)
+    return EncodedBatch(memoryview(data), times(rows, "due"), rows, names=names)
 
 
 def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatch:
@@ -145,7 +184,7 @@ def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatc
     """
     try:
         payload = pa.py_buffer(entry.batch)
-        if entry.version == ENTRY_VERSION and entry.ends_like_parts:
+        if entry.ends_like_a_later_version:
             _check_filled(payload)
         if full:
             rows = plain_rows(payload, PAYLOAD)
@@ -160,13 +199,13 @@ def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatc
 
 
 def _check_filled(payload: pa.Buffer) -> None:
-    """Refuse bytes behind the rows of version 1. The version is outside of the CRC: if it was
-    changed from 2 to 1, the rows are sound, but whose they are is forgotten, and a caller who sends
-    them again would have them stored twice. Errors: ``ValueError``; those of Arrow."""
+    """Refuse bytes behind the rows. The version is outside of the CRC: if it was changed from 2 to
+    1, the rows are sound, but whose they are is forgotten, and a caller who sends them again would
+    have them stored twice. Errors: ``ValueError``; those of Arrow."""
     metadata_bytes = int.from_bytes(payload[4:8].to_pybytes(), "little")
     rest = payload.size - 8 - metadata_bytes - pa.ipc.read_message(payload).body.size
     if rest:
-        raise ValueError(f"version 1, and {rest} bytes behind the rows, as a version 2 has them")
+        raise ValueError(f"{rest} bytes behind the rows, as a later version has them")
 
 
 def decode_config(entry: Entry, where: str) -> dict[str, Any]:

@@ -14,15 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..answers import AppendReceipt
+from ..answers import AppendReceipt, NamedAnswer
 from ..delay import due_times
 from ..errors import InvalidBatch, SlotwheelError
 from ..mark import Marks
+from ..names import NamePlace, decode_named, named_rows
 from ..request import RequestKey
 from ..schema import Int64s
 from ..state import ProducerEntry
 from ..tail.tail import Piece, piece_of, unread_piece
-from .entry import Entry, EntryKind, EntryPart
+from .entry import Entry, EntryKind, EntryPart, NoteKind, Notes
 from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows
 
 
@@ -77,6 +78,8 @@ class QueuedEntry:
     """For each of its producers: the producer's id and what is recorded of the entry."""
     callers: list[EntryWaiter] = field(default_factory=list)
     """The callers that wait for it, among them some that sent it again."""
+    names: Mapping[bytes, NamePlace] = field(default_factory=dict)
+    """The names that its rows take."""
     own: bool = False
     """Made here, by this master; others were received, or read from the journal."""
 
@@ -84,9 +87,10 @@ class QueuedEntry:
     def nbytes(self) -> int:
         return len(self.entry.payload)
 
-    def carry(self, batch: EncodedBatch, created_ms: int) -> None:
-        """Attach the rows that callers of this node have sent."""
+    def carry(self, batch: EncodedBatch, created_ms: int, names: Mapping[bytes, NamePlace]) -> None:
+        """Attach the rows that callers of this node have sent, and the names that these take."""
         entry = self.entry
+        self.names = names
         if batch.rows is not None:
             self.hold(batch.rows)
         else:
@@ -137,20 +141,40 @@ def receipt_again(known: ProducerEntry, due: Int64s, producer: int, sequence: in
             limit=f"{known.count} rows",
             remedy="Give every batch a sequence of its own",
         )
-    return AppendReceipt(known.base_offset, known.count, start_ms, due, known.sequence)
+    return AppendReceipt(known.base_offset, known.count, start_ms, due, known.sequence, known.named)
 
 
 def sent_of(
-    entry: Entry, parts: Sequence[EntryPart], created_ms: int
+    entry: Entry,
+    parts: Sequence[EntryPart],
+    created_ms: int,
+    named: Sequence[NamedAnswer] = (),
 ) -> list[tuple[int, ProducerEntry]]:
-    """For each producer of an entry: the producer's id and what is recorded of the entry."""
+    """For each producer of an entry: the producer's id and what is recorded of the entry.
+    ``named``: what became of messages with the names of its rows."""
     sent = []
     offset, index = entry.base_offset, entry.index
     for producer, sequence, rows in parts:
         if producer:
-            sent.append((producer, ProducerEntry(sequence, offset, created_ms, index, rows)))
+            its = named_among(named, offset - entry.base_offset, rows) if named else ()
+            record = ProducerEntry(sequence, offset, created_ms, index, rows, its)
+            sent.append((producer, record))
         offset += rows
     return sent
+
+
+def named_in(notes: Notes | None) -> Sequence[NamedAnswer]:
+    """What an entry's notes say of names. Errors: ``ValueError``."""
+    return decode_named(notes.get(NoteKind.NAMES, b"")) if notes else ()
+
+
+def named_among(named: Sequence[NamedAnswer], first: int, rows: int) -> Sequence[NamedAnswer]:
+    """What is said of ``rows`` rows from ``first`` on, numbered by themselves."""
+    return tuple(
+        answer._replace(row=answer.row - first)
+        for answer in named
+        if first <= answer.row < first + rows
+    )
 
 
 def arrived(entry: Entry) -> QueuedEntry:
@@ -163,5 +187,22 @@ def arrived(entry: Entry) -> QueuedEntry:
         queued.config = decode_config(entry, where)
     else:
         piece = queued.hold(decode_rows(entry, where, full=False))
-        queued.sent = sent_of(entry, entry.parts, piece.oldest_ms)
+        notes = entry.notes
+        queued.sent = sent_of(entry, entry.parts, piece.oldest_ms, named_in(notes))
+        if notes:
+            queued.names = _names_of(piece, queued.cancels)
     return queued
+
+
+def _names_of(piece: Piece, cancels: CancelRows | None) -> dict[bytes, NamePlace]:
+    """The names that the rows of an entry take: of all but those that it cancels itself."""
+    named = named_rows(piece.rows)
+    if named is None:
+        return {}
+    gone = set() if cancels is None else set(cancels.target.tolist())
+    places = zip(named.keys, named.rows, strict=True)
+    return {
+        key: (int(piece.due[row]), piece.base_offset + row)
+        for key, row in places
+        if piece.base_offset + row not in gone
+    }

@@ -29,6 +29,7 @@ from crc32c import crc32c
 from ..cancelrecord import CancelRecord
 from ..config import TICK_MS
 from ..errors import Damaged, UnsupportedVersion
+from ..names import ANSWER_BYTES
 from ..state import (
     SENT_BYTES,
     SLOT_BYTES,
@@ -47,8 +48,10 @@ from ..state import (
 )
 
 MAGIC = b"SWSNAPSH"
-VERSION = 2
-"""The newest version. A header of version 1 ends behind the losses."""
+VERSION = 3
+"""The newest version, of a state with names: who does not know it would let two messages have the
+same. Without names it is version 2. A header of version 1 ends behind the losses."""
+_VERSION_WITHOUT_NAMES = 2
 WHERE = "snapshot"
 """Stands for the path in errors."""
 
@@ -72,15 +75,15 @@ _HEAD = struct.Struct(
 _CHECKED = struct.Struct("<QIIII")
 _LEAD = struct.Struct("<8sHHI")  # what this head and that of a request begin with
 _SLOT = struct.Struct("<q")  # a slot's number, before its record
-# +-------------+------+----------+
-# | producer id | sent | reserved |
-# | u64         | u32  | u32 = 0  |
-# +-------------+------+----------+
+# +-------------+------+-------+
+# | producer id | sent | named |
+# | u64         | u32  | u32   |
+# +-------------+------+-------+
 _PRODUCER = struct.Struct(
     "<"
     "Q"  # producer id
     "I"  # how many records of its entries follow
-    "I"  # reserved, zero
+    "I"  # how many answers about names are in them; 0 in version 2
 )
 # +-------+---------+----------+
 # | floor | records | reserved |
@@ -119,6 +122,12 @@ class SnapshotHeader:
         """Bytes of all slot files together."""
         return sum(info.length for info in self.slots.values())
 
+    @property
+    def has_names(self) -> bool:
+        """True if a message had a name, as far as this state tells."""
+        records = (entry for sent in self.producers.values() for entry in sent)
+        return self.checkpoint.named or any(entry.named for entry in records)
+
     def encode(self) -> bytes:
         checkpoint = encode_checkpoint(self.checkpoint)
         losses = encode_losses(self.losses) if self.losses else b""
@@ -126,7 +135,8 @@ class SnapshotHeader:
         for slot, info in sorted(self.slots.items()):
             parts += (_SLOT.pack(slot), encode_slot(info))
         for producer, sent in sorted(self.producers.items()):
-            parts += (_PRODUCER.pack(producer, len(sent), 0), encode_sent(sent))
+            named = sum(len(entry.named) for entry in sent)
+            parts += (_PRODUCER.pack(producer, len(sent), named), encode_sent(sent))
         parts += (losses, _CANCELLED.pack(self.cancelled_floor, len(self.cancelled), 0))
         for second, record in sorted(self.cancelled.items()):
             parts += (_RECORD.pack(second, len(record)), record)
@@ -138,7 +148,7 @@ class SnapshotHeader:
             len(checkpoint),
             len(losses),
         )
-        return with_lead(MAGIC, VERSION, head + body)
+        return with_lead(MAGIC, VERSION if self.has_names else _VERSION_WITHOUT_NAMES, head + body)
 
     @classmethod
     def decode(cls, data: bytes) -> SnapshotHeader:
@@ -148,6 +158,8 @@ class SnapshotHeader:
         if length != len(data):
             raise damaged(_LEAD.size, f"{length} bytes", f"{len(data)} bytes")
         header = _Body(data, version).header(slots, producers, checkpoint, losses)
+        if version == VERSION and not header.has_names:
+            raise damaged(8, f"version {_VERSION_WITHOUT_NAMES} of a state without names", version)
         if version > 1:
             return header
         # Cancels that it has deleted were accepted before its checkpoint: due within a horizon.
@@ -214,10 +226,17 @@ class _Body:
         return second, record
 
     def _producer(self) -> tuple[int, list[ProducerEntry]]:
-        producer, sent, reserved = _PRODUCER.unpack(self._read(_PRODUCER.size))
-        if reserved:
-            raise damaged(self._at - 4, "reserved field zero", reserved)
-        return producer, decode_sent(self._read(sent * SENT_BYTES))
+        producer, sent, named = _PRODUCER.unpack(self._read(_PRODUCER.size))
+        if named and self._version < VERSION:
+            raise damaged(self._at - 4, "reserved field zero", named)
+        at = self._at
+        try:
+            records = decode_sent(self._read(sent * SENT_BYTES + named * ANSWER_BYTES))
+        except (struct.error, ValueError) as error:
+            raise damaged(at, f"{sent} records of a producer", str(error)) from None
+        if len(records) != sent:
+            raise damaged(at, f"{sent} records of a producer", str(len(records)))
+        return producer, records
 
 
 def with_lead(magic: bytes, version: int, checked: bytes) -> bytes:

@@ -36,6 +36,7 @@ from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Files
 from ..journal.payloads import CancelRows
 from ..mark import Marks
+from ..named.table import NameTable
 from ..rows import due_in, members, take_rows
 from ..schema import ROW, Int64s, Mask, times
 from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate, StoredState
@@ -118,6 +119,7 @@ class Storage:
         map_from = min(MAP_FROM_BYTES, max(MAP_FROM_MIN_BYTES, config.window_bytes_max))
         self.slot_files = SlotFiles(files, config.open_handles_max, map_from)
         self.archive = Archive(files, config)
+        self.names = NameTable(files)
         self.cancelled = CancelledSeconds(state, config.short_horizon_ms)
         self.file_cancels = FileCancels(self.read_blocks, config.cancels_remembered_max)
         self._open_slots = OpenSlots(self.slot_files, config.window_bytes_max)
@@ -153,10 +155,36 @@ class Storage:
             mended.append(f"{stem_of(slot)}: removed a slot file that the catalog does not know")
         mended += self.archive.recover(slots)
         self.catalog = Catalog(slots)
+        mended += self._recover_names(stored)
         self.spilled = spilled
         if stored.deleted_floor is not None:
             self._deleted_floor_ms = stored.deleted_floor
         return mended
+
+    def _recover_names(self, stored: StoredState) -> list[str]:
+        """Open the runs of names; make them anew where there are none, or they are damaged."""
+        why = "made of the slot files of a snapshot"
+        if stored.names is not None or not stored.checkpoint.named:
+            try:
+                self.names.open(stored.names or b"[]")
+                return []
+            except Damaged as error:
+                why = f"made anew of the slot files: {error}"
+        unread: list[str] = []
+        self._state.commit(StateUpdate(names=self.names.rebuild(self._readable(unread))))
+        return [f"names of messages: {why}", *unread]
+
+    def _readable(self, unread: list[str]) -> Iterator[pa.RecordBatch]:
+        """All blocks of all slot files; those of damaged ones are left out, and noted."""
+        for slot, info in self.catalog.items():
+            try:
+                starts, stops = self.slot_files.block_spans(slot, info)
+                for blocks in self.slot_files.read_at(
+                    slot, starts, stops, self.slot_files.map_from_bytes
+                ):
+                    yield from blocks
+            except Damaged as error:
+                unread.append(f"names of messages in a damaged file are not known: {error}")
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -409,6 +437,11 @@ class Storage:
                 if len(at):
                     yield take_rows(rows.select(columns), at)
 
+    @property
+    def unspilled_bytes(self) -> int:
+        """Bytes in memory that a spill frees: of rows, and of their names."""
+        return self.tail.nbytes + self.names.nbytes
+
     # -- writing: one thread ---------------------------------------------------------------------
 
     def spill(
@@ -429,7 +462,11 @@ class Storage:
         changed: dict[int, SlotInfo] = {}
         rows = 0
         made: set[int] = set()
+        names = None
+        with self._lock:
+            self.names.freeze()
         try:
+            names = self.names.spill(plan.checkpoint.next_offset, marks.all_covered)
             for block in blocks(plan.pieces, marks.all_covered, self._widths(plan.now_ms), ahead):
                 info = changed.get(block.slot, self.catalog.get(block.slot))
                 if info is None:
@@ -446,10 +483,12 @@ class Storage:
                     cancelled=cancelled.records,
                     cancelled_deleted=cancelled.deleted,
                     cancelled_floor=cancelled.floor_ms,
+                    names=None if names is None else names.record,
                 )
             )
         except OSError:  # the state store commits nothing then, either
             self._roll_back(made)
+            self.names.remove_but(self.names.runs)
             raise
         self.slot_files.committed(changed)
         before, after = self.catalog, self.catalog.with_files(changed)
@@ -458,9 +497,25 @@ class Storage:
             self.cancelled.committed(cancelled)
             self.spilled = max(self.spilled, plan.checkpoint.next_offset)
             self.tail.drop_below(self.spilled)
+            if names is not None:
+                self.names.change(names)
             dropped(plan.checkpoint)
         total = sum(piece.count for piece in plan.pieces)
         return SpillReport(rows, total - rows, len(changed), after.nbytes - before.nbytes)
+
+    def merge_names(self, marks: Marks) -> None:
+        """Merge runs of names where that is worth it. Errors: ``OSError``: nothing has changed."""
+        merge = self.names.merge(self.catalog.rows, marks.all_covered)
+        if merge is None:
+            return
+        try:
+            self._state.commit(StateUpdate(names=merge.record))
+        except OSError:
+            self.names.remove_but(self.names.runs)
+            raise
+        with self._lock:
+            self.names.change(merge)
+        self.names.remove_but(merge.runs)
 
     def _widths(self, now_ms: int) -> Widths:
         """The widths of slots for a spill at ``now_ms``. A standby whose horizon is shorter than

@@ -1,0 +1,166 @@
+"""What becomes of a message whose name another one has: decided for a whole batch at one instant.
+
+Theory: two callers may send under one name at once, the message that has it may just leave, and a
+master may fail between. So the decision falls under the owner's lock, in the same instant in which
+the entry gets its place in the log, and the entry does all of it: it brings the rows, and the
+cancels of those that they replace. Either all of that is committed or nothing.
+
+| the name's message | replace | keep | refuse |
+| --- | --- | --- | --- |
+| none, or it has left, or was cancelled | stored | stored | stored |
+| pending | stored, the other one cancelled | stored and cancelled at once | refused |
+| with the sink, or may leave once more | refused for now | refused for now | refused for now |
+
+Rules
+- Rows of a batch are decided in their order: a later one may replace, or keep, an earlier one.
+- A message that is kept out is a row all the same, which its own entry cancels. So offsets stay
+  dense, a repeat of the batch gets the same answer, and every reader of the log understands it.
+- The last line is what keeps two messages of one name from being pending at once. *Example.* The
+  sink has ``order-17`` and does not answer. It may take the message, or refuse it, and then it is
+  handed out again: until that is clear no other ``order-17`` is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from ..answers import Before, NamedAnswer
+from ..errors import NOTHING_STORED, NameTaken, Overloaded, SlotwheelError
+from ..ids import IdMint
+from ..names import IfExists, NamedRows, NamePlace
+from ..schema import Int64s
+from .canceller import Canceller, RowState
+from .lines import Lines
+
+
+class _Holder(Enum):
+    """What is known of the message that has a name."""
+
+    PENDING = 0
+    LEAVING = 1
+    """It is with the sink, or may have left and may be handed out again."""
+    GONE = 2
+    """It was cancelled."""
+    DELIVERED = 3
+    UNKNOWN = 4
+    """It is passed, and may have left or not."""
+
+
+_BEFORE = {_Holder.DELIVERED: Before.DELIVERED, _Holder.UNKNOWN: Before.UNKNOWN}
+
+
+@dataclass(slots=True)
+class NameDecisions:
+    """What an entry does to names. ``names``: those that it takes. ``due``, ``offset``: of the rows
+    that it cancels. ``refused``: by row; if there are any, nothing may be stored."""
+
+    names: dict[bytes, NamePlace] = field(default_factory=dict)
+    answers: list[NamedAnswer] = field(default_factory=list)
+    due: list[int] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    refused: dict[int, SlotwheelError] = field(default_factory=dict)
+
+    def cancel(self, due: int, offset: int) -> None:
+        self.due.append(due)
+        self.offset.append(offset)
+
+
+class Namer:
+    """Decides about names. All of it is called under the owner's lock, and reads no file."""
+
+    def __init__(self, mint: IdMint, lines: Lines, canceller: Canceller) -> None:
+        self._mint = mint
+        self._lines = lines
+        self._canceller = canceller
+
+    def decide(
+        self,
+        named: NamedRows,
+        due: Sequence[int] | Int64s,
+        base_offset: int,
+        places: Mapping[bytes, NamePlace],
+    ) -> NameDecisions:
+        """Decide about the named rows of a batch, the first of whose rows gets ``base_offset``.
+        ``due``: of all its rows, ms. ``places``: of those of the keys that have one."""
+        decided = NameDecisions()
+        keys = named.keys
+        own = [(int(due[row]), base_offset + row) for row in named.rows]
+        if not places and len(set(keys)) == len(keys):  # the usual case
+            decided.names = dict(zip(keys, own, strict=True))
+            return decided
+        holders = self._holders(named, places)
+        for row, key, mode, place in zip(named.rows, keys, named.modes, own, strict=True):
+            before = decided.names.get(key)
+            holder = _Holder.PENDING
+            if before is None and (before := places.get(key)) is not None:
+                holder = holders[key]
+            if before is None or holder is _Holder.GONE:
+                decided.names[key] = place
+            elif holder is _Holder.LEAVING:
+                decided.refused[row] = _leaving(row)
+            elif holder is not _Holder.PENDING:
+                decided.answers.append(NamedAnswer(row, _BEFORE[holder], *before))
+                decided.names[key] = place
+            elif mode is IfExists.REPLACE:
+                decided.answers.append(NamedAnswer(row, Before.REPLACED, *before))
+                decided.cancel(*before)
+                decided.names[key] = place
+            elif mode is IfExists.KEEP:
+                decided.answers.append(NamedAnswer(row, Before.KEPT, *before))
+                decided.cancel(*place)
+            else:
+                decided.refused[row] = self._taken(row, before, base_offset)
+        return decided
+
+    def _holders(self, named: NamedRows, places: Mapping[bytes, NamePlace]) -> dict[bytes, _Holder]:
+        if not places:
+            return {}
+        topic_of = dict(zip(named.keys, named.topics, strict=True))
+        topics = np.array([topic_of[key].decode() for key in places], object)
+        due, offset = np.array(list(places.values()), np.int64).T
+        states, _ = self._canceller.states(due, offset, topics)
+        return {
+            key: self._holder(RowState(state), topic, *place)
+            for (key, place), state, topic in zip(
+                places.items(), states.tolist(), topics.tolist(), strict=True
+            )
+        }
+
+    def _holder(self, state: RowState, topic: str, due: int, offset: int) -> _Holder:
+        if state is RowState.APPEND:
+            return _Holder.PENDING
+        if state in (RowState.CANCELLED, RowState.PENDING):
+            return _Holder.GONE
+        if state is RowState.DELIVERED:
+            return _Holder.DELIVERED
+        if state is RowState.UNKNOWN:
+            row = np.array([due], np.int64), np.array([offset], np.int64)
+            if not self._lines.uncovered(topic, *row).any():
+                return _Holder.UNKNOWN
+        return _Holder.LEAVING
+
+    def _taken(self, row: int, before: NamePlace, base_offset: int) -> NameTaken:
+        due, offset = before
+        if offset >= base_offset:
+            got = f"the name of row {offset - base_offset} of the same batch"
+        else:
+            got = str(self._mint.one(due, offset))
+        return NameTaken(
+            "a pending message has this name",
+            got=got,
+            limit="a name that no pending message of the topic has",
+            remedy="Cancel that one first, or send this one to replace it, or to keep it",
+            row=row,
+        )
+
+
+def _leaving(row: int) -> Overloaded:
+    return Overloaded(
+        "the message that has this name is just leaving",
+        remedy=f"{NOTHING_STORED} Send it again in a moment",
+        row=row,
+    )

@@ -1,0 +1,280 @@
+"""Runs: sorted files of names, and the messages that have them.
+
+Theory: names are looked up by batches of thousands, and written by spills of hundreds of thousands.
+A tree on disk takes microseconds for each, and the interpreter's lock between them. So a spill
+writes what it has as one sorted run, and a look-up is a binary search by NumPy in each run, for all
+names at once. Runs of similar size are merged, so that there are few.
+
+    | head | key, first half | key, second half | due | offset | cancelled offsets |
+             u64, sorted       u64                i64   i64      i64, sorted
+
+A column has room for as many names as the run may have at most; a merge knows only at its end how
+many are left, and what it left out is a hole in the file.
+
+Rules
+- A run is never changed. The state says which runs there are, and the checksum of each column.
+- A newer run is right where it and an older one have the same name.
+- A message whose offset is among the cancelled ones of its own run or of a newer one is cancelled.
+  They are left out when nothing older can have their messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from ..errors import Damaged
+from ..files import Files, Handle
+from ..names import KEY_BYTES
+from ..rows import members
+from ..schema import Int64s, Mask, UInt64s
+
+DIRECTORY = "names"
+_SUFFIX = ".names"
+_HEAD = struct.Struct("<8sHxxxxxxQQ")
+_MAGIC = b"SWNAMES\0"
+_VERSION = 1
+_HEAD_BYTES = 64
+_COLUMNS = 4
+_SHARE = 1 << 18
+"""So many names of all runs are merged at a time: some 30 MB."""
+
+_NONE = np.empty(0, np.int64)
+
+Gone = Callable[[Int64s, Int64s], Mask]
+"""From due times (ms) and offsets to the mask of messages that have left, shape (rows,) each."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldNames:
+    """Names and the messages that have them; shape (rows,) each, sorted by key."""
+
+    first: UInt64s
+    second: UInt64s
+    due: Int64s
+    offset: Int64s
+
+    @classmethod
+    def of(
+        cls, keys: Sequence[bytes], due: Sequence[int] | Int64s, offset: Sequence[int] | Int64s
+    ) -> HeldNames:
+        """Keys in any order. ``due``, ``offset``: of their messages, shape (rows,)."""
+        halves = halves_of(keys)
+        columns = halves[:, 0], halves[:, 1], np.array(due, np.int64), np.array(offset, np.int64)
+        return cls(*columns).in_order()
+
+    @classmethod
+    def joined(cls, parts: Sequence[HeldNames]) -> HeldNames:
+        """All of them, in order."""
+        first, second, due, offset = zip(*(part.columns() for part in parts), strict=True)
+        return cls(
+            np.concatenate(first),
+            np.concatenate(second),
+            np.concatenate(due),
+            np.concatenate(offset),
+        ).in_order()
+
+    def in_order(self) -> HeldNames:
+        """By key; of the same key, the highest offset, which is the newest message, first."""
+        return self.at(np.lexsort((-self.offset, self.second, self.first)))
+
+    def at(self, rows: slice | Int64s | Mask) -> HeldNames:
+        """Some of them."""
+        first, second, due, offset = self.columns()
+        return HeldNames(first[rows], second[rows], due[rows], offset[rows])
+
+    def newest(self) -> HeldNames:
+        """Of each key the first one."""
+        kept = np.ones(len(self), np.bool_)
+        kept[1:] = (self.first[1:] != self.first[:-1]) | (self.second[1:] != self.second[:-1])
+        return self.at(kept)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def columns(self) -> tuple[UInt64s, UInt64s, Int64s, Int64s]:
+        return self.first, self.second, self.due, self.offset
+
+
+def halves_of(keys: Sequence[bytes]) -> UInt64s:
+    """Keys as two numbers each, shape (rows, 2), in the order of their bytes."""
+    halves: UInt64s = np.frombuffer(b"".join(keys), ">u8").astype(np.uint64)
+    return halves.reshape(-1, KEY_BYTES // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class NameRunInfo:
+    """The state's record of a run: its number, the room of its columns, what is in them, and a
+    CRC-32C of what each column holds, the cancelled offsets last."""
+
+    number: int
+    room: int
+    names: int
+    cancelled: int
+    crcs: tuple[int, ...]
+
+    @property
+    def path(self) -> str:
+        return f"{DIRECTORY}/{self.number:020}{_SUFFIX}"
+
+    @property
+    def length(self) -> int:
+        """The file's length, bytes."""
+        return self.begin(_COLUMNS) + 8 * self.cancelled
+
+    def begin(self, column: int) -> int:
+        """The place of a column in the file."""
+        return _HEAD_BYTES + 8 * self.room * column
+
+    def views(self, data: pa.Buffer) -> tuple[memoryview, ...]:
+        """What each column of the file's bytes holds."""
+        view = memoryview(data)
+        counts = [self.names] * _COLUMNS + [self.cancelled]
+        begins = [self.begin(column) for column in range(len(counts))]
+        return tuple(
+            view[begin : begin + 8 * count] for begin, count in zip(begins, counts, strict=True)
+        )
+
+
+class NameRun:
+    """A run, mapped."""
+
+    def __init__(self, info: NameRunInfo, data: pa.Buffer) -> None:
+        self.info = info
+        first, second, due, offset, cancelled = info.views(data)
+        self.places = HeldNames(
+            np.frombuffer(first, np.uint64),
+            np.frombuffer(second, np.uint64),
+            np.frombuffer(due, np.int64),
+            np.frombuffer(offset, np.int64),
+        )
+        self.cancelled: Int64s = np.frombuffer(cancelled, np.int64)
+
+    @classmethod
+    def open(cls, files: Files, info: NameRunInfo) -> NameRun:
+        """Open a run and check all of its bytes. Errors: ``Damaged``."""
+        try:
+            data = files.map(info.path, info.length)
+        except FileNotFoundError:
+            raise Damaged(
+                info.path, 0, expected=f"{info.length} bytes", found="no such file"
+            ) from None
+        if data.size < info.length:
+            raise Damaged(
+                info.path, data.size, expected=f"{info.length} bytes", found=f"{data.size} bytes"
+            )
+        if data.slice(0, _HEAD.size).to_pybytes() != _head(info.number, info.room):
+            raise Damaged(info.path, 0, expected="the head of a run of names", found="other bytes")
+        for at, (view, crc) in enumerate(zip(info.views(data), info.crcs, strict=True)):
+            actual = crc32c(view)
+            if actual != crc:
+                raise Damaged(
+                    info.path,
+                    at,
+                    expected=f"CRC-32C {crc:08x} of column {at}",
+                    found=f"{actual:08x}",
+                )
+        return cls(info, data)
+
+    def find(self, first: UInt64s, second: UInt64s) -> Int64s:
+        """The positions of keys, -1 for those that it has not, shape (rows,)."""
+        places = self.places
+        start = places.first.searchsorted(first)
+        stop = places.first.searchsorted(first, side="right")
+        at = np.full(len(first), -1, np.int64)
+        for step in range(int((stop - start).max(initial=0))):
+            asked = np.flatnonzero(start + step < stop)
+            here = start[asked] + step
+            same = places.second[here] == second[asked]
+            at[asked[same]] = here[same]
+        return at
+
+
+def _head(number: int, room: int) -> bytes:
+    return _HEAD.pack(_MAGIC, _VERSION, number, room)
+
+
+def encode_runs(runs: Sequence[NameRunInfo]) -> bytes:
+    """The state's record of all runs, the oldest first."""
+    return json.dumps([asdict(info) for info in runs]).encode()
+
+
+def decode_runs(record: bytes) -> list[NameRunInfo]:
+    """Errors: ``Damaged``."""
+    try:
+        return [NameRunInfo(**{**each, "crcs": tuple(each["crcs"])}) for each in json.loads(record)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged("state", 0, expected="runs of names", found=str(error)[:200]) from None
+
+
+def is_run_name(name: str) -> bool:
+    return name.endswith(_SUFFIX)
+
+
+def write_run(
+    files: Files, number: int, room: int, shares: Iterable[HeldNames], cancelled: Int64s
+) -> NameRun | None:
+    """Write a run, durably: ``shares`` in the order of their keys, ``room`` names at most. None: it
+    would be empty. Errors: ``OSError``; nothing is left of it then."""
+    info = NameRunInfo(number, room, 0, 0, ())
+    try:
+        with contextlib.closing(files.open(info.path, create=True)) as handle:
+            info = _write_columns(handle, info, shares, np.sort(cancelled))
+            handle.truncate(info.length)
+            handle.sync()
+        files.sync_dir(DIRECTORY)
+        if not info.names and not info.cancelled:
+            files.unlink(info.path)
+            return None
+        return NameRun(info, files.map(info.path, info.length))
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.unlink(info.path)
+        raise
+
+
+def _write_columns(
+    handle: Handle, info: NameRunInfo, shares: Iterable[HeldNames], cancelled: Int64s
+) -> NameRunInfo:
+    """Returns the run's record."""
+    handle.truncate(0)
+    handle.pwrite([_head(info.number, info.room)], 0)
+    names, crcs = 0, [0] * (_COLUMNS + 1)
+
+    def write(column: int, values: npt.NDArray[Any], at: int) -> None:
+        data = np.ascontiguousarray(values).view(np.uint8).data
+        if len(data):
+            handle.pwrite([data], info.begin(column) + 8 * at)
+        crcs[column] = crc32c(data, crcs[column])
+
+    for share in shares:
+        for column, values in enumerate(share.columns()):
+            write(column, values, names)
+        names += len(share)
+    write(_COLUMNS, cancelled, 0)
+    return replace(info, names=names, cancelled=len(cancelled), crcs=tuple(crcs))
+
+
+def merged(runs: Sequence[NameRun], gone: Gone, cancelled: Int64s = _NONE) -> Iterator[HeldNames]:
+    """The names of runs without messages that have left or were cancelled, by ``cancelled`` or by a
+    run; a share of them at a time, in the order of the keys."""
+    cancelled = np.sort(np.concatenate([cancelled, *(run.cancelled for run in runs)]))
+    shares = max(1, -(-sum(run.info.names for run in runs) // _SHARE))
+    borders = np.array([(share << 64) // shares for share in range(1, shares)], np.uint64)
+    ends = [[0, *run.places.first.searchsorted(borders).tolist(), run.info.names] for run in runs]
+    for share in range(shares):
+        spans = [slice(*its[share : share + 2]) for its in ends]
+        parts = [run.places.at(span) for run, span in zip(runs, spans, strict=True)]
+        places = HeldNames.joined(parts)
+        # First, as a row that was kept out at once may be newer than the one that has the name.
+        newest = places.at(~members(cancelled, places.offset)).newest()
+        yield newest.at(~gone(newest.due, newest.offset))

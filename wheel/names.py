@@ -1,0 +1,231 @@
+"""The name of a message: a key of the caller's own, by which it is cancelled or replaced.
+
+Theory: without names, who wants to cancel an order's time-out has to keep our id of it. A name
+stands for at most one pending message of its topic, so ``order-17`` is enough. It is a header of
+the message, and not a column: the ways in need no other form for it, it is delivered with the
+message, and rows without it cost one look at the names of their headers.
+
+Rules
+- A name is 1 to 200 bytes of UTF-8, without control characters. It belongs to its topic: the same
+  name in another topic is another one.
+- ``IF_EXISTS_HEADER`` says what happens if a message of that name is pending: see ``IfExists``.
+- Tables know a name by its *key*: 16 bytes of a hash of topic and name. Two names of one key would
+  have to be searched for in 2^64 tries, and a name of somebody else's key in 2^128.
+
+What is decided about them is in ``due/namer.py``, where they are kept in ``named/``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import StrEnum
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from .answers import Before, NamedAnswer
+from .arrowbytes import PlainRow
+from .errors import InvalidMessage
+from .files import Bytes
+from .rows import header_values
+from .schema import Int64s
+from .texts import shown_text
+
+NAME_HEADER = "slotwheel-name"
+IF_EXISTS_HEADER = "slotwheel-if-exists"
+NAME_BYTES_MAX = 200
+KEY_BYTES = 16
+_NAME, _IF_EXISTS = NAME_HEADER.encode(), IF_EXISTS_HEADER.encode()
+_HASH = blake2b(digest_size=KEY_BYTES)
+# +-----+--------+-----+--------+
+# | row | before | due | offset |
+# | u32 | u8 + 3 | i64 | i64    |
+# +-----+--------+-----+--------+
+_ANSWER = struct.Struct(
+    "<"
+    "I"  # the row's position among the rows of its caller, or of the entry in a note
+    "B3x"  # what became of the message that had the name: its place in ``Before``
+    "q"  # that message's due time, ms
+    "q"  # its offset
+)
+ANSWER_BYTES = _ANSWER.size
+assert ANSWER_BYTES == 24
+_BEFORE = tuple(Before)
+_CODES = {before: code for code, before in enumerate(_BEFORE)}
+
+
+NamePlace = tuple[int, int]
+"""Due time in ms and offset of the message that has a name."""
+
+
+class IfExists(StrEnum):
+    """What happens to a message whose name another pending one has."""
+
+    REPLACE = "replace"
+    """The other one is cancelled, and this one is stored, in one step."""
+    KEEP = "keep"
+    """The other one stays, and this one never leaves."""
+    REFUSE = "refuse"
+    """This one is refused."""
+
+
+_MODES = {mode.encode(): mode for mode in IfExists}
+
+
+class NamedRows(NamedTuple):
+    """The rows of a batch that have names, at least one. ``rows``: their positions, ascending;
+    ``keys``: of their topics and names."""
+
+    rows: Sequence[int]
+    topics: Sequence[bytes]
+    keys: Sequence[bytes]
+    modes: Sequence[IfExists]
+
+
+def key_of(topic: bytes, name: bytes) -> bytes:
+    """The key of a name in its topic, ``KEY_BYTES`` bytes."""
+    hashed = _HASH.copy()
+    hashed.update(topic)
+    hashed.update(b"\0")
+    hashed.update(name)
+    return hashed.digest()
+
+
+def check_name(name: str) -> None:
+    """Raise ``InvalidMessage`` unless ``name`` may be a message's name."""
+    try:
+        fault = _fault_of(name.encode())
+    except UnicodeEncodeError:
+        fault = _unusable("the name is not text", repr(name[:80]))
+    if fault is not None:
+        raise fault
+
+
+def named_rows(batch: pa.RecordBatch) -> NamedRows | None:
+    """The named rows of a batch that was checked; None: it has none."""
+    given = header_values(batch.column("headers"), NAME_HEADER)
+    if given is None:
+        return None
+    rows, values = given
+    topics = batch.column("topic").take(pa.array(rows)).cast(pa.binary()).to_pylist()
+    keys = [key_of(*pair) for pair in zip(topics, values.to_pylist(), strict=True)]
+    at: list[int] = rows.tolist()
+    modes = [IfExists.REPLACE] * len(at)
+    chosen = header_values(batch.column("headers"), IF_EXISTS_HEADER)
+    if chosen is not None:
+        places = np.searchsorted(rows, chosen[0]).tolist()
+        for place, mode in zip(places, chosen[1].to_pylist(), strict=True):
+            modes[place] = _MODES[mode]
+    return NamedRows(at, topics, keys, modes)
+
+
+def named_plain(rows: Sequence[PlainRow]) -> NamedRows | None:
+    """The named rows among plain rows that were checked; None: there are none."""
+    at: list[int] = []
+    topics: list[bytes] = []
+    keys: list[bytes] = []
+    modes: list[IfExists] = []
+    for number, (_, topic, _, _, _, headers) in enumerate(rows):
+        if not headers:
+            continue
+        given = dict(headers)
+        name = given.get(_NAME)
+        if name is not None:
+            at.append(number)
+            topics.append(topic)
+            keys.append(key_of(topic, name))
+            modes.append(_MODES[given.get(_IF_EXISTS) or b"replace"])
+    return NamedRows(at, topics, keys, modes) if at else None
+
+
+def encode_named(answers: Sequence[NamedAnswer]) -> bytes:
+    """What became of messages that had names, as it stands in notes and in the state."""
+    return b"".join(
+        _ANSWER.pack(row, _CODES[before], due, offset) for row, before, due, offset in answers
+    )
+
+
+def decode_named(data: Bytes) -> list[NamedAnswer]:
+    """Errors: ``ValueError``."""
+    try:
+        fields = [*_ANSWER.iter_unpack(data)]
+        return [NamedAnswer(row, _BEFORE[code], due, at) for row, code, due, at in fields]
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"what became of names: {error}") from None
+
+
+def bad_plain_name(headers: Sequence[tuple[bytes, bytes | None]]) -> bool:
+    """True unless a row's headers surely say a name as they should, or none at all."""
+    names = [value for name, value in headers if name == _NAME]
+    modes = [value for name, value in headers if name == _IF_EXISTS]
+    if len(names) != 1 or len(modes) > len(names):
+        return bool(names or modes)
+    return _fault_of(names[0]) is not None or any(mode not in _MODES for mode in modes)
+
+
+def bad_names(headers: pa.Array) -> dict[int, InvalidMessage]:
+    """The rows of a headers column whose name is unusable, with their errors; mostly none."""
+    bad: dict[int, InvalidMessage] = {}
+    named: Int64s = np.empty(0, np.int64)
+    given = header_values(headers, NAME_HEADER)
+    if given is not None:
+        named, names = given
+        for row, name in zip(named.tolist(), names.to_pylist(), strict=True):
+            fault = _fault_of(name)
+            if fault is not None:
+                bad[row] = fault
+    chosen = header_values(headers, IF_EXISTS_HEADER)
+    if chosen is not None:
+        for row, mode in zip(chosen[0].tolist(), chosen[1].to_pylist(), strict=True):
+            if mode not in _MODES:
+                bad[row] = _bad_mode(mode)
+        for row in np.setdiff1d(chosen[0], named).tolist():
+            bad[row] = _without_name()
+    for rows in (named, named[:0] if chosen is None else chosen[0]):
+        for row in rows[1:][rows[1:] == rows[:-1]].tolist():
+            bad[row] = _unusable("header twice", "two", "Send it once", limit="one")
+    return bad
+
+
+def _fault_of(name: bytes | None) -> InvalidMessage | None:
+    if not name:
+        return _unusable("no name", "null" if name is None else "nothing")
+    if len(name) > NAME_BYTES_MAX:
+        return _unusable("the name is too long", f"{len(name)} bytes")
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return _unusable("the name is not text", repr(name[:80]))
+    if any(ord(sign) < 32 or 127 <= ord(sign) < 160 for sign in text):
+        return _unusable("control characters in the name", shown_text(text[:80]))
+    return None
+
+
+def _unusable(what: str, got: str, remedy: str = "", limit: str = "") -> InvalidMessage:
+    return InvalidMessage(
+        f"{NAME_HEADER}: {what}",
+        got=got,
+        limit=limit or f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without control characters",
+        remedy=remedy or "Give a shorter name, such as order-17, or none",
+    )
+
+
+def _bad_mode(mode: bytes | None) -> InvalidMessage:
+    return InvalidMessage(
+        f"{IF_EXISTS_HEADER}: unknown",
+        got="null" if mode is None else repr(mode[:80]),
+        limit=", ".join(IfExists),
+        remedy="Leave it out to replace the message that has the name",
+    )
+
+
+def _without_name() -> InvalidMessage:
+    return InvalidMessage(
+        f"{IF_EXISTS_HEADER} without a name",
+        got="no name",
+        limit=f"a header {NAME_HEADER} beside it",
+        remedy="Give the message a name, or leave it out",
+    )
