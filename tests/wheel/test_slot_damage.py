@@ -312,8 +312,51 @@ def test_a_slot_file_that_somebody_else_deleted_is_damage_and_stops_no_spill() -
     world.commit()
     world.spill(everything=True)
     assert not storage.tail.pieces
-    storage.note_sound(SECOND, storage.catalog[SECOND])
+    storage.note_sound(SECOND, storage.catalog[SECOND], storage.damaged[SECOND])
     assert world.wheel.scrubber.turn(1 << 20).passed
+    assert list(world.wheel.damaged()) == [SECOND]
+
+
+def test_a_deleted_file_is_not_sound_because_somebody_has_it_open(tmp_path: Path) -> None:
+    """A peer that takes it for sound mends only the others of that time; and at its next start the
+    whole directory counts as damaged."""
+    far = WheelConfig(disk_reserve_bytes=0, far_horizon_ms=60 * DAY_S * 1000)
+    with opened(tmp_path, far, NOW) as node:
+        for due_ms in (NOW + 5_000, NOW + 5 * DAY_S * 1000):
+            node.send([(due_ms, "t", b"")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        storage = node.wheel._storage
+        for slot, info in storage.catalog.items():
+            assert len(list(storage.select(slot, info, lambda index: index.cancels >= 0))) == 1
+            (tmp_path / path_of(slot)).unlink()
+        assert node.wheel.scrubber.turn(1 << 20).passed
+        assert list(node.wheel.damaged()) == list(storage.catalog)
+        for slot, info in storage.catalog.items():
+            with pytest.raises(Damaged, match="no such file"):
+                list(storage.select(slot, info, lambda index: index.cancels >= 0))
+        assert list(node.wheel.damaged()) == list(storage.catalog)
+
+
+def test_damage_that_is_found_while_a_reader_is_at_it_stays_on_record() -> None:
+    """The reader had the bytes before they were damaged."""
+    world = spilled_world()
+    storage, info = world.wheel._storage, world.wheel._storage.catalog[SECOND]
+    content = world.files.content(PATH)
+    with storage._reading(SECOND, info):
+        world.files.replace(PATH, flipped(content, 9000))
+        assert world.wheel.scrubber.turn(1 << 20).passed
+        assert list(world.wheel.damaged()) == [SECOND]
+    assert list(world.wheel.damaged()) == [SECOND]
+    scrubber = world.wheel.scrubber
+    world.files.replace(PATH, content)
+    assert scrubber.turn(1 << 20).passed
+    assert world.wheel.damaged() == {}
+    scrubber.turn(100)
+    world.files.replace(PATH, flipped(content, 80))  # in what the scrubber has read by now
+    with pytest.raises(Damaged):
+        storage.read_blocks(SECOND, info)
+    while not scrubber.turn(100).passed:
+        pass
     assert list(world.wheel.damaged()) == [SECOND]
 
 

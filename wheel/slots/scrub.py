@@ -41,6 +41,8 @@ class Scrubber:
         self._storage = storage
         self._slot: int | None = None
         self._info = NOTHING
+        self._known: Damaged | None = None
+        """The record of the file as damaged when its reading began."""
         self._replacements = 0
         self._at = 0
         self._crc = 0
@@ -73,6 +75,7 @@ class Scrubber:
         if slot is None:
             return False
         self._replacements = self._storage.replacements
+        self._known = self._storage.damaged.get(slot)
         self._info = catalog[slot]
         return True
 
@@ -97,8 +100,8 @@ class Scrubber:
         elif self._at == info.length and self._crc != info.crc:
             expected, found = f"CRC-32C {info.crc:08x}", f"{self._crc:08x}"
             self._damaged(damaged(path, 0, expected, found))
-        elif self._at == info.length:
-            self._storage.note_sound(slot, info)
+        elif self._at == info.length and self._known is not None:
+            self._storage.note_sound(slot, info, self._known)
         return len(data)
 
     def _damaged(self, error: Damaged) -> None:

@@ -260,6 +260,7 @@ class Storage:
     def _reading(self, slot: int, info: SlotInfo) -> Iterator[None]:
         """A block of code that reads a slot's file. What damage it meets is noted; it ends early
         when the cleaner has deleted the slot."""
+        known = self.damaged.get(slot)
         try:
             yield
         except FileNotFoundError:
@@ -272,8 +273,8 @@ class Storage:
         except Damaged as error:
             self.note_damage(slot, info, error)
             raise
-        if slot in self.damaged:
-            self.note_sound(slot, info)
+        if known is not None:
+            self.note_sound(slot, info, known)
 
     def block_index(self, slot: int, info: SlotInfo) -> BlockIndex | None:
         """The index of a wide slot's file up to ``info`` or beyond; None when the slot was deleted
@@ -343,12 +344,14 @@ class Storage:
                 self.damaged.setdefault(slot, copy(error))
                 self._forget(slot)
 
-    def note_sound(self, slot: int, info: SlotInfo) -> None:
-        """A slot file was read whole and is sound: if it is recorded as damaged, it was restored,
-        and the record goes. Not if it has grown since: the damage may be in the new part."""
+    def note_sound(self, slot: int, info: SlotInfo, known: Damaged) -> None:
+        """A slot file was read whole and is sound, so it was restored: its record as damaged goes.
+        Not if it has grown since: the damage may be in the new part. ``known``: the record when
+        the reading began. What was recorded since stays, as it was found in bytes that may have
+        been read before, or in the place of a deleted file that the reader still has open."""
         with self._lock:
-            if self.catalog.get(slot) == info:
-                self.damaged.pop(slot, None)
+            if self.catalog.get(slot) == info and self.damaged.get(slot) is known:
+                del self.damaged[slot]
 
     def late_slots(self, last_second: int, offset: int) -> list[int]:
         """Slots that begin at ``last_second`` or before, whose files have rows from ``offset``
@@ -631,7 +634,6 @@ class Storage:
         )
         switch(self._files, self._state, update)
         for slot in slots:
-            self.slot_files.handles.forget(path_of(slot))
             self._forget(slot)
         catalog = self.catalog.without(slots).with_files(update.slots)
         self._deleted_floor_ms = max(self._deleted_floor_ms, gone_ms)
@@ -643,7 +645,9 @@ class Storage:
             self.replacements += 1
 
     def _forget(self, slot: int) -> None:
-        """Drop what was read of a file that is deleted, replaced or damaged."""
+        """Drop what was read of a file that is deleted, replaced or damaged, and its handle: a file
+        that somebody has deleted could else still be read, and would count as restored."""
+        self.slot_files.handles.forget(path_of(slot))
         self._open_slots.forget(slot)
         self._wide_slots.forget(slot)
         self.file_cancels.forget(slot)
