@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from slotwheel.client import Client
+from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.journal.segment import SEGMENT_BYTES
+from slotwheel.wheel.protocol import CLOCK, CLOCK_ACCEPT
+from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, nested, path_of, slot_with, stem_of
 from slotwheel.wheel.state import LmdbState, SlotInfo
 from support.arrivals import EmbeddedArrivals
 from support.damage import flip
+from support.fardirs import FarGroup, far_group
 from support.nodeprocess import run_cli
 from support.peers import PEERS, PeerProcess, Peers
+from support.promises import Arrival
+from support.stopwatch import Stopwatch
+from support.waiting import now_ms
+from support.wallclock import WallClock
 from support.wheels import batch
 
 SMALL = (
@@ -77,8 +87,8 @@ def is_ready(node: PeerProcess) -> bool:
     return node.get("/readyz")[0] == 200
 
 
-def wait_until_mended(peers: Peers, name: str, second: int) -> None:
-    node, told = peers[name], f"slot file mended slot={second}"
+def wait_until_mended(peers: Peers, name: str, slot: int) -> None:
+    node, told = peers[name], f"slot file mended slot={stem_of(slot)} "
     peers.wait("mended", lambda: told in node.log_text())
     peers.wait("ready", lambda: is_ready(node))
 
@@ -200,3 +210,114 @@ def test_what_no_peer_has_sound_is_repaired_on_one_and_mended_on_the_others(peer
         assert report["kinds"]["slot"]["rows"] == 400 - len(lost)
         told = any("a repair that lost" in one["found"] for one in report["notes"])
         assert told is bool(lost)
+
+
+# -- files of hours and of days ------------------------------------------------------------------
+
+
+def first_bit(path: Path) -> None:
+    """Of the rows of the first block."""
+    flip(path, 2_000)
+
+
+def last_bit(path: Path) -> None:
+    """Of the rows of the last block."""
+    flip(path, path.stat().st_size - 40)
+
+
+def half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def header(path: Path) -> None:
+    """The schema at the beginning is gone."""
+    with path.open("r+b") as file:
+        file.write(bytes(64))
+
+
+@dataclass(frozen=True)
+class WideDamage:
+    """Damage of one peer's file of an hour or a day (``width``, s) with messages of ``day``."""
+
+    peer: str
+    day: int
+    width: int
+    damage: Callable[[Path], None]
+
+    def slot(self, group: FarGroup) -> int:
+        return slot_with(group.due_ms[self.day] // TICK_MS, self.width)
+
+
+WIDE_DAMAGE = (
+    # The first day's messages lie in files of seconds alone with the third peer.
+    WideDamage("a", 0, DAY_S, first_bit),
+    WideDamage("a", 0, HOUR_S, Path.unlink),  # in the time of the file before
+    WideDamage("b", 0, DAY_S, last_bit),
+    WideDamage("b", 1, DAY_S, half),
+    WideDamage("c", 1, HOUR_S, header),
+    WideDamage("c", 2, DAY_S, Path.unlink),
+    WideDamage("a", 3, DAY_S, header),
+    WideDamage("b", 3, DAY_S, last_bit),
+)
+
+
+def test_files_of_hours_and_days_are_mended_whenever_each_peer_has_spilled(tmp_path: Path) -> None:
+    """All at once, on the master and on standbys, while more comes for these files. Then another
+    peer becomes master and delivers, on time; and on later days what is due then."""
+    due_ms = (now_ms() // 10_000 + 3 * 60) * 10_000
+    group = far_group(tmp_path, due_ms, days=4)
+    clocks = {name: WallClock(tmp_path / f"clock-{name}") for name in PEERS}
+    options = ("--horizon", "60d", "--tail-age", "500ms", "--tail-keep", "200ms")
+    variables = {name: clock.variables for name, clock in clocks.items()}
+    with Peers(tmp_path, *options, variables=variables) as peers:
+        peers.wait_until_whole()
+        for wide in WIDE_DAMAGE:
+            wide.damage(peers[wide.peer].data / path_of(wide.slot(group)))
+        count = send_more(peers, group)
+        for name in PEERS:
+            for slot in nested([wide.slot(group) for wide in WIDE_DAMAGE if wide.peer == name]):
+                wait_until_mended(peers, name, slot)
+            assert peers[name].status()["damaged_files"] == []
+        first = peers.master()
+        peers[first].kill()
+        peers.master(other_than=first)
+        peers[first].start()
+        peers.wait_until_whole()
+        assert not list(tmp_path.glob("*/damaged-*")), "a whole directory was set aside"
+        watch = Stopwatch()
+        set_clocks(clocks, due_ms - TICK_MS)
+        arrivals = arrived(peers, range(0, count, len(group.due_ms)))
+        late_ms = max(arrival.at_ms - arrival.due for arrival in arrivals)
+        assert late_ms < 1000 * (1 + watch.stalled_s)
+        set_clocks(clocks, group.due_ms[-1] + 3 * TICK_MS)
+        for node in peers.nodes.values():
+            assert node.ask(CLOCK, {"do": CLOCK_ACCEPT}, 60)
+        arrived(peers, range(count))
+        peers.stop()
+        assert peers.disagreements() == []
+
+
+def send_more(peers: Peers, group: FarGroup) -> int:
+    """Some messages for each day of a group; returns the number of messages that it has then."""
+    first = group.count
+    numbers = range(first, first + 20 * len(group.due_ms))
+    with Client(peers.addresses, timeout_s=30) as client:
+        rows = [group.message(number) for number in numbers]
+        client.send_table(batch(rows)).result(60)
+    return numbers.stop
+
+
+def set_clocks(clocks: dict[str, WallClock], to_ms: int) -> None:
+    offset_ms = to_ms - now_ms()
+    for clock in clocks.values():
+        clock.set(offset_ms)
+
+
+def arrived(peers: Peers, numbers: Sequence[int]) -> list[Arrival]:
+    """What has been delivered once all of these messages were: they and no others, none early, and
+    each once."""
+    with EmbeddedArrivals([peers[name].data for name in PEERS], ["t"]) as arrivals:
+        arrivals.wait_for(set(numbers))
+        assert sorted(arrival.number for arrival in arrivals.all) == list(numbers)
+        assert all(arrival.at_ms >= arrival.due for arrival in arrivals.all)
+        return arrivals.all

@@ -10,7 +10,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.entry import Entry, decode_entry
 from slotwheel.wheel.peers.peer import PeerWheel
-from slotwheel.wheel.state import LmdbState
+from slotwheel.wheel.state import LmdbState, StoreIds
 from support.wheels import batch, master_of
 
 NOW = 1_800_000_000_000
@@ -20,15 +20,18 @@ STORES = {"a": b"a" * 16, "b": b"b" * 16}
 class Peer:
     """One directory and its wheel."""
 
-    def __init__(self, path: Path, name: str, config: WheelConfig) -> None:
+    def __init__(self, path: Path, name: str, config: WheelConfig, now_ms: int = NOW) -> None:
         self.path, self.name, self.config = path / name, name, config
+        self.now_ms = now_ms
         self.path.mkdir()
         self.open()
 
     def open(self) -> None:
         self.files = OsFiles(self.path)
         self.state = LmdbState(self.path)
-        self.wheel = PeerWheel.open(self.files, self.state, self.config, NOW, node_id=self.name)
+        self.wheel = PeerWheel.open(
+            self.files, self.state, self.config, self.now_ms, node_id=self.name
+        )
 
     def close(self) -> None:
         self.wheel.close()
@@ -55,9 +58,10 @@ class Peer:
         master_of(self.wheel).append_mark(now_ms, at_once=True)
         self.commit()
 
-    def lead(self, epoch: int) -> None:
+    def lead(self, epoch: int, stores: StoreIds | None = None) -> None:
+        """``stores``: those of the group; without them it is one of which no other peer runs."""
         self.wheel.promise(epoch, self.name, True)
-        self.wheel.lead(epoch, STORES, NOW)
+        self.wheel.lead(epoch, STORES if stores is None else stores, self.now_ms)
         self.commit()
         assert self.wheel.serving
 
