@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsHandle, mapped
 from ..wheel.rows import due_in, sort_rows
-from ..wheel.schema import times
+from ..wheel.schema import Int64s, times
 from ..wheel.slots.archive import parse_archived_slot
+from ..wheel.slots.blockindex import overlapping
+from ..wheel.slots.secondsums import SecondSums
 from ..wheel.slots.slot import path_of, seconds_of, slots_with, stem_of, width_s
 from ..wheel.slots.slotfile import MAP_FROM_BYTES, decode_blocks
 from ..wheel.state import SlotInfo
@@ -50,15 +51,14 @@ class BlocksByDue:
         offset."""
         if seconds.start <= self._seconds.start and self._seconds.stop <= seconds.stop:
             return list(self._blocks)
-        first_ms, end_ms = seconds.start * TICK_MS, seconds.stop * TICK_MS
-        firsts, lasts = self._bounds
-        overlapping = np.flatnonzero((firsts < end_ms) & (lasts >= first_ms)).tolist()
-        batches = (due_in(self._runs[number], seconds) for number in overlapping)
+        wanted = np.flatnonzero(overlapping(*self._bounds, seconds)).tolist()
+        batches = (due_in(self._runs[number], seconds) for number in wanted)
         return [batch for batch in batches if batch.num_rows]
 
-    def count(self, seconds: range) -> int:
-        """The number of rows that are due in these seconds."""
-        return sum(batch.num_rows for batch in self.within(seconds))
+    @cached_property
+    def rows(self) -> SecondSums:
+        """The number of rows of each second."""
+        return SecondSums.joined(SecondSums.of_sorted(times(run, "due")) for run in self._runs)
 
     @cached_property
     def _runs(self) -> list[pa.RecordBatch]:
@@ -77,7 +77,7 @@ class BlocksByDue:
         return runs
 
     @cached_property
-    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+    def _bounds(self) -> tuple[Int64s, Int64s]:
         """The first and the last due time of each run, ms."""
         due = [times(run, "due") for run in self._runs]
         return np.array([run[0] for run in due]), np.array([run[-1] for run in due])

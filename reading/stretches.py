@@ -13,12 +13,15 @@ looked at apart from their hour, a cancel in the file of one would have no targe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
+from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.schema import Int64s
-from ..wheel.slots.slot import bounds_of, places_within, seconds_of
+from ..wheel.slots.secondsums import NO_SUMS, SecondSums
+from ..wheel.slots.slot import bounds_of, first_second, is_wide, places_within
 
 STRIP_BYTES = 32 << 20
 """So much memory the rows of a strip take, about; more where a single second needs it."""
@@ -38,31 +41,28 @@ def stretches_of(slots: Int64s, seconds: Sequence[Int64s]) -> tuple[Int64s, Int6
     return first[begins], behind[begins]
 
 
-def strips_of(stretch: range, load: Callable[[range], int], limit: int) -> Iterator[range]:
-    """The strips of a stretch, one after the other. ``load``: the bytes that some seconds take, of
-    which a strip has at most ``limit``, or it is one second."""
-    first, most = stretch.start, len(stretch)
-    while first < stretch.stop:
-        strip = range(first, min(first + most, stretch.stop))
-        while len(strip) > 1 and (nbytes := load(strip)) > limit:
-            strip = strip[: max(1, len(strip) // -(-nbytes // limit))]
-        yield strip
-        first, most = strip.stop, 2 * len(strip)
+def load_of(
+    stretch: range, files: Mapping[int, int], rows_of: Callable[[int], SecondSums], limit: int
+) -> SecondSums:
+    """The bytes that each second of a stretch takes in memory; none if all of it takes ``limit`` at
+    most, as then it is one strip. ``files``: the bytes of each of its slot files. ``rows_of``: the
+    rows of a file of an hour or a day by second; it is asked about as few as can be, since it reads
+    the file. One that cannot be read takes no memory."""
+    if len(stretch) == 1 or sum(files.values()) <= limit:
+        return NO_SUMS
+    parts = []
+    for slot, nbytes in files.items():
+        if not is_wide(slot):
+            parts.append(SecondSums.of(np.array([first_second(slot)]), np.array([nbytes])))
+            continue
+        with suppress(Damaged, UnsupportedVersion, OSError):
+            rows = rows_of(slot)
+            each = SecondSums(rows.seconds, rows.sums * nbytes // max(1, rows.total))
+            parts.append(each.within(stretch))
+    return SecondSums.joined(parts)
 
 
 def files_of(slots: Int64s, seconds: range) -> list[int]:
     """Those of ``slots``, ascending numbers, that may have rows of these seconds."""
     places = places_within(slots, seconds[0], seconds[-1])
     return [slot for at in places for slot in slots[at].tolist()]
-
-
-def overlap(slot: int, seconds: range) -> bool:
-    """Returns True when rows of a slot may be due in these seconds."""
-    of_slot = seconds_of(slot)
-    return of_slot.start < seconds.stop and seconds.start < of_slot.stop
-
-
-def covers(seconds: range, slot: int) -> bool:
-    """Returns True when all rows of a slot are due in these seconds."""
-    of_slot = seconds_of(slot)
-    return seconds.start <= of_slot.start and of_slot.stop <= seconds.stop

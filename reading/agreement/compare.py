@@ -16,8 +16,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +26,12 @@ from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.ids import IdMint
 from ...wheel.rows import take_rows
 from ...wheel.schema import ROW, Int64s, times
+from ...wheel.slots.secondsums import SecondSums
 from ...wheel.slots.slot import is_wide, path_of
 from ...wheel.state import SlotInfo
 from ..recordedblocks import WideFiles
 from ..slots import slot_blocks
-from ..stretches import STRIP_BYTES, covers, files_of, stretches_of, strips_of
+from ..stretches import STRIP_BYTES, files_of, load_of, stretches_of
 from ..verify.slots import committed_bytes
 from .journals import (
     PROBLEMS_MAX,
@@ -128,18 +128,13 @@ class _Side:
         """Those of each piece's rows, ascending."""
         self._by_due = [np.argsort(piece.due, kind="stable") for piece in log.pieces]
 
-    def load(self, seconds: range) -> int:
-        """The bytes of these seconds' rows in files, about."""
-        nbytes = 0
-        for slot in files_of(self.slots, seconds):
-            info = self._infos[slot]
-            if covers(seconds, slot):
-                nbytes += info.length
-                continue
-            with suppress(Damaged, UnsupportedVersion):
-                rows = self._wide.blocks(slot, info).count(seconds)
-                nbytes += info.length * rows // max(1, info.rows)
-        return nbytes
+    def load(self, stretch: range) -> SecondSums:
+        """As of ``load_of``."""
+        files = {slot: self._infos[slot].length for slot in files_of(self.slots, stretch)}
+        return load_of(stretch, files, self._rows_of, STRIP_BYTES)
+
+    def _rows_of(self, slot: int) -> SecondSums:
+        return self._wide.blocks(slot, self._infos[slot]).rows
 
     def rows(self, seconds: range, next_offset: int) -> pa.RecordBatch:
         """The rows of these seconds below ``next_offset``, in offset order, with the ROW schema.
@@ -193,7 +188,7 @@ class _Rows:
         slots = np.unique(np.concatenate([left.slots, right.slots]))
         bounds = stretches_of(slots, [*left.seconds, *right.seconds])
         for done, stretch in enumerate(map(range, *(each.tolist() for each in bounds)), 1):
-            for strip in strips_of(stretch, self._load, STRIP_BYTES):
+            for strip in self._strips(stretch):
                 self._compare(strip)
                 if len(self._agreement.problems) >= PROBLEMS_MAX:
                     text = f"stopped in second {strip.start}, after so many problems"
@@ -202,8 +197,13 @@ class _Rows:
             if looked_at is not None:
                 looked_at(done, len(bounds[0]))
 
-    def _load(self, seconds: range) -> int:
-        return max(side.load(seconds) for side in self._sides)
+    def _strips(self, stretch: range) -> Iterator[range]:
+        """As many seconds as neither side has too much of, one strip after the other."""
+        loads = [side.load(stretch) for side in self._sides]
+        while stretch:
+            strip = min((load.strip(stretch, STRIP_BYTES) for load in loads), key=len)
+            yield strip
+            stretch = stretch[len(strip) :]
 
     def _compare(self, seconds: range) -> None:
         read: list[pa.RecordBatch] = []

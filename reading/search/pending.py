@@ -28,7 +28,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -45,12 +44,14 @@ from ...wheel.ids import MessageId
 from ...wheel.mark import RowKey
 from ...wheel.rows import from_numpy, members, take_rows
 from ...wheel.schema import ROW, Int64s, Mask, sizes, times
+from ...wheel.slots.secondsums import SecondSums, summed
 from ...wheel.slots.slot import (
     DAY_S,
     HOUR_S,
     HOURS_UNTIL_MS,
     bounds_of,
     is_wide,
+    overlap,
     path_of,
     seconds_of,
     slot_with,
@@ -60,10 +61,10 @@ from ..departures import DepartureReader
 from ..files import due_within
 from ..problems import INTEGRITY, Problem
 from ..recordedblocks import WideFiles, committed_blocks, read_ahead
-from ..stretches import STRIP_BYTES, covers, overlap, strips_of
+from ..stretches import STRIP_BYTES, load_of
 from ..visible import MayTopic
 from .query import LIMIT, ContentMatcher, Query
-from .view import AnswerPoint, View, added_up, key_columns, signed_counts
+from .view import AnswerPoint, View, key_columns, signed_counts
 from .watch import DirectoryWatch
 
 ROWS_MAX = 20_000_000
@@ -193,7 +194,7 @@ class PendingReader:
         self.root = self._watch.root
         self.departures = DepartureReader(self.root)
         """The reader of departures, which is kept, as it remembers places in their files."""
-        self._signed: OrderedDict[int, tuple[SlotInfo, Int64s, Int64s]] = OrderedDict()
+        self._signed: OrderedDict[int, tuple[SlotInfo, SecondSums]] = OrderedDict()
         """Of files of hours and days, as they were: the ``signed_counts`` of all rows."""
         self._wide = WideFiles(partial(committed_blocks, self.root))
 
@@ -309,7 +310,7 @@ class PendingReader:
 
     def signed(
         self, view: View, seconds: range
-    ) -> tuple[View, list[tuple[Int64s, Int64s]], int, Problem | None]:
+    ) -> tuple[View, list[SecondSums], int, Problem | None]:
         """The ``signed_counts`` of the rows that are due in these seconds, but for those in files
         of seconds; with them the view that they belong to, how many rows were read for them, and
         the problem for which some are missing. Those of a file are kept: until it grows, it is not
@@ -326,29 +327,25 @@ class PendingReader:
                     if problem is not None:
                         break
                     looked += info.rows
-                    known = info, *added_up([signed_counts(batch) for batch in batches])
+                    known = info, SecondSums.joined(map(signed_counts, batches))
                 self._signed[slot] = known
-                parts.append(known[1:])
+                parts.append(known[1])
             if problem is None:
                 break
             view = self.view()
-        while sum(second.nbytes for _, second, _ in self._signed.values()) > _SIGNED_BYTES:
+        while sum(sums.size for _, sums in self._signed.values()) > _SIGNED_BYTES:
             self._signed.popitem(last=False)
-        return view, [_within(part, seconds) for part in parts], looked, problem
+        return view, [part.within(seconds) for part in parts], looked, problem
 
-    def load(self, view: View, seconds: range) -> int:
-        """The memory that judging these seconds at once takes, bytes, about."""
-        rows = nbytes = 0
-        for slot in view.files_of(seconds):
-            info = view.slots[slot]
-            if not is_wide(slot):
-                rows, nbytes = rows + info.rows, nbytes + info.length
-            elif covers(seconds, slot):
-                rows += info.rows
-            else:
-                with suppress(Damaged, UnsupportedVersion, OSError):
-                    rows += self._wide.blocks(slot, info).count(seconds)
-        return rows * _KEY_BYTES + nbytes
+    def strips(self, view: View, stretch: range) -> Iterator[range]:
+        """The strips of a stretch: so many of its seconds are judged at once."""
+        infos = {slot: view.slots[slot] for slot in view.files_of(stretch)}
+        files = {slot: _judged_bytes(slot, info) for slot, info in infos.items()}
+
+        def rows_of(slot: int) -> SecondSums:
+            return self._wide.blocks(slot, infos[slot]).rows
+
+        return load_of(stretch, files, rows_of, STRIP_BYTES).strips(stretch, STRIP_BYTES)
 
     def release(self) -> None:
         """Close the files of hours and days that ``rows_of`` has left open."""
@@ -385,9 +382,9 @@ def _problem_of(slot: int, info: SlotInfo, error: SlotwheelError | OSError) -> P
     return Problem(INTEGRITY, "damaged", str(error), file=path_of(slot))
 
 
-def _within(part: tuple[Int64s, Int64s], seconds: range) -> tuple[Int64s, Int64s]:
-    start, stop = np.searchsorted(part[0], [seconds.start, seconds.stop])
-    return part[0][start:stop], part[1][start:stop]
+def _judged_bytes(slot: int, info: SlotInfo) -> int:
+    """About the memory that it takes to judge the rows of a file."""
+    return info.rows * _KEY_BYTES + (0 if is_wide(slot) else info.length)
 
 
 class _PageRows:
@@ -516,15 +513,15 @@ class _Scan:
         narrow = [slot for slot in self._view.files_of(seconds) if not is_wide(slot)]
         infos = [self._view.slots[slot] for slot in narrow]
         signed = [info.rows - 2 * info.cancels for info in infos]
-        parts.append((np.array(narrow, np.int64), np.array(signed, np.int64)))
-        return self._by_hour_later(*map(np.concatenate, zip(*parts, strict=True)))
+        parts.append(SecondSums(np.array(narrow, np.int64), np.array(signed, np.int64)))
+        sums = SecondSums.joined(parts)
+        return self._by_hour_later(sums.seconds, sums.sums)
 
     def _by_hour_later(self, seconds: Int64s, counts: Int64s) -> dict[range, int]:
         """Counts of seconds, which may come more than once: by second where that is soon, else by
         hour."""
         hours = slot_with(0, HOUR_S) | seconds - seconds % HOUR_S
-        slots, sums = added_up([(np.where(seconds < self._soon, seconds, hours), counts)])
-        return _by_seconds_of(slots, sums)
+        return _by_seconds_of(*summed(np.where(seconds < self._soon, seconds, hours), counts))
 
     def _read(self, seconds: range) -> list[pa.RecordBatch]:
         """The rows of these seconds, by the newest view that was needed for them."""
@@ -535,7 +532,7 @@ class _Scan:
 
     def _note(self, seconds: range, problem: Problem | None) -> None:
         text = "expected every row of the slot, found that a repair lost some"
-        lost = [slot for slot in self._view.lost if overlap(slot, seconds)]
+        lost = [slot for slot in self._view.lost if overlap(seconds_of(slot), seconds)]
         problems = [Problem(INTEGRITY, "repaired", text, file=path_of(slot)) for slot in lost]
         for each in (problem, *problems):
             if each is not None and each not in self.problems:
@@ -546,12 +543,9 @@ class _Scan:
         for number, stretch in enumerate(stretches, 1):
             if number > _BEFORE_AHEAD and number + _AHEAD < len(stretches):
                 self._reader.read_ahead(self._view, stretches[number + _AHEAD])
-            for strip in strips_of(stretch, self._load, STRIP_BYTES):
+            for strip in self._reader.strips(self._view, stretch):
                 self.at_end = number == len(stretches) and strip.stop == stretch.stop
                 yield self._matches(strip)
-
-    def _load(self, seconds: range) -> int:
-        return self._reader.load(self._view, seconds)
 
     def _wanted(self) -> list[range]:
         """The stretches that may hold matches, each cut to the seconds that may."""

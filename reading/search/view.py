@@ -27,11 +27,12 @@ from ...wheel.config import TICK_MS
 from ...wheel.ids import IdMint
 from ...wheel.mark import Marks
 from ...wheel.rows import due_in, members, take_rows
-from ...wheel.schema import ROW, Int64s, Mask, bounds, times
-from ...wheel.slots.slot import bounds_of
+from ...wheel.schema import ROW, Int64s, Mask, bounds, times, valid
+from ...wheel.slots.secondsums import SecondSums
+from ...wheel.slots.slot import bounds_of, overlap, seconds_of
 from ...wheel.state import SlotInfo
 from ..problems import Problem
-from ..stretches import files_of, overlap, stretches_of
+from ..stretches import files_of, stretches_of
 
 _KEY_COLUMNS = ["offset", "due", "topic", "cancels"]
 _KEYS = pa.schema([ROW.field(name) for name in _KEY_COLUMNS])
@@ -70,9 +71,8 @@ class TailPiece:
         return int(self.rows.num_rows)
 
     @cached_property
-    def pending(self) -> tuple[Int64s, Int64s]:
-        """The seconds with rows, and what these add to the pending messages of each: a cancel, one
-        less; any other row, one more."""
+    def pending(self) -> SecondSums:
+        """As of ``signed_counts``."""
         return signed_counts(self.rows)
 
     @cached_property
@@ -90,26 +90,11 @@ class TailPiece:
         return joined([take_rows(self.rows, np.flatnonzero(times(self.rows, "offset") >= first))])
 
 
-def signed_counts(rows: pa.RecordBatch) -> tuple[Int64s, Int64s]:
-    """The seconds in which ``rows`` are due, ascending, and what they add to the pending messages
-    of each: a message one, a cancel, which takes one away, minus one."""
-    seconds, at = np.unique(times(rows, "due") // TICK_MS, return_inverse=True)
-    counts = np.bincount(at, minlength=len(seconds))
-    column = rows.column("cancels")
-    if column.null_count < len(column):
-        cancelling = at[np.asarray(column.is_valid())]
-        counts -= 2 * np.bincount(cancelling, minlength=len(seconds))
-    return seconds, counts
-
-
-def added_up(parts: Sequence[tuple[Int64s, Int64s]]) -> tuple[Int64s, Int64s]:
-    """Several ``signed_counts`` as one."""
-    if not parts:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    seconds, at = np.unique(np.concatenate([second for second, _ in parts]), return_inverse=True)
-    counts = np.zeros(len(seconds), np.int64)
-    np.add.at(counts, at, np.concatenate([count for _, count in parts]))
-    return seconds, counts
+def signed_counts(rows: pa.RecordBatch) -> SecondSums:
+    """What ``rows`` add to the pending messages of each second: a message adds one, a cancel takes
+    one away."""
+    signs = np.where(valid(rows.column("cancels")), -1, 1)
+    return SecondSums.of(times(rows, "due") // TICK_MS, signs)
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> TailPiece:
@@ -148,7 +133,7 @@ class View:
     @cached_property
     def _stretches(self) -> tuple[Int64s, Int64s]:
         """The first seconds of all stretches, ascending, and the seconds behind them."""
-        return stretches_of(self._numbers, [piece.pending[0] for piece in self.tail])
+        return stretches_of(self._numbers, [piece.pending.seconds for piece in self.tail])
 
     def stretches(self, first: int | None = None, behind: int | None = None) -> list[range]:
         """The stretches with rows, ascending, each cut to the seconds from ``first`` on and before
@@ -168,8 +153,9 @@ class View:
         infos = self.slots.values()
         signed = np.fromiter((info.rows - 2 * info.cancels for info in infos), np.int64, len(infos))
         begins, _ = bounds_of(np.fromiter(self.slots, np.int64, len(infos)))
-        for seconds, counts in ((begins, signed), *(piece.pending for piece in self.tail)):
-            np.add.at(pending, np.searchsorted(firsts, seconds, side="right") - 1, counts)
+        for part in (SecondSums(begins, signed), *(piece.pending for piece in self.tail)):
+            at = np.searchsorted(firsts, part.seconds, side="right") - 1
+            np.add.at(pending, at, part.sums)
         return dict(zip(map(range, firsts.tolist(), ends.tolist()), pending.tolist(), strict=True))
 
     def files_of(self, seconds: range) -> list[int]:
@@ -190,7 +176,7 @@ class View:
 
     def is_lost(self, seconds: range) -> bool:
         """Returns True when a repair lost rows that may be due in these seconds."""
-        return any(overlap(slot, seconds) for slot in self.lost)
+        return any(overlap(seconds_of(slot), seconds) for slot in self.lost)
 
     def pending(self, seconds: range, rows: pa.RecordBatch) -> Mask:
         """A mask of the rows that are pending messages, shape (rows,). ``rows``: the keys of all

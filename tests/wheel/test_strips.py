@@ -203,13 +203,13 @@ def test_a_second_larger_than_a_strip_is_not_copied() -> None:
         world.written(second) for second in range(10)
     ]
     large = world.wide._strips[SLOT, BEGIN + 4]
-    assert (large.first, large.last, len(large.batches)) == (BEGIN + 4, BEGIN + 4, 4)
+    assert (large.seconds, len(large.batches)) == (range(BEGIN + 4, BEGIN + 5), 4)
     assert large.nbytes < 50_000
     world.wide.next_second(SLOT, world.infos[-1], BEGIN + 4 + 60)
     assert (SLOT, BEGIN + 4) in world.wide._strips
     world.wide.next_second(SLOT, world.infos[-1], BEGIN + 4 + 61)
     assert (SLOT, BEGIN + 4) not in world.wide._strips, "it is not mapped for the rest of the hour"
-    assert world.wide._strips[SLOT, BEGIN + 5].last == BEGIN + HOUR_S - 1
+    assert world.wide._strips[SLOT, BEGIN + 5].seconds.stop == BEGIN + HOUR_S
 
 
 def test_questions_about_single_rows_read_the_blocks_that_can_have_them() -> None:

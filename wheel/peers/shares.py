@@ -117,7 +117,7 @@ class RowShares:
                 yield rows, times(rows, "offset")
 
     def _wanted(self, index: BlockIndex, first: int, last: int) -> Mask:
-        return index.within(first, last) & index.due_in(self._seconds[0], self._seconds[-1])
+        return index.within(first, last) & index.due_in(self._seconds)
 
     def _spans_by_index(self, slot: int) -> _Spans:
         info = self._files[slot]
@@ -125,8 +125,7 @@ class RowShares:
         if index is None:
             return _NO_SPANS
         at = self._wanted(index, 0, self._upto - 1) & index.had_by(info)
-        in_time = (index.seconds >= self._seconds[0]) & (index.seconds <= self._seconds[-1])
-        portion = index.nbytes[in_time].sum() / max(1, index.nbytes.sum())
+        portion = index.nbytes.within(self._seconds).total / max(1, index.nbytes.total)
         nbytes = ((index.stops - index.starts)[at] * portion).astype(np.int64)
         return _Spans(index.lowest[at], np.minimum(index.highest[at], self._upto - 1), nbytes)
 

@@ -13,7 +13,7 @@ has a cancel. The row of offset 12 is looked for in the second block alone; so a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ import pyarrow as pa
 from ..config import TICK_MS
 from ..schema import Int64s, Mask, lengths, sizes, times, valid
 from ..state import SlotInfo
+from .secondsums import NO_SUMS, SecondSums
 from .slotfile import NOTHING, SlotFiles
 
 ROW_BYTES = 64
@@ -34,8 +35,7 @@ of it would be read for nothing."""
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
     """Arrays by block, shape (blocks,): positions in the file, due times in ms, offsets, the number
-    of cancel rows. By second that has rows, ascending, shape (seconds,): about the bytes of its
-    rows in memory."""
+    of cancel rows. ``nbytes``: about the bytes that the rows of each second take in memory."""
 
     info: SlotInfo
     """The file as of which the index was made."""
@@ -46,27 +46,21 @@ class BlockIndex:
     lowest: Int64s
     highest: Int64s
     cancels: Int64s
-    seconds: Int64s
-    nbytes: Int64s
+    nbytes: SecondSums
 
     @property
     def size(self) -> int:
         """Bytes that the index takes in memory."""
-        return 7 * self.starts.nbytes + 2 * self.seconds.nbytes
+        return 7 * self.starts.nbytes + self.nbytes.size
 
-    def next_second(self, second: int) -> int | None:
-        """The first second from ``second`` on that has rows; None if there is none."""
-        at = int(self.seconds.searchsorted(second))
-        return int(self.seconds[at]) if at < len(self.seconds) else None
-
-    def due_in(self, first: int, last: int) -> Mask:
-        """The blocks that can have rows due in the seconds from ``first`` to ``last``; as of all
-        questions here a mask, shape (blocks,)."""
-        return (self.earliest < (last + 1) * TICK_MS) & (self.latest >= first * TICK_MS)
+    def due_in(self, seconds: range) -> Mask:
+        """The blocks that can have rows due in these seconds; as of all questions here a mask,
+        shape (blocks,)."""
+        return overlapping(self.earliest, self.latest, seconds)
 
     def with_rows_of(self, second: int) -> Mask:
         """The blocks that can have rows of a second."""
-        return self.due_in(second, second)
+        return self.due_in(range(second, second + 1))
 
     def within(self, first: int, last: int) -> Mask:
         """The blocks that can have rows with offsets from ``first`` to ``last``."""
@@ -83,8 +77,14 @@ class BlockIndex:
         return before < offsets.searchsorted(self.highest, side="right")
 
 
+def overlapping(earliest: Int64s, latest: Int64s, seconds: range) -> Mask:
+    """The mask of the blocks that can have rows due in these seconds, by the first and the last due
+    time of each, ms; shape (blocks,) all."""
+    return (earliest < seconds.stop * TICK_MS) & (latest >= seconds.start * TICK_MS)
+
+
 _NONE = np.empty(0, np.int64)
-_EMPTY = BlockIndex(NOTHING, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
+_EMPTY = BlockIndex(NOTHING, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, NO_SUMS)
 
 
 def index_of(
@@ -97,13 +97,16 @@ def index_of(
     known = before or _EMPTY
     starts, stops = files.block_spans(slot, info, known.info)
     by_block = [[known.earliest, known.latest, known.lowest, known.highest, known.cancels]]
-    by_second = [(known.seconds, known.nbytes)]
-    for blocks in files.read_at(slot, starts, stops, MAP_FROM_BYTES):
-        rows = joined(blocks)
-        by_block.append(_by_block(rows, [block.num_rows for block in blocks]))
-        by_second.append(_by_second(rows))
+
+    def parts() -> Iterator[SecondSums]:
+        yield known.nbytes
+        for blocks in files.read_at(slot, starts, stops, MAP_FROM_BYTES):
+            rows = joined(blocks)
+            by_block.append(_by_block(rows, [block.num_rows for block in blocks]))
+            yield _nbytes(rows)
+
+    nbytes = SecondSums.joined(parts())
     earliest, latest, lowest, highest, cancels = map(np.concatenate, zip(*by_block, strict=True))
-    seconds, nbytes = _summed(*map(np.concatenate, zip(*by_second, strict=True)))
     return BlockIndex(
         info,
         np.concatenate([known.starts, starts]),
@@ -113,7 +116,6 @@ def index_of(
         lowest,
         highest,
         cancels,
-        seconds,
         nbytes,
     )
 
@@ -137,13 +139,7 @@ def _by_block(rows: pa.RecordBatch, counts: Sequence[int]) -> list[Int64s]:
     ]
 
 
-def _by_second(rows: pa.RecordBatch) -> tuple[Int64s, Int64s]:
-    """The seconds that have rows, and the bytes of these."""
+def _nbytes(rows: pa.RecordBatch) -> SecondSums:
+    """About the bytes that the rows of each second take in memory."""
     each = sizes(rows) + lengths(rows.column("topic")) + ROW_BYTES
-    return _summed(times(rows, "due") // TICK_MS, each)
-
-
-def _summed(seconds: Int64s, nbytes: Int64s) -> tuple[Int64s, Int64s]:
-    """The different seconds in ascending order, and the sum of ``nbytes`` of each."""
-    different, at = np.unique(seconds, return_inverse=True)
-    return different, np.bincount(at, nbytes, len(different)).astype(np.int64)
+    return SecondSums.of(times(rows, "due") // TICK_MS, each)

@@ -79,6 +79,11 @@ def seconds_of(slot: int) -> range:
     return range(first_second(slot), first_second(slot) + width_s(slot))
 
 
+def overlap(seconds: range, others: range) -> bool:
+    """True if two ranges have a second in common."""
+    return seconds.start < others.stop and others.start < seconds.stop
+
+
 def bounds_of(slots: Int64s) -> tuple[Int64s, Int64s]:
     """The first seconds of slots, and their lengths in seconds, shape (slots,) all."""
     width = np.where(slots >= 0, slots >> WIDTH_BITS, 0)

@@ -296,8 +296,7 @@ class Storage:
             elif len(seconds) == 1:  # mostly one of which a strip is there, as rows leave from it
                 yield from self._wide_slots.rows(slot, info, seconds[0])
             else:
-                ends = seconds[0], seconds[-1]
-                for block in self._wide_slots.select(slot, info, lambda i: i.due_in(*ends)):
+                for block in self._wide_slots.select(slot, info, lambda i: i.due_in(seconds)):
                     yield due_in(block, seconds)
         except FileNotFoundError:
             with self._lock:

@@ -42,7 +42,7 @@ from ..schema import Mask, times
 from ..state import SlotInfo
 from .blockindex import MAP_FROM_BYTES, BlockIndex, index_of, joined
 from .opened import Kept, SlotTurns
-from .slot import first_second, seconds_of
+from .slot import first_second, overlap, seconds_of
 from .slotfile import SlotFiles
 
 STRIP_BYTES = 16 << 20
@@ -64,12 +64,11 @@ _BEHIND_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """All rows due in the seconds ``first`` to ``last``, as batches in the order of a block."""
+    """All rows due in these seconds, as batches in the order of a block."""
 
     slot: int
     info: SlotInfo
-    first: int
-    last: int
+    seconds: range
     batches: tuple[pa.RecordBatch, ...]
     nbytes: int
     """In memory, so without rows of mapped blocks."""
@@ -122,10 +121,12 @@ class WideSlots:
         over for a while."""
         with self._lock:
             for key, strip in list(self._strips.items()):
-                if strip.large and strip.slot == slot and strip.last + _MAPPED_S < second:
+                if strip.large and strip.slot == slot and strip.seconds[-1] + _MAPPED_S < second:
                     del self._strips[key]
         index = self._indexes.get(slot, info)
-        return max(second, first_second(slot)) if index is None else index.next_second(second)
+        if index is None:
+            return max(second, first_second(slot))
+        return index.nbytes.next_second(second)
 
     def read_ahead(self, slot: int, info: SlotInfo, first: int, last: int) -> bool:
         """Make the index of a file, or a strip of it, that is needed for the seconds from ``first``
@@ -134,7 +135,7 @@ class WideSlots:
         if index is None:
             self._indexes.upto(slot, info)
             return True
-        second = index.next_second(first)
+        second = index.nbytes.next_second(first)
         for _ in range(2):  # the current strip and the next one: more would push these out
             if second is None or second > last:
                 break
@@ -142,7 +143,7 @@ class WideSlots:
             if strip is None:
                 self._made(slot, info, second)
                 return True
-            second = index.next_second(strip.last + 1)
+            second = index.nbytes.next_second(strip.seconds.stop)
         return False
 
     def select(
@@ -185,7 +186,7 @@ class WideSlots:
     def _strip_with(self, slot: int, second: int) -> _Strip | None:
         with self._lock:
             for key, strip in self._strips.items():
-                if strip.slot == slot and strip.first <= second <= strip.last:
+                if strip.slot == slot and second in strip.seconds:
                     self._strips.move_to_end(key)
                     return strip
         return None
@@ -201,11 +202,9 @@ class WideSlots:
             index = self._indexes.upto(slot, info)
             with self._lock:
                 known = [strip for strip in self._strips.values() if strip.slot == slot]
-            next_first = min(
-                (s.first for s in known if s.first > second and s.info == index.info),
-                default=seconds_of(slot)[-1] + 1,
-            )
-            strip = self._strip(slot, index, second, next_first - 1)
+            firsts = [s.seconds.start for s in known if s.info == index.info]
+            stop = min((at for at in firsts if at > second), default=seconds_of(slot).stop)
+            strip = self._strip(slot, index, range(second, stop))
             with self._lock:
                 if forgotten == self._forgotten:  # else it may be another file by now
                     self._keep(strip)
@@ -214,9 +213,9 @@ class WideSlots:
     def _keep(self, strip: _Strip) -> None:
         """Under the lock: keep a strip in the place of those of an earlier length."""
         for key, other in list(self._strips.items()):
-            if other.slot == strip.slot and strip.first <= other.last and other.first <= strip.last:
+            if other.slot == strip.slot and overlap(other.seconds, strip.seconds):
                 del self._strips[key]
-        self._strips[strip.slot, strip.first] = strip
+        self._strips[strip.slot, strip.seconds.start] = strip
         nbytes = sum(strip.nbytes for strip in self._strips.values())
         while len(self._strips) > 1 and (
             nbytes > _STRIPS * self._strip_bytes or len(self._strips) > _STRIPS_MAX
@@ -224,19 +223,12 @@ class WideSlots:
             _, oldest = self._strips.popitem(last=False)
             nbytes -= oldest.nbytes
 
-    def _strip(self, slot: int, index: BlockIndex, first: int, last: int) -> _Strip:
-        """The strip from ``first`` on that takes as much as it may, up to ``last``."""
-        at = int(index.seconds.searchsorted(first))
-        sums = np.cumsum(index.nbytes[at:])
-        count = int(sums.searchsorted(self._strip_bytes, side="right"))
-        large = count == 0 and at < len(index.seconds) and int(index.seconds[at]) == first
-        if large:
-            last = first
-        elif at + count < len(index.seconds):
-            last = min(last, int(index.seconds[at + count]) - 1)
-        seconds = range(first, last + 1)
+    def _strip(self, slot: int, index: BlockIndex, within: range) -> _Strip:
+        """The strip that takes as many seconds as it may, from the first of ``within`` on."""
+        seconds = index.nbytes.strip(within, self._strip_bytes)
+        large = index.nbytes.within(seconds).total > self._strip_bytes
         low_ms, high_ms = seconds.start * TICK_MS, seconds.stop * TICK_MS
-        wanted = index.due_in(first, last)
+        wanted = index.due_in(seconds)
         starts, stops = index.starts[wanted], index.stops[wanted]
         map_from = min(_MAP_SLICES_FROM_BYTES if large else MAP_FROM_BYTES, self._strip_bytes)
         batches: list[pa.RecordBatch] = []
@@ -258,7 +250,7 @@ class WideSlots:
             batches.clear()  # a strip's rows are in memory twice here, and not three times
             batches.append(sort_rows(rows))
             nbytes = batches[0].nbytes
-        return _Strip(slot, index.info, first, last, tuple(batches), nbytes, large)
+        return _Strip(slot, index.info, seconds, tuple(batches), nbytes, large)
 
 
 def _with_offsets(rows: pa.RecordBatch, above: int, upto: int) -> pa.RecordBatch:
