@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
+from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsHandle, mapped
 from ..wheel.rows import due_in, sort_rows
@@ -58,7 +59,8 @@ class BlocksByDue:
     @cached_property
     def rows(self) -> SecondSums:
         """The number of rows of each second."""
-        return SecondSums.joined(SecondSums.of_sorted(times(run, "due")) for run in self._runs)
+        parts = ((times(run, "due") // TICK_MS, 1) for run in self._runs)
+        return SecondSums.of_slot(self._seconds, parts)
 
     @cached_property
     def _runs(self) -> list[pa.RecordBatch]:

@@ -48,7 +48,7 @@ def load_of(
     most, as then it is one strip. ``files``: the bytes of each of its slot files. ``rows_of``: the
     rows of a file of an hour or a day by second; it is asked about as few as can be, since it reads
     the file. One that cannot be read takes no memory."""
-    if len(stretch) == 1 or sum(files.values()) <= limit:
+    if sum(files.values()) <= limit:
         return NO_SUMS
     parts = []
     for slot, nbytes in files.items():

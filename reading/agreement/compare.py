@@ -199,6 +199,9 @@ class _Rows:
 
     def _strips(self, stretch: range) -> Iterator[range]:
         """As many seconds as neither side has too much of, one strip after the other."""
+        if len(stretch) == 1:
+            yield stretch
+            return
         loads = [side.load(stretch) for side in self._sides]
         while stretch:
             strip = min((load.strip(stretch, STRIP_BYTES) for load in loads), key=len)

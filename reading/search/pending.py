@@ -64,7 +64,7 @@ from ..recordedblocks import WideFiles, committed_blocks, read_ahead
 from ..stretches import STRIP_BYTES, load_of
 from ..visible import MayTopic
 from .query import LIMIT, ContentMatcher, Query
-from .view import AnswerPoint, View, key_columns, signed_counts
+from .view import AnswerPoint, View, key_columns, signed
 from .watch import DirectoryWatch
 
 ROWS_MAX = 20_000_000
@@ -327,7 +327,7 @@ class PendingReader:
                     if problem is not None:
                         break
                     looked += info.rows
-                    known = info, SecondSums.joined(map(signed_counts, batches))
+                    known = info, SecondSums.of_slot(seconds_of(slot), map(signed, batches))
                 self._signed[slot] = known
                 parts.append(known[1])
             if problem is None:
@@ -339,6 +339,8 @@ class PendingReader:
 
     def strips(self, view: View, stretch: range) -> Iterator[range]:
         """The strips of a stretch: so many of its seconds are judged at once."""
+        if len(stretch) == 1:  # of thousands of these no file is looked up twice
+            return iter((stretch,))
         infos = {slot: view.slots[slot] for slot in view.files_of(stretch)}
         files = {slot: _judged_bytes(slot, info) for slot, info in infos.items()}
 

@@ -93,8 +93,12 @@ class TailPiece:
 def signed_counts(rows: pa.RecordBatch) -> SecondSums:
     """What ``rows`` add to the pending messages of each second: a message adds one, a cancel takes
     one away."""
-    signs = np.where(valid(rows.column("cancels")), -1, 1)
-    return SecondSums.of(times(rows, "due") // TICK_MS, signs)
+    return SecondSums.of(*signed(rows))
+
+
+def signed(rows: pa.RecordBatch) -> tuple[Int64s, Int64s]:
+    """The second of each row, and what the row adds to the pending messages of it."""
+    return times(rows, "due") // TICK_MS, np.where(valid(rows.column("cancels")), -1, 1)
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> TailPiece:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.wheel.config import TICK_MS
-from slotwheel.wheel.slots import secondsums
+from slotwheel.wheel.schema import Int64s
 from slotwheel.wheel.slots.secondsums import NO_SUMS, SecondSums
 
 entries = st.lists(st.tuples(st.integers(-20, 20), st.integers(-5, 50)), max_size=30)
@@ -20,9 +18,12 @@ some_seconds = st.tuples(st.integers(-25, 25), st.integers(0, 30)).map(
 )
 
 
+def as_array(rows: list[tuple[int, int]]) -> Int64s:
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
 def sums_of(rows: list[tuple[int, int]]) -> SecondSums:
-    seconds, values = np.array(rows, np.int64).reshape(-1, 2).T
-    return SecondSums.of(seconds, values)
+    return SecondSums.of(*as_array(rows).T)
 
 
 def as_dict(sums: SecondSums) -> dict[int, int]:
@@ -36,13 +37,9 @@ def added(rows: list[tuple[int, int]]) -> dict[int, int]:
     return dict(sorted(by_second.items()))
 
 
-@given(st.lists(entries, max_size=5), some_seconds, st.sampled_from([0, 3, 1 << 20]))
-def test_sums_are_those_of_the_rows(
-    parts: list[list[tuple[int, int]]], seconds: range, apart_max: int
-) -> None:
-    """Whatever was joined, in however many steps."""
-    with patch.object(secondsums, "_APART_MAX", apart_max):
-        sums = SecondSums.joined(map(sums_of, parts))
+@given(st.lists(entries, max_size=5), some_seconds)
+def test_sums_are_those_of_the_rows(parts: list[list[tuple[int, int]]], seconds: range) -> None:
+    sums = SecondSums.joined(list(map(sums_of, parts)))
     expected = added([row for part in parts for row in part])
     assert list(as_dict(sums).items()) == list(expected.items())
     within = {second: value for second, value in expected.items() if second in seconds}
@@ -52,10 +49,17 @@ def test_sums_are_those_of_the_rows(
     assert sums.next_second(seconds.start) == min(later, default=None)
 
 
-@given(st.lists(st.integers(-20_000, 20_000), max_size=40))
-def test_rows_that_ascend_are_counted_by_second(due: list[int]) -> None:
-    sums = SecondSums.of_sorted(np.array(sorted(due), np.int64))
-    assert as_dict(sums) == added([(ms // TICK_MS, 1) for ms in due])
+@given(st.lists(entries, max_size=5), some_seconds)
+def test_the_sums_of_a_slot_are_those_of_its_seconds(
+    parts: list[list[tuple[int, int]]], seconds: range
+) -> None:
+    arrays = [(array[:, 0], array[:, 1]) for array in map(as_array, parts)]
+    rows = [row for part in parts for row in part if row[0] in seconds]
+    sums = SecondSums.of_slot(seconds, arrays)
+    expected = [(second, value) for second, value in added(rows).items() if value]
+    assert list(as_dict(sums).items()) == expected
+    counts = SecondSums.of_slot(seconds, [(at, 1) for at, _ in arrays])
+    assert as_dict(counts) == added([(second, 1) for second, _ in rows])
 
 
 @given(entries, some_seconds, st.integers(0, 60))

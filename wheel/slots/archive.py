@@ -33,10 +33,10 @@ from ..files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
 from ..journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..journal.segment import is_segment_name
 from ..state import SlotInfo
-from .slot import STEM, SUFFIX, ends_ms, path_of, slot_of_stem, stem_of
+from .slot import SUFFIX, ends_ms, path_of, slot_of_stem, stem_of
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_SLOT = re.compile(rf"({STEM})\.(\d+)\.([0-9a-f]{{8}})" + re.escape(SUFFIX))
+_SLOT = re.compile(r"([^.]+)\.(\d+)\.([0-9a-f]{8})" + re.escape(SUFFIX))
 _EVICTED_MAX = 1024
 """Files that one call evicts at most, as the wheel's own cleaning waits for it."""
 

@@ -22,7 +22,9 @@ import pyarrow as pa
 from ..config import TICK_MS
 from ..schema import Int64s, Mask, lengths, sizes, times, valid
 from ..state import SlotInfo
+from .opened import Opened
 from .secondsums import NO_SUMS, SecondSums
+from .slot import seconds_of
 from .slotfile import NOTHING, SlotFiles
 
 ROW_BYTES = 64
@@ -33,7 +35,7 @@ of it would be read for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class BlockIndex:
+class BlockIndex(Opened):
     """Arrays by block, shape (blocks,): positions in the file, due times in ms, offsets, the number
     of cancel rows. ``nbytes``: about the bytes that the rows of each second take in memory."""
 
@@ -49,7 +51,7 @@ class BlockIndex:
     nbytes: SecondSums
 
     @property
-    def size(self) -> int:
+    def weight(self) -> int:
         """Bytes that the index takes in memory."""
         return 7 * self.starts.nbytes + self.nbytes.size
 
@@ -98,14 +100,15 @@ def index_of(
     starts, stops = files.block_spans(slot, info, known.info)
     by_block = [[known.earliest, known.latest, known.lowest, known.highest, known.cancels]]
 
-    def parts() -> Iterator[SecondSums]:
-        yield known.nbytes
+    def parts() -> Iterator[tuple[Int64s, Int64s]]:
+        yield known.nbytes.seconds, known.nbytes.sums
         for blocks in files.read_at(slot, starts, stops, MAP_FROM_BYTES):
             rows = joined(blocks)
             by_block.append(_by_block(rows, [block.num_rows for block in blocks]))
-            yield _nbytes(rows)
+            each = sizes(rows) + lengths(rows.column("topic")) + ROW_BYTES
+            yield times(rows, "due") // TICK_MS, each
 
-    nbytes = SecondSums.joined(parts())
+    nbytes = SecondSums.of_slot(seconds_of(slot), parts())
     earliest, latest, lowest, highest, cancels = map(np.concatenate, zip(*by_block, strict=True))
     return BlockIndex(
         info,
@@ -137,9 +140,3 @@ def _by_block(rows: pa.RecordBatch, counts: Sequence[int]) -> list[Int64s]:
         np.maximum.reduceat(offset, first),
         np.add.reduceat(valid(rows.column("cancels")).astype(np.int64), first),
     ]
-
-
-def _nbytes(rows: pa.RecordBatch) -> SecondSums:
-    """About the bytes that the rows of each second take in memory."""
-    each = sizes(rows) + lengths(rows.column("topic")) + ROW_BYTES
-    return SecondSums.of(times(rows, "due") // TICK_MS, each)

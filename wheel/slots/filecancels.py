@@ -23,11 +23,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from ..journal.payloads import CancelRows
 from ..state import SlotInfo
+from .opened import Kept, Opened
 
 ReadBlocks = Callable[[int, SlotInfo, SlotInfo | None], Sequence[pa.RecordBatch]]
 """Reads the blocks of a slot's file up to the first record, behind the second one; none if it was
@@ -37,18 +39,30 @@ FILES_MAX = 8_192
 years in files of a day."""
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadCancels(Opened):
+    """The cancel rows of a file, in the order of the offsets that they name."""
+
+    info: SlotInfo
+    rows: CancelRows
+
+    @property
+    def weight(self) -> int:
+        return len(self.rows)
+
+    def has(self, info: SlotInfo) -> bool:
+        return self.info.cancels >= info.cancels
+
+
 class FileCancels:
     """The cancel rows of slot files, by slot. Thread-safe. ``cancels_max``: so many are kept."""
 
     def __init__(self, read: ReadBlocks, cancels_max: int) -> None:
-        self._read = read
+        self._read_blocks = read
         self._cancels_max = cancels_max
-        self._kept: OrderedDict[int, tuple[SlotInfo, CancelRows]] = OrderedDict()
-        self._count = 0
-        self._lock = threading.Lock()  # guards what is kept, and is never held while reading
-        self._forgotten = 0
+        self._kept = Kept(self._read, self._close_oldest)
         self._reading = threading.Lock()
-        """Held while a file is read: questions about one day would else read its file at once."""
+        """Held while a file is read, so that one at most is in memory for its cancels."""
 
     def of(self, slot: int, info: SlotInfo) -> CancelRows:
         """The cancel rows in a slot's file up to ``info``, or further, in the order of the offsets
@@ -56,40 +70,23 @@ class FileCancels:
 
         Errors: ``Damaged``.
         """
-        if not info.cancels:
-            return CancelRows()
-        with self._reading:
-            with self._lock:
-                known, rows = self._kept.get(slot, (None, CancelRows()))
-                forgotten = self._forgotten
-                if known is not None:
-                    self._kept.move_to_end(slot)
-            if known is not None and known.cancels >= info.cancels:
-                return rows
-            blocks = self._read(slot, info, known)
-            read = [CancelRows.of(block, None) for block in blocks]
-            rows = CancelRows.joined([rows, *read]).by_target()
-            with self._lock:
-                # Else the file was deleted or replaced meanwhile.
-                if forgotten == self._forgotten and len(rows) == info.cancels:
-                    self._keep(slot, info, rows)
-        return rows
+        return self._kept.upto(slot, info).rows if info.cancels else CancelRows()
 
     def forget(self, slot: int) -> None:
         """A slot's file is deleted or replaced."""
-        with self._lock:
-            self._forgotten += 1
-            self._drop(slot)
+        self._kept.forget(slot)
 
-    def _keep(self, slot: int, info: SlotInfo, rows: CancelRows) -> None:
-        self._drop(slot)
-        if len(rows) > self._cancels_max:
-            return
-        self._kept[slot] = info, rows
-        self._count += len(rows)
-        while self._count > self._cancels_max or len(self._kept) > FILES_MAX:
-            self._drop(next(iter(self._kept)))
+    def _read(self, slot: int, info: SlotInfo, before: _ReadCancels | None) -> _ReadCancels:
+        known, rows = (None, []) if before is None else (before.info, [before.rows])
+        with self._reading:
+            rows += [CancelRows.of(block, None) for block in self._read_blocks(slot, info, known)]
+        return _ReadCancels(info, CancelRows.joined(rows).by_target())
 
-    def _drop(self, slot: int) -> None:
-        if slot in self._kept:
-            self._count -= len(self._kept.pop(slot)[1])
+    def _close_oldest(self, opened: OrderedDict[int, _ReadCancels]) -> None:
+        slot, newest = next(reversed(opened.items()))
+        # Fewer than the catalog counts: the file was deleted before it was read. Too many: all
+        # others would go for it, and it would not fit then, either.
+        if newest.weight != newest.info.cancels or newest.weight > self._cancels_max:
+            self._kept.drop(slot)
+        while self._kept.weight > self._cancels_max or len(opened) > FILES_MAX:
+            self._kept.drop(next(iter(opened)))

@@ -15,17 +15,26 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from ..state import SlotInfo
 
 
-class Opened(Protocol):
-    """What was read of a slot file, as of one committed length."""
+class Opened:
+    """What was read of a slot file up to one committed length, that of ``info``."""
+
+    __slots__ = ()
+    info: SlotInfo
 
     @property
-    def info(self) -> SlotInfo: ...
+    def weight(self) -> int:
+        """The cost of keeping it, in bytes, or in whatever its owner counts."""
+        raise NotImplementedError
+
+    def has(self, info: SlotInfo) -> bool:
+        """True if it has all that is wanted of the file up to ``info``."""
+        return self.info.length >= info.length
 
 
 T = TypeVar("T", bound=Opened)
@@ -50,7 +59,7 @@ class SlotTurns:
 class Kept(Generic[T]):
     """What was read of slot files, the longest unused first. ``read``: reads a file up to a
     committed length, or goes on from what was read before; ``close_oldest``: drops what is too
-    much, called under the lock."""
+    much (``drop``), called under the lock."""
 
     def __init__(
         self,
@@ -62,6 +71,8 @@ class Kept(Generic[T]):
         self._opened: OrderedDict[int, T] = OrderedDict()
         self._lock = threading.Lock()  # guards what is kept, and is never held while reading
         self._forgotten = 0
+        self.weight = 0
+        """Of all that is kept."""
         self.turns = SlotTurns()
 
     def upto(self, slot: int, info: SlotInfo) -> T:
@@ -69,12 +80,13 @@ class Kept(Generic[T]):
         with self.turns.of(slot):
             with self._lock:
                 opened, forgotten = self._opened.get(slot), self._forgotten
-            if opened is None or opened.info.length < info.length:
+            if opened is None or not opened.has(info):
                 opened = self._read(slot, info, opened)
             with self._lock:
                 if forgotten == self._forgotten:
+                    self.drop(slot)
                     self._opened[slot] = opened
-                    self._opened.move_to_end(slot)
+                    self.weight += opened.weight
                     self._close_oldest(self._opened)
         return opened
 
@@ -82,7 +94,7 @@ class Kept(Generic[T]):
         """What was read of a file, if that is all up to ``info``."""
         with self._lock:
             opened = self._opened.get(slot)
-            if opened is None or opened.info.length < info.length:
+            if opened is None or not opened.has(info):
                 return None
             self._opened.move_to_end(slot)
         return opened
@@ -91,4 +103,9 @@ class Kept(Generic[T]):
         """Drop what was read of a file that is deleted, replaced or damaged."""
         with self._lock:
             self._forgotten += 1
-            self._opened.pop(slot, None)
+            self.drop(slot)
+
+    def drop(self, slot: int) -> None:
+        """Under the lock: what was read of a file is not kept any longer."""
+        opened = self._opened.pop(slot, None)
+        self.weight -= 0 if opened is None else opened.weight

@@ -25,7 +25,7 @@ import pyarrow as pa
 from ..errors import Damaged
 from ..schema import times
 from ..state import SlotInfo
-from .opened import Kept
+from .opened import Kept, Opened
 from .slotfile import SlotFiles
 
 _MAPPED_MAX = 64
@@ -33,7 +33,7 @@ _MAPPED_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenSlot:
+class _OpenSlot(Opened):
     """``highest``: of each block, ascending. ``nbytes``: read into memory, so without mapped
     ones."""
 
@@ -41,6 +41,10 @@ class _OpenSlot:
     blocks: tuple[pa.RecordBatch, ...]
     highest: tuple[int, ...]
     nbytes: int
+
+    @property
+    def weight(self) -> int:
+        return self.nbytes
 
     @property
     def mapped(self) -> bool:
@@ -102,9 +106,8 @@ class OpenSlots:
         )
 
     def _close_oldest(self, opened: OrderedDict[int, _OpenSlot]) -> None:
-        read = sum(slot.nbytes for slot in opened.values())
         mapped = sum(slot.mapped for slot in opened.values())
         for number, slot in list(opened.items())[:-1]:
-            if read > self._bytes_max or (slot.mapped and mapped > _MAPPED_MAX):
-                del opened[number]
-                read, mapped = read - slot.nbytes, mapped - slot.mapped
+            if self._kept.weight > self._bytes_max or (slot.mapped and mapped > _MAPPED_MAX):
+                self._kept.drop(number)
+                mapped -= slot.mapped

@@ -10,17 +10,12 @@ at most 25 bytes, are those from 0 to 8, second 9, which is larger than a strip,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..config import TICK_MS
 from ..schema import Int64s
-
-_APART_MAX = 1 << 20
-"""Entries that ``SecondSums.joined`` keeps apart. Each part of a file of gigabytes may have one for
-every second of its day: all of them together would take a gigabyte, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +33,29 @@ class SecondSums:
         return cls(*summed(seconds, values))
 
     @classmethod
-    def of_sorted(cls, due: Int64s) -> SecondSums:
-        """The numbers of rows by their due times in ms, which ascend, shape (rows,)."""
-        seconds = due // TICK_MS
-        starts = np.flatnonzero(np.diff(seconds, prepend=seconds[:1] - 1))
-        return cls(seconds[starts], np.diff(starts, append=len(seconds)))
+    def of_slot(
+        cls, slot_seconds: range, parts: Iterable[tuple[Int64s, Int64s | int]]
+    ) -> SecondSums:
+        """The same of the rows of a slot's file, which come in parts. Seconds outside of the slot
+        are left out, and those whose sum is 0. In memory are one part and 8 bytes a second: if the
+        sums of all parts were joined at the end, those of a file of gigabytes would take a
+        gigabyte, as each part may have rows of every second of the day."""
+        sums = np.zeros(len(slot_seconds), np.int64)
+        for seconds, values in parts:
+            at = seconds - slot_seconds.start
+            inside = (at >= 0) & (at < len(sums))
+            if inside.all():
+                np.add.at(sums, at, values)
+            else:
+                np.add.at(sums, at[inside], np.broadcast_to(values, at.shape)[inside])
+        places = np.flatnonzero(sums)
+        return cls(places + slot_seconds.start, sums[places])
 
     @classmethod
-    def joined(cls, parts: Iterable[SecondSums]) -> SecondSums:
+    def joined(cls, parts: Sequence[SecondSums]) -> SecondSums:
         """The sums of all parts together."""
-        apart, count = [NO_SUMS], 0
-        for part in parts:
-            apart.append(part)
-            count += len(part.seconds)
-            if count > _APART_MAX:
-                apart, count = [cls._joined(apart)], 0
-        return cls._joined(apart)
-
-    @classmethod
-    def _joined(cls, parts: list[SecondSums]) -> SecondSums:
+        if not parts:
+            return NO_SUMS
         seconds = np.concatenate([part.seconds for part in parts])
         return cls.of(seconds, np.concatenate([part.sums for part in parts]))
 

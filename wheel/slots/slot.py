@@ -44,8 +44,6 @@ HOURS_UNTIL_MS = 48 * HOUR_S * TICK_MS
 """What is due so far ahead of now when it is spilled, or less, and too far for a slot of a second,
 goes to a slot of an hour; the rest to one of a day."""
 _FIRST_SECOND = (1 << WIDTH_BITS) - 1
-STEM = r"(?:0|-?[1-9]\d*)(?:\+[1-9]\d*)?"
-"""A regular expression of ``stem_of``."""
 _STEM = re.compile(r"(0|-?[1-9]\d*)(?:\+([1-9]\d*))?")
 
 

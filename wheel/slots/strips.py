@@ -173,10 +173,11 @@ class WideSlots:
         with self._lock:
             in_use = {slot for slot, _ in self._strips}
         others = [slot for slot in opened if slot not in in_use]
-        size = sum(opened[slot].size for slot in others)
+        nbytes = sum(opened[slot].weight for slot in others)
         for slot in others[:-1]:
-            if size > _INDEX_BYTES_MAX:
-                size -= opened.pop(slot).size
+            if nbytes > _INDEX_BYTES_MAX:
+                nbytes -= opened[slot].weight
+                self._indexes.drop(slot)
 
     def _blocks(self, slot: int, index: BlockIndex, wanted: Mask) -> Iterator[pa.RecordBatch]:
         starts, stops = index.starts[wanted], index.stops[wanted]
