@@ -12,22 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, UnsupportedVersion
-from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsHandle, mapped
+from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, mapped
 from ..wheel.rows import due_in, sort_rows
 from ..wheel.schema import Int64s, times
 from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.blockindex import overlapping
 from ..wheel.slots.secondsums import SecondSums
 from ..wheel.slots.slot import path_of, seconds_of, slots_with, stem_of, width_s
-from ..wheel.slots.slotfile import MAP_FROM_BYTES, decode_blocks
+from ..wheel.slots.slotfile import checked_bytes, decode_blocks
 from ..wheel.state import SlotInfo
 from .listing import opened
 
-_CRC_BYTES = 4 << 20
 _SMALL_ROWS = 128
 """Blocks of fewer rows are joined before rows are looked for in them."""
 _JOINED_ROWS = 16_384
@@ -148,28 +146,9 @@ def archived_rows(root: Path, second: int) -> list[pa.RecordBatch]:
 def _recorded_blocks(path: str, length: int, recorded: int) -> list[pa.RecordBatch]:
     shown = "/".join(path.rsplit("/", 2)[1:])
     with opened(path) as handle:
-        if length < MAP_FROM_BYTES:
-            data = pa.py_buffer(handle.pread(length, 0))
-            size, crc = data.size, crc32c(memoryview(data))
-        else:
-            size, crc = _checked(handle, length)
-            data = mapped(path).slice(0, length) if size == length else pa.py_buffer(b"")
-    if size < length:
-        raise Damaged(shown, size, expected=f"{length} bytes", found="the end")
+        data, crc = checked_bytes(handle, length, lambda size: mapped(path).slice(0, size))
+    if data.size < length:
+        raise Damaged(shown, data.size, expected=f"{length} bytes", found="the end")
     if crc != recorded:
         raise Damaged(shown, 0, expected=f"CRC-32C {recorded:08x}", found=f"{crc:08x}")
     return decode_blocks(data, shown, with_schema=True) if length else []
-
-
-def _checked(handle: OsHandle, length: int) -> tuple[int, int]:
-    """The bytes that a file has, up to ``length``, and their CRC-32C. They are read share by share:
-    if the checksum were that of the mapping, all of a day's file would become resident, and not
-    only the columns that are looked at. A sector that cannot be read is an ``OSError``, too; in the
-    mapping it would end the process."""
-    at = crc = 0
-    while at < length:
-        share = handle.pread(min(_CRC_BYTES, length - at), at)
-        if not share:
-            break
-        at, crc = at + len(share), crc32c(share, crc)
-    return at, crc

@@ -160,7 +160,7 @@ class _Side:
 
     def _blocks(self, slot: int, info: SlotInfo) -> list[pa.RecordBatch]:
         path = path_of(slot)
-        data = committed_bytes(self.log.peer.files, slot, info)
+        data, _ = committed_bytes(self.log.peer.files, slot, info)
         if data.size < info.length:
             raise Damaged(path, data.size, expected=f"{info.length} bytes", found="the end")
         return [batch for _, batch in slot_blocks(data, path)]

@@ -253,7 +253,8 @@ def _offsets_beside(files: Files, stored: StoredState, saved: Salvage) -> Int64s
         if slot in saved.files or begins_ms(slot) >= end_ms or ends_ms(slot) <= begin_ms:
             continue
         try:
-            for _, block in slot_blocks(committed_bytes(files, slot, info), path_of(slot)):
+            data, _ = committed_bytes(files, slot, info)
+            for _, block in slot_blocks(data, path_of(slot)):
                 due = times(block, "due")
                 offsets.append(times(block, "offset")[(due >= begin_ms) & (due < end_ms)])
         except (Damaged, UnsupportedVersion):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -40,14 +41,15 @@ from ...wheel.slots.slot import (
     stem_of,
     width_s,
 )
-from ...wheel.slots.slotfile import unreadable_is_damage
+from ...wheel.slots.slotfile import (
+    MAP_FROM_BYTES,
+    checked_bytes,
+    checksum,
+    unreadable_is_damage,
+)
 from ...wheel.state import STATE_DIRECTORY, SlotInfo, StoredState
 from ...wheel.switch import INCOMING, INCOMING_SLOTS, incoming_path
 from ..slots import blocks_from, first_bytes
-
-_MAP_FROM_BYTES = 32 << 20
-"""Files from this size on are not read into memory whole."""
-_READ_BYTES = 4 << 20
 
 LoadState = Callable[[], StoredState]
 
@@ -244,13 +246,11 @@ def _check_content(
     """Check the first ``size`` bytes. Errors: ``Damaged``, ``UnsupportedVersion``, ``OSError``."""
     source: pa.NativeFile
     with unreadable_is_damage(item.path, 0):
-        if size < _MAP_FROM_BYTES:
+        if size < MAP_FROM_BYTES:
             data = handle.pread(size, 0)
             crc, source = crc32c(data), pa.BufferReader(data)
         else:
-            crc, source = 0, first_bytes(handle, size)
-            for at in range(0, size, _READ_BYTES):
-                crc = crc32c(handle.pread(min(_READ_BYTES, size - at), at), crc)
+            (_, crc), source = checksum(handle, size), first_bytes(handle, size)
     if size == info.length and crc != info.crc:
         item.fault(0, f"CRC-32C {info.crc:08x} over {info.length} bytes", f"{crc:08x}")
     rows = cancels = 0
@@ -286,20 +286,14 @@ def _committed_size(handle: Handle, item: CheckedFile, length: int) -> int:
     return min(size, length)
 
 
-def committed_bytes(files: Files, slot: int, info: SlotInfo) -> pa.Buffer:
-    """The committed bytes of a slot file, unchecked; fewer if it is short.
+def committed_bytes(files: Files, slot: int, info: SlotInfo) -> tuple[pa.Buffer, int]:
+    """The committed bytes of a slot file, fewer if it is short, and their CRC-32C.
 
     Errors: ``Damaged``: it is missing, or the disk cannot read it.
     """
     path = path_of(slot)
     try:
-        with closing(files.open(path)) as handle:
-            size = min(handle.size(), info.length)
-            with unreadable_is_damage(path, 0):
-                if size < _MAP_FROM_BYTES:
-                    return pa.py_buffer(handle.pread(size, 0))
-                for at in range(0, size, _READ_BYTES):  # mapped, a bad sector would end the process
-                    handle.pread(_READ_BYTES, at)
-        return files.map(path, size)
+        with closing(files.open(path)) as handle, unreadable_is_damage(path, 0):
+            return checked_bytes(handle, info.length, partial(files.map, path))
     except FileNotFoundError:
         raise Damaged(path, 0, expected=f"{info.length} bytes", found="no such file") from None

@@ -404,7 +404,7 @@ def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
 
 def test_large_slot_files_are_mapped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same answers where a file is too large to be read into memory."""
-    monkeypatch.setattr("slotwheel.reading.verify.slots._MAP_FROM_BYTES", 100)
+    monkeypatch.setattr("slotwheel.reading.verify.slots.MAP_FROM_BYTES", 100)
     assert verify(root)["invalid"] == 0
     whole = (root / SLOT).read_bytes()
     (root / SLOT).write_bytes(flipped(whole, 1000 * 8))

@@ -397,7 +397,8 @@ def test_a_sector_that_cannot_be_read_is_damage(
     monkeypatch: pytest.MonkeyPatch, mapped: bool
 ) -> None:
     if mapped:
-        monkeypatch.setattr("slotwheel.reading.verify.slots._MAP_FROM_BYTES", 1)
+        monkeypatch.setattr("slotwheel.reading.verify.slots.MAP_FROM_BYTES", 1)
+        monkeypatch.setattr("slotwheel.wheel.slots.slotfile.MAP_FROM_BYTES", 1)
     value = bytes(range(256)) * 60
     directory = with_one_value(value)
     wheel, content = directory.opened(), directory.files.content(PATH)

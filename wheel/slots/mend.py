@@ -21,7 +21,6 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from ..errors import SyncFailed
 from ..files import SLOT_DIRECTORY, Files
@@ -30,7 +29,7 @@ from ..schema import times
 from ..state import SlotInfo, StateStore, StateUpdate
 from .archive import archived_slot_name
 from .slot import file_name, path_of, slot_of_name, stem_of
-from .slotfile import NOTHING, write_block
+from .slotfile import NOTHING, checksum, write_block
 from .spill import block_of
 
 MENDED_DIRECTORY = "mended"
@@ -38,7 +37,6 @@ DAMAGED_DIRECTORY = "damaged"
 SHARE_BYTES = 8 << 20
 """The bytes of rows in a block of a file that is made anew, about: who reads a file in parts reads
 whole blocks."""
-_READ_BYTES = 4 << 20
 
 
 def mended_path(slot: int) -> str:
@@ -179,8 +177,5 @@ def is_whole(files: Files, path: str, info: SlotInfo) -> bool:
     except FileNotFoundError:
         return False
     with closing(handle):
-        crc = at = 0
-        while at < info.length and (data := handle.pread(_READ_BYTES, at)):
-            crc = crc32c(data, crc)
-            at += len(data)
-        return handle.size() == at == info.length and crc == info.crc
+        known = info.length, info.crc
+        return handle.size() == info.length and checksum(handle, info.length) == known

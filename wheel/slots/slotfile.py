@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 import numpy as np
@@ -146,14 +146,13 @@ class SlotFiles:
         position, crc = start, known.crc if known is not None else 0
         beginning = b""
         with self.handles.use(path) as handle, unreadable_is_damage(path, start):
-            while position < info.length:
-                data = handle.pread(min(_READ_BYTES, info.length - position), position)
-                if not data:
-                    raise damaged(path, position, f"{info.length} bytes", "the end")
+            for data in _shares(handle, start, info.length):
                 beginning = beginning or data
                 crc = crc32c(data, crc)
                 walk.over(data, position)
                 position += len(data)
+        if position < info.length:
+            raise damaged(path, position, f"{info.length} bytes", "the end")
         if crc != info.crc:
             raise damaged(path, start, f"CRC-32C {info.crc:08x}", f"{crc:08x}")
         if start == 0:
@@ -261,6 +260,37 @@ class SlotFiles:
 
     def close(self) -> None:
         self.handles.close()
+
+
+def _shares(handle: Handle, start: int, stop: int) -> Iterator[bytes]:
+    """The bytes of a file between two positions, some megabytes at a time; fewer if it ends."""
+    while start < stop and (data := handle.pread(min(_READ_BYTES, stop - start), start)):
+        yield data
+        start += len(data)
+
+
+def checksum(handle: Handle, length: int) -> tuple[int, int]:
+    """The number of bytes that a file has, up to ``length``, and their CRC-32C. They are read a
+    share after the other: if the checksum were that of a mapping, all of a day's file would become
+    resident, and not only the columns that are looked at; and a sector that cannot be read would
+    end the process, while it is an ``OSError`` here."""
+    size = crc = 0
+    for data in _shares(handle, 0, length):
+        size, crc = size + len(data), crc32c(data, crc)
+    return size, crc
+
+
+def checked_bytes(
+    handle: Handle, length: int, map_file: Callable[[int], pa.Buffer]
+) -> tuple[pa.Buffer, int]:
+    """The first ``length`` bytes of a file, or fewer if it has fewer, and their CRC-32C. A large
+    file is mapped, by its length in bytes. Errors: ``OSError``."""
+    length = min(length, handle.size())
+    if length < MAP_FROM_BYTES:
+        data = pa.py_buffer(handle.pread(length, 0))
+        return data, crc32c(memoryview(data))
+    size, crc = checksum(handle, length)
+    return map_file(size), crc
 
 
 def _block_at(data: pa.Buffer, path: str, start: int, stop: int) -> pa.RecordBatch:
