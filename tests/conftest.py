@@ -42,6 +42,7 @@ TOGETHER = (
         "replay/test_routed_runs",
         "replay/test_dumps",
         "replay/test_kafka_topics",
+        "replay/test_far_runs",
     ),
     (
         "replay/test_real_kafka",
