@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "aside": frozenset({ENGINE_VALUES}),
     "broker": frozenset({"security", ENGINE_VALUES}),
     "policy": frozenset({ENGINE_VALUES}),
+    "policy/schedules": frozenset({"policy", ENGINE_VALUES}),
     TRACE_VALUES: frozenset({ENGINE_VALUES}),
     "wheel/tail": frozenset({ENGINE_VALUES}),
     ENGINE_STATE: frozenset({ENGINE_VALUES}),

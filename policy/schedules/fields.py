@@ -1,0 +1,150 @@
+"""Reads the fields of JSON one by one; an error names the place of the value, the limit and the
+remedy. Otherwise who sends a schedule of twenty fields would have to guess which one is wrong."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from ...wheel.errors import InvalidMessage
+from ...wheel.rows import Header
+from ..shown import shown
+
+T = TypeVar("T")
+_SUFFIX = "_base64"
+
+
+class JsonFields:
+    """An object of JSON whose fields are taken one after the other. ``place``: where it stands, as
+    in ``schedule 'daily', template``; each error begins with it."""
+
+    def __init__(self, place: str, fields: object, names: tuple[str, ...]) -> None:
+        """``names``: all fields that there may be. Errors: ``InvalidMessage``."""
+        self.place = place
+        if not isinstance(fields, Mapping):
+            raise InvalidMessage(
+                f"{place}: not an object",
+                got=shown(fields),
+                limit="an object of JSON",
+                remedy="Write its fields in {}",
+            )
+        unknown = [str(name) for name in fields if name not in names]
+        if unknown:
+            raise InvalidMessage(
+                f"{place}: no such field",
+                got=", ".join(sorted(unknown))[:200],
+                limit=", ".join(names),
+                remedy="Correct the name",
+            )
+        self._fields: Mapping[str, Any] = fields
+
+    def error(self, name: str, got: object, limit: str, remedy: str) -> InvalidMessage:
+        return InvalidMessage(f"{self.place}, {name}", got=got, limit=limit, remedy=remedy)
+
+    def given(self, name: str) -> Any:
+        """The value of a field, None where it is null or left out."""
+        return self._fields.get(name)
+
+    def text(self, name: str, remedy: str) -> str | None:
+        value = self.given(name)
+        if value is not None and not (isinstance(value, str) and _is_utf8(value)):
+            raise self.error(name, shown(value), "a text", remedy)
+        return value
+
+    def number(self, name: str, allowed: range, limit: str, remedy: str) -> int | None:
+        """A whole number in ``allowed``, which ``limit`` says with its unit."""
+        value = self.given(name)
+        if value is not None and (type(value) is not int or value not in allowed):
+            raise self.error(name, shown(value), limit, remedy)
+        return value
+
+    def choice(self, name: str, choices: Mapping[str, T], default: T) -> T:
+        value = self.given(name)
+        if value is None:
+            return default
+        if not isinstance(value, str) or value not in choices:
+            raise self.error(name, shown(value), ", ".join(choices), "Write one of these")
+        return choices[value]
+
+    def content(self, name: str) -> bytes | None:
+        """Bytes that stand as text in the field, or in base64 in the field with ``_base64``."""
+        text, coded = self.text(name, f"Write bytes in {name}{_SUFFIX}"), self.given(name + _SUFFIX)
+        if text is not None and coded is not None:
+            raise self.error(
+                name, f"both {name} and {name}{_SUFFIX}", "one", "Leave one of them out"
+            )
+        if coded is not None:
+            return self._decoded(name + _SUFFIX, coded)
+        return None if text is None else text.encode()
+
+    def headers(self, name: str) -> tuple[Header, ...]:
+        """Headers, as an object or, where a name comes twice, as pairs. A value is a text, null, or
+        ``{"base64": "…"}``."""
+        value = self.given(name)
+        if value is None:
+            return ()
+        pairs = list(value.items()) if isinstance(value, Mapping) else value
+        if not isinstance(pairs, list | tuple):
+            raise self._no_headers(name, value)
+        headers = []
+        for pair in pairs:
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                raise self._no_headers(name, pair)
+            key, content = pair
+            if not isinstance(key, str) or not _is_utf8(key):
+                raise self._no_headers(name, key)
+            if isinstance(content, Mapping) and set(content) == {"base64"}:
+                content = self._decoded(f"{name}, {key!r}"[:200], content["base64"])
+            elif isinstance(content, str) and _is_utf8(content):
+                content = content.encode()
+            elif content is not None:
+                raise self._no_headers(name, content)
+            headers.append((key, content))
+        return tuple(headers)
+
+    def _no_headers(self, name: str, got: object) -> InvalidMessage:
+        limit = 'names with texts, null, or {"base64": "…"}'
+        return self.error(
+            name, shown(got), limit, 'Write {"name": "value"}, or [["name", "value"]]'
+        )
+
+    def _decoded(self, name: str, coded: object) -> bytes:
+        try:
+            if isinstance(coded, str):
+                return b64decode(coded, validate=True)
+        except (binascii.Error, ValueError):
+            pass
+        raise self.error(name, shown(coded), "bytes in base64", "Encode them with + and /, and =")
+
+
+def content_fields(name: str, content: bytes | None) -> dict[str, str]:
+    """The one field in which ``JsonFields.content`` reads these bytes again; none for None."""
+    if content is None:
+        return {}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {name + _SUFFIX: b64encode(content).decode()}
+
+
+def header_pairs(headers: tuple[Header, ...]) -> list[list[Any]]:
+    """Headers as pairs, as ``JsonFields.headers`` reads them."""
+    return [[key, _header_value(content)] for key, content in headers]
+
+
+def _header_value(content: bytes | None) -> Any:
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(content or b"").decode()}
+
+
+def _is_utf8(text: str) -> bool:
+    """False for half of a surrogate pair, which JSON can write, but no message can have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
