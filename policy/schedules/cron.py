@@ -42,6 +42,7 @@ _DAYS_AHEAD_MAX = 50 * 366
 """An expression without a day within fifty years never fires: the rarest, such as a leap day on a
 Sunday, has one in forty."""
 _FIRST_DAY = date(2000, 1, 1).toordinal() - EPOCH_DAY
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 _LAST_DAY = date(9998, 12, 1).toordinal() - EPOCH_DAY
 _OFFSET_MAX = DAY_MINUTES
 """No offset of a zone is as large as a day, minutes."""
@@ -54,29 +55,23 @@ _REMEDY = (
 class CronExpression:
     """A cron expression of five fields, or an alias as ``@daily``. ``text``: as it is stored."""
 
-    __slots__ = ("_each_match", "_fields", "_times", "text")
+    __slots__ = ("_days", "_each_match", "_times", "text")
 
     def __init__(self, text: str) -> None:
         """Errors: ``InvalidMessage``: no cron expression, or one that never fires."""
         self.text = " ".join(text.split()) if len(text) <= CHARACTERS_MAX else text
-        written = _ALIASES.get(self.text.lower(), self.text)
-        parts = written.split()
-        if len(text) > CHARACTERS_MAX or len(parts) != 5:
-            raise _unusable(
-                "not a cron expression", text, "five fields: it fires once a minute at most"
-            )
+        fields = _ALIASES.get(self.text.lower(), self.text).split()
+        if len(text) > CHARACTERS_MAX or len(fields) != 5:
+            raise _unusable(text, f"five fields, {CHARACTERS_MAX} characters at most")
+        minute, hour, *day = fields
         try:
-            self._fields = CronSim(written, datetime(2000, 1, 1, tzinfo=UTC))
+            self._times = _times_of(minute, hour)
+            self._days = _days_of(*day)
         except CronSimError as error:
-            raise _unusable("not a cron expression", text, str(error).lower()) from None
-        self._times = tuple(
-            sorted(
-                hour * 60 + minute for hour in self._fields.hours for minute in self._fields.minutes
-            )
-        )
-        self._each_match = parts[0].startswith("*") or parts[1].startswith("*")
-        if self._day_from(_FIRST_DAY) is None:
-            raise _unusable("a cron expression that never fires", text, "a day that there is")
+            raise _unusable(text, f"five fields that are right: {str(error).lower()}") from None
+        self._each_match = minute.startswith("*") or hour.startswith("*")
+        if self._days is None:
+            raise _unusable(text, "a day that there is: it would never fire")
 
     def next_minute(self, zone: str, after: int) -> int | None:
         """The first minute behind ``after`` (both UTC, since the epoch) at which it fires in a
@@ -118,18 +113,8 @@ class CronExpression:
         return None if match is None else match * DAY_MINUTES + self._times[0]
 
     def _day_from(self, day: int) -> int | None:
-        """The first day from ``day`` on that matches, days since 1970-01-01."""
-        fields, last = self._fields, day + _DAYS_AHEAD_MAX
-        while day < min(last, _LAST_DAY):
-            moment = date.fromordinal(day + EPOCH_DAY)
-            if moment.month not in fields.months:
-                day += 32 - moment.day  # in the next month
-                day -= date.fromordinal(day + EPOCH_DAY).day - 1
-            elif fields.match_day(moment):
-                return day
-            else:
-                day += 1
-        return None
+        assert self._days is not None
+        return _day_from(self._days, day)
 
 
 def _minute_of(zone: str, local: int) -> int | None:
@@ -146,5 +131,35 @@ def cron_expression(text: str) -> CronExpression:
     return CronExpression(text)
 
 
-def _unusable(message: str, text: str, limit: str) -> InvalidMessage:
-    return InvalidMessage(message, got=repr(text[:80]), limit=limit, remedy=_REMEDY)
+@lru_cache(maxsize=4096)
+def _times_of(minute: str, hour: str) -> tuple[int, ...]:
+    """The times of the day that two fields name, minutes, in order. Errors: ``CronSimError``."""
+    fields = CronSim(f"{minute} {hour} * * *", _ANY_TIME)
+    return tuple(sorted(hour * 60 + minute for hour in fields.hours for minute in fields.minutes))
+
+
+@lru_cache(maxsize=4096)
+def _days_of(day: str, month: str, weekday: str) -> CronSim | None:
+    """What decides by these fields which days match; None: there is no such day. Errors:
+    ``CronSimError``."""
+    fields = CronSim(f"0 0 {day} {month} {weekday}", _ANY_TIME)
+    return None if _day_from(fields, _FIRST_DAY) is None else fields
+
+
+def _day_from(fields: CronSim, day: int) -> int | None:
+    """The first day from ``day`` on that matches, days since 1970-01-01."""
+    last = min(day + _DAYS_AHEAD_MAX, _LAST_DAY)
+    while day < last:
+        moment = date.fromordinal(day + EPOCH_DAY)
+        if moment.month not in fields.months:
+            day += 32 - moment.day  # in the next month
+            day -= date.fromordinal(day + EPOCH_DAY).day - 1
+        elif fields.match_day(moment):
+            return day
+        else:
+            day += 1
+    return None
+
+
+def _unusable(text: str, limit: str) -> InvalidMessage:
+    return InvalidMessage("not a cron expression", got=repr(text[:80]), limit=limit, remedy=_REMEDY)

@@ -114,7 +114,7 @@ def plan_runs(
             runs.append(ScheduledRun(number, nominal_ms, at_ms, passed_over))
             passed_over = 0
         decided, decided_ms = decided + 1, nominal_ms
-        nominal_ms = next_run(schedule, nominal_ms, number)
+        nominal_ms = None if number == schedule.count else following_ms
     return RunPlan(
         tuple(runs), ScheduleProgress(decided_ms, number, passed_over), False, nominal_ms
     )
