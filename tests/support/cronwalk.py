@@ -16,9 +16,7 @@ import numpy.typing as npt
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAIVE_EPOCH = datetime(1970, 1, 1)
-WEEKDAYS = {
-    name: number for number, name in enumerate(["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"])
-}
+WEEKDAYS = {"SUN": 0, "MON": 1, "TUE": 2, "WED": 3, "THU": 4, "FRI": 5, "SAT": 6}
 RANGES = (range(60), range(24), range(1, 32), range(1, 13), range(8))
 Minutes = npt.NDArray[np.int64]
 
