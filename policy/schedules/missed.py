@@ -6,8 +6,10 @@ therefore one small value, how far it has come (``ScheduleProgress``), and it mo
 entry of the journal as the rows: neither a crash nor a failover in between can skip or double a
 run.
 
-A run is *missed* when its due time had passed before it was planned: no node was there for half a
-minute or more, or the clock went ahead. What becomes of it says ``Missed``. Example: a schedule is
+A run is *missed* when five seconds had passed since its due time before it was planned: no node was
+there for half a minute or more, or the clock went ahead. A run that is planned sooner is only late;
+without that, a schedule that is put with a first run *now* would lose it to a pause of a
+millisecond. What becomes of a missed run says ``Missed``. Example: a schedule is
 due on the hour, the nodes are away from 11:40 to 14:20, and ``catch_up_ms`` is two hours. Missed
 are 12:00, 13:00 and 14:00. At 14:20
 
@@ -34,6 +36,8 @@ from .successor import due_ms, next_run
 
 AHEAD_MS = 30_000
 """How long before its nominal time a run becomes a row, ms."""
+LATE_MS = 5000
+"""A run that is planned so long after it was due, or sooner, is late, and not missed, ms."""
 RUNS_MAX = 1000
 """The most rows of one call."""
 DECIDED_MAX = 2000
@@ -107,7 +111,7 @@ def plan_runs(
             )
         following_ms = next_run(schedule, nominal_ms)
         at_ms = due_ms(schedule, nominal_ms, following_ms)
-        if at_ms < now_ms and not _is_made_up(schedule, nominal_ms, following_ms, now_ms):
+        if at_ms < now_ms - LATE_MS and not _is_made_up(schedule, nominal_ms, following_ms, now_ms):
             passed_over += 1
         else:
             number += 1
