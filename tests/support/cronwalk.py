@@ -89,7 +89,8 @@ def fires(expression: str, minutes: range, local: Minutes) -> list[int]:
         days = local // 1440
         first = int(days.min())
         table = [day_matches(number, *day) for number in range(first, int(days.max()) + 1)]
-        return wanted[local % 1440] & np.array(table)[days - first]
+        matching: npt.NDArray[np.bool_] = wanted[local % 1440] & np.array(table)[days - first]
+        return matching
 
     if minute.startswith("*") or hour.startswith("*"):
         fired = matches(local)

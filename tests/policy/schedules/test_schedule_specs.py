@@ -3,9 +3,12 @@ where, what, which limit, and what to do."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from base64 import b64encode
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from slotwheel.policy.schedules.spec import TEMPLATE_BYTES_MAX, Missed, Schedule
 from slotwheel.wheel.errors import InvalidMessage
 from support.anyschedule import NOW_MS, schedules
 
+PAGE = (Path(__file__).resolve().parents[3] / "docs/schedules.md").read_text("utf-8")
 TEMPLATE = {"topic": "orders"}
 CRON = {"name": "daily", "cron": "30 8 * * MON-FRI", "template": TEMPLATE}
 EVERY = {"name": "beat", "every_ms": 60_000, "template": TEMPLATE}
@@ -119,6 +123,12 @@ def in_template(**fields: Any) -> dict[str, Any]:
     return {**CRON, "template": {**TEMPLATE, **fields}}
 
 
+BAD_HEADERS: list[Any] = [
+    *("a", 1, [1], [["a"]], [["a", "b", "c"]], [[None, "b"]], {"a": 1}, {"a": "\ud800"}),
+    *({"\ud800": "a"}, {"a": {"base64": "?"}}, {"a": {"base64": 1}}, {"a": {}}),
+    *({"slotwheel-schedule": "x"}, {"slotwheel-expires-ms": "1"}),
+    [["a", None]] * 101,
+]
 BAD: list[tuple[Any, str]] = [
     (None, "schedule: not an object"),
     ([], "schedule: not an object"),
@@ -178,12 +188,7 @@ BAD: list[tuple[Any, str]] = [
     (in_template(key_base64="ü==="), "schedule 'daily', template, key_base64"),
     *(
         (in_template(headers=headers), "schedule 'daily', template, headers")
-        for headers in (
-            *("a", 1, [1], [["a"]], [["a", "b", "c"]], [[None, "b"]], {"a": 1}, {"a": "\ud800"}),
-            *({"\ud800": "a"}, {"a": {"base64": "?"}}, {"a": {"base64": 1}}, {"a": {}}),
-            *({"slotwheel-schedule": "x"}, {"slotwheel-expires-ms": "1"}),
-            [["a", None]] * 101,
-        )
+        for headers in BAD_HEADERS
     ),
     *(
         (in_template(partition=partition), "schedule 'daily', template, partition")
@@ -217,6 +222,25 @@ def test_the_largest_that_is_taken() -> None:
     schedule = Schedule.from_json(in_template(value="a" * TEMPLATE_BYTES_MAX))
     assert schedule.template.nbytes == TEMPLATE_BYTES_MAX
     assert Schedule.from_json({**CRON, "name": "ü" * 100}).name == "ü" * 100
+
+
+def test_the_examples_of_the_page() -> None:
+    examples = re.findall(r"```json\n(.*?)```", PAGE, re.S)
+    names = [Schedule.from_json(json.loads(example)).name for example in examples]
+    assert names == ["daily-report", "heartbeat"]
+
+
+def test_the_page_has_each_field() -> None:
+    rows = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", PAGE, re.M))))
+    fields = {field.name for kind in (Schedule, Template) for field in dataclasses.fields(kind)}
+    assert fields <= rows
+    assert f"{TEMPLATE_BYTES_MAX // 1024} KiB" in PAGE
+
+
+def test_the_error_that_the_page_shows() -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        Schedule.from_json({**CRON, "zone": "Mars/Olympus"})
+    assert str(caught.value)[:100] in PAGE
 
 
 def test_a_schedule_that_is_paused_is_another_one() -> None:
