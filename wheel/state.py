@@ -167,7 +167,7 @@ class StateUpdate:
     cancelled_floor: int | None = None
     deleted_floor: int | None = None
     names: bytes | None = None
-    """The record of the runs of names (``named/runs.py``)."""
+    """The record of the runs of names (``named/runs.py``); empty: they are to be made anew."""
     clock: str | None = None
     replace: bool = False
 
@@ -200,8 +200,7 @@ class StoredState:
     """No slot file with a row due later than this, ms, was deleted without being archived; -1: none
     was. None: a program that does not note it has written the state."""
     names: bytes | None = None
-    """The record of the runs of names; None: there was none yet, or the content is another one
-    since."""
+    """The record of the runs of names; None: there is none, or they are to be made anew."""
     clock: str = ""
     """The node's notes about its clock (``node/clock.py``)."""
 

@@ -140,7 +140,8 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, list[str]]]:
     for saved in salvage(files, stored):
         kept = [path for slot, info in saved.files.items() if (path := keep(files, slot, info))]
         rows = saved.rows()
-        update = StateUpdate()
+        # A name may be that of a row that is lost; a node makes the table anew of what is left.
+        update = StateUpdate(names=b"" if stored.checkpoint.named else None)
         if saved.lost:
             loss = Loss(saved.slot, saved.lost, saved.lost_cancels, ", ".join(kept), saved.at_most)
             rows_less, cancels_less = uncounted([loss])
@@ -150,7 +151,7 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, list[str]]]:
                 cancels=stored.checkpoint.cancels - cancels_less,
             )
             stored.losses = [*stored.losses, loss]
-            update = StateUpdate(checkpoint=checkpoint, losses=stored.losses)
+            update = replace(update, checkpoint=checkpoint, losses=stored.losses)
         if rows.num_rows:
             update = replace(update, slots={saved.slot: stage(files, saved.slot, in_shares(rows))})
         gone = [slot for slot in saved.files if slot not in update.slots]

@@ -163,8 +163,8 @@ class Storage:
 
     def _recover_names(self, stored: StoredState) -> list[str]:
         """Open the runs of names; make them anew where there are none, or they are damaged."""
-        why = "made of the slot files of a snapshot"
-        if stored.names is not None or not stored.checkpoint.named:
+        why = "made of the slot files, which are others than before"
+        if stored.names or not stored.checkpoint.named:
             try:
                 self.names.open(stored.names or b"[]")
                 return []
