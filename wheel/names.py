@@ -17,6 +17,7 @@ What is decided about them is in ``due/namer.py``, where they are kept in ``name
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from enum import StrEnum
@@ -31,7 +32,7 @@ from .arrowbytes import PlainRow
 from .errors import InvalidMessage
 from .files import Bytes
 from .rows import header_values
-from .schema import Int64s
+from .schema import Int64s, bounds, distinct, lengths
 from .texts import shown_text
 
 NAME_HEADER = "slotwheel-name"
@@ -39,6 +40,8 @@ IF_EXISTS_HEADER = "slotwheel-if-exists"
 NAME_BYTES_MAX = 200
 KEY_BYTES = 16
 _NAME, _IF_EXISTS = NAME_HEADER.encode(), IF_EXISTS_HEADER.encode()
+_BLANK, _DELETE = 0x20, 0x7F
+_CONTROL = "[\x00-\x1f\x7f-\x9f]"
 _HASH = blake2b(digest_size=KEY_BYTES)
 # +-----+--------+-----+--------+
 # | row | before | due | offset |
@@ -87,11 +90,19 @@ class NamedRows(NamedTuple):
 
 def key_of(topic: bytes, name: bytes) -> bytes:
     """The key of a name in its topic, ``KEY_BYTES`` bytes."""
-    hashed = _HASH.copy()
-    hashed.update(topic)
-    hashed.update(b"\0")
-    hashed.update(name)
-    return hashed.digest()
+    return keys_of([topic], [name])[0]
+
+
+def keys_of(topics: Sequence[bytes], names: Sequence[bytes]) -> list[bytes]:
+    """The key of each name in its topic."""
+    of_topic = {}
+    for topic in set(topics):
+        of_topic[topic] = hashed = _HASH.copy()
+        hashed.update(topic + b"\0")
+    begun = [of_topic[topic].copy() for topic in topics]
+    for hashed, name in zip(begun, names, strict=True):
+        hashed.update(name)
+    return [hashed.digest() for hashed in begun]
 
 
 def check_name(name: str) -> None:
@@ -110,8 +121,11 @@ def named_rows(batch: pa.RecordBatch) -> NamedRows | None:
     if given is None:
         return None
     rows, values = given
-    topics = batch.column("topic").take(pa.array(rows)).cast(pa.binary()).to_pylist()
-    keys = [key_of(*pair) for pair in zip(topics, values.to_pylist(), strict=True)]
+    of_rows = batch.column("topic").take(pa.array(rows))
+    topics = [topic.encode() for topic in distinct(of_rows)] * len(rows)
+    if len(topics) > len(rows):  # mostly there is one
+        topics = of_rows.cast(pa.binary()).to_pylist()
+    keys = keys_of(topics, values.to_pylist())
     at: list[int] = rows.tolist()
     modes = [IfExists.REPLACE] * len(at)
     chosen = header_values(batch.column("headers"), IF_EXISTS_HEADER)
@@ -173,10 +187,9 @@ def bad_names(headers: pa.Array) -> dict[int, InvalidMessage]:
     given = header_values(headers, NAME_HEADER)
     if given is not None:
         named, names = given
-        for row, name in zip(named.tolist(), names.to_pylist(), strict=True):
-            fault = _fault_of(name)
-            if fault is not None:
-                bad[row] = fault
+        if not _are_good(names):
+            faults = map(_fault_of, names.to_pylist())
+            bad = {row: fault for row, fault in zip(named.tolist(), faults, strict=True) if fault}
     chosen = header_values(headers, IF_EXISTS_HEADER)
     if chosen is not None:
         for row, mode in zip(chosen[0].tolist(), chosen[1].to_pylist(), strict=True):
@@ -190,6 +203,20 @@ def bad_names(headers: pa.Array) -> dict[int, InvalidMessage]:
     return bad
 
 
+def _are_good(names: pa.Array) -> bool:
+    """True if all of them may be names."""
+    shortest, longest = bounds(lengths(names))
+    if names.null_count or shortest < 1 or longest > NAME_BYTES_MAX:
+        return False
+    _, ends, data = names.buffers()
+    places = np.frombuffer(ends, np.int32, len(names) + 1, 4 * names.offset)
+    first, last = int(places[0]), int(places[-1])
+    signs = np.frombuffer(data, np.uint8, last - first, first)
+    if int(signs.min()) >= _BLANK and int(signs.max()) < _DELETE:
+        return True
+    return not any(map(_fault_of, names.to_pylist()))
+
+
 def _fault_of(name: bytes | None) -> InvalidMessage | None:
     if not name:
         return _unusable("no name", "null" if name is None else "nothing")
@@ -199,7 +226,7 @@ def _fault_of(name: bytes | None) -> InvalidMessage | None:
         text = name.decode()
     except UnicodeDecodeError:
         return _unusable("the name is not text", repr(name[:80]))
-    if any(ord(sign) < 32 or 127 <= ord(sign) < 160 for sign in text):
+    if re.search(_CONTROL, text):
         return _unusable("control characters in the name", shown_text(text[:80]))
     return None
 

@@ -88,7 +88,8 @@ class Namer:
         ``due``: of all its rows, ms. ``places``: of those of the keys that have one."""
         decided = NameDecisions()
         keys = named.keys
-        own = [(int(due[row]), base_offset + row) for row in named.rows]
+        dues = due.tolist() if isinstance(due, np.ndarray) else due
+        own = [(dues[row], base_offset + row) for row in named.rows]
         if not places and len(set(keys)) == len(keys):  # the usual case
             decided.names = dict(zip(keys, own, strict=True))
             return decided
