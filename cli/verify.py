@@ -19,12 +19,14 @@ from ..reading.listing import sizes
 from ..reading.state import load_state
 from ..reading.verify.archive import verify_archive
 from ..reading.verify.journal import verify_journal
+from ..reading.verify.names import verify_names
 from ..reading.verify.slots import verify_slots, verify_state
 from ..reading.verify.topics import verify_topics
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.findings import CheckedFile, Finding
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ..wheel.named.runs import DIRECTORY as NAMES_DIRECTORY
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from ..wheel.topics.topicfile import TOPICS_DIRECTORY
 from .agree import compare_directories, print_agreement
@@ -38,12 +40,14 @@ KINDS = {
     "state": "state store",
     "journal": "journal segments",
     "slot": "slot files",
+    "names": "runs of names",
     "archive": "archived files",
     "topic": "topic segments",
 }
 _FOLDERS = {
     "journal": JOURNAL_DIRECTORY,
     "slot": SLOT_DIRECTORY,
+    "names": NAMES_DIRECTORY,
     "archive": ARCHIVE_DIRECTORY,
     "topic": TOPICS_DIRECTORY,
 }
@@ -124,6 +128,7 @@ def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Ch
         yield verify_state(stored)
         yield from _part("journal", verify_journal(files, current_state))
         yield from _part("slot", verify_slots(files, current_state))
+        yield from _part("names", verify_names(files, current_state))
     yield from _part("archive", verify_archive(files))
     yield from _part("topic", verify_topics(files))
 
@@ -145,7 +150,7 @@ def file_count(files: ReadOnlyFiles) -> int:
     topics = sizes(root / TOPICS_DIRECTORY)
     segments = sum(len(sizes(root / TOPICS_DIRECTORY / topic)) // 2 for topic in topics)
     archived = sum(1 for _ in (root / ARCHIVE_DIRECTORY).glob("*/*/*"))
-    others = (JOURNAL_DIRECTORY, SLOT_DIRECTORY)
+    others = (JOURNAL_DIRECTORY, SLOT_DIRECTORY, NAMES_DIRECTORY)
     return 1 + sum(len(sizes(root / part)) for part in others) + archived + segments
 
 
@@ -213,7 +218,7 @@ def _print(summary: Summary) -> None:
 def _lines(summary: Summary) -> Iterator[list[str]]:
     for name, kind in summary.kinds.items():
         content = ["", ""] if name == "state" else [f"{kind.rows:,}", f"{kind.nbytes:,}"]
-        if name != "archive" or kind.ok + kind.invalid:
+        if name not in ("archive", "names") or kind.ok + kind.invalid:
             yield [KINDS[name], f"{kind.ok:,}", f"{kind.invalid:,}", *content]
 
 

@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckedFile:
-    """One file (or the state store). ``kind``: state, journal, slot, archive, topic."""
+    """One file (or the state store). ``kind``: state, journal, slot, names, archive, topic."""
 
     kind: str
     path: str

@@ -131,6 +131,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "wheel",
             "wheel/due",
             "wheel/journal",
+            "wheel/named",
             "wheel/peers",
             "wheel/slots",
             "wheel/tail",

@@ -172,7 +172,7 @@ class NameRun:
             raise Damaged(
                 info.path, data.size, expected=f"{info.length} bytes", found=f"{data.size} bytes"
             )
-        if data.slice(0, _HEAD.size).to_pybytes() != _head(info.number, info.room):
+        if data.slice(0, _HEAD_BYTES).to_pybytes() != _head(info.number, info.room):
             raise Damaged(info.path, 0, expected="the head of a run of names", found="other bytes")
         for at, (view, crc) in enumerate(zip(info.views(data), info.crcs, strict=True)):
             actual = crc32c(view)
@@ -200,7 +200,7 @@ class NameRun:
 
 
 def _head(number: int, room: int) -> bytes:
-    return _HEAD.pack(_MAGIC, _VERSION, number, room)
+    return _HEAD.pack(_MAGIC, _VERSION, number, room).ljust(_HEAD_BYTES, b"\0")
 
 
 def encode_runs(runs: Sequence[NameRunInfo]) -> bytes:

@@ -264,14 +264,11 @@ class NameTable:
         cancelled, parts, rows = [_NONE], list[HeldNames](), 0
         for block in blocks:
             cancelled.append(CancelRows.of(block, None).target)
-            named = named_rows(block)
-            if named is None:
+            held = held_in(block)
+            if held is None:
                 continue
-            at = np.array(named.rows, np.int64)
-            parts.append(
-                HeldNames.of(named.keys, times(block, "due")[at], times(block, "offset")[at])
-            )
-            rows += len(at)
+            parts.append(held)
+            rows += len(held)
             if rows >= _REBUILD_ROWS:
                 self._add_run(parts)
                 parts, rows = [], 0
@@ -291,6 +288,15 @@ class NameTable:
             places = HeldNames.joined(parts)
             run = self._write(len(places), [places], _NONE)
             self.runs = (*self.runs, run) if run is not None else self.runs
+
+
+def held_in(rows: pa.RecordBatch) -> HeldNames | None:
+    """The names of rows (ROW schema), each as if its row had it; None: they have none."""
+    named = named_rows(rows)
+    if named is None:
+        return None
+    at = np.array(named.rows, np.int64)
+    return HeldNames.of(named.keys, times(rows, "due")[at], times(rows, "offset")[at])
 
 
 def _record(runs: Iterable[NameRun]) -> bytes:
