@@ -29,12 +29,11 @@ from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
 from ..wheel.slots.slot import (
     WIDTHS_S,
-    first_second,
     is_wide,
     path_of,
     slot_of_name,
-    slots_with,
     stem_of,
+    wider_slots,
     width_s,
 )
 from ..wheel.state import SlotInfo
@@ -98,7 +97,7 @@ def _list_rows(
         )
     info = infos.get(slot)
     if info is None:
-        wider = [path_of(wide) for wide in slots_with(first_second(slot)) if wide in infos]
+        wider = [path_of(wide) for wide in wider_slots(slot) if wide in infos]
         others = f". Messages due then may be in {' and '.join(wider)}" if wider else ""
         raise InvalidConfiguration(
             "no such slot in the catalog",

@@ -18,6 +18,7 @@ from .schema import (
     HEADER,
     HEADERS,
     INPUT,
+    ROW,
     TIME,
     Int64s,
     Mask,
@@ -130,6 +131,12 @@ def take_rows(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
 def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows (``ROW`` schema) in ``(due, offset)`` order."""
     return take_rows(rows, np.lexsort((times(rows, "offset"), times(rows, "due"))))
+
+
+@functools.cache
+def no_rows() -> pa.RecordBatch:
+    """A batch without rows, ROW schema."""
+    return pa.RecordBatch.from_pylist([], schema=ROW)
 
 
 def due_in(rows: pa.RecordBatch, seconds: range) -> pa.RecordBatch:

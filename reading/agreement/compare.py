@@ -24,8 +24,8 @@ import pyarrow as pa
 from ...wheel.config import TICK_MS
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.ids import IdMint
-from ...wheel.rows import take_rows
-from ...wheel.schema import ROW, Int64s, times
+from ...wheel.rows import no_rows, take_rows
+from ...wheel.schema import Int64s, times
 from ...wheel.slots.secondsums import SecondSums
 from ...wheel.slots.slot import is_wide, path_of
 from ...wheel.state import SlotInfo
@@ -141,7 +141,7 @@ class _Side:
 
         Errors: ``Damaged``, ``UnsupportedVersion``.
         """
-        parts = [pa.RecordBatch.from_pylist([], schema=ROW)]
+        parts = [no_rows()]
         for slot in files_of(self.slots, seconds):
             info = self._infos[slot]
             if is_wide(slot):

@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 
 from ...wheel.arrowclaims import plain_rows
-from ...wheel.due.runs import no_rows
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import ARCHIVE_DIRECTORY, Files
 from ...wheel.findings import CheckedFile
@@ -40,11 +39,11 @@ from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ...wheel.journal.segment import is_segment_name
 from ...wheel.mark import Marks
 from ...wheel.peers.heal import uncounted
-from ...wheel.rows import sort_rows, take_rows
+from ...wheel.rows import no_rows, sort_rows, take_rows
 from ...wheel.schema import ROW, Int64s, times
 from ...wheel.slots.blocks import MARKER, check_block, message_end, sound_blocks
 from ...wheel.slots.mend import complete, in_shares, keep, stage, switch
-from ...wheel.slots.slot import begins_ms, ends_ms, nested, path_of
+from ...wheel.slots.slot import begins_ms, in_slots, nested, overlap, path_of, seconds_of
 from ...wheel.slots.slotfile import schema_message, unreadable_is_damage
 from ...wheel.state import Loss, SlotInfo, StateStore, StateUpdate, StoredState
 from ...wheel.switch import complete_switch
@@ -230,7 +229,7 @@ def _from_journal(files: Files, stored: StoredState, salvages: Sequence[Salvage]
         known = np.where(covered, due, -1)[at]
         delivered.update(zip(offset[at].tolist(), known.tolist(), strict=True))
         for number, saved in enumerate(salvages):
-            in_time = (due >= begins_ms(saved.slot)) & (due < ends_ms(saved.slot))
+            in_time = in_slots([saved.slot], due)
             if not in_time.any():
                 continue
             at = np.flatnonzero(~covered & in_time & ~np.isin(offset, have[number]))
@@ -248,16 +247,16 @@ def _from_journal(files: Files, stored: StoredState, salvages: Sequence[Salvage]
 
 def _offsets_beside(files: Files, stored: StoredState, saved: Salvage) -> Int64s:
     """The offsets of rows of its time in sound slot files, shape (rows,)."""
-    begin_ms, end_ms = begins_ms(saved.slot), ends_ms(saved.slot)
+    seconds = seconds_of(saved.slot)
     offsets = [np.empty(0, np.int64)]
     for slot, info in stored.slots.items():
-        if slot in saved.files or begins_ms(slot) >= end_ms or ends_ms(slot) <= begin_ms:
+        if slot in saved.files or not overlap(seconds_of(slot), seconds):
             continue
         try:
             data, _ = committed_bytes(files, slot, info)
             for _, block in slot_blocks(data, path_of(slot)):
-                due = times(block, "due")
-                offsets.append(times(block, "offset")[(due >= begin_ms) & (due < end_ms)])
+                mask = in_slots([saved.slot], times(block, "due"))
+                offsets.append(times(block, "offset")[mask])
         except (Damaged, UnsupportedVersion):
             continue  # it is another one's to save
     return np.concatenate(offsets)
@@ -295,7 +294,7 @@ def _lost_ids(files: Files, stored: StoredState, saved: Salvage) -> list[str]:
     for slot, info in saved.files.items():
         for rows in _unproven(_bytes(files, slot, info)):
             due, offset = times(rows, "due"), times(rows, "offset")
-            fits = (due >= begins_ms(slot)) & (due < ends_ms(slot))
+            fits = in_slots([slot], due)
             fits &= (offset >= 0) & (offset <= info.highest)
             fits &= rows.column("cancels").is_null().to_numpy(zero_copy_only=False)
             fits &= ~stored.checkpoint.marks.all_covered(due, offset)

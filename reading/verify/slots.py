@@ -33,14 +33,7 @@ from ...wheel.rows import members
 from ...wheel.schema import Int64s, times
 from ...wheel.slots.blocks import check_block
 from ...wheel.slots.mend import is_whole, mended_path
-from ...wheel.slots.slot import (
-    first_second,
-    path_of,
-    slot_of_name,
-    slots_with,
-    stem_of,
-    width_s,
-)
+from ...wheel.slots.slot import by_begin_widest, path_of, slot_of_name, stem_of, wider_slots
 from ...wheel.slots.slotfile import (
     MAP_FROM_BYTES,
     checked_bytes,
@@ -169,14 +162,14 @@ class StoredOnce:
     """
 
     def __init__(self, slots: Collection[int]) -> None:
-        self._shared = {wide for slot in slots for wide in _wider(slot) if wide in slots}
+        self._shared = {wide for slot in slots for wide in wider_slots(slot) if wide in slots}
         """The slots with narrower files in their range."""
         self._offsets: dict[int, list[Int64s]] = {}
         """The offsets of those files of hours and days in whose range the present file is."""
 
     def begin(self, slot: int) -> None:
         """Begin with a file, which may have been begun before."""
-        wider = _wider(slot)
+        wider = wider_slots(slot)
         self._offsets = {wide: parts for wide, parts in self._offsets.items() if wide in wider}
         if slot in self._shared:
             self._offsets[slot] = []
@@ -201,13 +194,7 @@ class StoredOnce:
 def in_time(slots: Mapping[int, SlotInfo]) -> dict[int, SlotInfo]:
     """The records of slot files by the first second of their slots, a wider one before those in its
     range; the numbers of slots have all seconds before all hours."""
-    ordered = sorted(slots, key=lambda slot: (first_second(slot), -width_s(slot)))
-    return {slot: slots[slot] for slot in ordered}
-
-
-def _wider(slot: int) -> list[int]:
-    """The wider slots that have the seconds of a slot."""
-    return [wide for wide in slots_with(first_second(slot)) if width_s(wide) > width_s(slot)]
+    return {slot: slots[slot] for slot in sorted(slots, key=by_begin_widest)}
 
 
 def verify_slot(

@@ -27,12 +27,12 @@ import pyarrow as pa
 
 from .. import compute as pc
 from ..mark import Mark, Marks, TopicMark
-from ..rows import from_numpy, take_rows
+from ..rows import from_numpy, no_rows, take_rows
 from ..schema import Int64s, Mask, times, valid
 from .cancels import among
 from .chunk import Chunk, ChunkInFlight
 from .reader import SlotCursor
-from .runs import OFFSET_END, Skipped, no_rows
+from .runs import OFFSET_END, Skipped
 
 _UNKNOWN_MAX = 1 << 18
 """So many offsets without a clear answer are remembered one by one."""

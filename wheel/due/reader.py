@@ -19,7 +19,7 @@ import pyarrow as pa
 from ..config import TICK_MS
 from ..ids import IdMint
 from ..mark import Mark, RowKey
-from ..rows import take_rows
+from ..rows import no_rows, take_rows
 from ..schema import Int64s, distinct, times
 from ..slots.storage import ReadPoint, Storage, cancelled_in
 from ..state import SlotInfo
@@ -34,7 +34,6 @@ from .runs import (
     choose,
     gather,
     large_topics,
-    no_rows,
     position_after,
     source_of_block,
     source_of_piece,

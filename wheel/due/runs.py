@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +24,7 @@ import pyarrow as pa
 from .. import compute as pc
 from ..ids import IdMint
 from ..mark import RowKey
-from ..rows import from_numpy, take_rows
+from ..rows import from_numpy, no_rows, take_rows
 from ..schema import ROW, Int64s, sizes, times
 from ..tail.tail import Piece
 
@@ -417,9 +416,3 @@ def _within(run: Run, start: int, stop: int, bytes_max: int) -> int:
     before = int(run.ends[start - 1]) if start else 0
     fit = int(run.ends.searchsorted(before + bytes_max, side="right"))
     return max(start + 1, min(stop, fit))
-
-
-@cache
-def no_rows() -> pa.RecordBatch:
-    """A batch without rows, ROW schema."""
-    return pa.RecordBatch.from_pylist([], schema=ROW)

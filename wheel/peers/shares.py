@@ -27,9 +27,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from ..due.runs import no_rows, source_of_piece
+from ..due.runs import source_of_piece
 from ..errors import Damaged
-from ..rows import due_in, sort_rows, take_rows
+from ..rows import due_in, no_rows, sort_rows, take_rows
 from ..schema import Int64s, Mask, times
 from ..slots.blockindex import BlockIndex
 from ..slots.mend import SHARE_BYTES

@@ -119,6 +119,16 @@ def by_begin(slot: int) -> tuple[int, int]:
     return first_second(slot), slot
 
 
+def by_begin_widest(slot: int) -> tuple[int, int]:
+    """Sorts slots in the order of time; a wider one comes before those that lie inside of it."""
+    return first_second(slot), -width_s(slot)
+
+
+def wider_slots(slot: int) -> list[int]:
+    """The slots that a slot lies inside of, the narrower first."""
+    return [wide for wide in slots_with(first_second(slot)) if width_s(wide) > width_s(slot)]
+
+
 def in_slots(slots: Iterable[int], due: Int64s) -> Mask:
     """The mask of due times in ms, shape (rows,) both, that are of one of ``slots``."""
     mask: Mask = np.zeros(len(due), np.bool_)
@@ -136,7 +146,7 @@ def nested(slots: Iterable[int]) -> dict[int, list[int]]:
     """
     inside: dict[int, list[int]] = {}
     end_ms = None
-    for slot in sorted(slots, key=lambda slot: (first_second(slot), -width_s(slot))):
+    for slot in sorted(slots, key=by_begin_widest):
         if end_ms is None or begins_ms(slot) >= end_ms:
             widest, end_ms = slot, ends_ms(slot)
             inside[widest] = []

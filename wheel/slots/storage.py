@@ -56,6 +56,8 @@ from .strips import STRIP_BYTES, WideSlots
 _SYNC_ONE_BY_ONE_MAX = 256
 """Up to so many files are synced one by one; more of them by one syncfs, which is faster for many
 but stalls the journal's own syncs for some milliseconds."""
+_CLEANED_MAX = 1024
+"""Slot files that are deleted in one commit."""
 
 KnownCancels = Callable[[int], Int64s | None]
 """From a second to the offsets that the cancels in its file name; None: the file has to be read."""
@@ -548,16 +550,15 @@ class Storage:
         marks: Marks,
         now_ms: int,
         known: KnownCancels = lambda _: None,
-        at_most: int = 1024,
     ) -> int:
-        """Delete up to ``at_most`` slot files that every one of the committed ``marks`` covers
+        """Delete up to 1,024 slot files that every one of the committed ``marks`` covers
         whole, or move them to the archive; returns how many. ``known`` may spare reading a file."""
         self.archive.trim(now_ms)
         catalog = self.catalog
         # A topic that is held back for a day keeps a file of each second: most are not looked at.
         ended = catalog.upto(min(mark.c for mark in marks.every) // TICK_MS)
         whole = (at for at in ended if marks.all_cover(ends_ms(at), catalog[at].highest))
-        covered = list(islice(whole, at_most))
+        covered = list(islice(whole, _CLEANED_MAX))
         if not covered:
             return 0
         named, unread = self._cancelled_in(covered, known)
