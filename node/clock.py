@@ -176,11 +176,16 @@ class OperatedClock:
 
     def set_back(self) -> None:
         """Set the mark back to the clock. Returns when it is committed, so that no other master,
-        and no restart, goes on from the old mark. Errors: ``NotMaster``, ``NotRunning``,
-        ``Overloaded``."""
+        and no restart, goes on from the old mark; and when the state has the clock, which is right
+        by the word of a person: otherwise a node that is killed before its next note, in the same
+        second, would believe a jump to the wrong time from which the mark was set back.
+
+        Errors: ``NotMaster``, ``NotRunning``, ``Overloaded``; and as of ``NodeClock.note``."""
         before_ms = self._wheel.status().mark_c
         for _ in range(_TRIES):
             if self._wheel.set_back(self._clock()):
+                if isinstance(self._clock, NodeClock):
+                    self._clock.note()
                 self._events.event("mark-set-back", from_ms=before_ms, to_ms=self._clock())
                 return
             time.sleep(_AGAIN_S)

@@ -135,6 +135,33 @@ def test_what_left_by_a_clock_a_day_ahead_stays_so_exactly_once(
             assert client.status()["pending"] == 0
 
 
+def test_a_clock_that_a_mark_was_set_back_to_is_noted_then(tmp_path: Path) -> None:
+    """A kill before the next look at the clock, a second later, must not hide a jump to the wrong
+    time from which the mark was set back."""
+    wall, state = [NOW + DAY_MS], MemoryState(StoredState())
+    clock = NodeClock(lambda: wall[-1], lambda: 5, lambda: "boot")
+    clock.begin(state, "")
+    clock.note()
+    with opened(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW) as node:
+        assert node.delivered(clock()) == []
+        node.mark(clock())
+        wall.append(NOW)
+        assert clock() == NOW
+        operated = OperatedClock(clock, node.wheel, cast(NodeEvents, Quiet()))
+        node.blocking(operated.set_back)
+        assert node.wheel.mark_ms == NOW
+    again = NodeClock(lambda: NOW + DAY_MS, lambda: 5, lambda: "boot")
+    again.begin(state, state.durable.clock)
+    assert again.ahead_ms == DAY_MS
+
+
+class Quiet:
+    """Events that nobody reads."""
+
+    def event(self, name: str, **_: object) -> None:
+        pass
+
+
 @pytest.mark.parametrize("boot", ["this-one", ""])
 def test_what_a_run_before_has_noted_counts_for_this_start_of_the_machine(boot: str) -> None:
     """Behind a start of the machine, or where there is none to know it by, nothing can be told."""
