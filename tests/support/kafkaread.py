@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     IsolationLevel,
@@ -75,6 +76,9 @@ class RecordReader:
     def __init__(self, bootstrap: str, topics: Iterable[str]) -> None:
         config = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
         config |= {"auto.offset.reset": "error", "log_level": 0, "enable.partition.eof": True}
+        config["fetch.wait.max.ms"] = (
+            50  # an empty answer of the broker says where a partition ends
+        )
         self._consumer = Consumer(config)
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._parts = []
@@ -103,13 +107,14 @@ class RecordReader:
         ends = self.ends(within_s)  # once: they may grow faster than they are read
         while any(self._read[part] < end for part, end in ends.items()):
             assert time.monotonic() < deadline, f"read up to {self._read} of {ends}"
-            for record in self._consumer.consume(10_000, 0.2):
+            for record in self._consumer.consume(10_000, 0.02):
                 error = record.error()
+                at: Any = (record.topic(), record.partition())
                 if error is None:
                     self._all.append(_record(record))
+                    self._read[at] = self._all[-1].offset + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    at: Any = (record.topic(), record.partition())
-                    self._read[at] = record.offset() or 0
+                    self._read[at] = record.offset() or 0  # behind the marks of transactions, too
                 elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
                     raise AssertionError(error)
         return self._all[known:]
@@ -139,11 +144,26 @@ class RecordReader:
 class Reader(RecordReader):
     """The same of what slotwheel has delivered."""
 
+    kind = TIMESTAMP_LOG_APPEND_TIME
+    """The meaning of the records' times, by confluent-kafka's number."""
+
     def read(self, count: int, within_s: float = PATIENCE_S) -> list[Arrived]:
-        return [_arrived(record) for record in self.records(count, within_s)]
+        return self._arrived(self.records(count, within_s))
 
     def new(self, within_s: float = PATIENCE_S) -> list[Arrived]:
-        return [_arrived(record) for record in self.new_records(within_s)]
+        return self._arrived(self.new_records(within_s))
+
+    def _arrived(self, records: Iterable[Record]) -> list[Arrived]:
+        found = list(records)
+        assert all(record.kind == self.kind for record in found), "not the times of these topics"
+        return [_arrived(record) for record in found]
+
+
+class HandedReader(Reader):
+    """The same of topics whose records keep the time at which the node sent them, by its own wall
+    clock (``message.timestamp.type=CreateTime``); ``appended_ms`` is that time."""
+
+    kind = TIMESTAMP_CREATE_TIME
 
 
 def read_all(bootstrap: str, topics: Iterable[str], count: int) -> list[Arrived]:
@@ -179,7 +199,6 @@ def _arrived(record: Record) -> Arrived:
     own, ours = record.headers[:-3], record.headers[-3:]
     assert tuple(name for name, _ in ours) == OURS, record.headers
     id_ = (ours[0][1] or b"").decode("ascii")
-    assert record.kind == TIMESTAMP_LOG_APPEND_TIME
     _, due, offset, _ = id_.split(".")
     assert due == (ours[1][1] or b"").decode()
     return Arrived(

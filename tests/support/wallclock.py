@@ -1,7 +1,8 @@
-"""The wall clock of one process, which a test can step while it runs.
+"""The wall clock of one process, which a test can step while it runs; its machine can sleep, too.
 
-``wallclock.c`` is preloaded into the process; it shares a file of eight bytes with the test, which
-say by how much its wall clock is off. Timeouts and waits, which use other clocks, are as ever.
+``wallclock.c`` is preloaded into the process; it shares a file of sixteen bytes with the test,
+which say by how much its wall clock is off, and for how long its machine has slept. Timeouts and
+waits, which use other clocks, are as ever.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 _SOURCE = Path(__file__).with_name("wallclock.c")
 _OFFSET_NS = struct.Struct("=q")
+_WALL_AT, _SLEPT_AT = 0, _OFFSET_NS.size
 
 
 @functools.cache
@@ -35,12 +37,26 @@ class WallClock:
 
     def __init__(self, path: Path, offset_ms: int = 0) -> None:
         self._path = path
-        path.write_bytes(_OFFSET_NS.pack(0))
+        self.slept_ms = 0
+        path.write_bytes(bytes(2 * _OFFSET_NS.size))
         self.variables = {"LD_PRELOAD": str(_library()), "SLOTWHEEL_TEST_CLOCK": str(path)}
         self.set(offset_ms)
 
     def set(self, offset_ms: int) -> None:
         """From now on the process's clock is off by so much."""
         self.offset_ms = offset_ms
-        with self._path.open("r+b") as file:
+        self._write(_WALL_AT, offset_ms)
+
+    def sleep(self, span_ms: int) -> None:
+        """The machine sleeps for so long, as one does whose lid is closed: the wall clock goes on,
+        and so does the time since the machine's start, by which a node tells sleep from a jump."""
+        # In this order: who reads between the two sees a jump ahead, which is not believed; in the
+        # other order a step back, which is.
+        self.set(self.offset_ms + span_ms)
+        self.slept_ms += span_ms
+        self._write(_SLEPT_AT, self.slept_ms)
+
+    def _write(self, at: int, offset_ms: int) -> None:
+        with self._path.open("r+b", buffering=0) as file:
+            file.seek(at)
             file.write(_OFFSET_NS.pack(offset_ms * 1_000_000))
