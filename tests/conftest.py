@@ -132,6 +132,7 @@ LONG = (
     "gateway/console/test_what_is_missing",
     "client/test_failover",
     "test_kafka_end_to_end",
+    "test_far_kafka",
     "wheel/test_crash_modes",
     "wheel/test_crash_sweep",
     "delivery/test_kafka_python_sink",
