@@ -115,7 +115,7 @@ def test_what_was_missed_against_a_list_of_all_runs(
     assert progress.decided_ms == (every_run[-1] if every_run else NOW_MS)
 
 
-@given(schedule=schedules(), steps=st.lists(st.integers(0, LATE_MS), max_size=30))
+@given(schedule=schedules(), steps=st.lists(st.integers(0, LATE_MS), max_size=12))
 def test_a_node_that_is_there_misses_nothing(schedule: Schedule, steps: list[int]) -> None:
     progress, now_ms = ScheduleProgress.beginning(NOW_MS), NOW_MS
     runs: list[ScheduledRun] = []
@@ -136,7 +136,7 @@ def test_a_node_that_is_there_misses_nothing(schedule: Schedule, steps: list[int
 
 @given(
     schedule=schedules(),
-    clock=st.lists(st.integers(-5 * HOUR_MS, 5 * HOUR_MS), max_size=20),
+    clock=st.lists(st.integers(-5 * HOUR_MS, 5 * HOUR_MS), max_size=8),
 )
 def test_a_clock_that_steps_fires_nothing_twice(schedule: Schedule, clock: list[int]) -> None:
     if schedule.every_ms is not None:
@@ -161,6 +161,14 @@ def test_a_clock_that_goes_back_waits_and_one_that_goes_ahead_misses() -> None:
     assert planned(schedule, progress, at(12)) == ([], progress)
     runs, _ = planned(schedule, progress, at(13))
     assert [(run.nominal_ms, run.passed_over) for run in runs] == [(at(13), 59)]
+
+
+def test_a_run_becomes_a_message_half_a_minute_before_it_is_due() -> None:
+    schedule = Schedule("h", TEMPLATE, cron="@hourly")
+    early = plan_runs(schedule, ScheduleProgress(at(11)), at(12) - AHEAD_MS - 1)
+    assert (early.runs, early.next_ms) == ((), at(12))
+    plan = plan_runs(schedule, early.progress, at(12) - AHEAD_MS)
+    assert ([run.nominal_ms for run in plan.runs], plan.next_ms) == ([at(12)], at(13))
 
 
 def test_one_call_decides_a_bounded_number() -> None:

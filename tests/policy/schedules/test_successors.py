@@ -106,6 +106,14 @@ def test_jitter_spreads_runs_and_schedules() -> None:
     assert due_ms(schedule, runs[0], runs[1]) == runs[0] + 2_860_106
 
 
+def test_jitter_ends_before_the_next_run() -> None:
+    names = [f"s{number}" for number in range(100)]
+    many = [Schedule(name, TEMPLATE, cron="@hourly", jitter_ms=HOUR_MS) for name in names]
+    assert {due_ms(schedule, NOW_MS, NOW_MS + 2) for schedule in many} == {NOW_MS, NOW_MS + 1}
+    assert {due_ms(schedule, NOW_MS, NOW_MS + 1) for schedule in many} == {NOW_MS}
+    assert max(due_ms(schedule, NOW_MS, None) for schedule in many) > NOW_MS + HOUR_MS // 2
+
+
 def test_without_jitter_a_run_is_due_at_its_nominal_time() -> None:
     schedule = Schedule("s", TEMPLATE, every_ms=1000)
     assert due_ms(schedule, NOW_MS, NOW_MS + 1000) == NOW_MS
