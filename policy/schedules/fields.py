@@ -43,6 +43,15 @@ class JsonFields:
     def error(self, name: str, got: object, limit: str, remedy: str) -> InvalidMessage:
         return InvalidMessage(f"{self.place}, {name}", got=got, limit=limit, remedy=remedy)
 
+    def refused(self, name: str, fault: InvalidMessage) -> InvalidMessage:
+        """The error of a check that does not know where the value stands."""
+        return InvalidMessage(
+            f"{self.place}, {name}: {fault.message}",
+            got=fault.got,
+            limit=fault.limit,
+            remedy=fault.remedy,
+        )
+
     def given(self, name: str) -> Any:
         """The value of a field, None where it is null or left out."""
         return self._fields.get(name)

@@ -8,6 +8,7 @@ on its way.
 from __future__ import annotations
 
 from ...wheel.expiry import EXPIRES_HEADER
+from ...wheel.names import NAME_HEADER
 from ...wheel.rows import Header
 from .missed import ScheduledRun
 from .spec import Schedule
@@ -21,8 +22,6 @@ NOMINAL_HEADER = "slotwheel-schedule-due-ms"
 too."""
 PASSED_OVER_HEADER = "slotwheel-schedule-missed"
 """How many runs before it were missed and became no messages."""
-MESSAGE_NAME_HEADER = "slotwheel-name"
-"""The name of the message, by which one that is still pending is replaced."""
 
 
 def run_headers(schedule: Schedule, run: ScheduledRun) -> list[Header]:
@@ -38,5 +37,5 @@ def run_headers(schedule: Schedule, run: ScheduledRun) -> list[Header]:
     if template.ttl_ms is not None:
         headers.append((EXPIRES_HEADER, b"%d" % (run.due_ms + template.ttl_ms)))
     if template.name is not None:
-        headers.append((MESSAGE_NAME_HEADER, template.name.encode()))
+        headers.append((NAME_HEADER, template.name.encode()))
     return headers

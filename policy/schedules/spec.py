@@ -24,12 +24,12 @@ from typing import Any, Self
 
 from ...wheel.checks import PARTITION_MAX, RESERVED_PREFIX, check_topic, is_time, reserved_header
 from ...wheel.errors import InvalidMessage
+from ...wheel.names import check_name
 from ...wheel.rows import Header
 from .cron import cron_expression
 from .fields import JsonFields, content_fields, header_pairs
 from .zones import is_zone
 
-NAME_BYTES_MAX = 200
 TEMPLATE_BYTES_MAX = 64 * 1024
 """The most bytes of a template's key, value and headers: a group keeps 100,000 schedules."""
 HEADERS_MAX = 100
@@ -101,19 +101,15 @@ class Template:
         topic = fields.text("topic", 'Write "topic": "orders"')
         try:
             check_topic(topic or "")
-        except InvalidMessage as error:
-            raise fields.error("topic", error.got, str(error.limit), error.remedy) from None
+        except InvalidMessage as fault:
+            raise fields.refused("topic", fault) from None
         headers = fields.headers("headers")
         if len(headers) > HEADERS_MAX:
             raise fields.error(
                 "headers", len(headers), f"{HEADERS_MAX} headers at most", "Leave some out"
             )
         if wrong := [name for name, _ in headers if name.startswith(RESERVED_PREFIX)]:
-            reserved = reserved_header(wrong)
-            raise fields.error("headers", reserved.got, str(reserved.limit), reserved.remedy)
-        name = fields.text("name", 'Write "name": "order-17"')
-        if name is not None:
-            check_name(f"{place}, name", name)
+            raise fields.refused("headers", reserved_header(wrong))
         template = cls(
             topic=topic or "",
             value=fields.content("value"),
@@ -128,7 +124,7 @@ class Template:
             ttl_ms=fields.number(
                 "ttl_ms", range(1, _TTL_LIMIT_MS), "at least 1 ms", "Write it in milliseconds"
             ),
-            name=name,
+            name=_name(fields, required=False),
         )
         if template.nbytes > TEMPLATE_BYTES_MAX:
             raise InvalidMessage(
@@ -170,8 +166,7 @@ class Schedule:
     def from_json(cls, given: object) -> Self:
         """Decode a schedule. Errors: ``InvalidMessage`` with the place of the value."""
         fields = JsonFields("schedule", given, _SCHEDULE)
-        name = fields.text("name", 'Write "name": "daily-report"') or ""
-        check_name("schedule, name", name)
+        name = _name(fields, required=True) or ""
         fields.place = f"schedule {name!r}"
         cron, every_ms = _rhythm(fields)
         start_ms, end_ms = _time(fields, "start_ms"), _time(fields, "end_ms")
@@ -234,21 +229,17 @@ class Schedule:
         return replace(self, paused=paused)
 
 
-def check_name(place: str, name: str) -> None:
-    """Errors: ``InvalidMessage`` with the place: a name that is empty, too long, or invisible in
-    part."""
-    nbytes = len(name.encode())
-    if not 1 <= nbytes <= NAME_BYTES_MAX or any(_is_control(character) for character in name):
-        raise InvalidMessage(
-            place,
-            got=f"{name[:80]!r}, {nbytes} bytes",
-            limit=f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without control characters",
-            remedy="Choose another name",
-        )
-
-
-def _is_control(character: str) -> bool:
-    return character < " " or "\x7f" <= character <= "\x9f"
+def _name(fields: JsonFields, required: bool) -> str | None:
+    """The field ``name``: a schedule's, by the rules of a message's name, or a message's."""
+    name = fields.text("name", 'Write "name": "daily-report"')
+    if name is None and not required:
+        return None
+    try:
+        check_name(name or "")
+    except InvalidMessage as fault:
+        remedy = "Choose another one, such as daily-report"
+        raise fields.error("name", fault.got, str(fault.limit), remedy) from None
+    return name
 
 
 def _rhythm(fields: JsonFields) -> tuple[str | None, int | None]:
@@ -268,9 +259,8 @@ def _rhythm(fields: JsonFields) -> tuple[str | None, int | None]:
         return None, every_ms
     try:
         return cron_expression(cron).text, None
-    except InvalidMessage as error:
-        place = f"cron: {error.message}"
-        raise fields.error(place, error.got, str(error.limit), error.remedy) from None
+    except InvalidMessage as fault:
+        raise fields.refused("cron", fault) from None
 
 
 def _zone(fields: JsonFields, every_ms: int | None) -> str:
