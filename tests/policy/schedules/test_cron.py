@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -258,3 +261,22 @@ def test_a_zone_of_the_table(name: str) -> None:
 )
 def test_no_zone(name: str) -> None:
     assert not is_zone(name)
+
+
+def test_a_machine_without_a_table_of_zones_has_that_of_the_package() -> None:
+    code = (
+        "from zoneinfo import TZPATH\n"
+        "from slotwheel.policy.schedules.cron import cron_expression\n"
+        "assert TZPATH == ()\n"
+        "print(cron_expression('30 2 * * *').next_minute('Europe/Berlin', int(input())))"
+    )
+    night = minute_of(datetime(2026, 3, 28, 12, tzinfo=UTC))
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONTZPATH": ""},
+        input=str(night),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(answer.stdout) == minute_of(datetime(2026, 3, 29, 1, tzinfo=UTC))
