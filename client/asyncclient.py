@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 import pyarrow as pa
 
@@ -86,12 +86,17 @@ class AsyncClient:
         expires: DueTime = None,
         ttl: Delay = None,
         level: str | None = None,
+        name: str | None = None,
+        if_exists: str | None = None,
     ) -> asyncio.Future[str]:
-        """Send one message. Awaiting the result gives its id, once it is stored.
+        """Send one message. Awaiting the result gives its id, once it is stored: what ``store`` of
+        ``Client`` returns.
 
         Errors at once: ``InvalidMessage``, ``NotRunning``; all others when it is awaited."""
         self._check_usable()
-        message = message_of(topic, value, key, headers, partition, due, delay, expires, ttl, level)
+        message = message_of(
+            topic, value, key, headers, partition, due, delay, expires, ttl, level, name, if_exists
+        )
         if needs_policies(message):
             return self._kept(in_pool(self._pool, self._client.store, message))
         flat = self._client.prepare(message, clock_ms())
@@ -127,13 +132,37 @@ class AsyncClient:
         """Send a table (``Client.send_table``), and wait as ``send_many`` does."""
         return await self._run(_answered, self._client.send_table, table)
 
-    async def cancel(self, ids: str | Sequence[str]) -> list[str]:
-        return await self._run(self._client.cancel, ids)
+    @overload
+    async def cancel(self, ids: str | Sequence[str]) -> list[str]: ...
+    @overload
+    async def cancel(self, *, topic: str, name: str) -> tuple[str, str | None]: ...
+    async def cancel(
+        self,
+        ids: str | Sequence[str] | None = None,
+        *,
+        topic: str | None = None,
+        name: str | None = None,
+    ) -> list[str] | tuple[str, str | None]:
+        cancel: Callable[..., Any] = self._client.cancel
+        answer: list[str] | tuple[str, str | None]
+        answer = await self._run(cancel, ids, topic=topic, name=name)
+        return answer
 
     async def reschedule(
-        self, message_id: str, *, due: DueTime = None, delay: Delay = None
+        self,
+        message_id: str | None = None,
+        *,
+        topic: str | None = None,
+        name: str | None = None,
+        due: DueTime = None,
+        delay: Delay = None,
     ) -> tuple[str, str | None]:
-        return await self._run(self._client.reschedule, message_id, due=due, delay=delay)
+        return await self._run(
+            self._client.reschedule, message_id, topic=topic, name=name, due=due, delay=delay
+        )
+
+    async def get(self, *, topic: str, name: str) -> str | None:
+        return await self._run(self._client.get, topic=topic, name=name)
 
     async def status(self) -> dict[str, Any]:
         return await self._run(self._client.status)

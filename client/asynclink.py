@@ -13,6 +13,7 @@ Rules
   sent.
 - A request is tried until the first message in it has waited for its time; messages are joined
   only if they came within a part of that time.
+- Of requests with named messages one is on its way at a time, so that these keep their order.
 - A message that the node refuses fails; the others of its request are sent again, in another one.
 - The loop's thread does everything but calls that block: looking up a host's name, and asking other
   peers if a silent master was replaced.
@@ -75,6 +76,7 @@ from .asyncthreads import in_pool
 from .batch import Batch, ClientObserver, Shipment
 from .hello import OF_APPENDS, Hello, hello_body, hello_of, new_producer
 from .message import FlatMessage
+from .predecessor import NamedId
 from .storing import plain_row
 from .tries import Tries
 
@@ -106,6 +108,7 @@ class _Message:
     record: bytes
     deadline: float
     answer: MessageAnswer
+    named: bool
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
@@ -120,10 +123,14 @@ class _Request:
     began_s: float = field(default_factory=time.monotonic)
     sent_s: float = 0.0
     tries: Tries = field(default_factory=Tries)
+    named: bool = field(default=False, init=False)
 
     @property
     def deadline(self) -> float:
         return self.messages[0].deadline
+
+    def __post_init__(self) -> None:
+        self.named = any(message.named for message in self.messages)
 
 
 class AsyncLink:
@@ -176,7 +183,7 @@ class AsyncLink:
             raise NotRunning("the client is closed", remedy="Make a new one")
         deadline = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
         record = encode_records([plain_row(flat)])
-        self._waiting.append(_Message(flat, record, deadline, answer))
+        self._waiting.append(_Message(flat, record, deadline, answer, flat.is_named))
         if not self._scheduled:
             self._go_on()
 
@@ -216,6 +223,9 @@ class AsyncLink:
                 self._connecting = self._loop.create_task(self._connect())
             return
         while len(self._sent) < IN_FLIGHT_MAX and (self._again or self._has_next):
+            following: _Request | _Message = (self._again or self._waiting)[0]
+            if following.named and self._order_is_kept:
+                return
             request = self._again.popleft() if self._again else self._joined()
             request.sent_s = self._loop.time()
             request.tries.sent()
@@ -233,8 +243,14 @@ class AsyncLink:
         oldest = min([*self._sent, *again], default=self._sequence)
         return bool(self._waiting) and self._sequence - oldest < REMEMBERED
 
+    @property
+    def _order_is_kept(self) -> bool:
+        """True while messages with names are on their way. Others with names wait: if those are
+        refused for now and sent again, an earlier message of a name would replace a later one."""
+        return any(request.named for request in self._sent.values())
+
     def _joined(self) -> _Request:
-        waiting = self._waiting
+        waiting, order_is_kept = self._waiting, self._order_is_kept
         first = waiting.popleft()
         messages, nbytes = [first], len(first.record)
         latest = first.deadline + _JOIN_WITHIN * self._timeout_s
@@ -242,6 +258,8 @@ class AsyncLink:
             message = waiting[0]
             nbytes += len(message.record)
             if nbytes > BYTES_MAX or message.deadline > latest:
+                break
+            if message.named and order_is_kept:
                 break
             messages.append(waiting.popleft())
         return self._request(messages)
@@ -274,10 +292,14 @@ class AsyncLink:
         self._observe(request, stored=stored, group=group)
         due = due_times([message.flat.due for message in request.messages], stored.created_ms)
         rows = zip(request.messages, due, stored.checks.tolist(), strict=True)
-        for offset, (message, due_ms, check) in enumerate(rows, stored.base_offset):
+        for row, (message, due_ms, check) in enumerate(rows):
             answer = message.answer
-            if not answer.done():  # its task may have been cancelled
-                answer.set_result(f"{group}.{due_ms}.{offset}.{check_digits(check)}")
+            if answer.done():  # its task may have been cancelled
+                continue
+            message_id = f"{group}.{due_ms}.{stored.base_offset + row}.{check_digits(check)}"
+            if message.named:
+                message_id = NamedId.of(message_id, stored.prior.get(row), group)
+            answer.set_result(message_id)
 
     def _refused(self, request: _Request, error: SlotwheelError) -> None:
         request.tries.refused(error)

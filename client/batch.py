@@ -21,11 +21,14 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from ..wheel import compute as pc
+from ..wheel.answers import Before
 from ..wheel.checks import started
 from ..wheel.delay import delay_of, due_times
 from ..wheel.digest import digests
 from ..wheel.errors import SlotwheelError
 from ..wheel.ids import MessageId, id_texts
+from ..wheel.names import NAME_HEADER
 from ..wheel.plain import encode_records
 from ..wheel.protocol import StoredBatch
 from ..wheel.request import RequestKey
@@ -33,6 +36,7 @@ from ..wheel.rows import from_columns
 from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
 from .message import FlatMessage, clock_ms
+from .predecessor import Predecessor
 from .tries import Tries
 
 ROW_OVERHEAD = 64
@@ -114,6 +118,15 @@ class Shipment:
         if self.rows is not None:
             return int(self.rows.num_rows)
         return 0 if self.columns is None else len(self.columns[0])
+
+    @property
+    def keeps_order(self) -> bool:
+        """True when rows have names, and their order among other shipments matters: of two messages
+        of one name the later one has to be stored later. That of a shipment of many callers, who
+        do not wait for each other, is nobody's concern."""
+        if self.whole or (self.rows is None and self.columns is None):
+            return False
+        return _has_names(self.content)
 
     @property
     def content(self) -> Columns | pa.RecordBatch:
@@ -222,6 +235,8 @@ class Shipment:
         offsets = self.stored.base_offset + np.arange(len(due))
         ids: list[str | SlotwheelError]
         ids = id_texts(self.group, due, offsets, self.stored.checks).to_pylist()
+        for place in self.stored.prior:
+            ids[place] = self._id_at(self.stored, place, int(due[place]))
         return ids
 
     def _outcome(self, row: int) -> str | SlotwheelError:
@@ -232,20 +247,37 @@ class Shipment:
             return SlotwheelError(
                 "there is no id", got='acks="0"', remedy='Use acks="all" to get receipts'
             )
-        place = row if self._places is None else int(self._places[row])
-        check = int(self.stored.checks[place])
-        return str(MessageId(self.group, self.due_ms(row), self.stored.base_offset + place, check))
+        return self._id_at(self.stored, self._place(row), self.due_ms(row))
+
+    def _place(self, row: int) -> int:
+        """The number of a caller's row among those that were sent."""
+        return row if self._places is None else int(self._places[row])
+
+    def _id_at(self, stored: StoredBatch, place: int, due_ms: int) -> str:
+        """The id of the message that a row that was sent leaves pending: its own, or that of the
+        message that was kept in its place."""
+        prior = stored.prior.get(place)
+        if prior is not None and prior.before is Before.KEPT:
+            return Predecessor.of(prior, self.group).id
+        check = int(stored.checks[place])
+        return str(MessageId(self.group, due_ms, stored.base_offset + place, check))
 
     def ids(self, row: int) -> list[str]:
         """All ids of a message: one, or one for each topic of its route. Errors: as of ``id``."""
         first = self.id(row)
         if not self.copies or self.stored is None:
             return [first]
-        base, due_ms = self.stored.base_offset, self.due_ms(0)
-        return [
-            str(MessageId(self.group, due_ms, base + place, int(check)))
-            for place, check in enumerate(self.stored.checks)
-        ]
+        due_ms = self.due_ms(0)
+        return [self._id_at(self.stored, place, due_ms) for place in range(self.stored.count)]
+
+    def befores(self, row: int) -> list[Predecessor | None]:
+        """The message before of a row's name, for each of its ``ids``. Errors: as of ``id``."""
+        self.id(row)
+        if self.stored is None:
+            return [None]
+        places = range(self.stored.count) if self.copies else [self._place(row)]
+        found = map(self.stored.prior.get, places)
+        return [None if prior is None else Predecessor.of(prior, self.group) for prior in found]
 
     def due_ms(self, row: int) -> int:
         """The due time of a row, ms since the epoch. A delay begins by the node's clock, so for one
@@ -273,12 +305,15 @@ class Batch:
     digest: UInt64s | None = field(default=None, init=False)
     """Digests of ``rows``, if there is a file of receipts; set when it is first sent."""
     sent_ms: int = field(default=0, init=False)
+    keeps_order: bool = field(init=False)
+    """True when one of its shipments does."""
     starts: list[int] = field(init=False)
     """The number of each shipment's first row, and one past the last shipment's last row."""
 
     def __post_init__(self) -> None:
         counts = (shipment.count for shipment in self.shipments)
         self.starts = list(accumulate(counts, initial=0))
+        self.keeps_order = any(shipment.keeps_order for shipment in self.shipments)
         for shipment in self.shipments:
             shipment.batch = self
 
@@ -346,6 +381,17 @@ class Batch:
             number = bisect.bisect_right(self.starts, row) - 1
             errors.setdefault(number, {})[row - self.starts[number]] = error
         return errors
+
+
+def _has_names(content: Columns | pa.RecordBatch) -> bool:
+    """Returns True when one of the rows has a name."""
+    if isinstance(content, tuple):
+        every = chain.from_iterable(filter(None, content[5]))
+        return any(name == NAME_HEADER for name, _ in every)
+    headers = content.column("headers")
+    if not len(headers.values):
+        return False
+    return int(pc.index(headers.flatten().field(0), NAME_HEADER).as_py()) >= 0
 
 
 def nbytes_of(messages: Any) -> int:

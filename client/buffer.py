@@ -10,6 +10,8 @@ record, so the same holds for another master.
                             | rows dropped: new sequence    |   | sent again, same sequence
                             +-------------------------------+-> resend (overloaded, link lost)
 
+Messages with names keep their order: of such batches one is unanswered at a time.
+
 Shipments that wait because five batches are unanswered are sent in one batch, as far as they fit:
 the slower the node, the larger the batches, and the less each message costs. A request is a batch
 by itself, with a producer of its own: so it is not one of the five, and its sequence only tells its
@@ -159,7 +161,7 @@ class Buffer:
             if batch is not None:
                 return batch
         oldest = min((self._next_sequence, *self.unanswered))
-        if self._fresh and self._next_sequence - oldest < IN_FLIGHT_MAX:
+        if self._may_begin(oldest):
             batch = Batch(self._next_sequence, self._first_and_following())
             self._next_sequence += 1
         elif self._requests and self._requests_open < REQUESTS_IN_FLIGHT_MAX:
@@ -171,6 +173,18 @@ class Buffer:
         self.unanswered[batch.sequence] = batch
         return batch
 
+    def _may_begin(self, oldest: int) -> bool:
+        """Returns True when the first fresh shipment may be sent. One with names waits for the
+        batch with names before it: that one may be refused for now and sent again, and of two
+        messages of one name the earlier one would replace the later one then."""
+        if not self._fresh or self._next_sequence - oldest >= IN_FLIGHT_MAX:
+            return False
+        return not (self._order_is_kept and next(iter(self._fresh)).keeps_order)
+
+    @property
+    def _order_is_kept(self) -> bool:
+        return any(batch.keeps_order for batch in self.unanswered.values())
+
     def _first_and_following(self) -> list[Shipment]:
         """The first fresh shipment, and those behind it as far as they fit."""
         shipments = [self._fresh.popitem(last=False)[0]]
@@ -179,10 +193,13 @@ class Buffer:
             return shipments
         rows_left = self.batch_rows_max - first.count
         bytes_left = self.batch_bytes_max - first.nbytes
+        order_is_kept = self._order_is_kept
         while self._fresh:
             following = next(iter(self._fresh))
             apart_s = abs(following.deadline - first.deadline)
             if following.by_itself or apart_s > self._join_within_s:
+                break
+            if order_is_kept and following.keeps_order:
                 break
             rows_left -= following.count
             bytes_left -= following.nbytes

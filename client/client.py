@@ -32,7 +32,7 @@ import pyarrow as pa
 from ..policy.policyset import PolicySet
 from ..policy.routes import Route
 from ..security.secretplace import SecretPlace
-from ..wheel.checks import due_beyond_horizon, too_large
+from ..wheel.checks import check_topic, due_beyond_horizon, too_large
 from ..wheel.delay import delay_of, due_times
 from ..wheel.errors import (
     InvalidBatch,
@@ -42,6 +42,7 @@ from ..wheel.errors import (
     SlotwheelError,
 )
 from ..wheel.ids import MessageId
+from ..wheel.names import check_name
 from ..wheel.protocol import (
     ACKNOWLEDGE,
     ACKS,
@@ -50,6 +51,7 @@ from ..wheel.protocol import (
     DEFAULT_ADDRESS,
     FORGET,
     HELLO,
+    NAMED,
     PAGE,
     POLICIES,
     REGISTER,
@@ -89,6 +91,7 @@ from .message import (
     flatten,
     message_of,
 )
+from .predecessor import NamedId
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
 from .sender import Sender
@@ -274,6 +277,8 @@ class Client:
         expires: DueTime = None,
         ttl: Delay = None,
         level: str | None = None,
+        name: str | None = None,
+        if_exists: str | None = None,
     ) -> Receipt: ...
     def send(
         self,
@@ -288,16 +293,21 @@ class Client:
         expires: DueTime = None,
         ttl: Delay = None,
         level: str | None = None,
+        name: str | None = None,
+        if_exists: str | None = None,
     ) -> Receipt:
         """Send one message, due at ``due`` or after ``delay`` or ``level`` (exactly one of them).
 
         From ``expires`` on, or ``ttl`` after it is due, it is not delivered (at most one of these).
+        ``name``, ``if_exists``: as of ``Message``; ``before`` of the receipt has the message before.
 
         Errors at once: ``InvalidMessage``; ``Overloaded`` or ``NodeUnreachable`` when the buffer
         stays full; ``NotRunning`` when closed. All other errors are the receipt's.
         """
         self._check_usable()
-        message = message_of(topic, value, key, headers, partition, due, delay, expires, ttl, level)
+        message = message_of(
+            topic, value, key, headers, partition, due, delay, expires, ttl, level, name, if_exists
+        )
         if message.level is not None or message.route is not None:
             message, route = self._resolver.resolve(message)
             if route is not None:
@@ -320,14 +330,19 @@ class Client:
         expires: DueTime = None,
         ttl: Delay = None,
         level: str | None = None,
+        name: str | None = None,
+        if_exists: str | None = None,
     ) -> str:
-        """Send one message and wait until it is stored. Takes what ``send`` takes, returns the id.
+        """Send one message and wait until it is stored. Takes what ``send`` takes, returns the id;
+        that of a message with a ``name`` is a ``NamedId``, whose ``before`` is the message before.
         Each thread has a connection of its own for it: the quickest way for a program that waits
         for each message. Errors: ``SlotwheelError``."""
         self._check_usable()
-        message = message_of(topic, value, key, headers, partition, due, delay, expires, ttl, level)
+        message = message_of(
+            topic, value, key, headers, partition, due, delay, expires, ttl, level, name, if_exists
+        )
         if not self._stores or needs_policies(message):
-            return self.send(message).result()
+            return self._send_and_wait(message)
         storer: Storer | None = getattr(self._storers, "own", None)
         if storer is None:
             storer = self._storers.own = Storer(
@@ -344,7 +359,12 @@ class Client:
         try:
             return storer.store(self.prepare(message, clock_ms()))
         except OverflowError:  # more or longer headers than a plain row can have
-            return self.send(message).result()
+            return self._send_and_wait(message)
+
+    def _send_and_wait(self, message: Message) -> str:
+        receipt = self.send(message)
+        message_id = receipt.result()
+        return message_id if message.name is None else NamedId(message_id, receipt.before)
 
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""
@@ -569,20 +589,40 @@ class Client:
 
     # Requests
 
+    @overload
+    def cancel(
+        self, ids: str | Receipt | Sequence[str | Receipt], *, topics: Sequence[str] | None = None
+    ) -> list[str]: ...
+    @overload
+    def cancel(
+        self, *, topic: str, name: str, topics: Sequence[str] | None = None
+    ) -> tuple[str, str | None]: ...
     def cancel(
         self,
-        ids: str | Receipt | Sequence[str | Receipt],
+        ids: str | Receipt | Sequence[str | Receipt] | None = None,
         *,
+        topic: str | None = None,
+        name: str | None = None,
         topics: Sequence[str] | None = None,
-    ) -> list[str]:
+    ) -> list[str] | tuple[str, str | None]:
         """Cancel messages. Returns ``"cancelled"``, ``"already delivered"`` or ``"unknown"`` for
         each. ``topics``: messages of other topics are left as they are, and *unknown*; names, or
         the begin of names and a ``*``. Over HTTP it is not to be had.
 
+        Or cancel the message of a ``topic`` for which a ``name`` stands. Returns its answer, and
+        its id; ``"unknown"`` and None: no message of that name is known. Such a request is not
+        repeated where its answer was lost, as another message may have the name by then:
+        ``NodeUnreachable`` means that it may have been cancelled.
+
         Errors: ``UnknownId`` for a text that is no id (another group's is *unknown*),
-        ``InvalidMessage`` for the receipt of a message to several topics (give its ``ids``),
-        ``NodeUnreachable``.
+        ``InvalidMessage`` for the receipt of a message to several topics (give its ``ids``), and
+        for a name that no message can have; ``NodeUnreachable``.
         """
+        place = _place_of(ids, topic, name)
+        if place:
+            answered = self._ask(CANCEL, {**place, **_only(topics)})
+            return answered["answers"][0], answered["ids"][0]
+        assert ids is not None
         items = [ids] if isinstance(ids, str | Receipt) else ids
         texts = [_id_of(item) for item in items]
         due = [MessageId.parse(text).due for text in texts]
@@ -601,24 +641,40 @@ class Client:
 
     def reschedule(
         self,
-        message_id: str | Receipt,
+        message_id: str | Receipt | None = None,
         *,
+        topic: str | None = None,
+        name: str | None = None,
         due: DueTime = None,
         delay: Delay = None,
         topics: Sequence[str] | None = None,
     ) -> tuple[str, str | None]:
-        """Give a message a new due time. Returns the answer of ``cancel``, and the new id if it
-        moved. ``topics``: as of ``cancel``.
+        """Give a message a new due time, by its id, or by its ``topic`` and ``name``. Returns the
+        answer of ``cancel``, and the new id if it moved; a name stands for the moved message then.
+        ``topics``: as of ``cancel``.
 
         Errors: ``InvalidMessage``, ``UnknownId``, ``NodeUnreachable`` (it may have happened then).
         """
-        text = _id_of(message_id)
-        MessageId.parse(text)
+        place = _place_of(message_id, topic, name)
+        if message_id is not None:
+            text = _id_of(message_id)
+            MessageId.parse(text)
+            place = {"id": text}
         new_due = due_of(due, delay)
         delay_ms = delay_of(new_due)
         fields = {"due_ms": new_due} if delay_ms is None else {"delay_ms": delay_ms}
-        answer = self._ask(RESCHEDULE, {"id": text, **fields, **_only(topics)})
+        answer = self._ask(RESCHEDULE, {**place, **fields, **_only(topics)})
         return answer["answer"], answer["id"]
+
+    def get(self, *, topic: str, name: str, topics: Sequence[str] | None = None) -> str | None:
+        """The id of the message of a topic for which a name stands; None: none is known.
+        ``topics``: no message of other topics is known.
+
+        Errors: ``InvalidMessage``, ``NodeUnreachable``.
+        """
+        fields = {**_place_of(None, topic, name), **_only(topics)}
+        message_id: str | None = self._ask(NAMED, fields, again=True)["id"]
+        return message_id
 
     def status(self) -> dict[str, Any]:
         """The status of the node's wheel, in plain numbers; of several addresses, the first that
@@ -835,6 +891,24 @@ def _id_of(item: str | Receipt) -> str:
             remedy="Give receipt.ids, or those of them that are meant",
         )
     return ids[0]
+
+
+def _place_of(ids: object, topic: str | None, name: str | None) -> dict[str, str]:
+    """The fields of a request about the message of a name; empty: its ids are given. Errors:
+    ``InvalidMessage``."""
+    named = topic is not None or name is not None
+    if named == (ids is not None) or (topic is None) != (name is None):
+        raise InvalidMessage(
+            "which message is meant cannot be told",
+            got=f"id {ids!r}, topic {topic!r}, name {name!r}"[:200],
+            limit="an id, or topic and name",
+            remedy="Give the id alone, or topic= and name=: a name is unique within its topic",
+        )
+    if topic is None or name is None:
+        return {}
+    check_topic(topic)
+    check_name(name)
+    return {"topic": topic, "name": name}
 
 
 def _only(topics: Sequence[str] | None) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
 from ..wheel.protocol import REQUESTS_IN_FLIGHT_MAX
 from ..wheel.rows import from_columns, take_rows, without_slack
 from ..wheel.schema import INPUT, Int64s, times
-from .message import Message, due_of, flatten, header_pairs
+from .message import Message, due_of, flatten, has_own_headers, header_pairs
 
 Errors = dict[int, SlotwheelError]
 
@@ -88,7 +88,7 @@ def batch_of(messages: Sequence[Message]) -> pa.RecordBatch:
         [m.key for m in messages],
         [m.value for m in messages],
         [
-            header_pairs(m, at) if m.headers or m.expires is not None or m.ttl is not None else ()
+            header_pairs(m, at) if has_own_headers(m) else ()
             for m, at in zip(messages, due, strict=True)
         ],
     )

@@ -36,6 +36,7 @@ from ..wheel.expiry import (
     bad_expiries,
     expires_before_due,
 )
+from ..wheel.names import IF_EXISTS_HEADER, NAME_HEADER, IfExists, check_name
 from ..wheel.rows import Content, Header, header_column
 
 Headers = Sequence[tuple[str, Content]] | Mapping[str, Content]
@@ -56,6 +57,11 @@ class Message:
     mapping; names that begin with ``slotwheel-`` are reserved. ``level``: the name of a delay, in
     place of ``due`` and ``delay``. ``route``, in place of a topic: the message goes to all topics
     that the route's rules name, and is stored for all of them or for none.
+
+    ``name``: what the application calls it, 1 to 200 bytes of UTF-8 without control characters. A
+    name stands for at most one pending message of its topic. ``if_exists`` says what happens when
+    another one has it: ``"replace"`` (which holds without it) cancels that one, ``"keep"`` leaves
+    that one and drops this, ``"refuse"`` stores nothing and is an error.
     """
 
     topic: str = ""
@@ -69,6 +75,8 @@ class Message:
     ttl: Delay = None
     level: str | None = None
     route: str | None = None
+    name: str | None = None
+    if_exists: str | None = None
 
 
 def message_of(
@@ -82,6 +90,8 @@ def message_of(
     expires: DueTime,
     ttl: Delay,
     level: str | None,
+    name: str | None,
+    if_exists: str | None,
 ) -> Message:
     """The message itself, or one made of the arguments of a client's ``send``."""
     if isinstance(topic, Message):
@@ -97,6 +107,8 @@ def message_of(
         expires=expires,
         ttl=ttl,
         level=level,
+        name=name,
+        if_exists=if_exists,
     )
 
 
@@ -169,14 +181,50 @@ def _unusable(message: str, got: object, limit: object = None) -> InvalidMessage
     )
 
 
+def has_own_headers(message: Message) -> bool:
+    """Returns True when a message has headers, or fields that are stored as headers."""
+    if message.headers or message.expires is not None or message.ttl is not None:
+        return True
+    return message.name is not None or message.if_exists is not None
+
+
 def header_pairs(message: Message, due: int) -> Sequence[tuple[str, Content]]:
-    """A message's headers, values as the caller gave them, with the header of its expiry. ``due``:
-    as of ``due_of``. Errors: ``InvalidMessage``."""
+    """A message's headers, values as the caller gave them, with those of its expiry and its name.
+    ``due``: as of ``due_of``. Errors: ``InvalidMessage``."""
     headers = message.headers or ()
     pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
-    if message.expires is None and message.ttl is None:
-        return pairs
-    return [*pairs, (EXPIRES_HEADER, _expiry(message.expires, message.ttl, due))]
+    added: list[tuple[str, Content]] = []
+    if message.expires is not None or message.ttl is not None:
+        added.append((EXPIRES_HEADER, _expiry(message.expires, message.ttl, due)))
+    if message.name is not None or message.if_exists is not None:
+        added += _name_headers(message.name, message.if_exists)
+    return [*pairs, *added] if added else pairs
+
+
+def _name_headers(name: object, if_exists: object) -> list[tuple[str, Content]]:
+    """The headers of a name, and of what happens where another message has it. Errors:
+    ``InvalidMessage``."""
+    if name is None:
+        raise InvalidMessage(
+            "if_exists without a name",
+            got=repr(if_exists)[:80],
+            remedy="Give the message a name, or leave if_exists out",
+        )
+    if not isinstance(name, str):
+        raise InvalidMessage(
+            "unusable name", got=repr(name)[:80], limit="a text", remedy="Give it as a str"
+        )
+    check_name(name)
+    if if_exists is None:
+        return [(NAME_HEADER, name)]
+    if if_exists not in tuple(IfExists):
+        raise InvalidMessage(
+            "unknown if_exists",
+            got=repr(if_exists)[:80],
+            limit=", ".join(IfExists),
+            remedy="Write one of these",
+        )
+    return [(NAME_HEADER, name), (IF_EXISTS_HEADER, str(if_exists))]
 
 
 def _expiry(expires: DueTime, ttl: Delay, due: int) -> bytes:
@@ -219,6 +267,10 @@ class FlatMessage(NamedTuple):
     value: bytes | None
     headers: list[Header]
     nbytes: int
+
+    @property
+    def is_named(self) -> bool:
+        return bool(self.headers) and any(name == NAME_HEADER for name, _ in self.headers)
 
 
 def flatten(message: Message) -> FlatMessage:

@@ -19,6 +19,7 @@ from ..wheel.errors import SlotwheelError
 from ..wheel.schema import Int64s
 from .columns import Errors
 from .failures import CountedShipment
+from .predecessor import Predecessor
 
 
 class Receipt:
@@ -48,7 +49,8 @@ class Receipt:
 
     @property
     def id(self) -> str:
-        """The message's id; waits for it, at most for the client's timeout."""
+        """The message's id; waits for it, at most for the client's timeout. Where a message was
+        dropped because another one of its name was kept, the id of the kept one."""
         return self.result()
 
     @property
@@ -58,6 +60,20 @@ class Receipt:
         self._shipment.wait(None)
         self._shipment.read(self._row)
         return self._shipment.ids(self._row)
+
+    @property
+    def before(self) -> Predecessor | None:
+        """The message that had the name of this one before; None: no message of that name was
+        known, or this one has none. Of a message with a route, that of its first topic. Waits as
+        ``id`` does, and has its errors."""
+        return self.befores[0]
+
+    @property
+    def befores(self) -> list[Predecessor | None]:
+        """The messages before of all topics of a message with a route, in the order of ``ids``."""
+        self._shipment.wait(None)
+        self._shipment.read(self._row)
+        return self._shipment.befores(self._row)
 
     def done(self) -> bool:
         return self._shipment.done

@@ -23,7 +23,9 @@ from ..wheel.plain import encode_records
 from ..wheel.protocol import (
     NO_BATCH,
     AppendCommand,
+    PriorRow,
     RefusedBatch,
+    StoredBatch,
     decode_answer,
     decode_stored_one,
     encode_request,
@@ -34,6 +36,7 @@ from .addresses import Addresses
 from .asking import ANSWER_S, EpochOfMaster, Suspicion
 from .hello import OF_APPENDS, hello_body, hello_of, new_producer
 from .message import FlatMessage
+from .predecessor import NamedId
 from .tries import Tries
 
 _PAUSE_S = 0.02
@@ -84,7 +87,7 @@ class Storer:
                         raise NotRunning("the client was closed")
                 tries.sent()
                 self._channel.send(Kind.ROWS, metadata, body)
-                answer = self._answer(self._channel, flat.due, sequence, end)
+                answer = self._answer(self._channel, flat, sequence, end)
             except SlotwheelError as error:
                 self._close()
                 failed = error
@@ -135,7 +138,7 @@ class Storer:
         return channel
 
     def _answer(
-        self, channel: Channel, due: int, sequence: int, end: float
+        self, channel: Channel, flat: FlatMessage, sequence: int, end: float
     ) -> str | SlotwheelError:
         """The message's id, or the error with which it is refused. Errors: ``SlotwheelError``: the
         connection has failed."""
@@ -156,15 +159,26 @@ class Storer:
             if stored is not None:
                 number, offset, created_ms, check = stored
                 if number == sequence:
-                    due_ms = due_time(due, created_ms)
-                    return str(MessageId(self._group, due_ms, offset, check))
+                    return self._id(flat, created_ms, offset, check, None)
                 continue
             answer = decode_answer(body)
-            if isinstance(answer, RefusedBatch):
+            if isinstance(answer, StoredBatch):
+                if answer.sequence == sequence and answer.count == 1:
+                    [check] = answer.checks.tolist()
+                    offset, created_ms = answer.base_offset, answer.created_ms
+                    return self._id(flat, created_ms, offset, check, answer.prior.get(0))
+            else:
                 if answer.sequence == sequence:
                     return answer.error
                 if answer.sequence == NO_BATCH:
                     raise answer.error
+
+    def _id(
+        self, flat: FlatMessage, created_ms: int, offset: int, check: int, prior: PriorRow | None
+    ) -> str:
+        due_ms = due_time(flat.due, created_ms)
+        message_id = str(MessageId(self._group, due_ms, offset, check))
+        return NamedId.of(message_id, prior, self._group) if flat.is_named else message_id
 
     def _wait_for_another(
         self, failed: SlotwheelError, end: float, backoff: Backoff, *, uncertain: bool

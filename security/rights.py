@@ -71,6 +71,7 @@ class Operation(Enum):
     CANCEL = "cancel", Right.CANCEL
     RESCHEDULE = "reschedule", Right.CANCEL
     SEARCH = "search", Right.READ
+    NAMED = "named", Right.READ
     TRACE = "trace", Right.READ
     LETTERS = "letters", Right.READ
     CONSUME = "consume", Right.CONSUME

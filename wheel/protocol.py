@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from .answers import Before
 from .errors import InvalidBatch, SlotwheelError, UnsupportedVersion, from_wire
 from .request import RequestKey, is_request
 from .schema import UInt64s
@@ -44,6 +46,7 @@ without peers is the same. ``0``: no receipts; errors still come."""
 HELLO = "hello"
 CANCEL = "cancel"
 RESCHEDULE = "reschedule"
+NAMED = "named"
 STATUS = "status"
 PAGE = "page"
 STEP_DOWN = "step-down"
@@ -56,8 +59,9 @@ CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK = CLOCK_COMMANDS = ("show", "accept", "
 ACKNOWLEDGE = "acknowledge"
 ACTIONS = {
     HELLO: "version, group, limits and clock of this node",
-    CANCEL: "cancel messages by id",
+    CANCEL: "cancel messages by id, or one by its name",
     RESCHEDULE: "give a message a new due time",
+    NAMED: "the message that a name stands for",
     STATUS: "what the wheel holds, in plain numbers",
     PAGE: "metrics and health of this node",
     STEP_DOWN: "hand the mastership to a peer",
@@ -79,6 +83,8 @@ JSON_BYTES_MAX = 1 << 20
 
 STORED = 0
 REFUSED = 1
+STORED_NAMED = 2
+"""Stored, and some rows have a name that another message of their topic had before."""
 NO_BATCH = (1 << 64) - 1
 """The sequence in an answer that answers no batch: the node was deposed while nothing was sent."""
 
@@ -105,10 +111,15 @@ _REQUEST = struct.Struct(
 # | status | reserved | count | sequence | base offset | created | checks, u64 each; or |
 # | u8     | 3 bytes  | u32   | u64      | i64         | i64     | the error as JSON    |
 # +--------+----------+-------+----------+-------------+---------+----------------------+
-# Behind the checks of a request: the shift, i64.
+# Behind the checks of a request: the shift, i64. With status 2 the shift is always there (0 where no
+# shift is known), and behind it stands a predecessor for each row that has one:
+# +---------+---------+----------+---------+---------+---------+
+# | row     | before  | reserved | due     | offset  | check   |
+# | u32     | u8      | 3 bytes  | i64     | i64     | u64     |
+# +---------+---------+----------+---------+---------+---------+
 _RECEIPT = struct.Struct(
     "<"
-    "B"  # status: 0 stored, 1 refused
+    "B"  # status: 0 stored, 1 refused, 2 stored with predecessors
     "3x"  # reserved, zero
     "I"  # count: rows stored; 0 when refused
     "Q"  # sequence of the batch that is answered
@@ -120,15 +131,37 @@ STORED_ONE = struct.Struct(f"{_RECEIPT.format}Q")
 _SHIFT = struct.Struct(
     "<q"  # what makes the due times of a repeat those of the first time, ms; 0 the first time
 )
+_PREDECESSOR = struct.Struct(
+    "<"
+    "I"  # the row in the batch; rising
+    "B"  # what became of the message before: an index in _BEFORE
+    "3x"  # reserved, zero
+    "q"  # its due time, ms
+    "q"  # its offset
+    "Q"  # its check
+)
+_BEFORE = (Before.REPLACED, Before.KEPT, Before.DELIVERED)
 assert _SEQUENCE.size == 8
+assert _PREDECESSOR.size == 32
 assert _REQUEST.size == 24
 assert _RECEIPT.size == 32
+
+
+class PriorRow(NamedTuple):
+    """The message that had a row's name before the row was stored, and what became of it. ``due``:
+    ms; with ``offset`` and ``check`` it makes that message's id."""
+
+    before: Before
+    due: int
+    offset: int
+    check: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
     """A receipt as it came over the wire. ``checks``: shape (count,). ``shift_ms``: the due times
-    of a repeated request are to be moved by so much; 0: it is no repeat, or need not be moved."""
+    of a repeated request are to be moved by so much; 0: it is no repeat, or need not be moved.
+    ``prior``: by row, the messages before of rows whose name was known before."""
 
     sequence: int
     base_offset: int
@@ -136,13 +169,17 @@ class StoredBatch:
     created_ms: int
     checks: UInt64s
     shift_ms: int = 0
+    prior: Mapping[int, PriorRow] = field(default_factory=dict)
 
     def part(self, start: int, count: int) -> StoredBatch:
         """The receipt of ``count`` rows of it, from ``start`` on."""
         if count == self.count:
             return self
         checks, base_offset = self.checks[start : start + count], self.base_offset + start
-        return replace(self, base_offset=base_offset, count=count, checks=checks)
+        prior = {
+            row - start: before for row, before in self.prior.items() if 0 <= row - start < count
+        }
+        return replace(self, base_offset=base_offset, count=count, checks=checks, prior=prior)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +303,23 @@ def decode_request(metadata: bytes) -> tuple[int, RequestKey | None, int]:
 
 
 def encode_stored(
-    sequence: int, base_offset: int, created_ms: int, checks: UInt64s, shift_ms: int | None = None
+    sequence: int,
+    base_offset: int,
+    created_ms: int,
+    checks: UInt64s,
+    shift_ms: int | None = None,
+    prior: Mapping[int, PriorRow] | None = None,
 ) -> bytes:
-    """The answer to a stored batch; ``shift_ms``: for a request alone."""
-    head = _RECEIPT.pack(STORED, len(checks), sequence, base_offset, created_ms)
-    tail = b"" if shift_ms is None else _SHIFT.pack(shift_ms)
-    return head + checks.astype("<u8", copy=False).tobytes() + tail
+    """The answer to a stored batch; ``shift_ms``: for a request alone. ``prior``: as of
+    ``StoredBatch``, by rising row; without any the answer is that of a batch without names."""
+    status = STORED_NAMED if prior else STORED
+    head = _RECEIPT.pack(status, len(checks), sequence, base_offset, created_ms)
+    tail = b"" if shift_ms is None and not prior else _SHIFT.pack(shift_ms or 0)
+    named = (
+        _PREDECESSOR.pack(row, _BEFORE.index(before), due, offset, check)
+        for row, (before, due, offset, check) in (prior or {}).items()
+    )
+    return b"".join((head, checks.astype("<u8", copy=False).tobytes(), tail, *named))
 
 
 def decode_stored_one(data: bytes) -> tuple[int, int, int, int] | None:
@@ -298,6 +346,15 @@ def decode_answer(data: bytes) -> StoredBatch | RefusedBatch:
             checks = np.frombuffer(data, dtype="<u8", count=count, offset=_RECEIPT.size)
             shift_ms = _SHIFT.unpack(data[-_SHIFT.size :])[0] if rest > 8 * count else 0
             return StoredBatch(sequence, base_offset, count, created_ms, checks, shift_ms)
+        prior_at = _RECEIPT.size + 8 * count + _SHIFT.size
+        if status == STORED_NAMED and prior_at < len(data):
+            checks = np.frombuffer(data, dtype="<u8", count=count, offset=_RECEIPT.size)
+            [shift_ms] = _SHIFT.unpack_from(data, prior_at - _SHIFT.size)
+            prior = _decode_prior(data[prior_at:], count)
+            if prior:
+                return StoredBatch(
+                    sequence, base_offset, count, created_ms, checks, shift_ms, prior
+                )
         if status == REFUSED and rest <= JSON_BYTES_MAX:
             return RefusedBatch(sequence, decode_error(data[_RECEIPT.size :]))
     raise InvalidBatch(
@@ -305,6 +362,20 @@ def decode_answer(data: bytes) -> StoredBatch | RefusedBatch:
         got=f"{len(data)} bytes starting {data[:16].hex()}",
         remedy="Check that the address is a slotwheel node of this version",
     )
+
+
+def _decode_prior(data: bytes, count: int) -> dict[int, PriorRow]:
+    """The predecessors of ``count`` rows, by row; empty if the bytes are none."""
+    if len(data) % _PREDECESSOR.size:
+        return {}
+    prior: dict[int, PriorRow] = {}
+    last = -1
+    for row, before, due, offset, check in _PREDECESSOR.iter_unpack(data):
+        if not last < row < count or before >= len(_BEFORE):
+            return {}
+        prior[row] = PriorRow(_BEFORE[before], due, offset, check)
+        last = row
+    return prior
 
 
 def decode_error(body: bytes) -> SlotwheelError:

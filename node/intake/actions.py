@@ -1,5 +1,5 @@
-"""The actions of a node besides appending: cancel, reschedule, status, policies, and those of an
-operator.
+"""The actions of a node besides appending: cancel, reschedule, look a name up, status, policies,
+and those of an operator.
 
 Each action is one small JSON object each way (``wheel/protocol.py``), and is carried out in a
 thread that may wait: a cancel for its commit, a hand-over for another peer. With peers only the
@@ -11,16 +11,19 @@ unknown outcome: the client must not repeat it elsewhere, or the message would b
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ...policy.failure import retry_topic
 from ...policy.rule import parse_rule
 from ...security.rights import Operation, Right, TopicList
+from ...wheel.answers import CancelAnswer
 from ...wheel.checks import check_topic
 from ...wheel.delay import DELAY_LIMIT_MS
 from ...wheel.errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning
 from ...wheel.ids import MessageId
+from ...wheel.names import check_name
 from ...wheel.protocol import (
     ACKNOWLEDGE,
     ACTIONS,
@@ -33,6 +36,7 @@ from ...wheel.protocol import (
     FORGET,
     HELLO,
     IN_FLIGHT_MAX,
+    NAMED,
     PAGE,
     POLICIES,
     REGISTER,
@@ -89,6 +93,7 @@ class Actions:
         self._changes: dict[str, Callable[[ConnectedCaller, dict[str, Any]], dict[str, Any]]] = {
             CANCEL: self._cancel,
             RESCHEDULE: self._reschedule,
+            NAMED: self._find_named,
             REGISTER: self._register,
             FORGET: self._forget,
         }
@@ -146,6 +151,16 @@ class Actions:
         return {**place, "serving": self._wheel.serving}
 
     def _cancel(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        may = _topics_of(caller, fields, Right.CANCEL)
+        if (place := _name_of(fields, "ids")) is not None:
+            self.check_master()
+            answer, message_id = CancelAnswer.UNKNOWN, None
+            if may is None or may(place[0]):
+                with _done_once("cancelled"):
+                    answer, message_id = self._wheel.cancel_named(
+                        *place, self._clock(), CANCEL_TIMEOUT_S
+                    )
+            return {"answers": [str(answer.value)], "ids": [_text_of(message_id)]}
         texts = fields.get("ids")
         if not isinstance(texts, list) or not 1 <= len(texts) <= CANCELS_MAX:
             raise InvalidMessage(
@@ -153,27 +168,39 @@ class Actions:
             )
         self.check_master()
         ids = [str(text) for text in texts]
-        may = _topics_of(caller, fields)
         answers = self._wheel.cancel(ids, self._clock(), CANCEL_TIMEOUT_S, may=may)
         return {"answers": [str(answer.value) for answer in answers]}
 
     def _reschedule(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
-        message_id = MessageId.parse(str(fields.get("id")))
+        place = _name_of(fields, "id")
+        message_id = None if place is not None else MessageId.parse(str(fields.get("id")))
         now_ms = self._clock()
         due_ms = _new_due_ms(fields, now_ms)
-        may = _topics_of(caller, fields)
+        may = _topics_of(caller, fields, Right.CANCEL)
         self.check_master()
-        try:
-            answer, moved = self._wheel.reschedule(
-                message_id, due_ms, now_ms, CANCEL_TIMEOUT_S, may=may
-            )
-        except NotMaster as error:  # a second request to another node could move it twice
-            raise NotRunning(
-                "the master was deposed; whether the message was moved is not known",
-                remedy="Cancel the old id at the new master: it says what became of it",
-                uncertain=True,
-            ) from error
-        return {"answer": str(answer.value), "id": None if moved is None else str(moved)}
+        answer, moved = CancelAnswer.UNKNOWN, None
+        with _done_once("moved"):
+            if message_id is not None:
+                answer, moved = self._wheel.reschedule(
+                    message_id, due_ms, now_ms, CANCEL_TIMEOUT_S, may=may
+                )
+            elif place is not None and (may is None or may(place[0])):
+                answer, message_id, moved = self._wheel.reschedule_named(
+                    *place, due_ms, now_ms, CANCEL_TIMEOUT_S
+                )
+        return {
+            "answer": str(answer.value),
+            "id": _text_of(moved),
+            "old_id": _text_of(message_id),
+        }
+
+    def _find_named(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        place = _name_of(fields, None)
+        assert place is not None
+        may = _topics_of(caller, fields, Right.READ)
+        self.check_master()
+        visible = may is None or may(place[0])
+        return {"id": _text_of(self._wheel.named(*place) if visible else None)}
 
     def _status(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         status = dataclasses.asdict(self._wheel.status())
@@ -264,12 +291,29 @@ def operation_of(name: str, fields: dict[str, Any]) -> Operation:
     return operation
 
 
-def _topics_of(caller: ConnectedCaller, fields: dict[str, Any]) -> Callable[[str], bool] | None:
-    """Tells of a topic whether the caller may cancel its messages; None: it may cancel all. A
-    gateway, which may everything, names in ``topics`` those for which its own caller has the right.
+@contextmanager
+def _done_once(what: str) -> Iterator[None]:
+    """A request that does something else when it is repeated ends with an unknown outcome where the
+    master is deposed meanwhile. After ``NotMaster`` its client would ask the next master, and move
+    a message twice, or cancel the one that has got the name since. Errors: ``NotRunning``."""
+    try:
+        yield
+    except NotMaster as error:
+        raise NotRunning(
+            f"the master was deposed; whether the message was {what} is not known",
+            remedy="Cancel the old id at the new master: it says what became of it",
+            uncertain=True,
+        ) from error
+
+
+def _topics_of(
+    caller: ConnectedCaller, fields: dict[str, Any], right: Right
+) -> Callable[[str], bool] | None:
+    """Tells of a topic whether the caller has the right for its messages; None: it has it for all.
+    A gateway, which may everything, names in ``topics`` those for which its own caller has it.
     Errors: ``InvalidMessage``."""
     rights = caller.rights
-    own = None if rights.is_unlimited else rights.topics(Right.CANCEL).has
+    own = None if rights.is_unlimited else rights.topics(right).has
     given = fields.get("topics")
     if given is None:
         return own
@@ -277,6 +321,35 @@ def _topics_of(caller: ConnectedCaller, fields: dict[str, Any]) -> Callable[[str
         raise InvalidMessage("no usable 'topics'", got=repr(given)[:80], limit="a list of texts")
     named = TopicList(given).has
     return named if own is None else lambda topic: own(topic) and named(topic)
+
+
+def _name_of(fields: dict[str, Any], instead: str | None) -> tuple[str, str] | None:
+    """The topic and the name of a request about one message; None: it names the message by the
+    field ``instead``. With both, two messages could be meant. Errors: ``InvalidMessage``."""
+    if instead is not None and "name" not in fields and "topic" not in fields:
+        return None
+    topic, name = fields.get("topic"), fields.get("name")
+    if not isinstance(topic, str) or not isinstance(name, str):
+        raise InvalidMessage(
+            "a name needs its topic, and a topic a name",
+            got=f"topic {topic!r}, name {name!r}"[:200],
+            limit="both, as texts",
+            remedy="Give 'topic' and 'name': a name is unique within its topic only",
+        )
+    if instead is not None and fields.get(instead) is not None:
+        raise InvalidMessage(
+            f"both '{instead}' and 'name'",
+            got=repr(fields[instead])[:80],
+            limit="one of them",
+            remedy=f"Name the message by its id in '{instead}', or by 'topic' and 'name'",
+        )
+    check_topic(topic)
+    check_name(name)
+    return topic, name
+
+
+def _text_of(message_id: MessageId | None) -> str | None:
+    return None if message_id is None else str(message_id)
 
 
 def _new_due_ms(fields: dict[str, Any], now_ms: int) -> int:

@@ -36,13 +36,16 @@ import numpy as np
 import pyarrow as pa
 
 from ...security.pending import PendingOffer
+from ...wheel.answers import NamedAnswer
 from ...wheel.checks import InputBatch
 from ...wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, SlotwheelError
+from ...wheel.ids import IdMint
 from ...wheel.protocol import (
     IN_FLIGHT_MAX,
     NO_BATCH,
     REQUESTS_IN_FLIGHT_MAX,
     AppendCommand,
+    PriorRow,
     decode_sequence,
     encode_refused,
     encode_stored,
@@ -270,7 +273,8 @@ class AppendExchange:
         offsets = np.arange(base, base + receipt.count, dtype=np.int64)
         checks = self._wheel.mint.checks(receipt.due, offsets)
         shift_ms = None if item.request is None else item.request.shift_ms(receipt.sequence)
-        return encode_stored(item.sequence, base, receipt.created_ms, checks, shift_ms)
+        prior = prior_rows(self._wheel.mint, receipt.named)
+        return encode_stored(item.sequence, base, receipt.created_ms, checks, shift_ms, prior)
 
     def _count(self, change: int, item: _InLine) -> None:
         """Count a batch that is in flight (``change`` 1), or not any more (-1)."""
@@ -291,6 +295,20 @@ class AppendExchange:
     def _unexpected(self, error: BaseException) -> SlotwheelError:
         self._events.alarm("append-failed", error=repr(error))
         return failed_on("batch; whether it is stored", error)
+
+
+def prior_rows(mint: IdMint, named: Sequence[NamedAnswer]) -> dict[int, PriorRow]:
+    """By row, the messages before of rows whose name was known before, with the checks of their
+    ids; mostly none."""
+    if not named:
+        return {}
+    due = np.array([answer.due for answer in named], np.int64)
+    offsets = np.array([answer.offset for answer in named], np.int64)
+    checks = mint.checks(due, offsets).tolist()
+    return {
+        answer.row: PriorRow(answer.before, answer.due, answer.offset, check)
+        for answer, check in zip(named, checks, strict=True)
+    }
 
 
 def failed_on(what: str, error: BaseException) -> SlotwheelError:

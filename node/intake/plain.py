@@ -45,7 +45,7 @@ from ...wire.frames import Frame, Kind, encode_answer
 from .amounts import amounts_of_plain
 from .callers import ConnectedCaller
 from .door import Door
-from .exchange import failed_on
+from .exchange import failed_on, prior_rows
 from .ports import Clock, IntakeEvents, WheelPort
 
 _ONE = struct.Struct("<BBHI" + STORED_ONE.format.removeprefix("<"))
@@ -239,6 +239,7 @@ class PlainIntake:
                 continue
             base, created_ms = answer.base_offset, answer.created_ms
             checks = self._wheel.mint.checks_from(answer.due, base)
+            prior_of_all = prior_rows(self._wheel.mint, answer.named)
             at = nbytes = 0
             for batch in batches:
                 request = _request(batch)
@@ -246,9 +247,14 @@ class PlainIntake:
                     request.offer.settle(base + len(answer.due))
                 count = len(batch.rows)
                 nbytes += batch.nbytes
+                prior = {
+                    row - at: before
+                    for row, before in prior_of_all.items()
+                    if at <= row < at + count
+                }
                 if request.silent:
                     request.give(None)
-                elif count == 1 and request.key is None:
+                elif count == 1 and request.key is None and not prior:
                     head = Kind.ANSWER, 0, 0, STORED_ONE.size
                     request.give(
                         _ONE.pack(*head, 0, 1, request.number, base + at, created_ms, checks[at])
@@ -258,7 +264,9 @@ class PlainIntake:
                         None if request.key is None else _shift_ms(request.key, answer.sequence)
                     )
                     ids = np.array(checks[at : at + count], np.uint64)
-                    stored = encode_stored(request.number, base + at, created_ms, ids, shift_ms)
+                    stored = encode_stored(
+                        request.number, base + at, created_ms, ids, shift_ms, prior
+                    )
                     request.give(encode_answer(stored))
                 at += count
             seconds = time.perf_counter() - _request(batches[0]).began_s

@@ -101,6 +101,19 @@ class WheelPort(Protocol):
     ) -> Any:
         """Move a message. ``may``: as of ``cancel``."""
 
+    def named(self, topic: str, name: str) -> MessageId | None:
+        """The message of the topic for which the name stands; None: none is known."""
+
+    def cancel_named(self, topic: str, name: str, now_ms: int, timeout_s: float = 10.0) -> Any:
+        """Cancel the message for which a name stands. Returns the answer, and the message's id;
+        *unknown* and None: no message of that name is known."""
+
+    def reschedule_named(
+        self, topic: str, name: str, due_ms: int, now_ms: int, timeout_s: float = 10.0
+    ) -> Any:
+        """Move the message for which a name stands. Returns the answer, its id, and the new one
+        that now has the name."""
+
     def status(self) -> Any: ...
 
 

@@ -1,0 +1,49 @@
+"""The message that had a name before, as an application sees it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+from ..wheel.answers import Before
+from ..wheel.ids import MessageId
+from ..wheel.protocol import PriorRow
+
+
+class Predecessor(NamedTuple):
+    """The message that had the name of a stored one before it. ``what`` became of it:
+    ``"replaced"``: it was cancelled; ``"kept"``: it is still pending, and the new message was
+    dropped; ``"already delivered"``: it had left, so both are delivered. ``id``: that message's."""
+
+    what: str
+    id: str
+
+    @classmethod
+    def of(cls, prior: PriorRow, group: str) -> Self:
+        return cls(prior.before.value, str(MessageId(group, prior.due, prior.offset, prior.check)))
+
+    @property
+    def is_kept(self) -> bool:
+        return self.what == Before.KEPT
+
+
+class NamedId(str):
+    """The id that ``store`` returns for a message with a name: a text with ``before``, the message
+    that had the name until then; None: no message of that name was known. Of a message that was
+    dropped because another one was kept, it is the id of the kept one."""
+
+    __slots__ = ("before",)
+
+    before: Predecessor | None
+
+    def __new__(cls, message_id: str, before: Predecessor | None) -> Self:
+        named = super().__new__(cls, message_id)
+        named.before = before
+        return named
+
+    @classmethod
+    def of(cls, message_id: str, prior: PriorRow | None, group: str) -> Self:
+        """``message_id``: of the new message; ``prior``: the row before it, in ``group``."""
+        if prior is None:
+            return cls(message_id, None)
+        before = Predecessor.of(prior, group)
+        return cls(before.id if before.is_kept else message_id, before)
