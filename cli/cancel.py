@@ -14,14 +14,20 @@ from ..client.addresses import Nodes
 from ..client.cancels import UNKNOWN, answers
 from ..client.message import clock_ms
 from .invocation import Exit
-from .shared import is_typed, json_option, node_options, print_json
+from .shared import is_typed, json_option, name_option, node_options, place_of, print_json
 from .terminal import echo
 
-_NO_IDS = "Give ids as arguments, or on stdin, one a line; or --where with --data."
+_NO_IDS = (
+    "Give ids as arguments, or on stdin, one a line; or --topic with --name; or --where with"
+    " --data."
+)
+_BY_NAME = "Give --topic together with --name, and no ids besides: a name is unique in its topic."
 
 
 @click.command("cancel")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--topic", help="The topic of the message with --name.")
+@name_option
 @click.option(
     "--where",
     multiple=True,
@@ -39,6 +45,8 @@ _NO_IDS = "Give ids as arguments, or on stdin, one a line; or --where with --dat
 @json_option
 def command(
     ids: tuple[str, ...],
+    topic: str | None,
+    name: str | None,
     where: tuple[str, ...],
     data: Path | None,
     yes: bool,
@@ -46,12 +54,14 @@ def command(
     timeout: timedelta,
     as_json: bool,
 ) -> int:
-    """Cancel messages by their ids, given as arguments or on stdin, one a line; or, with --where
-    and --data, all that are pending and fulfil every condition.
+    """Cancel messages by their ids, given as arguments or on stdin, one a line; or the one that has
+    a --name in a --topic; or, with --where and --data, all that are pending and fulfil every
+    condition.
 
     Prints each id with its answer: cancelled, already delivered, or unknown; with --where, how many
     had each answer. The exit code is 1 if any was unknown.
     """
+    place = place_of(ids or where, topic, name, _BY_NAME)
     if where:
         if ids or data is None:
             raise click.UsageError("--where needs --data, and takes no ids besides.")
@@ -64,6 +74,11 @@ def command(
             return BulkCancel(address, timeout, yes, as_json).run(reader, query)
     if yes and is_typed("yes"):
         raise click.UsageError("--yes is for --where.")
+    if place is not None:
+        with Client(address, timeout_s=timeout.total_seconds()) as client:
+            answer, cancelled_id = client.cancel(topic=place[0], name=place[1])
+        _print(cancelled_id, answer, as_json)
+        return Exit.FAILED if answer == UNKNOWN else Exit.DONE
     if not ids and sys.stdin.isatty():
         raise click.UsageError(_NO_IDS)
     texts = iter(ids) if ids else (line.strip() for line in sys.stdin)
@@ -71,10 +86,14 @@ def command(
     with Client(address, timeout_s=timeout.total_seconds()) as client:
         for message_id, answer in answers(client, filter(None, texts)):
             counts[answer] += 1
-            if as_json:
-                print_json({"id": message_id, "answer": answer})
-            else:
-                echo(f"{message_id}\t{answer}")
+            _print(message_id, answer, as_json)
     if not counts:  # such as a search without a match, piped into this command
         echo(f"no ids were given. {_NO_IDS}", err=True)
     return Exit.FAILED if counts[UNKNOWN] else Exit.DONE
+
+
+def _print(message_id: str | None, answer: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": message_id, "answer": answer})
+    else:
+        echo(f"{message_id or '-'}\t{answer}")

@@ -7,9 +7,12 @@ import json
 import queue
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..client import Receipts
+from ..client.predecessor import Predecessor
 from ..wheel.errors import InvalidMessage, SlotwheelError
 from .terminal import echo
 
@@ -25,6 +28,8 @@ class ReceiptPrinter:
     as_json: bool
     routed: bool = False
     """Each message has an id for each topic of its route."""
+    named: bool = False
+    """Each message has a name, and perhaps a message before it."""
     bad: int = 0
     _printed: int = 0
     _waiting: queue.Queue[Receipts | None] = field(init=False)
@@ -63,7 +68,7 @@ class ReceiptPrinter:
 
     def _print(self, receipts: Receipts) -> None:
         errors = receipts.errors()
-        if not errors and not self.routed:
+        if not errors and not self.routed and not self.named:
             self._print_stored(receipts.result(), receipts.due_ms.tolist())
         else:
             for number, receipt in enumerate(receipts):
@@ -71,14 +76,26 @@ class ReceiptPrinter:
                     self._report_bad(self._printed + number + 1, errors[number])
                 else:
                     ids = receipt.ids
-                    self._print_stored(ids, [receipt.due_ms] * len(ids))
+                    befores = receipt.befores if self.named else ()
+                    self._print_stored(ids, [receipt.due_ms] * len(ids), befores)
         self._printed += len(receipts)
 
-    def _print_stored(self, ids: list[str], due_ms: list[int]) -> None:
+    def _print_stored(
+        self, ids: list[str], due_ms: list[int], befores: Sequence[Predecessor | None] = ()
+    ) -> None:
+        lines = ids
         if self.as_json:
             pairs = zip(ids, due_ms, strict=True)
-            ids = [json.dumps({"id": message_id, "due_ms": due}) for message_id, due in pairs]
-        sys.stdout.write("\n".join(ids) + "\n")
+            fields: list[dict[str, Any]]
+            fields = [{"id": message_id, "due_ms": due} for message_id, due in pairs]
+            for line, before in zip(fields, befores, strict=False):
+                if before is not None:
+                    line["before"] = {"what": before.what, "id": before.id}
+            lines = list(map(json.dumps, fields))
+        else:
+            for before in filter(None, befores):
+                echo(f"{before.what}: {before.id}", err=True)
+        sys.stdout.write("\n".join(lines) + "\n")
 
     def _report_bad(self, number: int, error: SlotwheelError) -> None:
         if not isinstance(error, InvalidMessage):

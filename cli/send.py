@@ -21,6 +21,7 @@ from ..client import Client, Message
 from ..client.addresses import Nodes
 from ..wheel.checks import check_topic, reserved_among, reserved_header
 from ..wheel.errors import InvalidMessage
+from ..wheel.names import IfExists, check_name
 from .invocation import Exit
 from .progress import progress_bar
 from .receipts import ReceiptPrinter
@@ -28,6 +29,7 @@ from .shared import (
     check_due,
     due_options,
     json_option,
+    name_option,
     node_options,
     pair,
     positive_span,
@@ -59,6 +61,13 @@ LINE_BYTES_MAX = 64 << 20
     multiple=True,
     help="A header of every message; may be repeated.",
 )
+@name_option
+@click.option(
+    "--if-exists",
+    type=click.Choice(tuple(IfExists)),
+    help="What to do where a pending message of TOPIC has that name: replace (which holds without"
+    " it) cancels that one, keep leaves it and drops the new one, refuse reports an error.",
+)
 @click.option("--partition", type=click.IntRange(min=0), help="The partition of the target topic.")
 @click.option(
     "--file",
@@ -83,6 +92,8 @@ def command(
     ttl: timedelta | None,
     key: str | None,
     headers: tuple[tuple[str, str], ...],
+    name: str | None,
+    if_exists: str | None,
     partition: int | None,
     source: BinaryIO | None,
     receipts: Path | None,
@@ -93,8 +104,9 @@ def command(
     """Send messages to TOPIC, due after --delay or --level, or --at a time.
 
     VALUES are one message each. Without them, values are read from --file or stdin, one a line.
-    Prints the id of each message once it is stored, one a line. A message that cannot be
-    sent is reported on stderr and does not keep the others; the exit code is 1 then.
+    Prints the id of each message once it is stored, one a line; what became of the message that had
+    its --name before stands on stderr. A message that cannot be sent is reported on stderr and does
+    not keep the others; the exit code is 1 then.
     """
     check_due(delay=delay, level=level, at=at)
     if route is not None and partition is not None:
@@ -105,6 +117,10 @@ def command(
         raise click.UsageError("Give a TOPIC, or --route.")
     else:
         check_topic(topic)
+    if name is not None:
+        check_name(name)
+    elif if_exists is not None:
+        raise click.UsageError("--if-exists needs --name.")
     if reserved := reserved_among([name for name, _ in headers]):
         raise reserved_header(reserved)
     if values and source is not None:
@@ -113,7 +129,7 @@ def command(
         raise click.UsageError("Give values as arguments, by --file, or on stdin, one a line.")
     stream = None if values else source or sys.stdin.buffer
     parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
-    printer = ReceiptPrinter(as_json, routed=route is not None)
+    printer = ReceiptPrinter(as_json, routed=route is not None, named=name is not None)
     total = None if stream is None else os.fstat(stream.fileno()).st_size or None  # 0: a pipe
     quiet = stream is None or sys.stdout.isatty()  # a bar would stand among the ids
     with (
@@ -133,6 +149,8 @@ def command(
                     ttl=ttl,
                     level=level,
                     route=route,
+                    name=name,
+                    if_exists=if_exists,
                 )
                 for value in part
             ]

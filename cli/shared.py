@@ -24,8 +24,10 @@ from ..broker.sources import PARTITIONS_MAX, parse_partitions
 from ..client.addresses import SCHEMES, Nodes, check_addresses, split, without_scheme
 from ..policy.levels import span_of
 from ..security.secretplace import is_place
+from ..wheel.checks import check_topic
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra, SlotwheelError
+from ..wheel.names import check_name
 from ..wheel.protocol import DEFAULT_ADDRESS
 from .terminal import echo
 
@@ -353,6 +355,24 @@ def keep_private(data: Path | None, data_mode: str) -> None:
     # Who should read a directory with other things in it, only its owner knows.
     if (data / "state").is_dir() or not any(data.iterdir()):
         data.chmod(mode | data.stat().st_mode & 0o7000)
+
+
+name_option = click.option(
+    "--name", help="The name of the message: at most one pending message of a topic has it."
+)
+
+
+def place_of(ids: object, topic: str | None, name: str | None, hint: str) -> tuple[str, str] | None:
+    """The topic and the name by which a message is meant; None: it is meant by ``ids``. ``hint``:
+    how to say which one is meant. Errors: ``click.UsageError`` unless it is one of the two;
+    ``InvalidMessage`` for a topic or a name that no message can have."""
+    if topic is None and name is None:
+        return None
+    if topic is None or name is None or ids:
+        raise click.UsageError(hint)
+    check_topic(topic)
+    check_name(name)
+    return topic, name
 
 
 def check_due(**given: object) -> None:

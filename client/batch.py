@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from ..wheel import compute as pc
-from ..wheel.answers import Before
 from ..wheel.checks import started
 from ..wheel.delay import delay_of, due_times
 from ..wheel.digest import digests
@@ -256,11 +255,20 @@ class Shipment:
     def _id_at(self, stored: StoredBatch, place: int, due_ms: int) -> str:
         """The id of the message that a row that was sent leaves pending: its own, or that of the
         message that was kept in its place."""
-        prior = stored.prior.get(place)
-        if prior is not None and prior.before is Before.KEPT:
-            return Predecessor.of(prior, self.group).id
+        before = self._before_at(stored, place, due_ms) if stored.prior else None
+        if before is not None and before.dropped_id is not None:
+            return before.id
+        return self._own_id_at(stored, place, due_ms)
+
+    def _own_id_at(self, stored: StoredBatch, place: int, due_ms: int) -> str:
         check = int(stored.checks[place])
         return str(MessageId(self.group, due_ms, stored.base_offset + place, check))
+
+    def _before_at(self, stored: StoredBatch, place: int, due_ms: int) -> Predecessor | None:
+        prior = stored.prior.get(place)
+        if prior is None:
+            return None
+        return Predecessor.of(prior, self.group, self._own_id_at(stored, place, due_ms))
 
     def ids(self, row: int) -> list[str]:
         """All ids of a message: one, or one for each topic of its route. Errors: as of ``id``."""
@@ -275,9 +283,9 @@ class Shipment:
         self.id(row)
         if self.stored is None:
             return [None]
-        places = range(self.stored.count) if self.copies else [self._place(row)]
-        found = map(self.stored.prior.get, places)
-        return [None if prior is None else Predecessor.of(prior, self.group) for prior in found]
+        stored, due_ms = self.stored, self.due_ms(row)
+        places = range(stored.count) if self.copies else [self._place(row)]
+        return [self._before_at(stored, place, due_ms) for place in places]
 
     def due_ms(self, row: int) -> int:
         """The due time of a row, ms since the epoch. A delay begins by the node's clock, so for one

@@ -299,7 +299,7 @@ class Client:
         """Send one message, due at ``due`` or after ``delay`` or ``level`` (exactly one of them).
 
         From ``expires`` on, or ``ttl`` after it is due, it is not delivered (at most one of these).
-        ``name``, ``if_exists``: as of ``Message``; ``before`` of the receipt has the message before.
+        ``name``, ``if_exists``: as of ``Message``; the receipt's ``before`` is the message before.
 
         Errors at once: ``InvalidMessage``; ``Overloaded`` or ``NodeUnreachable`` when the buffer
         stays full; ``NotRunning`` when closed. All other errors are the receipt's.

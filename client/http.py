@@ -30,15 +30,18 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from ..wheel.answers import Before
 from ..wheel.delay import delay_of
 from ..wheel.errors import InvalidConfiguration, NodeUnreachable, SlotwheelError, UnknownId
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
     CANCEL,
+    NAMED,
     POLICIES,
     RESCHEDULE,
     STATUS,
     AppendCommand,
+    PriorRow,
     RefusedBatch,
     StoredBatch,
 )
@@ -129,7 +132,15 @@ class HttpLink(LinkPort):
         if answer.status != HTTPStatus.OK:
             return RefusedBatch(sequence, answer.error())
         try:
-            ids = [MessageId.parse(text) for text in answer.json()["ids"]]
+            content = answer.json()
+            ids = [MessageId.parse(text) for text in content["ids"]]
+            prior: dict[int, PriorRow] = {}
+            for before in content.get("befores", ()):
+                row, what = before["row"], Before(before["what"])
+                if what is Before.KEPT:  # the row's own id is that of the message that was dropped
+                    ids[row] = MessageId.parse(before["dropped_id"])
+                prior_id = MessageId.parse(before["id"])
+                prior[row] = PriorRow(what, prior_id.due, prior_id.offset, prior_id.check)
             base, self.group = ids[0].offset, ids[0].group
             if [id_.offset for id_ in ids] != list(range(base, base + rows.num_rows)):
                 raise ValueError
@@ -141,7 +152,7 @@ class HttpLink(LinkPort):
         # A due time less its delay is the time at which the node took the message.
         delays = map(delay_of, times(rows, "due").tolist())
         began = (id_.due - ms for id_, ms in zip(ids, delays, strict=True) if ms is not None)
-        return StoredBatch(sequence, base, len(ids), next(began, 0), checks)
+        return StoredBatch(sequence, base, len(ids), next(began, 0), checks, prior=prior)
 
 
 def stream_of(rows: pa.RecordBatch) -> bytes:
@@ -207,17 +218,45 @@ def _policies(ask: _Ask, _fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cancel(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    if "name" in fields:
+        answer = ask("DELETE", _path_of_name(fields))
+        if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            content = answer.json() or {}
+            return {"answers": [_not_done(answer)], "ids": [content.get("got")]}
+        content = _done(answer)
+        return {"answers": [content["answer"]], "ids": [content["id"]]}
     content = _done(ask("POST", "/v1/cancel", fields))
     return {"answers": [entry["answer"] for entry in content["answers"]]}
 
 
 def _reschedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
-    path = f"/v1/messages/{quote(fields['id'], safe='')}/reschedule"
-    answer = ask("POST", path, {name: value for name, value in fields.items() if name != "id"})
+    if "name" in fields:
+        method, path = "PATCH", _path_of_name(fields)
+    else:
+        method, path = "POST", f"/v1/messages/{quote(fields['id'], safe='')}/reschedule"
+    times = {name: fields[name] for name in ("due_ms", "delay_ms") if name in fields}
+    answer = ask(method, path, times)
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
-        code = str((answer.json() or {}).get("code"))
-        return {"answer": _NOT_MOVED.get(code, "unknown"), "id": None}
+        return {"answer": _not_done(answer), "id": None}
     return {"answer": "cancelled", "id": _done(answer)["new_id"]}
+
+
+def _named(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    answer = ask("GET", _path_of_name(fields))
+    return {"id": None if answer.status == HTTPStatus.NOT_FOUND else _done(answer)["id"]}
+
+
+def _path_of_name(fields: dict[str, Any]) -> str:
+    return f"/v1/names/{fields['topic']}/{quote(fields['name'], safe='')}"
+
+
+def _not_done(answer: GatewayAnswer) -> str:
+    """The answer of a cancel that is the error of a request. Errors: ``SlotwheelError``: it is
+    another error, such as that of a path that an older gateway does not have."""
+    code = str((answer.json() or {}).get("code"))
+    if code not in _NOT_DONE:
+        raise answer.error()
+    return _NOT_DONE[code]
 
 
 def _done(answer: GatewayAnswer) -> Any:
@@ -226,5 +265,15 @@ def _done(answer: GatewayAnswer) -> Any:
     return answer.json()
 
 
-_NOT_MOVED = {"already-cancelled": "cancelled", "already-delivered": "already delivered"}
-_CALLS = {STATUS: _status, POLICIES: _policies, CANCEL: _cancel, RESCHEDULE: _reschedule}
+_NOT_DONE = {
+    "unknown": "unknown",
+    "already-cancelled": "cancelled",
+    "already-delivered": "already delivered",
+}
+_CALLS = {
+    STATUS: _status,
+    POLICIES: _policies,
+    CANCEL: _cancel,
+    RESCHEDULE: _reschedule,
+    NAMED: _named,
+}

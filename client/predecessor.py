@@ -10,20 +10,20 @@ from ..wheel.protocol import PriorRow
 
 
 class Predecessor(NamedTuple):
-    """The message that had the name of a stored one before it. ``what`` became of it:
-    ``"replaced"``: it was cancelled; ``"kept"``: it is still pending, and the new message was
-    dropped; ``"already delivered"``: it had left, so both are delivered. ``id``: that message's."""
+    """The message that had the name of a new one before it. ``what`` became of it: ``"replaced"``:
+    it was cancelled; ``"kept"``: it is still pending, and the new message was dropped;
+    ``"already delivered"``: it had left, so both are delivered. ``id``: that message's.
+    ``dropped_id``: that of the new message, where it was dropped."""
 
     what: str
     id: str
+    dropped_id: str | None = None
 
     @classmethod
-    def of(cls, prior: PriorRow, group: str) -> Self:
-        return cls(prior.before.value, str(MessageId(group, prior.due, prior.offset, prior.check)))
-
-    @property
-    def is_kept(self) -> bool:
-        return self.what == Before.KEPT
+    def of(cls, prior: PriorRow, group: str, own_id: str) -> Self:
+        """``own_id``: that of the new message; both are of ``group``."""
+        prior_id = str(MessageId(group, prior.due, prior.offset, prior.check))
+        return cls(prior.before.value, prior_id, own_id if prior.before is Before.KEPT else None)
 
 
 class NamedId(str):
@@ -45,5 +45,5 @@ class NamedId(str):
         """``message_id``: of the new message; ``prior``: the row before it, in ``group``."""
         if prior is None:
             return cls(message_id, None)
-        before = Predecessor.of(prior, group)
-        return cls(before.id if before.is_kept else message_id, before)
+        before = Predecessor.of(prior, group, message_id)
+        return cls(message_id if before.dropped_id is None else before.id, before)

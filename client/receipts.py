@@ -169,6 +169,22 @@ class Receipts(Sequence[Receipt]):
         """The error of a single batch that failed whole, perhaps by one message; or None."""
         return self._shipments[0].failure if len(self._shipments) == 1 else None
 
+    def befores(self) -> dict[int, Predecessor]:
+        """By the number of its id in ``result``, the message before of each message whose name was
+        known before; mostly none. Errors: as of ``result``."""
+        self._read(None)
+        befores: dict[int, Predecessor] = {}
+        start = 0
+        for shipment in self._shipments:
+            count = len(shipment.due)
+            if shipment.stored is not None and shipment.stored.prior:
+                for row in range(count):
+                    before = shipment.befores(row)[0]
+                    if before is not None:
+                        befores[start + row] = before
+            start += count
+        return befores
+
     def offsets(self, timeout_s: float | None = None) -> Int64s:
         """The offsets in the wheel's log, shape (len(self),); -1 for a message that was not
         stored. Errors: ``TimeoutError``."""

@@ -24,7 +24,6 @@ from ..wheel.protocol import (
     NO_BATCH,
     AppendCommand,
     PriorRow,
-    RefusedBatch,
     StoredBatch,
     decode_answer,
     decode_stored_one,

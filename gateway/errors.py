@@ -20,6 +20,7 @@ from ..wheel.errors import (
     InvalidBatch,
     InvalidConfiguration,
     InvalidMessage,
+    NameTaken,
     NodeUnreachable,
     NotRunning,
     Overloaded,
@@ -130,6 +131,8 @@ def from_slotwheel(error: SlotwheelError, place: str = "") -> HttpError:
     retry_after_ms = 0
     if error.uncertain:  # 4xx would say that nothing was done
         status = 503
+    elif isinstance(error, NameTaken):
+        status = 409
     elif isinstance(error, _CALLERS_FAULT):
         status = 422
     elif isinstance(error, Unauthenticated):

@@ -24,6 +24,7 @@ from ..client import Client, Receipts
 from ..client.asynclink import AsyncLink, MessageAnswer
 from ..client.batch import PLAIN_BYTES_MAX, nbytes_of
 from ..client.message import FlatMessage
+from ..client.predecessor import NamedId, Predecessor
 from ..wheel.errors import Overloaded
 from ..wheel.request import RequestKey
 
@@ -67,6 +68,15 @@ class Stored:
                 raise copy(outcome)
             found.append(outcome)
         return found
+
+    def befores(self) -> dict[int, Predecessor]:
+        """Of stored messages, by the number of their id: the messages before of their names."""
+        return self.receipts.befores()
+
+
+def due_in(message_id: str) -> int:
+    """The due time that is the second field of an id, ms since the epoch."""
+    return int(message_id.split(".", 2)[1])
 
 
 def topics_in(rows: pa.RecordBatch | Sequence[FlatMessage]) -> dict[str, int]:
@@ -121,17 +131,17 @@ class Gatherer:
 
     def _ship(self, flat: FlatMessage, answer: _Answer) -> None:
         def done(receipts: Receipts) -> None:
-            self._call(self._shipped, receipts, answer)
+            self._call(self._shipped, receipts, answer, flat.is_named)
 
         self._client.ship([flat], whole=False, done=done)
         self._batches += 1
         self._messages += 1
 
     @staticmethod
-    def _shipped(receipts: Receipts, answer: _Answer) -> None:
+    def _shipped(receipts: Receipts, answer: _Answer, named: bool) -> None:
         [outcome] = receipts.outcomes()
         if isinstance(outcome, str):
-            answer.set_result(outcome)
+            answer.set_result(NamedId(outcome, receipts[0].before) if named else outcome)
         else:
             answer.set_exception(copy(outcome))
 

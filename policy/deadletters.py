@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..wheel.checks import DEAD_ERROR_HEADER, DEAD_PREFIX, STAGE_HEADER
+from ..wheel.expiry import EXPIRES_HEADER
+from ..wheel.names import IF_EXISTS_HEADER, NAME_HEADER
 from ..wheel.rows import Header
 from .headers import cut
 
@@ -38,6 +40,16 @@ EXPIRES = "slotwheel-dead-expires-ms"
 expire on its way."""
 TTL = "slotwheel-dead-ttl"
 """The header ``ttl`` of the message, renamed for the same reason."""
+NAME = "slotwheel-dead-name"
+IF_EXISTS = "slotwheel-dead-if-exists"
+"""The headers of the message's name, renamed: otherwise a letter that is sent through the wheel
+would replace the letter before it whose message had the same name."""
+AT_REST = {
+    EXPIRES_HEADER: EXPIRES,
+    NAME_HEADER: NAME,
+    IF_EXISTS_HEADER: IF_EXISTS,
+}
+"""The names of headers in a letter that mean something to the wheel in a message."""
 LEFT_OUT = "slotwheel-dead-{}-bytes"
 """The bytes of a value, key or headers that had to be left out."""
 CONNECT_PREFIX = "__connect.errors."

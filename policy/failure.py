@@ -21,11 +21,11 @@ from ..wheel.errors import InvalidMessage
 from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header
 from .deadletters import (
+    AT_REST,
     ATTEMPTS,
     CONSUMER,
     DEAD_LETTER_TOPIC,
     EXPIRED,
-    EXPIRES,
     RETRIES_USED_UP,
     TTL,
     is_letter,
@@ -38,6 +38,7 @@ from .headers import (
     GROUP,
     ID_HEADER,
     LAST_ERROR,
+    OF_A_NAME,
     OF_A_NODE,
     ORIGIN_ID,
     ORIGIN_OFFSET,
@@ -55,8 +56,8 @@ from .retry import RetryPolicy
 
 RETRY_TOPIC = "{}-retry"
 _ATTEMPTS_MAX = 1_000_000
-# A letter is a message, too: with these names it would expire on its way.
-_AT_REST = {EXPIRES_HEADER: EXPIRES, TTL_HEADER: TTL}
+# A letter is a message, too: with these names it would expire on its way, or replace another one.
+_AT_REST = {**AT_REST, TTL_HEADER: TTL}
 _ORIGIN = frozenset({ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_ID})
 _COUNTED = frozenset({ATTEMPT, POLICY, GROUP, FIRST_ERROR, LAST_ERROR})
 
@@ -147,7 +148,7 @@ def failed(
     elif expires_ms is not None and now_ms is not None and expires_ms <= now_ms + delay_ms:
         reason = EXPIRED
     else:
-        kept = noted(headers, error, origin, group)
+        kept = without(noted(headers, error, origin, group), OF_A_NAME)
         kept += [(ATTEMPT, b"%d" % (attempt + 1)), (POLICY, policy.name.encode())]
         return Failure(retry_topic(group), kept, delay_ms)
     topic = policy.dead_letters or dead_topic

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..wheel.checks import STAGE_HEADER
+from ..wheel.names import IF_EXISTS_HEADER, NAME_HEADER
 from ..wheel.rows import Header
 
 ID_HEADER = "slotwheel-id"
@@ -17,6 +18,10 @@ DELIVERY = frozenset({ID_HEADER, DUE_HEADER, CREATED_HEADER})
 """The headers that a delivery adds; they are not true for the next delivery."""
 OF_A_NODE = DELIVERY | {STAGE_HEADER}
 """The headers that only a node writes; a record that is sent again must not have them."""
+
+OF_A_NAME = frozenset({NAME_HEADER, IF_EXISTS_HEADER})
+"""The headers that name a message. A record that is sent again has none: the name stood for the
+message that has left, and another one may have it by now, which the record would replace."""
 
 RETRY = "slotwheel-retry"
 """The policy by which a record of the delay topic comes again."""

@@ -111,8 +111,8 @@ _REQUEST = struct.Struct(
 # | status | reserved | count | sequence | base offset | created | checks, u64 each; or |
 # | u8     | 3 bytes  | u32   | u64      | i64         | i64     | the error as JSON    |
 # +--------+----------+-------+----------+-------------+---------+----------------------+
-# Behind the checks of a request: the shift, i64. With status 2 the shift is always there (0 where no
-# shift is known), and behind it stands a predecessor for each row that has one:
+# Behind the checks of a request: the shift, i64. With status 2 the shift is always there, 0 where
+# it is no request, and behind it stands the message before for each row that has one:
 # +---------+---------+----------+---------+---------+---------+
 # | row     | before  | reserved | due     | offset  | check   |
 # | u32     | u8      | 3 bytes  | i64     | i64     | u64     |

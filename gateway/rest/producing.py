@@ -11,26 +11,30 @@ Rules
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from ...client import Message
 from ...client.message import clock_ms
+from ...client.predecessor import NamedId, Predecessor
 from ...consumer.message import SourcePartition
 from ...security.rights import Rights
 from ...wheel.errors import InvalidMessage, SlotwheelError
-from ...wheel.ids import MessageId
 from ...wheel.request import RequestKey
 from ..authentication import identity_of
 from ..errors import HttpError, from_slotwheel
+from ..gathering import due_in
 from ..idempotency import idempotency_key, request_of
 from ..requests import Reply, check_objects, decoded, read_body
 from ..services import Services
+from ..v1.messages import before_of
+from ..v1.types import NameBefore
 from .cluster import Cluster, check_counts
 from .errors import partition_in
 from .media import EmbeddedFormat, answer_type, format_of_body
@@ -108,7 +112,10 @@ class Producing:
         if partition is not None:
             await self._check({SourcePartition(topic, partition): ""})
         stored = await self._store(given, topics, partition)
-        offsets = [ProducedOffset(partition, id_, due_ms) for _, partition, id_, due_ms in stored]
+        offsets = [
+            ProducedOffset(partition, id_, due_in(id_), before)
+            for _, partition, id_, before in stored
+        ]
         return Reply(200, msgspec.json.encode(ProducedOffsets(offsets)), answer)
 
     async def to_many_topics(self, request: Request) -> Reply:
@@ -119,8 +126,8 @@ class Producing:
         self._admit(request, given, topics)
         stored = await self._store(given, topics, None)
         offsets = [
-            TopicOffset(partition, id_, due_ms, topic=topic)
-            for topic, partition, id_, due_ms in stored
+            TopicOffset(partition, id_, due_in(id_), before, topic=topic)
+            for topic, partition, id_, before in stored
         ]
         return Reply(200, msgspec.json.encode(ProducedOffsets(offsets)), answer)
 
@@ -158,8 +165,9 @@ class Producing:
 
     async def _store(
         self, given: _Given, topics: Sequence[str], partition: int | None
-    ) -> list[tuple[str, int | None, str, int]]:
-        """Store all records, or none. Returns topic, partition, id and due time of each."""
+    ) -> list[tuple[str, int | None, str, NameBefore | UnsetType]]:
+        """Store all records, or none. Returns topic, partition, id, and the message before of its
+        name, of each."""
         services, now_ms = self._services, clock_ms()
         records = given.records
         alone = 0 if len(records) == 1 else None
@@ -170,8 +178,9 @@ class Producing:
             named = given.named
             if alone == 0 and not named and given.key is None:
                 flat = services.client.prepare(messages[0], now_ms)
-                id_ = await services.gatherer.store(flat)
-                stored = [(id_, MessageId.parse(id_).due)]
+                ids = [await services.gatherer.store(flat)]
+                one = ids[0].before if isinstance(ids[0], NamedId) else None
+                befores = {} if one is None else {0: one}
             else:
                 prepare = services.client.prepare_many
                 if named:
@@ -182,13 +191,12 @@ class Producing:
                 else:
                     rows, _ = prepare(messages, now_ms)
                 whole = await services.gatherer.store_whole(rows, given.request(rows))
-                dues = [receipt.due_ms for receipt in whole.receipts]
-                stored = list(zip(whole.ids(), dues, strict=True))
+                ids, befores = whole.ids(), whole.befores()
         except SlotwheelError as error:
             raise _refused(error, error.row if alone is None else alone) from None
         return [
-            (message.topic, message.partition, id_, due_ms)
-            for message, (id_, due_ms) in zip(messages, stored, strict=True)
+            (message.topic, message.partition, id_, _before_in(befores, row))
+            for row, (message, id_) in enumerate(zip(messages, ids, strict=True))
         ]
 
     async def _check_places(self, messages: Sequence[Message]) -> None:
@@ -225,6 +233,10 @@ def _messages(
         error.row = len(messages)
         raise
     return messages
+
+
+def _before_in(befores: Mapping[int, Predecessor], row: int) -> NameBefore | UnsetType:
+    return before_of(row, befores[row]) if row in befores else UNSET
 
 
 def _check_text(body: bytes) -> None:

@@ -4,14 +4,15 @@ them is refused."""
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from ...client import Message
 from ...wheel.rows import Content
 from ..requests import PartitionNumber, SpanMilliseconds
+from ..v1.types import NameBefore
 
 _Instant = Annotated[int, Meta(ge=0, lt=1 << 62)]
 _NULL = Raw(b"null")
@@ -35,6 +36,10 @@ class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, g
     level: str | None = None
     expires_ms: _Instant | None = None
     ttl_ms: SpanMilliseconds | None = None
+    name: str | None = None
+    """At most one pending message of the topic has it."""
+    if_exists: Literal["replace", "keep", "refuse"] | None = None
+    """What happens where another message has the name. Null: `replace`."""
 
     def message(self, topic: str, partition: int | None) -> Message:
         """``partition``: of the request's path; None: that of the record, if it has one."""
@@ -52,6 +57,8 @@ class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, g
             expires=self.expires_ms,
             ttl=None if self.ttl_ms is None else timedelta(milliseconds=self.ttl_ms),
             level=self.level,
+            name=self.name,
+            if_exists=self.if_exists,
         )
 
     def content(self) -> tuple[Content, Content]:
@@ -128,6 +135,8 @@ class ProducedOffset(msgspec.Struct):
     partition: int | None
     id: str
     due_ms: int
+    before: NameBefore | UnsetType = UNSET
+    """The message that had the record's name before; missing: none was known."""
     offset: None = None
     error_code: None = None
     error: None = None

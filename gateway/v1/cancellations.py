@@ -23,13 +23,14 @@ from .types import MessageHeaders, header_bytes
 
 
 class Where(msgspec.Struct, forbid_unknown_fields=True):
-    """A condition on pending messages: all of its kinds must hold; of topics and keys, one of those
-    given. At least one must be there."""
+    """A condition on pending messages: all of its kinds must hold; of topics, keys and names, one
+    of those given. At least one must be there."""
 
     topic: str | list[str] = []
     key: str | list[str] = []
     key_base64: list[bytes] = []
     """Keys that are no text."""
+    name: str | list[str] = []
     headers: MessageHeaders = {}
     """A message must have all of them."""
     from_ms: Instant | None = None
@@ -42,6 +43,7 @@ class Where(msgspec.Struct, forbid_unknown_fields=True):
         ``Query.check``."""
         topics = [self.topic] if isinstance(self.topic, str) else self.topic
         keys = [self.key] if isinstance(self.key, str) else self.key
+        names = [self.name] if isinstance(self.name, str) else self.name
         headers = []
         for name, value in header_bytes(self.headers):
             if value is None:
@@ -51,6 +53,7 @@ class Where(msgspec.Struct, forbid_unknown_fields=True):
         query = Query(
             topics=tuple(topics),
             keys=(*(key.encode() for key in keys), *self.key_base64),
+            names=tuple(names),
             headers=tuple(headers),
             from_ms=self.from_ms,
             to_ms=self.to_ms,

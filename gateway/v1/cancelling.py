@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -67,7 +67,7 @@ async def cancel_one(call: RouteCall[NoQuery, None]) -> Reply:
     (reply,) = await cancelled(call.services, [call.path["id"]])
     if reply.answer == CANCELLED:
         return as_json(reply)
-    raise _not_done(reply.id, reply.answer)
+    raise not_done(reply.id, reply.answer)
 
 
 async def cancelled(services: Services, ids: list[str]) -> list[IdAnswer]:
@@ -88,27 +88,32 @@ async def moved(services: Services, message_id: str, given: RescheduleBody) -> M
     """Give a message another due time. Errors: ``HttpError`` 404: it is unknown; 409: it was
     cancelled or delivered already."""
     if not is_id(message_id):
-        raise _not_done(message_id, UNKNOWN)
-    delay = None if given.delay_ms is None else timedelta(milliseconds=given.delay_ms)
+        raise not_done(message_id, UNKNOWN)
     answer, new_id = await services.run(
         services.client.reschedule,
         message_id,
-        due=given.due_ms,
-        delay=delay,
+        **times_of(given),
         topics=services.patterns_for(Right.CANCEL),
     )
     if new_id is None:
-        raise _not_done(message_id, ALREADY_CANCELLED if answer == CANCELLED else answer)
+        raise not_done(message_id, ALREADY_CANCELLED if answer == CANCELLED else answer)
     return MovedMessage(message_id, new_id)
 
 
-def _not_done(message_id: str, answer: str) -> HttpError:
+def times_of(given: RescheduleBody) -> dict[str, Any]:
+    """The new due time as ``Client.reschedule`` takes it."""
+    delay = None if given.delay_ms is None else timedelta(milliseconds=given.delay_ms)
+    return {"due": given.due_ms, "delay": delay}
+
+
+def not_done(message_id: str | None, answer: str, place: str = "path id") -> HttpError:
+    """The error for a message that was not cancelled or moved: 404 if it is unknown, else 409."""
     unknown = answer == UNKNOWN
     return HttpError(
         404 if unknown else 409,
         "nothing is known of this message" if unknown else f"the message was {answer}",
         code=answer.replace(" ", "-"),
-        place="path id",
+        place=place,
         got=message_id,
     )
 

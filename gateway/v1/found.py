@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from ...reading.messagefields import Fields, message_fields
+from ...wheel.names import NAME_HEADER
 from ...wheel.schema import times
 from .types import HeaderValue
 
@@ -26,6 +27,11 @@ class FoundMessage(msgspec.Struct, omit_defaults=True):
     key: str | None = None
     key_base64: str | None = None
     headers: list[tuple[str, HeaderValue]] = []
+
+    @property
+    def name(self) -> HeaderValue:
+        """The name under which it was sent; None: it has none."""
+        return next((value for name, value in self.headers if name == NAME_HEADER), None)
 
 
 def found_messages(ids: list[str], rows: pa.RecordBatch) -> list[FoundMessage]:

@@ -8,7 +8,7 @@ asks again, and its messages are not delivered twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,14 +16,16 @@ import pyarrow as pa
 
 from ...client import Message
 from ...client.asynclink import MessageAnswer
+from ...client.client import needs_policies
 from ...client.message import clock_ms
+from ...client.predecessor import NamedId, Predecessor
 from ...security.principals import Identity
 from ...security.rights import Operation
 from ...wheel.errors import InvalidMessage, SlotwheelError
 from ..arrowbody import read_table
 from ..authentication import identity_of
 from ..errors import HttpError, too_many_messages
-from ..gathering import topics_in
+from ..gathering import due_in, topics_in
 from ..idempotency import idempotency_key, request_of
 from ..requests import (
     ARROW,
@@ -36,7 +38,7 @@ from ..requests import (
     read_body,
 )
 from ..services import Services
-from .types import MessageBody, StoredMessages
+from .types import MessageBody, NameBefore, StoredMessages
 
 _ONE = msgspec.json.Decoder(MessageBody)
 _MANY = msgspec.json.Decoder(list[MessageBody])
@@ -56,15 +58,16 @@ class SendMessages:
         key = idempotency_key(scope)
         body = await read_body(scope, receive, self._services.settings.body_bytes_max)
         if kind == JSON and not _is_array(body):
-            return await self._one(decoded(_ONE, body, "", _names_in), body, key, identity)
+            given = decoded(_ONE, body, "", _names_in)
+            return await self.store_one(given.message(), body, key, identity)
         if kind == ARROW:
             return await self._many(read_table(body, self._rows_max), body, key, identity)
-        given = (
+        bodies = (
             _lines(body, self._rows_max)
             if kind == NDJSON
             else decoded(_MANY, body, "", _names_in_all)
         )
-        return await self._many(given, body, key, identity)
+        return await self._many(bodies, body, key, identity)
 
     @property
     def _rows_max(self) -> int:
@@ -76,31 +79,35 @@ class SendMessages:
         Errors: ``HttpError``, ``SlotwheelError``: it cannot be stored."""
         if _is_array(body):
             return False
-        return self._begin(decoded(_ONE, body, "", _names_in), body, taker, identity)
-
-    def _begin(
-        self, given: MessageBody, body: bytes, taker: MessageAnswer, identity: Identity
-    ) -> bool:
+        given = decoded(_ONE, body, "", _names_in)
         if given.route is not None or given.level is not None:
             return False
-        services = self._services
-        flat = services.client.prepare(given.message(), clock_ms())
-        services.authenticator.admit_rows(identity, {flat.topic: 1}, len(body))
-        services.gatherer.store_for(taker, flat, len(body))
+        self._begin(given.message(), body, taker, identity)
         return True
 
-    async def _one(
-        self, given: MessageBody, body: bytes, key: str | None, identity: Identity
+    def _begin(
+        self, message: Message, body: bytes, taker: MessageAnswer, identity: Identity
+    ) -> None:
+        services = self._services
+        flat = services.client.prepare(message, clock_ms())
+        services.authenticator.admit_rows(identity, {flat.topic: 1}, len(body))
+        services.gatherer.store_for(taker, flat, len(body))
+
+    async def store_one(
+        self, message: Message, body: bytes, key: str | None, identity: Identity
     ) -> Reply:
+        """Store a message. ``body``: what a repeat with the Idempotency-Key ``key`` has to have in
+        common with the first request. Errors: ``SlotwheelError``."""
         try:
-            future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            if key is None and self._begin(given, body, future, identity):
+            if key is None and not needs_policies(message):
+                future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+                self._begin(message, body, future, identity)
                 return stored_one(await future)
-            ids, due_ms = await self._store([given], body, key, identity)
+            stored = await self._store([message], body, key, identity)
         except SlotwheelError as error:
             without_row(error)
             raise
-        return as_json(StoredMessages(ids[0], due_ms, 1, ids), 201)
+        return as_json(_stored_messages(*stored, 1), 201)
 
     async def _many(
         self,
@@ -113,20 +120,21 @@ class SendMessages:
             raise HttpError(422, "there is no message", limit="at least one")
         if len(given) > self._rows_max:
             raise too_many_messages(self._rows_max)
-        ids, due_ms = await self._store(given, body, key, identity)
-        return as_json(StoredMessages(ids[0], due_ms, len(given), ids))
+        messages = given if isinstance(given, pa.Table) else _messages(given)
+        stored = await self._store(messages, body, key, identity)
+        return as_json(_stored_messages(*stored, len(given)))
 
     async def _store(
         self,
-        given: Sequence[MessageBody] | pa.Table,
+        given: Sequence[Message] | pa.Table,
         body: bytes,
         key: str | None,
         identity: Identity,
-    ) -> tuple[list[str], int]:
-        """Ids of all messages, and when the first of them is due."""
+    ) -> tuple[list[str], Mapping[int, Predecessor]]:
+        """Ids of all messages, and by their numbers the messages before of their names."""
         services, now_ms = self._services, clock_ms()
         prepare = services.client.prepare_many
-        named = not isinstance(given, pa.Table) and any(sent.level or sent.route for sent in given)
+        named = not isinstance(given, pa.Table) and any(map(needs_policies, given))
         if isinstance(given, pa.Table):
             try:
                 rows, numbers = await services.run(prepare, given, now_ms)
@@ -136,16 +144,16 @@ class SendMessages:
             if named:
                 await services.await_policies()
             # On a thread, as the loop has other requests to serve.
-            rows, numbers = await services.run(prepare, _messages(given), now_ms)
+            rows, numbers = await services.run(prepare, given, now_ms)
         else:
-            rows, numbers = prepare(_messages(given), now_ms)
+            rows, numbers = prepare(given, now_ms)
         services.authenticator.admit_rows(identity, topics_in(rows), len(body))
         request = None
         if key is not None:
             request = request_of(key, body, rows if named else None, identity.rights)
         stored = await services.gatherer.store_whole(rows, request, len(body))
         try:
-            return stored.ids(), stored.receipts[0].due_ms
+            return stored.ids(), stored.befores()
         except SlotwheelError as error:
             if error.row is not None:
                 error.row = numbers[error.row]
@@ -153,9 +161,27 @@ class SendMessages:
 
 
 def stored_one(message_id: str) -> Reply:
-    """The answer to a request for one message. The second field of its id is its due time."""
-    due_ms = int(message_id.split(".", 2)[1])
-    return as_json(StoredMessages(message_id, due_ms, 1, [message_id]), 201)
+    """The answer to a request for one message; of one with a name the id is a ``NamedId``."""
+    before = message_id.before if isinstance(message_id, NamedId) else None
+    befores = {} if before is None else {0: before}
+    return as_json(_stored_messages([message_id], befores, 1), 201)
+
+
+def _stored_messages(
+    ids: list[str], befores: Mapping[int, Predecessor], count: int
+) -> StoredMessages:
+    """The answer to a request with so many messages."""
+    stored = StoredMessages(ids[0], due_in(ids[0]), count, ids)
+    if befores:
+        stored.befores = [before_of(row, before) for row, before in befores.items()]
+        stored.before = stored.befores[0] if 0 in befores else None
+    return stored
+
+
+def before_of(row: int, before: Predecessor) -> NameBefore:
+    """The message before of the name of the message with the number ``row``, as JSON."""
+    what: Any = before.what
+    return NameBefore(what, before.id, row, before.dropped_id)
 
 
 def without_row(error: SlotwheelError) -> None:
@@ -199,6 +225,7 @@ def _names_in(given: MessageBody) -> int:
         + (given.key is not None)
         + (given.delay_ms is not None)
         + (given.due_ms is not None)
+        + (given.name is not None)
         + (bool(headers) and 1 + (len(headers) if isinstance(headers, dict) else 0))
     )
 

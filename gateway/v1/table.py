@@ -15,6 +15,7 @@ from . import (
     dead,
     group,
     joblist,
+    names,
     searching,
     tracing,
 )
@@ -29,6 +30,7 @@ _SEND: AnyEndpoint = Endpoint(
     query=NoQuery,
     body=_SENT,
     answers={200: StoredMessages, 201: StoredMessages},
+    errors=(409,),
     text="Store one message, or many. An array, lines of JSON, or an Arrow stream is stored whole"
     " or not at all, and answered 200; one message is answered 201, with the same"
     " fields. An answer comes when what was sent is durable, with peers on a majority of them.",
@@ -47,6 +49,7 @@ V1: list[AnyEndpoint] = [
     *searching.ENDPOINTS,
     *cancelling.ENDPOINTS,
     *cancellations.ENDPOINTS,
+    *names.ENDPOINTS,
     *dead.ENDPOINTS,
     *joblist.ENDPOINTS,
     *tracing.ENDPOINTS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Literal
 
 import msgspec
 
@@ -23,11 +24,10 @@ HeaderValue = str | Base64 | None
 MessageHeaders = dict[str, HeaderValue] | list[tuple[str, HeaderValue]]
 
 
-class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A message to be sent later: a topic or a route, and one of ``due_ms``, ``delay_ms``,
+class NamedBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A message to be sent later whose topic and name are known: one of ``due_ms``, ``delay_ms``,
     ``level``."""
 
-    topic: str = ""
     value: str | None = None
     """Text; it becomes UTF-8."""
     value_base64: bytes | None = None
@@ -42,17 +42,16 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     level: str | None = None
     expires_ms: Instant | None = None
     ttl_ms: SpanMilliseconds | None = None
-    route: str | None = None
+    if_exists: Literal["replace", "keep", "refuse"] | None = None
+    """What happens where another message has the name. Null: `replace`."""
 
     def __post_init__(self) -> None:
         """An object that is no message ends the decoding at once. Otherwise a body of ``{},{},…``
         would take a hundred times its bytes of memory."""
-        if not self.topic and self.route is None:
-            raise ValueError("no topic and no route")
         if self.due_ms is None and self.delay_ms is None and self.level is None:
             raise ValueError("no due_ms, delay_ms or level")
 
-    def message(self) -> Message:
+    def message_for(self, topic: str, name: str | None, route: str | None = None) -> Message:
         """The message to be sent. Errors: ``InvalidMessage``: two fields say the same thing."""
         value = _only("value", self.value, self.value_base64)
         key = _only("key", self.key, self.key_base64)
@@ -61,7 +60,7 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         delay = None if self.delay_ms is None else timedelta(milliseconds=self.delay_ms)
         ttl = None if self.ttl_ms is None else timedelta(milliseconds=self.ttl_ms)
         return Message(
-            topic=self.topic,
+            topic=topic,
             value=value,
             key=key,
             headers=header_bytes(self.headers) if self.headers else (),
@@ -71,8 +70,32 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
             expires=self.expires_ms,
             ttl=ttl,
             level=self.level,
-            route=self.route,
+            route=route,
+            name=name,
+            if_exists=self.if_exists,
         )
+
+
+class MessageBody(NamedBody, gc=False):
+    """A message to be sent later: a topic or a route, and one of ``due_ms``, ``delay_ms``,
+    ``level``."""
+
+    topic: str = ""
+    route: str | None = None
+    name: str | None = None
+    """The name by which the message can be replaced, cancelled and found: 1 to 200 bytes of UTF-8
+    without control characters. At most one pending message of a topic has it."""
+
+    def __post_init__(self) -> None:
+        """As of ``NamedBody``."""
+        if not self.topic and self.route is None:
+            raise ValueError("no topic and no route")
+        if self.due_ms is None and self.delay_ms is None and self.level is None:
+            raise ValueError("no due_ms, delay_ms or level")
+
+    def message(self) -> Message:
+        """The message to be sent. Errors: as of ``message_for``."""
+        return self.message_for(self.topic, self.name, self.route)
 
 
 def _only(name: str, text: str | None, raw: bytes | None) -> str | bytes | None:
@@ -100,7 +123,21 @@ def _bytes(value: HeaderValue) -> bytes | None:
     return None if value is None else value.base64
 
 
-class StoredMessages(msgspec.Struct):
+class NameBefore(msgspec.Struct, omit_defaults=True):
+    """The message that had the name of a stored one before it."""
+
+    what: Literal["replaced", "kept", "already delivered"]
+    """What became of it: it was cancelled; or it was kept, and the new one was dropped; or it had
+    left already."""
+    id: str
+    """The id of the message before."""
+    row: int = 0
+    """The number of the new message, from 0 on."""
+    dropped_id: str | None = None
+    """The id of the new message that was dropped, where the one before was kept."""
+
+
+class StoredMessages(msgspec.Struct, omit_defaults=True):
     """The messages of a request, all of which are stored."""
 
     id: str
@@ -110,4 +147,9 @@ class StoredMessages(msgspec.Struct):
     stored: int
     """How many messages the request had."""
     ids: list[str]
-    """The ids of all messages, in their order. A message with a route has one for each topic."""
+    """The ids of all messages, in their order. A message with a route has one for each topic. Where
+    a message was dropped, as another one of its name was kept, the id of the kept one."""
+    before: NameBefore | None = None
+    """The message that had the name of the first one before; missing: none was known."""
+    befores: list[NameBefore] = []
+    """The same of all messages whose name was known before."""

@@ -6,6 +6,8 @@ Rules
 - Records that the wheel cannot accept now are tried again, unchanged, until it can.
 - Records over a quota wait as well, and all sources with them: they are no bad records, and become
   good ones when messages have left.
+- A record with ``slotwheel-if-exists: refuse`` becomes a dead letter when another message has its
+  name.
 - A message to a topic that Kafka does not have becomes a dead letter now, as the other ways in
   refuse it now (``Door``), and not hours later, when it is due.
 """
@@ -16,13 +18,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
 
 from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...security.pending import PendingOffer
 from ...security.principals import Authenticator
-from ...wheel.errors import NotMaster, NotRunning, Overloaded, OverQuota
+from ...wheel.errors import NameTaken, NotMaster, NotRunning, Overloaded, OverQuota
 from .agreeing import is_done
 from .amounts import amounts_of, settle
 from .delay_source import DelaySource
@@ -59,11 +62,25 @@ class _Queued(NamedTuple):
 
 class _Parts:
     """The unappended records of a source, as a stack of parts, the next one last. ``asked``: the
-    time at which Kafka was asked for the topics of that part; None: it was not."""
+    time at which Kafka was asked for the topics of that part; None: it was not. ``refused``: the
+    error for which the next part, a single record, becomes a dead letter."""
 
     def __init__(self, records: ConsumerRecords) -> None:
         self.left = [records]
         self.asked: float | None = None
+        self.refused: NameTaken | None = None
+
+    def refuse(self, error: NameTaken) -> None:
+        """Cut the next part in two, as one of its records has a name that another message has; a
+        single one becomes a dead letter. So the records beside it are stored, and of n records,
+        whichever are refused, each is tried about log n times."""
+        part = self.left[-1]
+        count = len(part.offsets)
+        if count > 1:
+            self.left[-1:] = [part.part(count // 2), part.part(0, count // 2)]
+        else:
+            self.refused = copy(error)
+            self.refused.row = None  # its number in a batch that nobody knows
 
 
 class SourceAppender:
@@ -164,6 +181,7 @@ class SourceAppender:
             self._dead_topic,
             settings,
             rights=self._authenticator.rights_of_delay_topic(topic),
+            refused=parts.refused,
         )
         rows, dead, off = made()
         if self._door is not None:
@@ -190,11 +208,17 @@ class SourceAppender:
             future = self._wheel.append_source(
                 rows, now_ms, source=source.number, first=part.offsets[0], last=part.offsets[-1]
             )
+        except NameTaken as error:
+            if offer is not None:
+                offer.settle(-1)
+            parts.refuse(error)
+            return None
         except Exception:
             if offer is not None:
                 offer.settle(-1)
             raise
         parts.left.pop()
+        parts.refused = None
         return _Queued(source, part, future, count, rows.nbytes, dead, off, started, offer)
 
     def _wait_for(
@@ -214,6 +238,11 @@ class SourceAppender:
         except Overloaded as error:
             self._events.refused(error.code, queued.rows)
             pending[queued.source].left.append(queued.part)
+            return
+        except NameTaken as error:
+            parts = pending[queued.source]
+            parts.left.append(queued.part)
+            parts.refuse(error)
             return
         except Exception as error:
             give_up(queued.source, error)

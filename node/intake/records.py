@@ -26,8 +26,7 @@ from ...policy.policyset import PolicySet
 from ...security.rights import EVERYTHING, Operation, Rights
 from ...wheel.checks import bad_rows, is_time
 from ...wheel.config import WheelConfig
-from ...wheel.errors import Forbidden, InvalidMessage, SlotwheelError, UnknownTopic
-from ...wheel.expiry import EXPIRES_HEADER
+from ...wheel.errors import Forbidden, InvalidMessage, NameTaken, SlotwheelError, UnknownTopic
 from ...wheel.rows import Header, from_columns
 from ...wheel.texts import counted
 from .control import TOPIC, Row, is_relative, rows_of_record
@@ -79,8 +78,10 @@ def rows_of(
     settings: PolicySet | None = None,
     absent: Collection[str] = (),
     rights: Rights = EVERYTHING,
+    refused: NameTaken | None = None,
 ) -> IntakeRows:
-    """Make rows of all ``records`` (at least one). ``source`` is ``topic/partition``. A row for one
+    """Make rows of all ``records`` (at least one). ``source`` is ``topic/partition``. ``refused``:
+    the wheel refuses the only record, so it is a dead letter. A row for one
     of the topics ``absent`` is a dead letter, unless its record is a retry. A record is one if
     ``rights`` do not let it schedule to each of its topics. The topic of dead letters, to which a
     retry may lead, is the node's choice and not the record's; the topic that such a letter is meant
@@ -107,6 +108,8 @@ def rows_of(
         if abs(record[0] - now_ms) > FAR_MS and is_time(record[0]) and is_relative(record[3]):
             off.append(record[0] - now_ms)
         try:
+            if refused is not None:
+                raise refused
             wheel_rows = rows_of_record(*record, settings, dead_topic, at, now_ms)
             again = any(name in ASKS_AGAIN for name, _ in record[3])
             chosen = {
@@ -173,7 +176,7 @@ def _dead_letter(
     target = next((value for name, value in original if name == TOPIC), None)
     if target and not rights.may(Operation.APPEND, target.decode("utf-8", "replace")):
         target = None
-    reason = deadletters.BAD_RECORD
+    reason = deadletters.REFUSED if isinstance(error, NameTaken) else deadletters.BAD_RECORD
     if isinstance(error, UnknownTopic):
         target, reason = str(error.got).encode(), deadletters.REFUSED
     elif any(name in ASKS_AGAIN for name, _ in original):
@@ -185,9 +188,8 @@ def _dead_letter(
         None if target is None else target[:_TOPIC_BYTES_MAX],
         source=(at.topic, at.partition, at.offset),
     )
-    renamed = {EXPIRES_HEADER: deadletters.EXPIRES}
     headers: list[Header] = [
-        (renamed.get(name, name).encode("utf-8", "replace").decode(), content)
+        (deadletters.AT_REST.get(name, name).encode("utf-8", "replace").decode(), content)
         for name, content in deadletters.unburied(original)
     ]
     # The value is left out first; the record may still be too large.

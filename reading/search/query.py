@@ -1,8 +1,8 @@
 """What is asked for: a condition on pending messages, as data.
 
 Rules
-- All kinds of conditions must hold: topic and time and key. Of ids, topics and keys one of those
-  given is enough; of headers each must be there.
+- All kinds of conditions must hold: topic and time and key. Of ids, topics, keys and names one of
+  those given is enough; of headers each must be there.
 - A message is compared by bytes. No text is ever run or compiled as a pattern.
 - Arrow evaluates it column by column, on whole slots.
 """
@@ -25,11 +25,13 @@ from ...policy.written import Instant, TextBytes, WayIn, Written, as_bytes
 from ...wheel.config import TICK_MS
 from ...wheel.errors import InvalidConfiguration
 from ...wheel.mark import RowKey
+from ...wheel.names import NAME_HEADER
 from ...wheel.schema import Mask
 from ..visible import MayTopic, visible_topics
 
 _FORMS = (
-    "id=ID, topic=TOPIC, key=TEXT, key_base64=BASE64, header:NAME=TEXT, from=TIME, to=TIME;"
+    "id=ID, topic=TOPIC, key=TEXT, key_base64=BASE64, name=NAME, header:NAME=TEXT, from=TIME,"
+    " to=TIME;"
     " TIME: 2026-05-31T18:30:00Z, +10m from now, or milliseconds since 1970"
 )
 _FORMS_REMEDY = "Write each condition as one of these; all of them must hold"
@@ -80,7 +82,7 @@ def _read_page(text: str, _: WayIn) -> RowKey | None:
 
 class Query(Question, frozen=True):
     """Which pending messages: a condition, of which an empty field sets none. All kinds of
-    conditions must hold; of ids, topics and keys, one of those given."""
+    conditions must hold; of ids, topics, keys and names, one of those given."""
 
     ids: tuple[Annotated[str, Written(in_queries=False)], ...] = field(name="id", default=())
     """The message with this id, and what became of it; may be repeated."""
@@ -88,6 +90,8 @@ class Query(Question, frozen=True):
     """Only messages to this topic; may be repeated."""
     keys: tuple[TextBytes, ...] = field(name="key", default=())
     """Only those with this key; may be repeated."""
+    names: tuple[Annotated[str, Written(value_name="NAME")], ...] = field(name="name", default=())
+    """Only those that were sent under this name; may be repeated."""
     headers: tuple[Annotated[tuple[str, bytes], Written(_read_header, "NAME=VALUE")], ...] = field(
         name="header", default=()
     )
@@ -100,7 +104,11 @@ class Query(Question, frozen=True):
     @property
     def columns(self) -> frozenset[str]:
         """The columns of content that it looks at."""
-        wanted = {"topic": self.topics, "key": self.keys, "headers": self.headers}
+        wanted = {
+            "topic": self.topics,
+            "key": self.keys,
+            "headers": self.names or self.headers,
+        }
         return frozenset(name for name, values in wanted.items() if values)
 
     @property
@@ -142,8 +150,8 @@ class CountQuery(Query, frozen=True):
 
 
 class ContentMatcher:
-    """Finds the rows with the topics, keys and headers of a query, of those topics that ``may`` be
-    seen; None: all. Ids and due times name slots, and are looked at where these are chosen."""
+    """Finds the rows with the topics, keys, names and headers of a query, of those topics that
+    ``may`` be seen; None: all. Ids and due times name slots, and are looked at where these are chosen."""
 
     def __init__(self, query: Query, may: MayTopic | None = None) -> None:
         self._may = may
@@ -155,7 +163,10 @@ class ContentMatcher:
             )
             if values
         }
-        self._headers = [(name, pa.scalar(value, pa.binary())) for name, value in query.headers]
+        self._headers: list[tuple[str, tuple[bytes, ...]]]
+        self._headers = [(name, (value,)) for name, value in query.headers]
+        if query.names:  # a name is a header of the message, and of several one is enough
+            self._headers.append((NAME_HEADER, tuple(name.encode() for name in query.names)))
 
     def matches(self, rows: pa.Table) -> Mask | None:
         """Which rows match, shape (rows,); None: not one."""
@@ -168,25 +179,31 @@ class ContentMatcher:
             mask &= pc.fill_null(found, False).to_numpy()
         if self._may is not None:
             mask &= visible_topics(rows.column("topic"), self._may).to_numpy()
-        for name, value in self._headers:
-            found = _with_header(rows.column("headers").chunks, name, value)
+        for name, content in self._headers:
+            found = _with_header(rows.column("headers").chunks, name, content)
             if found is None:
                 return None
             mask &= found
         return mask if mask.any() else None
 
 
-def _with_header(columns: Sequence[pa.Array], name: str, value: pa.Scalar) -> Mask | None:
-    """Which rows of headers columns have that header, shape (rows,); None: not one. Most slots have
-    no such value, so that is asked first, of all columns at once."""
+def _with_header(columns: Sequence[pa.Array], name: str, content: Sequence[bytes]) -> Mask | None:
+    """Which rows of headers columns have that header with one of the values ``content``, shape
+    (rows,); None: not one. Most slots have no such value, so that is asked first, of all columns at
+    once."""
+    values = pa.array(content, pa.binary())
+
+    def is_value(column: Any) -> Any:
+        return pc.equal(column, values[0]) if len(values) == 1 else pc.is_in(column, values)
+
     # Also of rows that these columns are slices without: only to be sure that there is none.
-    found = pc.equal(pa.chunked_array([column.values.field(1) for column in columns]), value)
+    found = is_value(pa.chunked_array([column.values.field(1) for column in columns]))
     if not pc.any(found).as_py():
         return None
     masks = []
     for column in columns:
         headers = column.flatten()
-        equal = pc.fill_null(pc.equal(headers.field(1), value), False)
+        equal = pc.fill_null(is_value(headers.field(1)), False)
         both = pc.and_(pc.equal(headers.field(0), name), equal)
         mask = np.zeros(len(column), np.bool_)
         mask[np.asarray(pc.list_parent_indices(column).filter(both))] = True
