@@ -151,7 +151,8 @@ class CountQuery(Query, frozen=True):
 
 class ContentMatcher:
     """Finds the rows with the topics, keys, names and headers of a query, of those topics that
-    ``may`` be seen; None: all. Ids and due times name slots, and are looked at where these are chosen."""
+    ``may`` be seen; None: all. Ids and due times name slots, and are looked at where these are
+    chosen."""
 
     def __init__(self, query: Query, may: MayTopic | None = None) -> None:
         self._may = may

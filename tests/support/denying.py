@@ -70,6 +70,7 @@ FILE = "\n".join(
 FIELDS: dict[str, dict[str, Any]] = {
     "cancel": {"ids": ["default.1.2.00000000"]},
     "reschedule": {"id": "default.1.2.00000000", "due_ms": 1},
+    "named": {"topic": "orders", "name": "none"},
     "step-down": {"timeout_s": 1},
     "page": {"path": "/metrics"},
     "register": {"group": "g"},

@@ -16,11 +16,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
+from slotwheel.wheel.answers import AppendReceipt, Before, CancelAnswer, NamedAnswer
 from slotwheel.wheel.checks import InputBatch, check_input
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import NotMaster, Overloaded, SequenceTooOld, SlotwheelError, UnknownId
+from slotwheel.wheel.errors import (
+    NameTaken,
+    NotMaster,
+    Overloaded,
+    SequenceTooOld,
+    SlotwheelError,
+    UnknownId,
+)
 from slotwheel.wheel.ids import IdMint, MessageId
+from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER, IfExists
 from slotwheel.wheel.plain import PlainBatch, PlainDone, PlainReceipt, batch_of
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.request import RequestKey, is_request
@@ -41,6 +49,8 @@ class Log:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     producers: dict[int, dict[int, Future[AppendReceipt]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    names: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """By topic and name the due time and the offset of the message for which it stands."""
     next_offset: int = 0
 
 
@@ -112,7 +122,7 @@ class FakeWheel:
                     return
                 receipt = future.result()
                 stored = (receipt.base_offset, receipt.created_ms, receipt.due.tolist())
-                done([one], PlainReceipt(*stored, receipt.sequence))
+                done([one], PlainReceipt(*stored, receipt.sequence, receipt.named))
 
             future.add_done_callback(answer)
 
@@ -172,7 +182,9 @@ class FakeWheel:
             stream.write_batch(rows)
         rows = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
         due = times(rows, "due")
-        receipt = AppendReceipt(self.log.next_offset, rows.num_rows, now_ms, due, sequence)
+        base = self.log.next_offset
+        named = self._name(rows, base, now_ms)
+        receipt = AppendReceipt(base, rows.num_rows, now_ms, due, sequence, named)
         self.log.next_offset += rows.num_rows
         self.batches.append(rows)
         future: Future[AppendReceipt] = Future()
@@ -188,6 +200,68 @@ class FakeWheel:
         else:
             future.set_result(receipt)
         return future
+
+    def _name(self, rows: pa.RecordBatch, base: int, now_ms: int) -> list[NamedAnswer]:
+        """Decide on the names of rows as the real one does: all of them, or none."""
+        if not len(rows.column("headers").values):
+            return []
+        names = dict(self.log.names)
+        answers: list[NamedAnswer] = []
+        for row, (due, topic, headers) in enumerate(
+            zip(
+                times(rows, "due").tolist(),
+                rows.column("topic").to_pylist(),
+                rows.column("headers").to_pylist(),
+                strict=True,
+            )
+        ):
+            given = {
+                header["key"]: header["value"].decode() for header in headers if header["value"]
+            }
+            if NAME_HEADER not in given:
+                continue
+            place = topic, given[NAME_HEADER]
+            if (before := names.get(place)) is None:
+                names[place] = due, base + row
+                continue
+            rule = given.get(IF_EXISTS_HEADER, IfExists.REPLACE)
+            if before[0] <= now_ms:
+                what = Before.DELIVERED
+            elif rule == IfExists.REFUSE:
+                raise NameTaken("the name is taken", got=repr(place[1]), row=row)
+            else:
+                what = Before.KEPT if rule == IfExists.KEEP else Before.REPLACED
+            self.cancelled.add(base + row if what is Before.KEPT else before[1])
+            answers.append(NamedAnswer(row, what, *before))
+            if what is not Before.KEPT:
+                names[place] = due, base + row
+        self.log.names = names
+        return answers
+
+    def named(self, topic: str, name: str) -> MessageId | None:
+        place = self.log.names.get((topic, name))
+        return None if place is None else self.mint.one(*place)
+
+    def cancel_named(
+        self, topic: str, name: str, now_ms: int, timeout_s: float = 10.0
+    ) -> tuple[CancelAnswer, MessageId | None]:
+        message_id = self.named(topic, name)
+        if message_id is None:
+            return CancelAnswer.UNKNOWN, None
+        [answer] = self.cancel([message_id], now_ms)
+        self.log.names.pop((topic, name))
+        return answer, message_id
+
+    def reschedule_named(
+        self, topic: str, name: str, due_ms: int, now_ms: int, timeout_s: float = 10.0
+    ) -> tuple[CancelAnswer, MessageId | None, MessageId | None]:
+        message_id = self.named(topic, name)
+        if message_id is None:
+            return CancelAnswer.UNKNOWN, None, None
+        answer, moved = self.reschedule(message_id, due_ms, now_ms)
+        if moved is not None:
+            self.log.names[topic, name] = moved.due, moved.offset
+        return answer, message_id, moved
 
     def _commit_one(self, future: Future[AppendReceipt], receipt: AppendReceipt) -> None:
         self.may_commit.wait(60)

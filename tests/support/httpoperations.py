@@ -66,6 +66,7 @@ def request_for(place: Place, topic: str = TOPIC, message_id: str = NOBODYS) -> 
         "{position:int}": "0",
         "{partition}": "0",
         "{name}": "console.css",
+        "{name:path}": "none",
         "{group}": "g",
     }
     for parameter, value in values.items():
@@ -74,6 +75,8 @@ def request_for(place: Place, topic: str = TOPIC, message_id: str = NOBODYS) -> 
         ("POST", "/v1/messages"): {"topic": topic, "value": "x", "delay_ms": PENDING_MS},
         ("POST", "/v1/cancel"): {"ids": [message_id]},
         ("POST", "/v1/messages/{id}/reschedule"): {"delay_ms": PENDING_MS},
+        ("PUT", "/v1/names/{topic}/{name:path}"): {"value": "x", "delay_ms": PENDING_MS},
+        ("PATCH", "/v1/names/{topic}/{name:path}"): {"delay_ms": PENDING_MS},
         ("POST", "/v1/cancellations"): {"where": {"topic": "none"}},
         ("POST", "/v1/dead/redrive"): {},
         ("POST", "/v1/routes/explain"): {"route": "none"},

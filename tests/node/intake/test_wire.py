@@ -519,6 +519,16 @@ BAD_ACTIONS = [
     ("reschedule", encode_json({"id": FORGED, "due_ms": True}), "invalid-message"),
     ("reschedule", encode_json({"id": FORGED, "due_ms": 1 << 99}), "invalid-message"),
     ("reschedule", encode_json({"id": FORGED, "due_ms": 5}), "unknown-id"),
+    ("cancel", encode_json({"topic": "t"}), "invalid-message"),
+    ("cancel", encode_json({"name": "n"}), "invalid-message"),
+    ("cancel", encode_json({"topic": "t", "name": 5}), "invalid-message"),
+    ("cancel", encode_json({"topic": "t", "name": "n", "ids": [FORGED]}), "invalid-message"),
+    ("cancel", encode_json({"topic": "no/topic", "name": "n"}), "invalid-message"),
+    ("cancel", encode_json({"topic": "t", "name": "n" * 201}), "invalid-message"),
+    ("reschedule", encode_json({"topic": "t", "name": "a\nb", "due_ms": 5}), "invalid-message"),
+    ("reschedule", encode_json({"id": FORGED, "topic": "t", "name": "n"}), "invalid-message"),
+    ("named", encode_json({}), "invalid-message"),
+    ("named", encode_json({"topic": "t", "name": ""}), "invalid-message"),
     ("page", encode_json({"path": "/nowhere"}), "invalid-message"),
 ]
 

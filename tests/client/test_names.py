@@ -1,0 +1,233 @@
+"""Messages with names: what receipts and ids say of the message before, and in which order they are
+stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from slotwheel import AsyncClient, Client, InvalidMessage, Message, Overloaded
+from slotwheel.client.predecessor import NamedId, Predecessor
+from slotwheel.wheel.errors import NameTaken
+from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER
+from slotwheel.wheel.schema import HEADERS
+from support.fakewheel import FakeWheel
+from support.waiting import eventually, now_ms
+
+
+def reminder(value: bytes = b"x", name: str = "n", if_exists: str | None = None) -> Message:
+    return Message("t", value, delay=60, name=name, if_exists=if_exists)
+
+
+def test_a_name_and_its_rule_are_headers_of_the_message(client: Client, wheel: FakeWheel) -> None:
+    client.send(Message("t", b"x", delay=60, headers={"a": "b"}, name="ünï/ n", if_exists="keep"))
+    client.send("t", b"y", delay=60, name="m", ttl=5)
+    client.flush(20)
+    first, second = (row["headers"] for row in wheel.rows)
+    assert [(header["key"], header["value"]) for header in first] == [
+        ("a", b"b"),
+        (NAME_HEADER, "ünï/ n".encode()),
+        (IF_EXISTS_HEADER, b"keep"),
+    ]
+    assert [header["key"] for header in second] == ["slotwheel-expires-ms", NAME_HEADER]
+
+
+def test_the_receipt_says_what_became_of_the_message_before(
+    client: Client, wheel: FakeWheel
+) -> None:
+    first = client.send(reminder(b"1"))
+    assert first.before is None
+    second = client.send(reminder(b"2"))
+    assert second.before == Predecessor("replaced", first.id)
+    assert second.id != first.id
+    third = client.send(reminder(b"3", if_exists="keep"))
+    assert third.before is not None
+    assert (third.before.what, third.before.id) == ("kept", second.id)
+    assert third.id == second.id == third.ids[0] == third.result()
+    assert third.before.dropped_id not in (None, first.id, second.id)
+    refused = client.send(reminder(b"4", if_exists="refuse"))
+    assert isinstance(refused.error(20), NameTaken)
+    with pytest.raises(NameTaken, match="'n'"):
+        _ = refused.before
+    assert wheel.values() == [b"1", b"2", b"3"]
+    assert client.cancel(third) == ["cancelled"]  # the one that is there
+
+
+def test_a_message_that_has_left_does_not_stop_the_next_one(client: Client) -> None:
+    gone = client.send(Message("t", b"1", due=now_ms() - 1000, name="n"))
+    gone.result(20)
+    after = client.send(reminder(if_exists="refuse"))
+    assert after.before == Predecessor("already delivered", gone.id)
+    assert after.id != gone.id
+
+
+@pytest.mark.parametrize("way", ["records", "arrow"])
+def test_of_a_batch_each_row_has_its_own_predecessor(
+    client: Client, wheel: FakeWheel, way: str
+) -> None:
+    padding = b"x" * (0 if way == "records" else 4000)
+    messages = [
+        reminder(b"0" + padding),
+        Message("t", b"1" + padding, delay=60),
+        reminder(b"2" + padding),
+        reminder(b"3" + padding, "m"),
+        reminder(b"4" + padding, if_exists="keep"),
+        *(Message("t", padding, delay=60) for _ in range(20)),
+    ]
+    receipts = client.send_many(messages)
+    ids = receipts.result(20)
+    assert [receipt.id for receipt in receipts] == ids == receipts.outcomes()
+    assert ids[4] == ids[2]
+    assert [receipt.before for receipt in receipts][:4] == [
+        None,
+        None,
+        Predecessor("replaced", ids[0]),
+        None,
+    ]
+    befores = receipts.befores()
+    assert [*befores] == [2, 4]
+    assert (befores[4].what, befores[4].id) == ("kept", ids[2])
+    assert len(set(ids)) == len(ids) - 1
+    assert wheel.cancelled == {0, 4}
+
+
+def test_a_table_names_its_rows_by_the_header(client: Client) -> None:
+    headers: list[list[tuple[str, bytes]]] = [[(NAME_HEADER, b"n")], [], [(NAME_HEADER, b"n")]]
+    table = pa.table(
+        {
+            "due": pa.array([now_ms() + 60_000] * 3, pa.timestamp("ms", "UTC")),
+            "topic": ["t"] * 3,
+            "value": pa.array([b"1", b"2", b"3"], pa.binary()),
+            "headers": pa.array(headers, HEADERS),
+        }
+    )
+    receipts = client.send_table(table)
+    ids = receipts.result(20)
+    assert receipts.befores() == {2: Predecessor("replaced", ids[0])}
+
+
+def test_a_row_that_is_refused_keeps_none_of_the_others(client: Client, wheel: FakeWheel) -> None:
+    messages = [reminder(b"1"), reminder(b"2", if_exists="refuse"), reminder(b"3")]
+    receipts = client.send_many(messages)
+    assert isinstance(receipts.errors(20)[1], NameTaken)
+    assert [*receipts.errors()] == [1]
+    assert receipts[2].before == Predecessor("replaced", receipts[0].id)
+    assert wheel.values() == [b"1", b"3"]
+
+
+def test_whoever_waits_gets_an_id_that_says_the_same(client: Client) -> None:
+    first = client.store(reminder(b"1"))
+    assert isinstance(first, NamedId)
+    assert first.before is None
+    second = client.store("t", b"2", delay=60, name="n")
+    assert isinstance(second, NamedId)
+    assert second.before == Predecessor("replaced", first)
+    third = client.store("t", b"3", delay=60, name="n", if_exists="keep")
+    assert isinstance(third, NamedId)
+    assert third.before is not None
+    assert third == second == third.before.id
+    with pytest.raises(NameTaken):
+        client.store("t", b"4", delay=60, name="n", if_exists="refuse")
+    assert not isinstance(client.store("t", b"5", delay=60), NamedId)
+
+
+def test_the_client_for_asyncio_does_the_same(address: str) -> None:
+    async def course() -> None:
+        async with AsyncClient(address, timeout_s=20) as client:
+            first, second = await asyncio.gather(
+                client.send(reminder(b"1")), client.send(reminder(b"2"))
+            )
+            assert isinstance(second, NamedId)
+            assert second.before == Predecessor("replaced", first)
+            with pytest.raises(NameTaken):
+                await client.send(reminder(b"3", if_exists="refuse"))
+            assert await client.get(topic="t", name="n") == second
+            answer, moved = await client.reschedule(topic="t", name="n", delay=120)
+            assert (answer, await client.get(topic="t", name="n")) == ("cancelled", moved)
+            assert await client.cancel(topic="t", name="n") == ("cancelled", moved)
+            assert await client.cancel([first]) == ["cancelled"]
+
+    asyncio.run(course())
+
+
+def test_a_message_is_found_moved_and_cancelled_by_its_name(client: Client) -> None:
+    assert client.get(topic="t", name="n") is None
+    assert client.cancel(topic="t", name="n") == ("unknown", None)
+    assert client.reschedule(topic="t", name="n", delay=5) == ("unknown", None)
+    message_id = client.send(reminder()).id
+    assert client.get(topic="t", name="n") == message_id
+    assert client.get(topic="u", name="n") is None
+    assert client.get(topic="t", name="n", topics=["u*"]) is None
+    assert client.cancel(topic="t", name="n", topics=["u*"]) == ("unknown", None)
+    answer, moved = client.reschedule(topic="t", name="n", delay=120)
+    assert answer == "cancelled"
+    assert client.get(topic="t", name="n") == moved != message_id
+    assert client.cancel(topic="t", name="n") == ("cancelled", moved)
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        ({}, "id None, topic None, name None"),
+        ({"topic": "t"}, "topic 't', name None"),
+        ({"name": "n"}, "topic None, name 'n'"),
+        ({"ids": "a.1.2.3", "topic": "t", "name": "n"}, "id 'a.1.2.3'"),
+        ({"topic": "t", "name": "x" * 201}, "201 bytes"),
+        ({"topic": "t", "name": ""}, "0 bytes"),
+        ({"topic": "no/topic", "name": "n"}, "'no/topic'"),
+    ],
+)
+def test_a_request_by_a_name_that_cannot_be_meant_is_refused(
+    client: Client, given: dict[str, Any], got: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=got) as raised:
+        client.cancel(**given)
+    assert raised.value.remedy
+
+
+def refusing(wheel: FakeWheel) -> list[bytes]:
+    """Let a wheel refuse messages with the value 0 for now, ten times. Returns their values, and
+    those that it has stored."""
+    seen: list[bytes] = []
+
+    def refuse(rows: pa.RecordBatch) -> None:
+        values = rows.column("value").to_pylist()
+        if values[0] == b"0" and seen.count(b"refused") < 10:
+            seen.append(b"refused")
+            raise Overloaded("its message is just leaving")
+        seen.extend(values)
+
+    wheel.before_append = refuse
+    return seen
+
+
+def test_messages_with_names_keep_their_order_when_one_is_refused_for_now(
+    client: Client, wheel: FakeWheel
+) -> None:
+    """If the later one were taken while the message before is leaving, the earlier one would
+    replace it then."""
+    seen = refusing(wheel)
+    earlier = client.send_many([reminder(b"0") for _ in range(100)])
+    eventually(lambda: seen)  # it is on its way, so that the later ones are another batch
+    later = client.send_many([reminder(b"1") for _ in range(100)])
+    earlier.result(20)
+    assert client.get(topic="t", name="n") == later.result(20)[-1]
+    assert seen == [b"refused"] * 10 + [b"0"] * 100 + [b"1"] * 100
+
+
+def test_tasks_keep_the_order_of_messages_with_names(address: str, wheel: FakeWheel) -> None:
+    seen = refusing(wheel)
+
+    async def course() -> None:
+        async with AsyncClient(address, timeout_s=20) as client:
+            earlier = client.send(reminder(b"0"))
+            while not seen:
+                await asyncio.sleep(0.001)
+            later = client.send(reminder(b"1"))
+            assert (await later) == await client.get(topic="t", name="n") != await earlier
+
+    asyncio.run(course())
+    assert seen == [b"refused"] * 10 + [b"0", b"1"]
