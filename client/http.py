@@ -136,7 +136,7 @@ class HttpLink(LinkPort):
             ids = [MessageId.parse(text) for text in content["ids"]]
             prior: dict[int, PriorRow] = {}
             for before in content.get("befores", ()):
-                row, what = before["row"], Before(before["what"])
+                row, what = before.get("row", 0), Before(before["what"])
                 if what is Before.KEPT:  # the row's own id is that of the message that was dropped
                     ids[row] = MessageId.parse(before["dropped_id"])
                 prior_id = MessageId.parse(before["id"])
@@ -231,14 +231,15 @@ def _cancel(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _reschedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
     if "name" in fields:
-        method, path = "PATCH", _path_of_name(fields)
+        method, path, moved = "PATCH", _path_of_name(fields), "id"
     else:
         method, path = "POST", f"/v1/messages/{quote(fields['id'], safe='')}/reschedule"
+        moved = "new_id"
     times = {name: fields[name] for name in ("due_ms", "delay_ms") if name in fields}
     answer = ask(method, path, times)
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
         return {"answer": _not_done(answer), "id": None}
-    return {"answer": "cancelled", "id": _done(answer)["new_id"]}
+    return {"answer": "cancelled", "id": _done(answer)[moved]}
 
 
 def _named(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:

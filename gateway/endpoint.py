@@ -148,7 +148,10 @@ def resources(endpoints: Iterable[AnyEndpoint], services: Services) -> list[Rout
     by_path: dict[str, list[AnyEndpoint]] = {}
     for one in endpoints:
         by_path.setdefault(one.path, []).append(one)
-    return [Route(path, _Resource(path, found, services)) for path, found in by_path.items()]
+    routes = [Route(path, _Resource(path, found, services)) for path, found in by_path.items()]
+    for route in routes:  # the end of a line in a name is the name's fault, and not the path's
+        route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
+    return routes
 
 
 class _Resource:

@@ -178,9 +178,9 @@ class Producing:
             named = given.named
             if alone == 0 and not named and given.key is None:
                 flat = services.client.prepare(messages[0], now_ms)
-                ids = [await services.gatherer.store(flat)]
-                one = ids[0].before if isinstance(ids[0], NamedId) else None
-                befores = {} if one is None else {0: one}
+                stored = await services.gatherer.store(flat)
+                before = stored.before if isinstance(stored, NamedId) else None
+                ids, befores = [str(stored)], {} if before is None else {0: before}
             else:
                 prepare = services.client.prepare_many
                 if named:

@@ -164,7 +164,7 @@ def stored_one(message_id: str) -> Reply:
     """The answer to a request for one message; of one with a name the id is a ``NamedId``."""
     before = message_id.before if isinstance(message_id, NamedId) else None
     befores = {} if before is None else {0: before}
-    return as_json(_stored_messages([message_id], befores, 1), 201)
+    return as_json(_stored_messages([str(message_id)], befores, 1), 201)
 
 
 def _stored_messages(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from slotwheel.wheel import protocol
+from slotwheel.wheel.answers import Before
 from slotwheel.wheel.errors import (
     InvalidBatch,
     InvalidMessage,
@@ -17,6 +18,7 @@ from slotwheel.wheel.errors import (
 )
 from slotwheel.wheel.protocol import (
     AppendCommand,
+    PriorRow,
     RefusedBatch,
     StoredBatch,
     decode_answer,
@@ -108,6 +110,52 @@ def test_the_answer_to_a_request_has_a_shift() -> None:
     assert (answer.shift_ms, answer.checks.tolist()) == (-250, [1, 2])
     assert answer.part(1, 1).shift_ms == -250
     assert answer.part(1, 1).checks.tolist() == [2]
+
+
+def test_the_answer_to_names_that_were_known_has_the_messages_before() -> None:
+    prior = {
+        0: PriorRow(Before.REPLACED, 5, 990, 1),
+        2: PriorRow(Before.KEPT, -1, 0, (1 << 64) - 1),
+        3: PriorRow(Before.DELIVERED, 6, 7, 8),
+    }
+    checks = np.arange(4, dtype=np.uint64)
+    data = encode_stored(7, 1000, 5, checks, None, prior)
+    assert data[:4].hex() == "02000000"
+    assert data[64:].hex() == (
+        "0000000000000000"  # shift
+        "00000000" "00000000" "0500000000000000" "de03000000000000" "0100000000000000"
+        "02000000" "01000000" "ffffffffffffffff" "0000000000000000" "ffffffffffffffff"
+        "03000000" "02000000" "0600000000000000" "0700000000000000" "0800000000000000"
+    )  # fmt: skip
+    answer = decode_answer(data)
+    assert isinstance(answer, StoredBatch)
+    assert (answer.prior, answer.checks.tolist()) == (prior, [0, 1, 2, 3])
+    assert answer.part(1, 2).prior == {1: prior[2]}
+    assert answer.part(0, 4) is answer
+    shifted = decode_answer(encode_stored(7, 1000, 5, checks, -250, prior))
+    assert isinstance(shifted, StoredBatch)
+    assert (shifted.shift_ms, shifted.prior) == (-250, prior)
+
+
+def test_an_answer_with_wrong_messages_before_is_none() -> None:
+    prior = {1: PriorRow(Before.KEPT, 1, 2, 3), 2: PriorRow(Before.KEPT, 1, 2, 3)}
+    data = encode_stored(7, 1000, 5, np.arange(4, dtype=np.uint64), None, prior)
+    first, second = 72, 104
+    wrong = [data[:n] for n in range(len(data)) if n != second]
+    wrong += [data + b"x", data[:72] + bytes(32) * 2]
+    wrong += [data[:first] + row + data[first + 4 :] for row in (b"\x02\0\0\0", b"\x04\0\0\0")]
+    wrong += [data[: first + 4] + b"\x03" + data[first + 5 :]]
+    for answer in wrong:
+        with pytest.raises(InvalidBatch):
+            decode_answer(answer)
+
+
+def test_without_names_an_answer_has_the_bytes_that_it_always_had() -> None:
+    checks = np.array([1, 2], np.uint64)
+    for shift_ms in (None, -250):
+        plain = encode_stored(7, 1000, 5, checks, shift_ms)
+        assert encode_stored(7, 1000, 5, checks, shift_ms, {}) == plain
+        assert plain[0] == 0
 
 
 def test_receipt_bytes_are_the_documented_ones() -> None:

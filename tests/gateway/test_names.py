@@ -1,0 +1,215 @@
+"""Messages by their names over HTTP: stored, found, moved, cancelled, and what answers say of the
+message before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from slotwheel import Client
+from slotwheel.client.predecessor import NamedId, Predecessor
+from slotwheel.wheel.errors import NameTaken
+from slotwheel.wheel.names import NAME_HEADER
+from support.gatewayprocess import NodeWithGateway, ask
+
+HOUR_MS = 3_600_000
+NAMES = ["plain", "a/b", "/", "a b", "100%", "ünï©", "reschedule", "?x=1#y", "x" * 200]
+REST = {"Content-Type": "application/vnd.kafka.json.v2+json"}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithGateway]:
+    with NodeWithGateway(tmp_path_factory.mktemp("names") / "data") as node:
+        yield node
+        assert "Traceback" not in node.log_text()
+
+
+def path_of(topic: str, name: str) -> str:
+    return f"/v1/names/{topic}/{quote(name, safe='')}"
+
+
+def put(node: NodeWithGateway, topic: str, name: str, **fields: Any) -> httpx.Response:
+    body = {"value": "x", "delay_ms": HOUR_MS, **fields}
+    return ask(node, "PUT", path_of(topic, name), body)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_a_name_is_the_last_part_of_a_path(node: NodeWithGateway, name: str) -> None:
+    path = path_of("paths", name)
+    assert ask(node, "GET", path).status_code == 404
+    stored = put(node, "paths", name)
+    assert stored.status_code == 201, stored.text
+    message_id = stored.json()["id"]
+    found = ask(node, "GET", path)
+    assert found.json() == {
+        "topic": "paths",
+        "name": name,
+        "id": message_id,
+        "due_ms": stored.json()["due_ms"],
+    }
+    moved = ask(node, "PATCH", path, {"delay_ms": 2 * HOUR_MS - 60_000})
+    assert moved.status_code == 200, moved.text
+    assert moved.json()["id"] != message_id
+    assert ask(node, "GET", path).json() == moved.json()
+    cancelled = ask(node, "DELETE", path)
+    assert cancelled.json() == {"id": moved.json()["id"], "answer": "cancelled"}
+
+
+def test_an_answer_says_what_became_of_the_message_before(node: NodeWithGateway) -> None:
+    first = put(node, "before", "n").json()
+    assert "before" not in first
+    assert "befores" not in first
+    second = put(node, "before", "n").json()
+    assert second["before"] == {"what": "replaced", "id": first["id"]}
+    kept = put(node, "before", "n", if_exists="keep").json()
+    dropped = kept["before"].pop("dropped_id")
+    assert kept["before"] == {"what": "kept", "id": second["id"]}
+    assert (kept["id"], kept["due_ms"]) == (second["id"], second["due_ms"])
+    assert dropped not in (first["id"], second["id"])
+    refused = put(node, "before", "n", if_exists="refuse")
+    assert (refused.status_code, refused.json()["code"]) == (409, "name-taken")
+    assert refused.json()["remedy"]
+    assert ask(node, "GET", path_of("before", "n")).json()["id"] == second["id"]
+
+
+def test_a_message_that_has_left_is_told(node: NodeWithGateway) -> None:
+    gone = put(node, "gone", "n", delay_ms=0).json()
+    node.wait_for("gone", 1)
+    after = put(node, "gone", "n", if_exists="refuse")
+    assert after.status_code == 201, after.text
+    assert after.json()["before"] == {"what": "already delivered", "id": gone["id"]}
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson", "one by one"])
+def test_messages_have_names_in_whatever_form_they_come(node: NodeWithGateway, form: str) -> None:
+    topic = f"form-{form.replace(' ', '-')}"
+    given = [
+        {"topic": topic, "value": str(number), "delay_ms": HOUR_MS, "name": name}
+        for number, name in enumerate(("n", "m", "n"))
+    ]
+    if form == "one by one":
+        answers = [ask(node, "POST", "/v1/messages", message).json() for message in given]
+        ids = [answer["id"] for answer in answers]
+        assert answers[2]["before"] == {"what": "replaced", "id": ids[0]}
+        assert answers[2]["befores"] == [answers[2]["before"]]
+    else:
+        sent = (
+            ask(node, "POST", "/v1/messages", given)
+            if form == "json"
+            else ask(
+                node,
+                "POST",
+                "/v1/messages",
+                "\n".join(map(json.dumps, given)),
+                {"Content-Type": "application/x-ndjson"},
+            )
+        ).json()
+        ids = sent["ids"]
+        assert sent["befores"] == [{"what": "replaced", "id": ids[0], "row": 2}]
+        assert "before" not in sent
+    assert ask(node, "GET", path_of(topic, "n")).json()["id"] == ids[2]
+    assert ask(node, "GET", path_of(topic, "m")).json()["id"] == ids[1]
+
+
+def test_a_repeat_with_a_key_gets_the_answer_of_the_first_time(node: NodeWithGateway) -> None:
+    put(node, "again", "n")
+    body = {"value": "x", "delay_ms": HOUR_MS}
+    key = {"Idempotency-Key": "again-1"}
+    once, twice = (ask(node, "PUT", path_of("again", "n"), body, key) for _ in range(2))
+    assert once.status_code == 201, once.text
+    assert once.json() == twice.json()
+    assert once.json()["before"]["what"] == "replaced"
+    other = ask(node, "PUT", path_of("again", "m"), body, key)
+    assert (other.status_code, other.json()["code"]) == (422, "invalid-message")
+
+
+def test_records_of_the_rest_proxy_have_names(node: NodeWithGateway) -> None:
+    def produce(*records: dict[str, Any]) -> list[dict[str, Any]]:
+        sent = ask(
+            node,
+            "POST",
+            "/topics/rest-names",
+            json.dumps({"records": [{"delay_ms": HOUR_MS, **record} for record in records]}),
+            REST,
+        )
+        assert sent.status_code == 200, sent.text
+        offsets: list[dict[str, Any]] = sent.json()["offsets"]
+        return offsets
+
+    [first] = produce({"value": 1, "name": "n"})
+    assert "before" not in first
+    second, third = produce(
+        {"value": 2, "name": "n"}, {"value": 3, "name": "n", "if_exists": "keep"}
+    )
+    assert second["before"] == {"what": "replaced", "id": first["id"]}
+    assert third["before"]["id"] == third["id"] == second["id"]
+    [fourth] = produce({"value": 4, "name": "n"})
+    assert fourth["before"] == {"what": "replaced", "id": second["id"]}
+
+
+def test_the_client_over_http_does_what_the_client_of_nodes_does(node: NodeWithGateway) -> None:
+    with Client(node.url) as client:
+        assert client.get(topic="by-client", name="a/b") is None
+        assert client.cancel(topic="by-client", name="a/b") == ("unknown", None)
+        assert client.reschedule(topic="by-client", name="a/b", delay=5) == ("unknown", None)
+        first = client.store("by-client", b"1", delay=3600, name="a/b")
+        assert isinstance(first, NamedId)
+        assert first.before is None
+        second = client.send("by-client", b"2", delay=3600, name="a/b")
+        assert second.before == Predecessor("replaced", str(first))
+        third = client.send("by-client", b"3", delay=3600, name="a/b", if_exists="keep")
+        assert third.before is not None
+        assert (third.before.what, third.before.id, third.id) == ("kept", second.id, second.id)
+        assert third.before.dropped_id not in (None, second.id)
+        refused = client.send("by-client", b"4", delay=3600, name="a/b", if_exists="refuse")
+        assert isinstance(refused.error(30), NameTaken)
+        assert client.get(topic="by-client", name="a/b") == second.id
+        answer, moved = client.reschedule(topic="by-client", name="a/b", delay=1800)
+        assert (answer, client.get(topic="by-client", name="a/b")) == ("cancelled", moved)
+        assert client.cancel(topic="by-client", name="a/b") == ("cancelled", moved)
+
+
+def test_a_search_finds_messages_by_their_name(node: NodeWithGateway) -> None:
+    ids = {name: put(node, "found", name).json()["id"] for name in ("a", "b", "c")}
+    page = ask(node, "GET", "/v1/messages?topic=found&name=a&name=c").json()["messages"]
+    assert sorted(message["id"] for message in page) == sorted([ids["a"], ids["c"]])
+    assert [NAME_HEADER, "a"] in [message["headers"][0] for message in page]
+    where = {"where": {"topic": "found", "name": "b"}}
+    counted = ask(node, "POST", "/v1/cancellations?dry_run=true", where)
+    assert counted.json()["messages"] == 1
+    other = ask(node, "GET", "/v1/messages/count?topic=found&header=x:a").json()
+    assert other["messages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "place", "got"),
+    [
+        ("GET", "/v1/names/t/" + "x" * 201, None, "path name", "201 bytes"),
+        ("DELETE", "/v1/names/t/a%0Ab", None, "path name", "a\\nb"),
+        ("GET", "/v1/names/t/", None, "path name", "0 bytes"),
+        ("PUT", "/v1/names/t/%FF", {"delay_ms": 1}, "path", "\\xff"),
+        ("PATCH", "/v1/names/no%20topic/n", {"delay_ms": 1}, "path topic", "no topic"),
+        ("PUT", "/v1/names/t/n", {"delay_ms": 1, "topic": "u"}, "$", "topic"),
+        ("PUT", "/v1/names/t/n", {"delay_ms": 1, "if_exists": "maybe"}, "$.if_exists", "maybe"),
+        ("PUT", "/v1/names/t/n", {"value": "x"}, "$", ""),
+        ("POST", "/v1/messages", {"topic": "t", "delay_ms": 1, "name": "\x07"}, "", "\\x07"),
+        ("POST", "/v1/messages", {"topic": "t", "delay_ms": 1, "if_exists": "keep"}, "", "keep"),
+        ("POST", "/v1/messages", {"topic": "t", "delay_ms": 1, "name": 5}, "$.name", "5"),
+    ],
+)
+def test_a_bad_name_is_answered_with_its_place_and_value(
+    node: NodeWithGateway, method: str, path: str, body: Any, place: str, got: str
+) -> None:
+    before = ask(node, "GET", "/v1/status").json()["accepted"]
+    answer = ask(node, method, path, body)
+    assert answer.status_code == 422, answer.text
+    assert (answer.json().get("place", ""), got in answer.text.replace("\\\\", "\\")) == (
+        place,
+        True,
+    ), answer.text
+    assert ask(node, "GET", "/v1/status").json()["accepted"] == before
