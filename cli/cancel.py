@@ -32,8 +32,8 @@ _BY_NAME = "Give --topic together with --name, and no ids besides: a name is uni
     "--where",
     multiple=True,
     metavar="CONDITION",
-    help="Cancel all pending messages that fulfil it: topic=, key=, header:NAME=, from=, to=; may"
-    " be repeated.",
+    help="Cancel all pending messages that fulfil it: topic=, key=, name=, header:NAME=, from=,"
+    " to=; may be repeated.",
 )
 @click.option(
     "--data",

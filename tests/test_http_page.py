@@ -1,4 +1,4 @@
-"""docs/http.md is run as it stands: each command, and what it says they print.
+"""docs/http.md and docs/recipes.md run as they stand: each command, and what it says they print.
 
 Only the addresses are others, so that a node of the user's is left alone.
 """
@@ -8,21 +8,31 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from support.pagesession import Session, blocks
 from support.ports import free_address
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/http.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 WRITTEN = "127.0.0.1:8082"
 WITH_RIGHTS = "127.0.0.1:8083"
 NODE, GATEWAY = "slotwheel node", "slotwheel gateway"
+CLIENT = "Client()"
+"""A program's client of the node that is there by default."""
 
 
-def test_the_page_runs_as_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "commands_min"), [("http.md", 11), ("recipes.md", 5)])
+def test_the_page_runs_as_written(tmp_path: Path, page: str, commands_min: int) -> None:
     http, with_rights, node = free_address(), free_address(), free_address()
-    found = blocks(PAGE)
+    found = blocks(DOCS / page)
     ran = 0
     with ExitStack() as stack:
         for number, (kind, written) in enumerate(found):
+            if kind == "python":
+                name = written.split("\n", 1)[0].removeprefix("# ")
+                assert CLIENT in written
+                (tmp_path / name).write_text(written.replace(CLIENT, f'Client("{node}")'))
+                continue
             if kind != "sh":
                 assert kind == "text", kind
                 continue
@@ -40,4 +50,4 @@ def test_the_page_runs_as_written(tmp_path: Path) -> None:
             session.expect(lines)
             if NODE not in commands and GATEWAY not in commands:
                 session.end(interrupt=False)
-    assert ran > 10, "the page has lost its commands"
+    assert ran >= commands_min, "the page has lost its commands"
