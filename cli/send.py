@@ -64,7 +64,7 @@ LINE_BYTES_MAX = 64 << 20
 @name_option
 @click.option(
     "--if-exists",
-    type=click.Choice(tuple(IfExists)),
+    type=click.Choice([rule.value for rule in IfExists]),
     help="What to do where a pending message of TOPIC has that name: replace (which holds without"
     " it) cancels that one, keep leaves it and drops the new one, refuse reports an error.",
 )

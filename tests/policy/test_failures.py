@@ -46,6 +46,27 @@ def delivered_again(headers: Sequence[Header], number: int) -> list[Header]:
     return [*headers, ("slotwheel-id", b"retry-%d" % number), *DELIVERED[1:]]
 
 
+NAMED: list[Header] = [
+    ("slotwheel-name", b"n"),
+    ("a", b"1"),
+    ("slotwheel-if-exists", b"keep"),
+]
+
+
+def test_a_retry_has_no_name_and_a_letter_has_it_at_rest() -> None:
+    """A retry with the name would replace the message that has the name by now, and a letter the
+    letter before it."""
+    again = fail([*NAMED, *DELIVERED])
+    assert [name for name, _ in again.headers if "name" in name or "exists" in name] == []
+    assert ("a", b"1") in again.headers
+    letter = buried([*NAMED, *DELIVERED], "buried", "billing", "broke", FIRST)
+    assert letter.headers[:3] == [
+        ("slotwheel-dead-name", b"n"),
+        ("a", b"1"),
+        ("slotwheel-dead-if-exists", b"keep"),
+    ]
+
+
 def test_the_first_failure() -> None:
     own: list[Header] = [("a", b"1"), ("a", None), ("b", b"\xff")]
     found = fail([*own, *DELIVERED])

@@ -315,8 +315,9 @@ class FakeWheel:
         with self._lock:
             assert first > self.source_position(source), "the caller trims overlaps"
             assert last >= first
+            future = self._store(rows, now_ms)
             self._positions[source] = last
-            return self._store(rows, now_ms)
+            return future
 
     def cancel(
         self,

@@ -41,7 +41,7 @@ from slotwheel.node.intake.source_reader import (
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.security.principals import Authenticator
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import Overloaded
+from slotwheel.wheel.errors import NameTaken, Overloaded
 from slotwheel.wheel.rows import Header
 from support.broker import Broker, Cluster, TopicFactory
 from support.events import ToldEvents
@@ -599,6 +599,60 @@ def test_a_message_to_a_topic_that_kafka_does_not_have_is_a_dead_letter_at_once(
                 target,
             )
             assert b"Kafka has no such topic" in said["slotwheel-dead-error"]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_record_that_may_not_take_a_name_is_a_dead_letter_and_the_others_are_stored(
+    monkeypatch: pytest.MonkeyPatch, *, later: bool
+) -> None:
+    """``later``: the wheel says so when the append is committed, and not at once."""
+    count, refused = 50, {7, 8, 30, 49}
+    due = ("slotwheel-due-ms", b"%d" % (now_ms() + 3_600_000))
+    content = ConsumerRecords(
+        list(range(count)),
+        [now_ms()] * count,
+        [None] * count,
+        [b"%d" % number for number in range(count)],
+        [
+            [
+                ("slotwheel-topic", b"orders"),
+                due,
+                ("slotwheel-name", b"taken" if number in refused else b"%d" % number),
+                ("slotwheel-if-exists", b"refuse"),
+            ]
+            for number in range(count)
+        ],
+    )
+    wheel = FakeWheel()
+    appended: list[int] = []
+    append = wheel.append_source
+
+    def counted(rows: Any, *given: Any, **more: Any) -> Future[Any]:
+        appended.append(rows.num_rows)
+        try:
+            return append(rows, *given, **more)
+        except NameTaken as error:
+            if not later:
+                raise
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
+
+    monkeypatch.setattr(wheel, "append_source", counted)
+    wheel.log.names["orders", "taken"] = now_ms() + 3_600_000, 1_000_000
+    with running(wheel, lambda: ListReader(content)) as intake:
+        eventually(lambda: position(intake) == count - 1)
+    assert wheel.values() == content.values
+    letters = [row for row in wheel.rows if row["topic"] == DEAD_LETTER_TOPIC]
+    assert [int(row["value"]) for row in letters] == sorted(refused)
+    for row in letters:
+        said = {pair["key"]: pair["value"] for pair in row["headers"]}
+        assert (said["slotwheel-dead-reason"], said["slotwheel-dead-name"]) == (
+            b"refused",
+            b"taken",
+        )
+        assert "slotwheel-name" not in said
+    assert len(appended) < count
 
 
 def test_a_broker_that_does_not_answer_takes_no_answer_from_others() -> None:

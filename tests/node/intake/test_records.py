@@ -14,6 +14,7 @@ from slotwheel.security.principals import Authenticator
 from slotwheel.security.rights import EVERYTHING, Right, Rights
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.errors import NameTaken
 from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.rows import Header
 from slotwheel.wheel.schema import times
@@ -108,6 +109,29 @@ def test_other_headers_are_kept_as_they_came() -> None:
     ]
     row = rows(records([others[0], TOPIC, *others[1:4], DUE, others[4]]))[0]
     assert row["headers"] == others
+
+
+def test_a_name_stays_with_the_message_and_a_letter_has_it_at_rest() -> None:
+    name: list[Header] = [("slotwheel-name", "ü".encode()), ("slotwheel-if-exists", b"keep")]
+    good, letter = rows(records([TOPIC, DUE, *name], [TOPIC, *name]))
+    assert good["headers"] == name
+    assert letter["topic"] == DEAD_LETTER_TOPIC
+    assert letter["headers"][1:3] == [
+        ("slotwheel-dead-name", "ü".encode()),
+        ("slotwheel-dead-if-exists", b"keep"),
+    ]
+    assert not {"slotwheel-name", "slotwheel-if-exists"} & dict(letter["headers"]).keys()
+
+
+def test_a_record_that_the_wheel_refuses_is_a_letter_with_its_error() -> None:
+    refused = NameTaken("the name is taken", got="'n'", remedy="Send it with another one")
+    taken = rows_of(records([TOPIC, DUE]), "delays/3", CONFIG, NOW, refused=refused)
+    assert taken.dead == 1
+    [row] = taken.rows.to_pylist()
+    said = {pair["key"]: pair["value"] for pair in row["headers"]}
+    assert (row["topic"], said["slotwheel-dead-reason"]) == (DEAD_LETTER_TOPIC, b"refused")
+    assert b"the name is taken" in said["slotwheel-dead-error"]
+    assert said["slotwheel-dead-topic"] == b"orders"
 
 
 @pytest.mark.parametrize(("key", "value"), [(None, None), (b"", b""), (b"\x00\xff", None)])

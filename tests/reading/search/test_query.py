@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from slotwheel.policy.levels import check_times
-from slotwheel.reading.search.query import Query, page_text, parse_page, parse_where
+from slotwheel.reading.search.query import (
+    ContentMatcher,
+    Query,
+    page_text,
+    parse_page,
+    parse_where,
+)
 from slotwheel.wheel.errors import InvalidConfiguration
+from slotwheel.wheel.names import NAME_HEADER
+from slotwheel.wheel.rows import Header, header_column
 
 NOW = 1_800_000_000_000
 
@@ -16,6 +28,7 @@ def test_conditions_of_every_kind() -> None:
         (
             *("topic=orders", "topic=mails", "key=a=b", "key_base64=/w==", "key="),
             *("header:source=web", "header:empty=", "from=1800000000000"),
+            *("name=order-17", "name=a=b"),
             *("to=2027-01-15T08:00:01Z", "id=g.1.2.0000000a"),
         ),
         NOW,
@@ -24,11 +37,35 @@ def test_conditions_of_every_kind() -> None:
         ids=("g.1.2.0000000a",),
         topics=("orders", "mails"),
         keys=(b"a=b", b"\xff", b""),
+        names=("order-17", "a=b"),
         headers=(("source", b"web"), ("empty", b"")),
         from_ms=1_800_000_000_000,
         to_ms=1_800_000_001_000,
     )
     assert parse_where((), NOW) == Query()
+
+
+def test_one_of_several_names_is_enough_and_headers_must_hold_as_well() -> None:
+    given: list[list[Header]] = [
+        [(NAME_HEADER, b"a"), ("x", b"1")],
+        [("x", b"a"), (NAME_HEADER, b"b")],
+        [("x", b"a")],
+        [(NAME_HEADER, b"c"), ("x", b"1")],
+        [],
+    ]
+    rows = pa.table({"headers": header_column(given), "topic": ["t"] * len(given)})
+
+    def found(**query: Any) -> list[int]:
+        mask = ContentMatcher(Query(**query)).matches(rows)
+        return [] if mask is None else np.flatnonzero(mask).tolist()
+
+    assert found(names=("a",)) == [0]
+    assert found(names=("b", "c", "z")) == [1, 3]
+    assert found(names=("a", "b", "c"), headers=(("x", b"1"),)) == [0, 3]
+    assert found(names=("z",)) == []
+    assert found(headers=(("x", b"a"),)) == [1, 2]
+    assert Query(names=("a",)).columns == {"headers"}
+    assert not Query(names=("a",)).is_empty
 
 
 @pytest.mark.parametrize(

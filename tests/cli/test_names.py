@@ -1,0 +1,89 @@
+"""Commands that name a message: what is sent, found, moved and cancelled by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.nodeprocess import NodeProcess, json_lines, run_cli
+
+LATER = ("--delay", "1h")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("names") / "data") as started:
+        yield started
+
+
+def sent(node: NodeProcess, topic: str, *more: str) -> dict[str, object]:
+    done = run_cli("send", topic, "x", *LATER, *more, "--json", "--node", node.address)
+    assert done.returncode == 0, done.stderr
+    [line] = json_lines(done.stdout)
+    return line
+
+
+def test_send_says_what_became_of_the_message_before(node: NodeProcess) -> None:
+    named = ("--name", "n 1", "--node", node.address)
+    first = run_cli("send", "said", "1", *LATER, *named)
+    assert (first.returncode, first.stderr) == (0, "")
+    second = run_cli("send", "said", "2", *LATER, *named)
+    assert second.stderr == f"replaced: {first.stdout}"
+    kept = run_cli("send", "said", "3", *LATER, *named, "--if-exists", "keep")
+    assert (kept.stdout, kept.stderr) == (second.stdout, f"kept: {second.stdout}")
+    refused = run_cli("send", "said", "4", *LATER, *named, "--if-exists", "refuse")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "'n 1'" in refused.stderr
+    line = sent(node, "said", "--name", "n 1")
+    assert line["before"] == {"what": "replaced", "id": second.stdout.strip()}
+    assert "before" not in sent(node, "said", "--name", "n 2")
+
+
+def test_a_message_is_moved_and_cancelled_by_its_name(node: NodeProcess, tmp_path: Path) -> None:
+    by_name = ("--topic", "moved", "--name", "ü/1", "--node", node.address)
+    message_id = sent(node, "moved", "--name", "ü/1")["id"]
+    found = run_cli("search", str(node.data), "--name", "ü/1", "--name", "other", "--json")
+    assert [line["id"] for line in json_lines(found.stdout) if "id" in line] == [message_id]
+    moved = run_cli("reschedule", *by_name, "--delay", "30m")
+    name, answer, new_id = moved.stdout.strip().split("\t")
+    assert (name, answer, moved.returncode) == ("ü/1", "cancelled", 0)
+    done = run_cli("cancel", *by_name)
+    assert (done.stdout, done.returncode) == (f"{new_id}\tcancelled\n", 0)
+    unknown = run_cli("cancel", "--topic", "moved", "--name", "nobody's", "--node", node.address)
+    assert (unknown.stdout, unknown.returncode) == ("-\tunknown\n", 1)
+    as_json = run_cli(
+        *("reschedule", "--topic", "moved", "--name", "nobody's", "--delay", "1m", "--json"),
+        *("--node", node.address),
+    )
+    assert json.loads(as_json.stdout) == {
+        "topic": "moved",
+        "name": "nobody's",
+        "answer": "unknown",
+        "new_id": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("send", "t", "x", *LATER, "--if-exists", "keep"), "--if-exists needs --name"),
+        (("send", "t", "x", *LATER, "--name", "n", "--if-exists", "perhaps"), "'perhaps'"),
+        (("send", "t", "x", *LATER, "--name", "x" * 201), "201 bytes"),
+        (("send", "t", "x", *LATER, "--name", "a\tb"), "a\\tb"),
+        (("cancel", "--name", "n"), "--topic together with --name"),
+        (("cancel", "--topic", "t"), "--topic together with --name"),
+        (("cancel", "an.1.2.3", "--topic", "t", "--name", "n"), "no ids besides"),
+        (("cancel", "--topic", "no/topic", "--name", "n"), "illegal topic name"),
+        (("cancel", "--topic", "t", "--name", ""), "0 bytes"),
+        (("reschedule", *LATER), "Give an ID, or --topic"),
+        (("reschedule", "an.1.2.3", "--topic", "t", "--name", "n", *LATER), "Give an ID, or"),
+    ],
+)
+def test_words_that_name_no_message_are_refused(words: tuple[str, ...], said: str) -> None:
+    done = run_cli(*words, "--node", "127.0.0.1:1")
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert said in done.stderr
