@@ -36,7 +36,7 @@ from ..wheel.expiry import (
     bad_expiries,
     expires_before_due,
 )
-from ..wheel.names import IF_EXISTS_HEADER, NAME_HEADER, IfExists, check_name
+from ..wheel.names import IF_EXISTS_HEADER, NAME_HEADER, IfExists, bad_names, check_name
 from ..wheel.rows import Content, Header, header_column
 
 Headers = Sequence[tuple[str, Content]] | Mapping[str, Content]
@@ -46,6 +46,7 @@ Delay = timedelta | float | str | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _LIMIT_MS = 1 << 62
+_SAID_IN_HEADERS = frozenset({EXPIRES_HEADER, NAME_HEADER, IF_EXISTS_HEADER})
 
 
 @dataclass(slots=True)
@@ -293,8 +294,9 @@ def flatten(message: Message) -> FlatMessage:
     nbytes += headers_bytes
     if wrong := reserved_among([name for name, _ in headers]):
         raise reserved_header(wrong)
-    if any(name == EXPIRES_HEADER for name, _ in headers):
-        bad = bad_expiries(header_column([headers]), np.array([due]))
+    if any(name in _SAID_IN_HEADERS for name, _ in headers):
+        column = header_column([headers])
+        bad = {**bad_names(column), **bad_expiries(column, np.array([due]))}
         if bad:
             raise bad[0]
     return FlatMessage(due, message.topic, partition, key, value, headers, nbytes)

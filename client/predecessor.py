@@ -12,7 +12,8 @@ from ..wheel.protocol import PriorRow
 class Predecessor(NamedTuple):
     """The message that had the name of a new one before it. ``what`` became of it: ``"replaced"``:
     it was cancelled; ``"kept"``: it is still pending, and the new message was dropped;
-    ``"already delivered"``: it had left, so both are delivered. ``id``: that message's.
+    ``"already delivered"``: it had left, so both are delivered; ``"unknown"``: it is not pending
+    any more, and may have left or not. ``id``: that message's.
     ``dropped_id``: that of the new message, where it was dropped."""
 
     what: str

@@ -22,6 +22,7 @@ from slotwheel.node.intake.records import ConsumerRecords, rows_of
 from slotwheel.policy.deadletters import ERROR
 from slotwheel.policy.policyset import PolicySet
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER
 from slotwheel.wheel.schema import HEADERS
 from support.gatewayprocess import NodeWithGateway
 
@@ -42,6 +43,7 @@ class Bad(NamedTuple):
 
 
 NAME = "1 to 249 of a-z A-Z 0-9 . _ -"
+NAMED = "1 to 200 bytes of UTF-8 without control characters"
 NOT_AN_INT = ("Expected `int`", "is not in the range", "wrong type")
 BAD = {
     "no topic": Bad({"topic": ""}, "no topic", ""),
@@ -99,6 +101,16 @@ BAD = {
         {"due": 1_000_000, "delay": None, "expires": 900_000},
         *("expires before it is due", "900000 ms", "1000000 ms"),
     ),
+    "no name at all": Bad({"name": ""}, "no name", "nothing", NAMED),
+    "name too long": Bad({"name": "é" * 101}, "name is too long", "202 bytes", NAMED),
+    "name of several lines": Bad({"name": "a\nb"}, "control characters in the name", "b", NAMED),
+    "name that is a bell": Bad({"name": "\x07"}, "control characters", "{7}", NAMED),
+    "unknown if_exists": Bad(
+        {"name": "n", "if_exists": "maybe"}, ("if_exists", "if-exists", "Invalid enum"), "maybe"
+    ),
+    "if_exists without a name": Bad(
+        {"if_exists": "keep"}, ("if_exists without a name", "if-exists"), "name"
+    ),
     "unknown level": Bad({"level": "soon", "delay": None}, "no such level", "'soon'", "5s 10s"),
     "unknown route": Bad({"route": "nowhere", "topic": None}, "no such route", "nowhere"),
 }
@@ -124,6 +136,7 @@ def by_message(fields: Fields, node: NodeWithGateway, **_: object) -> str:
 def by_table(fields: Fields, node: NodeWithGateway, **_: object) -> str:
     due_ms = fields.get("due", int(time.time() * 1000) + fields.get("delay", 0))
     headers = [(name, text.encode()) for name, text in fields["headers"].items()]
+    headers += names_of(fields)
     table = pa.table(
         {
             "due": pa.array([due_ms], pa.timestamp("ms", "UTC")),
@@ -144,6 +157,11 @@ def by_command(fields: Fields, node: NodeWithGateway, capsys: pytest.CaptureFixt
     given += [f"--{name}={fields[name]}ms" for name in ("delay", "ttl") if name in fields]
     given += [
         f"--{name}={fields[name]}" for name in ("level", "route", "partition") if name in fields
+    ]
+    given += [
+        f"--{name.replace('_', '-')}={fields[name]}"
+        for name in ("name", "if_exists")
+        if name in fields
     ]
     if "due" in fields:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(fields["due"] / 1000))
@@ -166,6 +184,12 @@ def by_record(fields: Fields, node: NodeWithGateway, **_: object) -> str:
     return refused(node.ask("POST", "/topics", json={"records": [record]}, headers=kind))
 
 
+def names_of(fields: Fields) -> list[tuple[str, bytes]]:
+    """The headers that say a message's name."""
+    of_field = {"name": NAME_HEADER, "if_exists": IF_EXISTS_HEADER}
+    return [(of_field[name], fields[name].encode()) for name in of_field if name in fields]
+
+
 def in_ms(fields: Fields) -> Fields:
     times = ("due", "delay", "ttl", "expires")
     return {f"{name}_ms" if name in times else name: given for name, given in fields.items()}
@@ -183,8 +207,9 @@ def refused(answer: httpx.Response) -> str:
 def by_delay_topic(fields: Fields, **_: object) -> str:
     """Returns the reason in the dead letter that the record becomes."""
     headers = [(name, text.encode()) for name, text in fields["headers"].items()]
+    headers += names_of(fields)
     for name, given in fields.items():
-        if name not in ("value", "headers"):
+        if name not in ("value", "headers", "name", "if_exists"):
             control = {"level": "delay-level", "topic": "topic", "route": "route"}
             header = f"slotwheel-{control.get(name, name if name == 'partition' else f'{name}-ms')}"
             headers.append((header, str(given).encode()))

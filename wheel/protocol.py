@@ -140,7 +140,7 @@ _PREDECESSOR = struct.Struct(
     "q"  # its offset
     "Q"  # its check
 )
-_BEFORE = (Before.REPLACED, Before.KEPT, Before.DELIVERED)
+_BEFORE = tuple(Before)
 assert _SEQUENCE.size == 8
 assert _PREDECESSOR.size == 32
 assert _REQUEST.size == 24

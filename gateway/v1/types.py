@@ -126,9 +126,9 @@ def _bytes(value: HeaderValue) -> bytes | None:
 class NameBefore(msgspec.Struct, omit_defaults=True):
     """The message that had the name of a stored one before it."""
 
-    what: Literal["replaced", "kept", "already delivered"]
+    what: Literal["replaced", "kept", "already delivered", "unknown"]
     """What became of it: it was cancelled; or it was kept, and the new one was dropped; or it had
-    left already."""
+    left already; or it is not pending any more, and may have left or not."""
     id: str
     """The id of the message before."""
     row: int = 0

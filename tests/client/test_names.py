@@ -176,7 +176,7 @@ def test_a_message_is_found_moved_and_cancelled_by_its_name(client: Client) -> N
         ({"name": "n"}, "topic None, name 'n'"),
         ({"ids": "a.1.2.3", "topic": "t", "name": "n"}, "id 'a.1.2.3'"),
         ({"topic": "t", "name": "x" * 201}, "201 bytes"),
-        ({"topic": "t", "name": ""}, "0 bytes"),
+        ({"topic": "t", "name": ""}, "got nothing"),
         ({"topic": "no/topic", "name": "n"}, "'no/topic'"),
     ],
 )

@@ -144,7 +144,7 @@ def test_an_answer_with_wrong_messages_before_is_none() -> None:
     wrong = [data[:n] for n in range(len(data)) if n != second]
     wrong += [data + b"x", data[:72] + bytes(32) * 2]
     wrong += [data[:first] + row + data[first + 4 :] for row in (b"\x02\0\0\0", b"\x04\0\0\0")]
-    wrong += [data[: first + 4] + b"\x03" + data[first + 5 :]]
+    wrong += [data[: first + 4] + b"\x04" + data[first + 5 :]]
     for answer in wrong:
         with pytest.raises(InvalidBatch):
             decode_answer(answer)
