@@ -28,7 +28,10 @@ from .state import StateStore, StateUpdate, StoredState
 from .switch import complete_switch
 
 _ENTRY_SLACK_BYTES = 4 << 20
-"""Bytes of an entry beside its batch: creation times, cancels, marks, Arrow's metadata."""
+"""Bytes of an entry beside its batch: marks, Arrow's metadata."""
+_ROW_SLACK_BYTES = 128
+"""For each row of a batch: its creation time, and where it has the name of another message, what
+became of that one, and the cancel row of that one, some 90 bytes together."""
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ def recover(
         durable_floor=checkpoint.index,
         store_id=stored.store_id,
         segment_bytes=config.segment_bytes,
-        entry_bytes_max=HEADER_BYTES + config.batch_bytes_max + _ENTRY_SLACK_BYTES,
+        entry_bytes_max=entry_bytes_max(config),
         on_entry=add,
     )
     recovered = RecoveredState(journal, report, stored, fresh, entries, producers)
@@ -114,6 +117,12 @@ def recover(
         journal.close()
         raise
     return recovered
+
+
+def entry_bytes_max(config: WheelConfig) -> int:
+    """No entry that is made of a batch within the limits has more bytes."""
+    rows_bytes = config.batch_bytes_max + _ROW_SLACK_BYTES * config.batch_rows_max
+    return HEADER_BYTES + rows_bytes + _ENTRY_SLACK_BYTES
 
 
 def _check(known: Mapping[str, Any], config: WheelConfig, *, replicated: bool) -> None:

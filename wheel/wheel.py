@@ -405,6 +405,7 @@ class Wheel:
         are answered then, and the others returned, to be tried again without them."""
         batches = [batch for batch, _ in group]
         rows = [row for _, its in group for row in its]
+        ends = list(accumulate(len(its) for _, its in group))
         encoded = encode_plain(rows, now_ms)
         stored = self._stored_names(encoded)
         answers: list[tuple[Sequence[PlainBatch], PlainAnswer]] = []
@@ -420,9 +421,9 @@ class Wheel:
                         EntryPart(batch.producer, batch.sequence, len(batch.rows))
                         for batch in batches
                     ]
-                    decided = self._decide_names(encoded, stored)
+                    decided = self._decide_names(encoded, stored, ends)
                     if decided.refused:
-                        return self._without_refused(group, decided, done)
+                        return self._without_refused(group, ends, decided, done)
                     queued = self._queue(encoded, now_ms, parts, decided, wake=wake)
                     due = [row[0] for row in rows]
                     base_offset = queued.entry.base_offset
@@ -436,10 +437,9 @@ class Wheel:
 
     @staticmethod
     def _without_refused(
-        group: Sequence[CheckedBatch], decided: NameDecisions, done: PlainDone
+        group: Sequence[CheckedBatch], ends: Sequence[int], decided: NameDecisions, done: PlainDone
     ) -> Sequence[CheckedBatch]:
         """Answer the batches of a group that have refused rows; returns the others."""
-        ends = list(accumulate(len(rows) for _, rows in group))
         left = []
         for checked, start, end in zip(group, [0, *ends], ends, strict=False):
             error = next((e for at, e in decided.refused.items() if start <= at < end), None)
@@ -696,15 +696,17 @@ class Wheel:
         """Look the names of a batch up on disk, before the lock is taken; None: it has none."""
         return None if batch.names is None else self._storage.names.stored(batch.names.keys)
 
-    def _decide_names(self, batch: EncodedBatch, stored: StoredNames | None) -> NameDecisions:
-        """Under the lock: decide about the names of a batch that is queued next. Errors:
-        ``NotMaster``."""
+    def _decide_names(
+        self, batch: EncodedBatch, stored: StoredNames | None, ends: Sequence[int] = ()
+    ) -> NameDecisions:
+        """Under the lock: decide about the names of a batch that is queued next. ``ends``: as of
+        ``Namer.decide``. Errors: ``NotMaster``."""
         if batch.names is None or stored is None:
             return _NO_NAMES
         # An entry before it, with the configuration, has no rows: the offset stays the next one.
         places = self._storage.names.places(batch.names.keys, stored)
         namer = self._serving_dispatcher.namer
-        return namer.decide(batch.names, batch.due, self._log.next_offset, places)
+        return namer.decide(batch.names, batch.due, self._log.next_offset, places, ends)
 
     def _queue_waiting(
         self,

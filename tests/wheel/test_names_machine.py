@@ -68,6 +68,10 @@ class NamedMessages(RuleBasedStateMachine):
         self.holder: dict[tuple[str, str], int] = {}
         """The offset of the pending message that has a name."""
         self.left: list[bytes] = []
+        self.delivered: set[int] = set()
+        """Offsets of ``left``."""
+        self.last: dict[tuple[str, str], int] = {}
+        """The offset of the last message that had a name; empty of a table that was made anew."""
         self.count = 0
         self.sequence = 0
         self.repeats: list[tuple[Any, tuple[int, list[int], list[NamedAnswer]]]] = []
@@ -125,6 +129,12 @@ class NamedMessages(RuleBasedStateMachine):
         assert pending == [
             (row, what, at if at >= 0 else base_offset - 1 - at) for row, what, at in expected
         ]
+        for row, what, offset in told:
+            if what is Before.DELIVERED:
+                assert offset in self.delivered
+            if what in (Before.DELIVERED, Before.UNKNOWN):
+                assert offset not in self.pending
+                assert self.last.get((rows[row][0], rows[row][1]), offset) == offset
         gone = {row for row, what, _ in told if what is Before.KEPT}
         for row, (due, topic, value, _) in enumerate(made):
             name = rows[row][1]
@@ -135,7 +145,7 @@ class NamedMessages(RuleBasedStateMachine):
             if row not in gone:
                 self.pending[offset] = Sent(topic, name, value, due, offset)
                 if name is not None:
-                    self.holder[topic, name] = offset
+                    self.holder[topic, name] = self.last[topic, name] = offset
 
     @rule(rows=rows_of_batches)
     def send(self, rows: list[Any]) -> None:
@@ -255,7 +265,8 @@ class NamedMessages(RuleBasedStateMachine):
         sent = self._gone(offset)
         self.pending[after.offset] = replace(sent, due=due, offset=after.offset)
         if sent.name is not None:
-            self.holder[sent.topic, sent.name] = after.offset
+            key = sent.topic, sent.name
+            self.holder[key] = self.last[key] = after.offset
 
     @rule(number=st.integers(0, 1000))
     def cancel(self, number: int) -> None:
@@ -291,6 +302,7 @@ class NamedMessages(RuleBasedStateMachine):
         self.left += self.node.delivered(self.now_ms)
         for offset in [at for at, sent in self.pending.items() if sent.due <= self.now_ms]:
             value = self._gone(offset).value
+            self.delivered.add(offset)
             assert self.left.count(value) == 1, value
         assert len(set(self.left)) == len(self.left)
         assert not {sent.value for sent in self.pending.values()} & set(self.left)
@@ -310,6 +322,7 @@ class NamedMessages(RuleBasedStateMachine):
         if rebuilt:
             for path in (self.node.path / DIRECTORY).glob("*"):
                 path.unlink()
+            self.last.clear()
         self.node.open(self.now_ms)
         self.node.sync()
         # What is due within the reach of the last mark may have left, for all the new epoch knows.

@@ -13,6 +13,9 @@ cancels of those that they replace. Either all of that is committed or nothing.
 
 Rules
 - Rows of a batch are decided in their order: a later one may replace, or keep, an earlier one.
+- Of several callers in one entry a refused one has changed nothing for those behind it. *Example.*
+  A sends ``order-17`` and a second row that is refused; B sends ``order-17``, too, and refuses to
+  replace. Nothing of A is stored, so B's is.
 - A message that is kept out is a row all the same, which its own entry cancels. So offsets stay
   dense, a repeat of the batch gets the same answer, and every reader of the log understands it.
 - The last line is what keeps two messages of one name from being pending at once. *Example.* The
@@ -83,9 +86,11 @@ class Namer:
         due: Sequence[int] | Int64s,
         base_offset: int,
         places: Mapping[bytes, NamePlace],
+        ends: Sequence[int] = (),
     ) -> NameDecisions:
         """Decide about the named rows of a batch, the first of whose rows gets ``base_offset``.
-        ``due``: of all its rows, ms. ``places``: of those of the keys that have one."""
+        ``due``: of all its rows, ms. ``places``: of those of the keys that have one. ``ends``: the
+        rows behind each caller's last one; empty if all of them are one caller's."""
         decided = NameDecisions()
         keys = named.keys
         dues = due.tolist() if isinstance(due, np.ndarray) else due
@@ -94,27 +99,44 @@ class Namer:
             decided.names = dict(zip(keys, own, strict=True))
             return decided
         holders = self._holders(named, places)
+        callers = iter(ends or [len(due)])
+        first = end = 0
+        replaced: dict[bytes, NamePlace | None] = {}
+        """By name what rows before this caller's have taken, where its rows took it."""
+        refused = False
         for row, key, mode, place in zip(named.rows, keys, named.modes, own, strict=True):
-            before = decided.names.get(key)
+            while row >= end:
+                first, end, refused, replaced = end, next(callers), False, {}
+            if refused:
+                continue
+            taken = before = decided.names.get(key)
             holder = _Holder.PENDING
             if before is None and (before := places.get(key)) is not None:
                 holder = holders[key]
-            if before is None or holder is _Holder.GONE:
-                decided.names[key] = place
-            elif holder is _Holder.LEAVING:
+            if before is not None and holder is _Holder.PENDING:
+                if mode is IfExists.KEEP:
+                    decided.answers.append(NamedAnswer(row, Before.KEPT, *before))
+                    decided.cancel(*place)
+                    continue
+                if mode is IfExists.REFUSE:
+                    decided.refused[row] = self._taken(row, before, base_offset, first)
+                else:
+                    decided.answers.append(NamedAnswer(row, Before.REPLACED, *before))
+                    decided.cancel(*before)
+            elif before is not None and holder is _Holder.LEAVING:
                 decided.refused[row] = _leaving(row)
-            elif holder is not _Holder.PENDING:
+            elif before is not None and holder is not _Holder.GONE:
                 decided.answers.append(NamedAnswer(row, _BEFORE[holder], *before))
+            if row not in decided.refused:
+                replaced.setdefault(key, taken)
                 decided.names[key] = place
-            elif mode is IfExists.REPLACE:
-                decided.answers.append(NamedAnswer(row, Before.REPLACED, *before))
-                decided.cancel(*before)
-                decided.names[key] = place
-            elif mode is IfExists.KEEP:
-                decided.answers.append(NamedAnswer(row, Before.KEPT, *before))
-                decided.cancel(*place)
-            else:
-                decided.refused[row] = self._taken(row, before, base_offset)
+                continue
+            refused = True
+            for name, at in replaced.items():
+                if at is None:
+                    del decided.names[name]
+                else:
+                    decided.names[name] = at
         return decided
 
     def _holders(self, named: NamedRows, places: Mapping[bytes, NamePlace]) -> dict[bytes, _Holder]:
@@ -144,10 +166,13 @@ class Namer:
                 return _Holder.UNKNOWN
         return _Holder.LEAVING
 
-    def _taken(self, row: int, before: NamePlace, base_offset: int) -> NameTaken:
+    def _taken(self, row: int, before: NamePlace, base_offset: int, first: int) -> NameTaken:
+        """``first``: the first row of the same caller."""
         due, offset = before
-        if offset >= base_offset:
-            got = f"the name of row {offset - base_offset} of the same batch"
+        if offset >= base_offset + first:
+            got = f"the name of row {offset - base_offset - first} of the same batch"
+        elif offset >= base_offset:
+            got = "a message that another caller has sent at the same time"
         else:
             got = str(self._mint.one(due, offset))
         return NameTaken(

@@ -13,7 +13,10 @@ many are left, and what it left out is a hole in the file.
 
 Rules
 - A run is never changed. The state says which runs there are, and the checksum of each column.
-- A newer run is right where it and an older one have the same name.
+- A newer run is right where it and an older one have the same name. So a message that has left, or
+  was cancelled, is left out of a run only if no older one has its name. *Example.* ``order-17`` is
+  5 in the first run and 9 in the second. Left out of the second as it has left, 9 would be
+  forgotten, and who asks for ``order-17`` would be told of 5.
 - A message whose offset is among the cancelled ones of its own run or of a newer one is cancelled.
   They are left out when nothing older can have their messages.
 """
@@ -264,10 +267,26 @@ def _write_columns(
     return replace(info, names=names, cancelled=len(cancelled), crcs=tuple(crcs))
 
 
-def merged(runs: Sequence[NameRun], gone: Gone, cancelled: Int64s = _NONE) -> Iterator[HeldNames]:
-    """The names of runs without messages that have left or were cancelled, by ``cancelled`` or by a
-    run; a share of them at a time, in the order of the keys."""
-    cancelled = np.sort(np.concatenate([cancelled, *(run.cancelled for run in runs)]))
+def known_in(runs: Sequence[NameRun], places: HeldNames) -> Mask:
+    """The mask of names that one of the runs has, shape (rows,)."""
+    known = np.zeros(len(places), np.bool_)
+    for run in runs:
+        known |= run.find(places.first, places.second) >= 0
+    return known
+
+
+def merged(
+    runs: Sequence[NameRun],
+    gone: Gone,
+    cancelled: Int64s = _NONE,
+    *,
+    older: Sequence[NameRun] = (),
+) -> Iterator[HeldNames]:
+    """The newest message of each name in runs, without those that have left or were cancelled by a
+    run, unless one of the ``older`` runs has the name; a share of them at a time, in the order of
+    the keys. ``cancelled``: messages that never had their names, or gave them back."""
+    own = np.sort(np.concatenate([_NONE, *(run.cancelled for run in runs)]))
+    cancelled = np.sort(cancelled)
     shares = max(1, -(-sum(run.info.names for run in runs) // _SHARE))
     borders = np.array([(share << 64) // shares for share in range(1, shares)], np.uint64)
     ends = [[0, *run.places.first.searchsorted(borders).tolist(), run.info.names] for run in runs]
@@ -277,4 +296,5 @@ def merged(runs: Sequence[NameRun], gone: Gone, cancelled: Int64s = _NONE) -> It
         places = HeldNames.joined(parts)
         # First, as a row that was kept out at once may be newer than the one that has the name.
         newest = places.at(~members(cancelled, places.offset)).newest()
-        yield newest.at(~gone(newest.due, newest.offset))
+        passed = gone(newest.due, newest.offset) | members(own, newest.offset)
+        yield newest.at(~passed | known_in(older, newest))

@@ -36,7 +36,7 @@ from ..files import Files
 from ..journal.payloads import CancelRows
 from ..names import NamePlace, named_rows
 from ..rows import members
-from ..schema import Int64s, Mask, times
+from ..schema import Int64s, times
 from .runs import (
     DIRECTORY,
     Gone,
@@ -46,6 +46,7 @@ from .runs import (
     encode_runs,
     halves_of,
     is_run_name,
+    known_in,
     merged,
     write_run,
 )
@@ -92,7 +93,8 @@ class NamesChange:
     """Other runs, by a spill or a merge, which are true once the state has ``record``."""
 
     runs: tuple[NameRun, ...]
-    record: bytes
+    record: bytes | None
+    """None: the runs are those that the state has."""
     left: _Layer | None = None
     """Of what was in memory when the spill began, what stays there; None: of a merge."""
 
@@ -190,21 +192,23 @@ class NameTable:
         """Under the lock: from here on what is committed gets into a layer of its own."""
         self._layers = (*self._layers, _Layer())
 
-    def spill(self, upto: int, gone: Gone) -> NamesChange | None:
+    def spill(self, upto: int, gone: Gone) -> NamesChange:
         """After ``freeze``: write the names of rows below offset ``upto``, which a spill moves, as
-        a run; None: nothing changes. ``gone``: of messages that get into no slot file, as they have
-        left. Errors: ``OSError``; nothing has changed then.
+        a run. ``gone``: of messages that have left. They are left out unless an older run has a
+        message of the same name, which would else be taken for the last one. Errors: ``OSError``;
+        nothing has changed then.
         """
         frozen = _Layer()
         for layer in self._layers[:-1]:
             frozen = frozen.joined(layer)
+        self._layers = (frozen, self._layers[-1])  # or each spill that fails adds one
         if not (frozen.names or (self.runs and frozen.cancelled)):
-            return None
+            return NamesChange(self.runs, None, _Layer())
         moved = [(key, *place) for key, place in frozen.names.items() if place[1] < upto]
         cancelled = [target for target, own in frozen.cancelled.items() if own < upto]
         keys, due, offset = zip(*moved, strict=True) if moved else ((), (), ())
         places = HeldNames.of(keys, due, offset)
-        places = places.at(~gone(places.due, places.offset))
+        places = places.at(~gone(places.due, places.offset) | known_in(self.runs, places))
         run = self._write(len(moved), [places], np.array(cancelled, np.int64))
         runs = self.runs if run is None else (*self.runs, run)
         return NamesChange(runs, _record(runs), frozen.behind(upto))
@@ -223,7 +227,8 @@ class NameTable:
             return None
         # Nothing older can have what was cancelled, or the names of these runs.
         cancelled = [run.cancelled for run in old] if start else []
-        run = self._write(size, merged(old, gone), np.concatenate([_NONE, *cancelled]))
+        whole = merged(old, gone, older=runs[:start])
+        run = self._write(size, whole, np.concatenate([_NONE, *cancelled]))
         kept = runs[:start] if run is None else (*runs[:start], run)
         return NamesChange(kept, _record(kept))
 
@@ -256,12 +261,16 @@ class NameTable:
         self.runs = tuple(NameRun.open(self._files, info) for info in decode_runs(record))
         self.remove_but(self.runs)
 
-    def rebuild(self, blocks: Iterable[pa.RecordBatch]) -> bytes:
+    def rebuild(
+        self, blocks: Iterable[pa.RecordBatch], recorded: Sequence[Int64s], gone: Gone
+    ) -> bytes:
         """Make the runs anew from the rows of all slot files (ROW schema), in any order. Returns
-        the state's record. Errors: ``OSError``; those of ``blocks``."""
+        the state's record. ``recorded``: offsets of cancelled messages, whose cancels may be in no
+        file any more. ``gone``: of messages that have left, and may have been cancelled for all
+        that is recorded. Errors: ``OSError``; those of ``blocks``."""
         self.runs = ()
         self.remove_but(())
-        cancelled, parts, rows = [_NONE], list[HeldNames](), 0
+        cancelled, parts, rows = [_NONE, *recorded], list[HeldNames](), 0
         for block in blocks:
             cancelled.append(CancelRows.of(block, None).target)
             held = held_in(block)
@@ -277,7 +286,7 @@ class NameTable:
         if parted:
             number = 1 + parted[-1].info.number
             room = sum(run.info.names for run in parted)
-            whole = merged(parted, _nobody, np.concatenate(cancelled))
+            whole = merged(parted, gone, np.concatenate(cancelled))
             run = write_run(self._files, number, room, whole, _NONE)
             self.runs = () if run is None else (run,)
         self.remove_but(self.runs)
@@ -301,7 +310,3 @@ def held_in(rows: pa.RecordBatch) -> HeldNames | None:
 
 def _record(runs: Iterable[NameRun]) -> bytes:
     return encode_runs([run.info for run in runs])
-
-
-def _nobody(due: Int64s, _: Int64s) -> Mask:
-    return np.zeros(len(due), np.bool_)

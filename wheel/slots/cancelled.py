@@ -28,7 +28,7 @@ Byte layout: docs/formats.md, "State".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -93,6 +93,12 @@ class CancelledSeconds:
         if record is None:
             raise Damaged(_where(second), 0, expected="a record", found="none")
         return record.offsets
+
+    @staticmethod
+    def recorded(stored: StoredState) -> Iterator[Int64s]:
+        """The cancelled offsets in each record of a state. Errors: ``Damaged``."""
+        for second, record in stored.cancelled.items():
+            yield CancelRecord.decode(record, _where(second)).offsets
 
     def _read(self, second: int) -> CancelRecord | None:
         data = self._state.cancelled(second)

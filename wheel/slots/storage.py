@@ -173,7 +173,13 @@ class Storage:
             except Damaged as error:
                 why = f"made anew of the slot files: {error}"
         unread: list[str] = []
-        self._state.commit(StateUpdate(names=self.names.rebuild(self._readable(unread))))
+        marks, cancelled = stored.checkpoint.marks, self.cancelled
+
+        def forgotten(due: Int64s, offset: Int64s) -> Mask:
+            return marks.all_covered(due, offset) & ~cancelled.known(due)
+
+        blocks, recorded = self._readable(unread), [*cancelled.recorded(stored)]
+        self._state.commit(StateUpdate(names=self.names.rebuild(blocks, recorded, forgotten)))
         return [f"names of messages: {why}", *unread]
 
     def _readable(self, unread: list[str]) -> Iterator[pa.RecordBatch]:
@@ -466,7 +472,6 @@ class Storage:
         changed: dict[int, SlotInfo] = {}
         rows = 0
         made: set[int] = set()
-        names = None
         with self._lock:
             self.names.freeze()
         try:
@@ -487,7 +492,7 @@ class Storage:
                     cancelled=cancelled.records,
                     cancelled_deleted=cancelled.deleted,
                     cancelled_floor=cancelled.floor_ms,
-                    names=None if names is None else names.record,
+                    names=names.record,
                 )
             )
         except OSError:  # the state store commits nothing then, either
@@ -501,8 +506,7 @@ class Storage:
             self.cancelled.committed(cancelled)
             self.spilled = max(self.spilled, plan.checkpoint.next_offset)
             self.tail.drop_below(self.spilled)
-            if names is not None:
-                self.names.change(names)
+            self.names.change(names)
             dropped(plan.checkpoint)
         total = sum(piece.count for piece in plan.pieces)
         return SpillReport(rows, total - rows, len(changed), after.nbytes - before.nbytes)
