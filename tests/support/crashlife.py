@@ -155,6 +155,8 @@ class World:
         self._last_marks: Marks | None = None
         self.finding: AssertionError | None = None
         """What the sink had to object to, which the hand takes for a failure of the sink."""
+        self.scenes: Sequence[Any] = ()
+        """The script; empty: that of ``crashscript``."""
         self.scene = -1
         """The scene of the script that is being played."""
         self.wheel: Any = None

@@ -249,10 +249,11 @@ SCENES = [
 
 def play(world: World, first: int = 0) -> int:
     """Play the scenes from ``first`` on. ``world.scene`` says which one is being played."""
-    for number in range(first, len(SCENES)):
+    scenes = world.scenes or SCENES
+    for number in range(first, len(scenes)):
         world.scene = number
-        SCENES[number].act(world)
-    world.scene = len(SCENES)
+        scenes[number].act(world)
+    world.scene = len(scenes)
     return world.scene
 
 
@@ -282,6 +283,7 @@ def live_on(world: World, mode: Mode, rng: Random, again: int = 0) -> None:
 
 def next_scene(world: World) -> int:
     """Where to go on after a crash; the first one if none was played yet."""
-    if 0 <= world.scene < len(SCENES) and SCENES[world.scene].again:
+    scenes = world.scenes or SCENES
+    if 0 <= world.scene < len(scenes) and scenes[world.scene].again:
         return world.scene
-    return min(world.scene + 1, len(SCENES))
+    return min(world.scene + 1, len(scenes))

@@ -10,6 +10,7 @@ import numpy as np
 from slotwheel.wheel.answers import AppendReceipt
 from slotwheel.wheel.arrowbytes import PlainRow
 from slotwheel.wheel.errors import SlotwheelError
+from slotwheel.wheel.journal.queued import named_among
 from slotwheel.wheel.plain import PlainAnswer, PlainBatch, encode_records
 from slotwheel.wheel.wheel import Wheel
 
@@ -49,7 +50,10 @@ def append_together(
             count = len(batch.rows)
             due = np.array(answer.due[offset : offset + count], np.int64)
             base = answer.base_offset + offset
-            future.set_result(AppendReceipt(base, count, answer.created_ms, due, answer.sequence))
+            named = named_among(answer.named, offset, count)
+            future.set_result(
+                AppendReceipt(base, count, answer.created_ms, due, answer.sequence, named)
+            )
             offset += count
         assert isinstance(answer, SlotwheelError) or offset == len(answer.due)
 

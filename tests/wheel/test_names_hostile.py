@@ -1,4 +1,5 @@
-"""Names where they are hard: callers of one entry, the largest batch, runs that forget, a new table.
+"""Names where they are hard: callers of one entry, the largest batch, runs that forget.
+
 Each test shows a false answer, or a node that cannot start, unless a rule holds."""
 
 from __future__ import annotations
@@ -235,3 +236,17 @@ def test_spills_without_names_leave_nothing_in_memory(node: Node) -> None:
         node.wheel.spill(NOW, everything=True)
     assert len(node.wheel._storage.names._layers) <= 2
     assert node.wheel._storage.names.nbytes == 0
+
+
+def test_a_reschedule_by_name_that_is_not_committed_in_time_is_done_once(node: Node) -> None:
+    base, _ = send(node, [("one", REPLACE, 60_000)])
+    offset = node.wheel._log.next_offset
+    answer, before, after = node.wheel.reschedule_named("t", "one", NOW + 90_000, NOW, 0)
+    assert (answer, after) == (CancelAnswer.UNKNOWN, None)
+    assert before is not None
+    assert before.offset == base
+    node.sync()
+    assert node.wheel._log.next_offset == offset + 2
+    found = node.wheel.named("t", "one")
+    assert found is not None
+    assert found.due == NOW + 90_000

@@ -207,8 +207,10 @@ class Canceller:
         topics = np.array([None if row is None else row.column("topic")[0].as_py()], object)
         (state,) = self._settle(due, offset, topics, append_cancels, timeout_s).tolist()
         answer = _ANSWERS.get(state, CancelAnswer.UNKNOWN)
-        if not queued or answer is not CancelAnswer.CANCELLED:
+        if not queued:
             return (None if moved or self._moved(stays) else answer), None
+        if answer is not CancelAnswer.CANCELLED:  # the name has moved, but by this very entry
+            return answer, None
         return answer, self._mint.one(due_ms, queued[0].receipt.base_offset + 1)
 
     def cancel_row(
