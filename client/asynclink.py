@@ -13,7 +13,9 @@ Rules
   sent.
 - A request is tried until the first message in it has waited for its time; messages are joined
   only if they came within a part of that time.
-- Of requests with named messages one is on its way at a time, so that these keep their order.
+- Of requests with named messages one is on its way at a time, so that these keep their order. A
+  message whose name's message is just leaving is held with all later ones of that name; the others
+  of its request are sent again, in another one.
 - A message that the node refuses fails; the others of its request are sent again, in another one.
 - The loop's thread does everything but calls that block: looking up a host's name, and asking other
   peers if a silent master was replaced.
@@ -29,6 +31,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..security.secretplace import SecretPlace
@@ -41,6 +44,7 @@ from ..wheel.errors import (
     NodeUnreachable,
     NotMaster,
     NotRunning,
+    Overloaded,
     SlotwheelError,
     UnknownTopic,
 )
@@ -91,7 +95,13 @@ BYTES_MAX = 60 << 10
 _JOIN_WITHIN = 0.1
 """Messages are joined if they came within this part of the time for which they are tried."""
 _PAUSE_S = 0.02
+_HELD_MAX_S = 0.5
+"""A name whose message is just leaving is asked for again after this time at the latest."""
 _LOOK_S = 0.1
+
+
+_Name = tuple[str, bytes | None]
+"""A topic, and a name in it."""
 
 
 class MessageAnswer(Protocol):
@@ -108,7 +118,10 @@ class _Message:
     record: bytes
     deadline: float
     answer: MessageAnswer
-    named: bool
+    name: _Name | None
+    """None: it has none."""
+    held: int = 0
+    """How often it was refused as the message before was just leaving."""
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
@@ -130,7 +143,7 @@ class _Request:
         return self.messages[0].deadline
 
     def __post_init__(self) -> None:
-        self.named = any(message.named for message in self.messages)
+        self.named = any(message.name is not None for message in self.messages)
 
 
 class AsyncLink:
@@ -163,6 +176,8 @@ class AsyncLink:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Message] = deque()
         self._again: deque[_Request] = deque()  # by rising sequence
+        self._held: dict[_Name, deque[_Message]] = {}
+        """By topic and name, messages that wait until the one before has left."""
         self._sent: dict[int, _Request] = {}
         self._sequence = 0
         self._connection: _Connection | None = None
@@ -183,7 +198,7 @@ class AsyncLink:
             raise NotRunning("the client is closed", remedy="Make a new one")
         deadline = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
         record = encode_records([plain_row(flat)])
-        self._waiting.append(_Message(flat, record, deadline, answer, flat.is_named))
+        self._waiting.append(_Message(flat, record, deadline, answer, flat.place))
         if not self._scheduled:
             self._go_on()
 
@@ -222,9 +237,10 @@ class AsyncLink:
             if self._connecting is None:
                 self._connecting = self._loop.create_task(self._connect())
             return
+        self._set_held_aside()
         while len(self._sent) < IN_FLIGHT_MAX and (self._again or self._has_next):
-            following: _Request | _Message = (self._again or self._waiting)[0]
-            if following.named and self._order_is_kept:
+            named = self._again[0].named if self._again else self._waiting[0].name is not None
+            if named and self._order_is_kept:
                 return
             request = self._again.popleft() if self._again else self._joined()
             request.sent_s = self._loop.time()
@@ -233,6 +249,7 @@ class AsyncLink:
             connection.write(request)
             self.batches += 1
             self.messages += len(request.messages)
+            self._set_held_aside()
 
     @property
     def _has_next(self) -> bool:
@@ -259,7 +276,7 @@ class AsyncLink:
             nbytes += len(message.record)
             if nbytes > BYTES_MAX or message.deadline > latest:
                 break
-            if message.named and order_is_kept:
+            if message.name is not None and (order_is_kept or message.name in self._held):
                 break
             messages.append(waiting.popleft())
         return self._request(messages)
@@ -297,12 +314,18 @@ class AsyncLink:
             if answer.done():  # its task may have been cancelled
                 continue
             message_id = f"{group}.{due_ms}.{stored.base_offset + row}.{check_digits(check)}"
-            if message.named:
+            if message.name is not None:
                 message_id = NamedId.of(message_id, stored.prior.get(row), group)
             answer.set_result(message_id)
 
     def _refused(self, request: _Request, error: SlotwheelError) -> None:
         request.tries.refused(error)
+        if isinstance(error, Overloaded) and error.row is not None and not request.tries.in_doubt:
+            row = error.row
+            name = request.messages[row].name if 0 <= row < len(request.messages) else None
+            if name is not None:
+                self._hold(request.messages, name, error)
+                return
         if error.retryable:
             self._last_error = error
             self._send_again([request])
@@ -326,6 +349,29 @@ class AsyncLink:
             messages[row].fail(reason)
         left = [message for row, message in enumerate(messages) if row not in bad]
         self._waiting.extendleft(reversed(left))
+
+    def _hold(self, messages: list[_Message], name: _Name, error: SlotwheelError) -> None:
+        """Send the messages of a refused request anew, but for those of ``name``, whose message
+        before is just leaving: they wait for a moment, and so do later ones of that name. Nothing
+        is kept from others, as that moment is long while a sink does not answer."""
+        self._last_error = error
+        held = self._held.setdefault(name, deque())
+        held.extendleft(reversed([message for message in messages if message.name == name]))
+        left = [message for message in messages if message.name != name]
+        self._waiting.extendleft(reversed(left))
+        held[0].held += 1
+        pause_s = min(_HELD_MAX_S, _PAUSE_S * 2.0 ** min(held[0].held, 10))
+        self._loop.call_later(pause_s, self._release, name)
+
+    def _release(self, name: _Name) -> None:
+        self._waiting.extendleft(reversed(self._held.pop(name, deque())))
+        self._go_on()
+
+    def _set_held_aside(self) -> None:
+        """Move messages at the front whose name is held to those that are."""
+        waiting = self._waiting
+        while waiting and (name := waiting[0].name) is not None and name in self._held:
+            self._held[name].append(waiting.popleft())
 
     def _send_again(self, requests: Iterable[_Request]) -> None:
         self._again = deque(sorted([*self._again, *requests], key=lambda request: request.sequence))
@@ -383,7 +429,7 @@ class AsyncLink:
     async def _watch(self) -> None:
         """Give up messages past their time, and a connection that does not answer."""
         try:
-            while self._waiting or self._again or self._sent:
+            while self._waiting or self._again or self._sent or self._held:
                 await asyncio.sleep(_LOOK_S)
                 now = self._loop.time()
                 self._give_up(now)
@@ -410,8 +456,9 @@ class AsyncLink:
             f"no answer within {self._timeout_s:g} s",
             remedy="Check that the node runs, and how busy it is",
         )
-        while self._waiting and self._waiting[0].deadline <= now:
-            self._waiting.popleft().fail(reason)
+        for waiting in (self._waiting, *self._held.values()):
+            while waiting and waiting[0].deadline <= now:
+                waiting.popleft().fail(reason)
         for request in [late for late in self._again if late.deadline <= now]:
             self._again.remove(request)
             self._fail([request], reason)
@@ -421,7 +468,8 @@ class AsyncLink:
 
     def _fail_all(self, error: SlotwheelError) -> None:
         requests = [*self._again, *self._sent.values()]
-        messages = list(self._waiting)
+        messages = list(chain(self._waiting, *self._held.values()))
+        self._held.clear()
         self._again.clear()
         self._sent.clear()
         self._waiting.clear()

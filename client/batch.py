@@ -92,6 +92,8 @@ class Shipment:
     """The batch that it is sent in; None before it is first sent."""
     alone: bool = field(default=False, init=False)
     """True after its batch was refused as a whole: it is sent in a batch of its own."""
+    postponed_for: SlotwheelError | None = field(default=None, init=False)
+    """The error for which it was sent again later, the last time."""
     failure: SlotwheelError | None = field(default=None, init=False)
     stored: StoredBatch | None = field(default=None, init=False)
     group: str = field(default="", init=False)

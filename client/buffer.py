@@ -29,6 +29,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from ..wheel.errors import SlotwheelError
 from ..wheel.protocol import IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX
 from .batch import Batch, Shipment
 from .columns import Errors, Limits
@@ -72,6 +73,8 @@ class Buffer:
         self._fresh: OrderedDict[Shipment, None] = OrderedDict()
         self._requests: OrderedDict[Shipment, None] = OrderedDict()
         """Requests that were not sent yet."""
+        self._postponed: list[tuple[float, Shipment]] = []
+        """Shipments that wait until a message has left, whose name they have, and until when."""
         self._requests_open = 0
         """The number of batches in ``unanswered`` that are requests."""
         self._next_request = _FIRST_REQUEST
@@ -138,15 +141,20 @@ class Buffer:
             self.lingering = None
             self._hurry = False
 
-    def seal_in_time(self, now: float) -> float | None:
-        """Seal a shipment that has lingered long enough. Returns the time at which it will have, if
-        it still has to wait."""
+    def queue_in_time(self, now: float) -> float | None:
+        """Queue a shipment that has lingered long enough, and those that were postponed until now.
+        Returns the time at which the next one is, if one still has to wait."""
+        for until, shipment in self._postponed:
+            if until <= now:
+                self._queue_first(shipment)
+        self._postponed = [later for later in self._postponed if later[0] > now]
+        wake = min((until for until, _ in self._postponed), default=None)
         if self.lingering is None:
-            return None
+            return wake
         if now < self._seal_at and (not self._hurry or self.unanswered):
-            return self._seal_at
+            return self._seal_at if wake is None else min(wake, self._seal_at)
         self.seal()
-        return None
+        return wake
 
     # Out, and repeats
 
@@ -183,7 +191,30 @@ class Buffer:
 
     @property
     def _order_is_kept(self) -> bool:
-        return any(batch.keeps_order for batch in self.unanswered.values())
+        waiting = (shipment.keeps_order for _, shipment in self._postponed)
+        return any(waiting) or any(batch.keeps_order for batch in self.unanswered.values())
+
+    def postpone(
+        self, batch: Batch, rows: pa.RecordBatch, error: SlotwheelError, until: float
+    ) -> None:
+        """Queue the rows of a refused batch again: the shipment of the row that ``error`` names, as
+        a message of its name is just leaving, not before ``until``, and the others at once. None of
+        them keeps a sequence: a message may be leaving for long while a sink does not answer, and a
+        sequence that waits stops all that come behind it."""
+        del self.unanswered[batch.sequence]
+        self._requests_open -= batch.request is not None
+        for shipment, span in reversed(list(batch.spans())):
+            shipment.take_back(rows.slice(span.start, len(span)), None, alone=shipment.alone)
+            if error.row in span:
+                shipment.postponed_for = error
+                self._postponed.append((until, shipment))
+            else:
+                self._queue_first(shipment)
+
+    def _queue_first(self, shipment: Shipment) -> None:
+        queue = self._fresh if shipment.request is None else self._requests
+        queue[shipment] = None
+        queue.move_to_end(shipment, last=False)
 
     def _first_and_following(self) -> list[Shipment]:
         """The first fresh shipment, and those behind it as far as they fit."""
@@ -257,6 +288,7 @@ class Buffer:
         """Remove a shipment that is given up, wherever it is."""
         for waiting in (self._fresh, self._requests):
             waiting.pop(shipment, None)
+        self._postponed = [later for later in self._postponed if later[1] is not shipment]
         if shipment is self.lingering:
             self.lingering, self._hurry = None, False
         self.end(shipment)

@@ -270,8 +270,16 @@ class FlatMessage(NamedTuple):
     nbytes: int
 
     @property
+    def place(self) -> tuple[str, bytes | None] | None:
+        """The topic and the name; None: it has no name."""
+        for name, value in self.headers:
+            if name == NAME_HEADER:
+                return self.topic, value
+        return None
+
+    @property
     def is_named(self) -> bool:
-        return bool(self.headers) and any(name == NAME_HEADER for name, _ in self.headers)
+        return self.place is not None
 
 
 def flatten(message: Message) -> FlatMessage:

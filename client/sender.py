@@ -57,6 +57,8 @@ _log = logging.getLogger("slotwheel.client")
 
 _BACKOFF_S = 0.02
 _WATCH_S = 0.1
+_LEAVING_S = 0.05
+"""A message whose name's message is just leaving is sent again after so long, s."""
 _WRITTEN_HERE_MAX = 16 << 10
 """The most bytes of a batch that the caller's thread may write."""
 
@@ -294,7 +296,7 @@ class Sender:
         """Wait for the next batch to write. None: a link must be opened first, or it is closed."""
         while not self._closed.is_set():
             now = time.monotonic()
-            wake = self._buffer.seal_in_time(now)
+            wake = self._buffer.queue_in_time(now)
             if self._buffer.waits_to_be_sent and not self._writing:
                 if now < self._not_before:
                     wake = min(wake or self._not_before, self._not_before)
@@ -418,6 +420,15 @@ class Sender:
 
     def _refused(self, batch: Batch, error: SlotwheelError) -> None:
         batch.refused(error)
+        names_a_row = error.row is not None and isinstance(error, Overloaded)
+        if names_a_row and not batch.tries.in_doubt:
+            self._last_error = error
+            rows = batch.rows
+            if rows is None:
+                rows = gathered([shipment.content for shipment in batch.shipments])
+            self._buffer.postpone(batch, rows, error, time.monotonic() + _LEAVING_S)
+            self._changed.notify_all()
+            return
         if error.retryable:
             self._last_error = error
             self._buffer.send_again(batch)
@@ -517,7 +528,7 @@ class Sender:
                     link.cut()
 
     def _why(self, shipment: Shipment) -> SlotwheelError:
-        last = None if shipment.batch is None else shipment.batch.last_error
+        last = shipment.postponed_for if shipment.batch is None else shipment.batch.last_error
         if last is not None and not self._addresses.several:
             return last
         if self._link is None and (reason := self._reason()) is not None:

@@ -216,7 +216,8 @@ class AppendExchange:
         """
         item = self._waiting
         assert item is not None
-        if isinstance(outcome, Overloaded) and self.room_left_s > 0:
+        # A row's name that is just leaving says nothing of the batches behind it.
+        if isinstance(outcome, Overloaded) and outcome.row is None and self.room_left_s > 0:
             return
         item.batch, item.outcome, self._waiting = None, outcome, None
         if item.offer is not None:

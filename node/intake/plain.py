@@ -12,7 +12,8 @@ the load, and a message costs less.
 Rules
 - A caller's bad rows refuse that request of that caller, and nothing else in the turn.
 - A request for which the wheel has no room is tried again until its time is over, and then refused;
-  its connection stays.
+  its connection stays. One with a name whose message is just leaving is refused at once: its sender
+  tries it again, and sends meanwhile what was joined with it.
 - An answer has its request's number, and may come before that of an earlier request: a request that
   was stored before is answered at once, and need not wait for the commit of those before it.
 """
@@ -275,7 +276,7 @@ class PlainIntake:
     def _refuse(self, request: Request, error: SlotwheelError) -> None:
         waited_s = time.perf_counter() - request.began_s
         patient = waited_s < self._room_timeout_s and not self._closing.is_set()
-        if patient and isinstance(error, Overloaded):
+        if patient and isinstance(error, Overloaded) and error.row is None:
             self._waiting.append(request)
             return
         if request.offer is not None:

@@ -4,6 +4,7 @@ stored."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pyarrow as pa
@@ -231,3 +232,85 @@ def test_tasks_keep_the_order_of_messages_with_names(address: str, wheel: FakeWh
 
     asyncio.run(course())
     assert seen == [b"refused"] * 10 + [b"0", b"1"]
+
+
+def leaving(wheel: FakeWheel, name: bytes) -> threading.Event:
+    """Let the message that has a name be with a sink that does not answer, until the event."""
+    left = threading.Event()
+
+    def refuse(rows: pa.RecordBatch) -> None:
+        for row, headers in enumerate(rows.column("headers").to_pylist()):
+            if name in [header["value"] for header in headers] and not left.is_set():
+                raise Overloaded("its message is just leaving", row=row)
+
+    wheel.before_append = refuse
+    return left
+
+
+def test_a_name_whose_message_is_leaving_stops_nobody_else(
+    client: Client, wheel: FakeWheel
+) -> None:
+    """Its sequence must not stand behind all others until the sink answers."""
+    left = leaving(wheel, b"n")
+    held = client.send(reminder(b"held"))
+    others = [client.send("t", b"%d" % number, delay=60) for number in range(20)]
+    assert [receipt.error(20) for receipt in others] == [None] * 20
+    later = client.send(reminder(b"later"))
+    for number in range(20, 40):
+        client.send("t", b"%d" % number, delay=60)
+    assert not held.done()
+    left.set()
+    assert later.before == Predecessor("replaced", held.id)
+    client.flush(20)
+    assert sorted(wheel.values()) == sorted([b"held", b"later", *(b"%d" % n for n in range(40))])
+
+
+def test_a_batch_whose_name_does_not_get_free_in_time_says_so(
+    address: str, wheel: FakeWheel
+) -> None:
+    leaving(wheel, b"n")
+    with Client(address, timeout_s=1) as client:
+        error = client.send_many([reminder(), Message("t", b"x", delay=60)])[0].error(20)
+        assert isinstance(error, Overloaded)
+        assert "just leaving" in str(error)
+        assert not error.uncertain
+    assert wheel.rows == []
+
+
+def test_tasks_send_what_was_joined_with_a_name_that_is_held(
+    address: str, wheel: FakeWheel
+) -> None:
+    left = leaving(wheel, b"n")
+
+    async def course() -> None:
+        async with AsyncClient(address, timeout_s=20) as client:
+            held = client.send(reminder(b"held"))
+            others = [client.send("t", b"%d" % number, delay=60) for number in range(50)]
+            named = [client.send(reminder(b"x", f"m{number}")) for number in range(50)]
+            later = client.send(reminder(b"later"))
+            await asyncio.gather(*others, *named)
+            assert not held.done()
+            assert not later.done()
+            left.set()
+            first, second = await held, await later
+            assert isinstance(second, NamedId)
+            assert second.before == Predecessor("replaced", first)
+
+    asyncio.run(course())
+    assert len(wheel.values()) == len(set(wheel.values())) + 49 == 102
+
+
+def test_tasks_give_up_a_name_that_does_not_get_free(address: str, wheel: FakeWheel) -> None:
+    leaving(wheel, b"n")
+
+    async def course() -> None:
+        async with AsyncClient(address, timeout_s=1) as client:
+            results = await asyncio.gather(
+                client.send(reminder()), client.send(reminder()), return_exceptions=True
+            )
+            for error in results:
+                assert isinstance(error, Overloaded)
+                assert "just leaving" in str(error)
+
+    asyncio.run(course())
+    assert wheel.rows == []

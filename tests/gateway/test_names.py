@@ -186,6 +186,15 @@ def test_a_search_finds_messages_by_their_name(node: NodeWithGateway) -> None:
     assert other["messages"] == 0
 
 
+def test_the_console_finds_and_shows_a_message_by_its_name(node: NodeWithGateway) -> None:
+    ids = {name: put(node, "shown", name).json()["id"] for name in ("a<b", "other")}
+    pending = ask(node, "GET", "/console/pending?whole=true&name=" + quote("a<b")).text
+    assert ids["a<b"] in pending
+    assert ids["other"] not in pending
+    message = ask(node, "GET", f"/console/message?whole=true&id={ids['a<b']}").text
+    assert '<dt>Name</dt><dd class="mono">a&lt;b</dd>' in message
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "place", "got"),
     [

@@ -87,6 +87,9 @@ def test_without_a_master_there_is_no_hint(server: ServedIntake, peers: Peers) -
     [
         ("cancel", {"ids": ["default.1.2.00000000"]}),
         ("reschedule", {"id": "default.1.2.00000000", "due_ms": 5}),
+        ("cancel", {"topic": "t", "name": "n"}),
+        ("reschedule", {"topic": "t", "name": "n", "due_ms": 5}),
+        ("named", {"topic": "t", "name": "n"}),
         ("step-down", {"timeout_s": 1}),
         ("policies", {}),  # its own may be older than those that another peer has shown
     ],
@@ -204,4 +207,29 @@ def test_a_reschedule_that_was_on_its_way_is_not_called_refused(peers: Peers) ->
         told = action(server, "reschedule", encode_json(one))
     assert begun.is_set()
     assert told["code"] == "not-running"
+    assert "not known" in told["message"]
+
+
+@pytest.mark.parametrize("name", ["cancel", "reschedule"])
+def test_what_was_done_by_a_name_on_its_way_is_not_called_refused(peers: Peers, name: str) -> None:
+    """Its client would do it again at the next master, perhaps to the message that has the name
+    since."""
+    begun = threading.Event()
+
+    class Deposed(FakeWheel):
+        def cancel_named(self, *_: object, **__: object) -> tuple[CancelAnswer, MessageId | None]:
+            begun.set()
+            raise NotMaster(master=MASTER)
+
+        def reschedule_named(
+            self, *_: object, **__: object
+        ) -> tuple[CancelAnswer, MessageId | None, MessageId | None]:
+            begun.set()
+            raise NotMaster(master=MASTER)
+
+    with contextlib.closing(ServedIntake(Deposed(), "127.0.0.1:0", group=peers.group)) as server:
+        fields = {"topic": "t", "name": "n", "due_ms": now_ms() + 1}
+        told = action(server, name, encode_json(fields))
+    assert begun.is_set()
+    assert (told["code"], told["uncertain"]) == ("not-running", True)
     assert "not known" in told["message"]
