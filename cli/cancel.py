@@ -18,8 +18,8 @@ from .shared import is_typed, json_option, name_option, node_options, place_of, 
 from .terminal import echo
 
 _NO_IDS = (
-    "Give ids as arguments, or on stdin, one a line; or --topic with --name; or --where with"
-    " --data."
+    "Give ids as arguments, or on stdin, one a line; or --where with --data. One message is"
+    " cancelled by --topic and --name, too."
 )
 _BY_NAME = "Give --topic together with --name, and no ids besides: a name is unique in its topic."
 

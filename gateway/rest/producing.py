@@ -31,10 +31,9 @@ from ..authentication import identity_of
 from ..errors import HttpError, from_slotwheel
 from ..gathering import due_in
 from ..idempotency import idempotency_key, request_of
+from ..predecessors import NameBefore, before_of
 from ..requests import Reply, check_objects, decoded, read_body
 from ..services import Services
-from ..v1.messages import before_of
-from ..v1.types import NameBefore
 from .cluster import Cluster, check_counts
 from .errors import partition_in
 from .media import EmbeddedFormat, answer_type, format_of_body

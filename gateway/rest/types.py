@@ -11,8 +11,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from ...client import Message
 from ...wheel.rows import Content
+from ..predecessors import NameBefore
 from ..requests import PartitionNumber, SpanMilliseconds
-from ..v1.types import NameBefore
 
 _Instant = Annotated[int, Meta(ge=0, lt=1 << 62)]
 _NULL = Raw(b"null")

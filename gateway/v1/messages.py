@@ -27,6 +27,7 @@ from ..authentication import identity_of
 from ..errors import HttpError, too_many_messages
 from ..gathering import due_in, topics_in
 from ..idempotency import idempotency_key, request_of
+from ..predecessors import before_of
 from ..requests import (
     ARROW,
     JSON,
@@ -38,7 +39,7 @@ from ..requests import (
     read_body,
 )
 from ..services import Services
-from .types import MessageBody, NameBefore, StoredMessages
+from .types import MessageBody, StoredMessages
 
 _ONE = msgspec.json.Decoder(MessageBody)
 _MANY = msgspec.json.Decoder(list[MessageBody])
@@ -176,12 +177,6 @@ def _stored_messages(
         stored.befores = [before_of(row, before) for row, before in befores.items()]
         stored.before = stored.befores[0] if 0 in befores else None
     return stored
-
-
-def before_of(row: int, before: Predecessor) -> NameBefore:
-    """The message before of the name of the message with the number ``row``, as JSON."""
-    what: Any = before.what
-    return NameBefore(what, before.id, row, before.dropped_id)
 
 
 def without_row(error: SlotwheelError) -> None:

@@ -11,6 +11,7 @@ from ...client import Message
 from ...policy.written import Instant
 from ...wheel.errors import InvalidMessage
 from ...wheel.rows import Header
+from ..predecessors import NameBefore
 from ..requests import PartitionNumber, SpanMilliseconds
 
 
@@ -121,20 +122,6 @@ def _bytes(value: HeaderValue) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
     return None if value is None else value.base64
-
-
-class NameBefore(msgspec.Struct, omit_defaults=True):
-    """The message that had the name of a stored one before it."""
-
-    what: Literal["replaced", "kept", "already delivered", "unknown"]
-    """What became of it: it was cancelled; or it was kept, and the new one was dropped; or it had
-    left already; or it is not pending any more, and may have left or not."""
-    id: str
-    """The id of the message before."""
-    row: int = 0
-    """The number of the new message, from 0 on."""
-    dropped_id: str | None = None
-    """The id of the new message that was dropped, where the one before was kept."""
 
 
 class StoredMessages(msgspec.Struct, omit_defaults=True):

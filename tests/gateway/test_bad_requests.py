@@ -21,7 +21,7 @@ CANCEL = "/v1/cancellations"
 MOVE = f"{MESSAGES}/ID/reschedule"
 GOOD = {"topic": "t", "value": "x", "delay_ms": 3_600_000}
 LATER_MS = 1_800_000_000_000
-FIELDS = "topic, value, value_base64, key, key_base64, headers, partition, due_ms, delay_ms"
+FIELDS = "value, value_base64, key, key_base64, headers, partition, due_ms, delay_ms, level"
 
 
 def third(**wrong: Any) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ In full: ``python -m pytest -m soak tests/gateway/test_roles.py``
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 def made_cases(url: str, examples: int) -> list[Case]:
     """Requests for each endpoint, as its description allows them."""
     described = msgspec.json.decode(msgspec.json.encode(describe(ENDPOINTS, "1", narrow=False)))
-    operations = {(one.method, one.path.replace(":int", "")): one.operation for one in ENDPOINTS}
+    operations = {(one.method, re.sub(r":\w+}", "}", one.path)): one.operation for one in ENDPOINTS}
     cases: list[Case] = []
     every: Any = schemathesis.openapi.from_dict(described).get_all_operations()
     for found in every:

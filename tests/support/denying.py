@@ -46,6 +46,7 @@ GRANTED = {
     "scheduler": {Right.SCHEDULE},
     "canceller": {Right.CANCEL},
     "other": {Right.SCHEDULE, Right.CANCEL},
+    "reader": {Right.READ},
     "observer": {Right.OBSERVE},
     "policies": {Right.POLICIES},
     "operator": {Right.ADMIN},
