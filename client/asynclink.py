@@ -13,9 +13,9 @@ Rules
   sent.
 - A request is tried until the first message in it has waited for its time; messages are joined
   only if they came within a part of that time.
-- Of requests with named messages one is on its way at a time, so that these keep their order. A
-  message whose name's message is just leaving is held with all later ones of that name; the others
-  of its request are sent again, in another one.
+- Of requests with messages of one name one is on its way at a time, so that these keep their order.
+  A message whose name's message is just leaving is held with all later ones of that name; the
+  others of its request are sent again, in another one.
 - A message that the node refuses fails; the others of its request are sent again, in another one.
 - The loop's thread does everything but calls that block: looking up a host's name, and asking other
   peers if a silent master was replaced.
@@ -136,14 +136,14 @@ class _Request:
     began_s: float = field(default_factory=time.monotonic)
     sent_s: float = 0.0
     tries: Tries = field(default_factory=Tries)
-    named: bool = field(default=False, init=False)
+    names: set[_Name] = field(default_factory=set, init=False)
 
     @property
     def deadline(self) -> float:
         return self.messages[0].deadline
 
     def __post_init__(self) -> None:
-        self.named = any(message.name is not None for message in self.messages)
+        self.names = {message.name for message in self.messages if message.name is not None}
 
 
 class AsyncLink:
@@ -239,8 +239,8 @@ class AsyncLink:
             return
         self._set_held_aside()
         while len(self._sent) < IN_FLIGHT_MAX and (self._again or self._has_next):
-            named = self._again[0].named if self._again else self._waiting[0].name is not None
-            if named and self._order_is_kept:
+            following = self._again[0].names if self._again else {self._waiting[0].name}
+            if not following.isdisjoint(self._names_under_way):
                 return
             request = self._again.popleft() if self._again else self._joined()
             request.sent_s = self._loop.time()
@@ -261,13 +261,16 @@ class AsyncLink:
         return bool(self._waiting) and self._sequence - oldest < REMEMBERED
 
     @property
-    def _order_is_kept(self) -> bool:
-        """True while messages with names are on their way. Others with names wait: if those are
-        refused for now and sent again, an earlier message of a name would replace a later one."""
-        return any(request.named for request in self._sent.values())
+    def _names_under_way(self) -> set[_Name]:
+        """The names of messages that are on their way. Others with these names wait: if those are
+        refused for now and sent again, an earlier message would replace a later one."""
+        names: set[_Name] = set()
+        for request in self._sent.values():
+            names |= request.names
+        return names
 
     def _joined(self) -> _Request:
-        waiting, order_is_kept = self._waiting, self._order_is_kept
+        waiting, names = self._waiting, self._names_under_way
         first = waiting.popleft()
         messages, nbytes = [first], len(first.record)
         latest = first.deadline + _JOIN_WITHIN * self._timeout_s
@@ -276,7 +279,7 @@ class AsyncLink:
             nbytes += len(message.record)
             if nbytes > BYTES_MAX or message.deadline > latest:
                 break
-            if message.name is not None and (order_is_kept or message.name in self._held):
+            if message.name is not None and (message.name in names or message.name in self._held):
                 break
             messages.append(waiting.popleft())
         return self._request(messages)

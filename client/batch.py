@@ -21,7 +21,6 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from ..wheel import compute as pc
 from ..wheel.checks import started
 from ..wheel.delay import delay_of, due_times
 from ..wheel.digest import digests
@@ -31,7 +30,7 @@ from ..wheel.names import NAME_HEADER
 from ..wheel.plain import encode_records
 from ..wheel.protocol import StoredBatch
 from ..wheel.request import RequestKey
-from ..wheel.rows import from_columns
+from ..wheel.rows import from_columns, header_values
 from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
 from .message import FlatMessage, clock_ms
@@ -43,6 +42,9 @@ ROW_OVERHEAD = 64
 _CONTENT = ("topic", "key", "value", "headers")
 Columns = tuple[list[Any], ...]
 """Columns of many messages, in the order of ``rows.from_columns``."""
+Names = frozenset[tuple[str, bytes | None]]
+"""Names of messages, each with its topic."""
+_NO_NAMES: Names = frozenset()
 
 
 class ClientObserver(Protocol):
@@ -102,6 +104,7 @@ class Shipment:
         default=None, init=False
     )
     _places: Int64s | None = field(default=None, init=False)
+    _names: Names | None = field(default=None, init=False)
     _done: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __post_init__(self) -> None:
@@ -121,13 +124,15 @@ class Shipment:
         return 0 if self.columns is None else len(self.columns[0])
 
     @property
-    def keeps_order(self) -> bool:
-        """True when rows have names, and their order among other shipments matters: of two messages
-        of one name the later one has to be stored later. That of a shipment of many callers, who
-        do not wait for each other, is nobody's concern."""
+    def names(self) -> Names:
+        """The names of its rows, whose order among other shipments matters: of two messages of one
+        name the later one has to be stored later. That of a shipment of many callers, who do not
+        wait for each other, is nobody's concern."""
         if self.whole or (self.rows is None and self.columns is None):
-            return False
-        return _has_names(self.content)
+            return _NO_NAMES
+        if self._names is None:
+            self._names = _names_in(self.content)
+        return self._names
 
     @property
     def content(self) -> Columns | pa.RecordBatch:
@@ -159,7 +164,7 @@ class Shipment:
     def take_back(self, rows: pa.RecordBatch, bad: Errors | None, *, alone: bool) -> None:
         """Take ``rows`` back from a batch that was refused, to send them in another one, without
         the ``bad`` ones (errors by number in ``rows``), whose errors are kept for receipts."""
-        self.batch, self.rows, self.alone = None, rows, alone
+        self.batch, self.rows, self.alone, self._names = None, rows, alone, None
         if bad is None:
             return
         if self.copies:
@@ -315,15 +320,15 @@ class Batch:
     digest: UInt64s | None = field(default=None, init=False)
     """Digests of ``rows``, if there is a file of receipts; set when it is first sent."""
     sent_ms: int = field(default=0, init=False)
-    keeps_order: bool = field(init=False)
-    """True when one of its shipments does."""
+    names: Names = field(init=False)
+    """Those of its shipments."""
     starts: list[int] = field(init=False)
     """The number of each shipment's first row, and one past the last shipment's last row."""
 
     def __post_init__(self) -> None:
         counts = (shipment.count for shipment in self.shipments)
         self.starts = list(accumulate(counts, initial=0))
-        self.keeps_order = any(shipment.keeps_order for shipment in self.shipments)
+        self.names = _NO_NAMES.union(*(shipment.names for shipment in self.shipments))
         for shipment in self.shipments:
             shipment.batch = self
 
@@ -393,15 +398,22 @@ class Batch:
         return errors
 
 
-def _has_names(content: Columns | pa.RecordBatch) -> bool:
-    """Returns True when one of the rows has a name."""
+def _names_in(content: Columns | pa.RecordBatch) -> Names:
+    """The names of rows, each with its topic; mostly none."""
     if isinstance(content, tuple):
-        every = chain.from_iterable(filter(None, content[5]))
-        return any(name == NAME_HEADER for name, _ in every)
-    headers = content.column("headers")
-    if not len(headers.values):
-        return False
-    return int(pc.index(headers.flatten().field(0), NAME_HEADER).as_py()) >= 0
+        if not any(content[5]):
+            return _NO_NAMES
+        return frozenset(
+            (topic, value)
+            for topic, headers in zip(content[1], content[5], strict=True)
+            for name, value in headers
+            if name == NAME_HEADER
+        )
+    given = header_values(content.column("headers"), NAME_HEADER)
+    if given is None:
+        return _NO_NAMES
+    topics = content.column("topic").take(pa.array(given[0])).to_pylist()
+    return frozenset(zip(topics, given[1].to_pylist(), strict=True))
 
 
 def nbytes_of(messages: Any) -> int:

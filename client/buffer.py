@@ -10,7 +10,7 @@ record, so the same holds for another master.
                             | rows dropped: new sequence    |   | sent again, same sequence
                             +-------------------------------+-> resend (overloaded, link lost)
 
-Messages with names keep their order: of such batches one is unanswered at a time.
+Messages of one name keep their order: of batches that have it one is unanswered at a time.
 
 Shipments that wait because five batches are unanswered are sent in one batch, as far as they fit:
 the slower the node, the larger the batches, and the less each message costs. A request is a batch
@@ -182,17 +182,19 @@ class Buffer:
         return batch
 
     def _may_begin(self, oldest: int) -> bool:
-        """Returns True when the first fresh shipment may be sent. One with names waits for the
-        batch with names before it: that one may be refused for now and sent again, and of two
-        messages of one name the earlier one would replace the later one then."""
+        """Returns True when the first fresh shipment may be sent. It waits for an earlier one that
+        has one of its names: that one may be refused for now and sent again, and of two messages of
+        one name the earlier one would replace the later one then."""
         if not self._fresh or self._next_sequence - oldest >= IN_FLIGHT_MAX:
             return False
-        return not (self._order_is_kept and next(iter(self._fresh)).keeps_order)
+        return next(iter(self._fresh)).names.isdisjoint(self._names_under_way)
 
     @property
-    def _order_is_kept(self) -> bool:
-        waiting = (shipment.keeps_order for _, shipment in self._postponed)
-        return any(waiting) or any(batch.keeps_order for batch in self.unanswered.values())
+    def _names_under_way(self) -> set[tuple[str, bytes | None]]:
+        names: set[tuple[str, bytes | None]] = set()
+        names.update(*(batch.names for batch in self.unanswered.values()))
+        names.update(*(shipment.names for _, shipment in self._postponed))
+        return names
 
     def postpone(
         self, batch: Batch, rows: pa.RecordBatch, error: SlotwheelError, until: float
@@ -224,13 +226,13 @@ class Buffer:
             return shipments
         rows_left = self.batch_rows_max - first.count
         bytes_left = self.batch_bytes_max - first.nbytes
-        order_is_kept = self._order_is_kept
+        names = self._names_under_way
         while self._fresh:
             following = next(iter(self._fresh))
             apart_s = abs(following.deadline - first.deadline)
             if following.by_itself or apart_s > self._join_within_s:
                 break
-            if order_is_kept and following.keeps_order:
+            if not following.names.isdisjoint(names):
                 break
             rows_left -= following.count
             bytes_left -= following.nbytes

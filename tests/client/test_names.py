@@ -255,6 +255,7 @@ def test_a_name_whose_message_is_leaving_stops_nobody_else(
     held = client.send(reminder(b"held"))
     others = [client.send("t", b"%d" % number, delay=60) for number in range(20)]
     assert [receipt.error(20) for receipt in others] == [None] * 20
+    assert client.send(reminder(b"other", "m")).error(20) is None
     later = client.send(reminder(b"later"))
     for number in range(20, 40):
         client.send("t", b"%d" % number, delay=60)
@@ -262,7 +263,8 @@ def test_a_name_whose_message_is_leaving_stops_nobody_else(
     left.set()
     assert later.before == Predecessor("replaced", held.id)
     client.flush(20)
-    assert sorted(wheel.values()) == sorted([b"held", b"later", *(b"%d" % n for n in range(40))])
+    texts = [b"held", b"later", b"other", *(b"%d" % number for number in range(40))]
+    assert sorted(wheel.values()) == sorted(texts)
 
 
 def test_a_batch_whose_name_does_not_get_free_in_time_says_so(
