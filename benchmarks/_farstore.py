@@ -37,12 +37,13 @@ _TAIL_ROWS = 20_000
 @dataclass(frozen=True)
 class Wave:
     """``rows`` messages to ``topics`` in turn, due uniformly over ``span_ms`` from ``from_ms`` on;
-    with a span of 0 all at that millisecond."""
+    with a span of 0 all at that millisecond. ``value_bytes``: of each."""
 
     rows: int
     from_ms: int
     span_ms: int
     topics: Sequence[str]
+    value_bytes: int = VALUE_BYTES
 
 
 class _MeasuredLock:
@@ -145,7 +146,7 @@ def build(path: Path, config: WheelConfig, now_ms: int, waves: Sequence[Wave]) -
                 built.spills_s.append(spill(wheel, now_ms))
                 built.appends_s += appending.since_last()
 
-            for batch in _batches(waves):
+            for batch in batches(waves):
                 wheel.append(batch, now_ms)
                 write(wheel)
                 if wheel.spill_needed(now_ms):
@@ -179,7 +180,8 @@ def spill(wheel: Wheel, now_ms: int) -> float:
     return time.perf_counter() - started
 
 
-def _batches(waves: Sequence[Wave]) -> Iterator[pa.RecordBatch]:
+def batches(waves: Sequence[Wave]) -> Iterator[pa.RecordBatch]:
+    """The messages of ``waves``, INPUT schema."""
     generator = np.random.default_rng(9)
     for wave in waves:
         for first in range(0, wave.rows, _BATCH_ROWS):
@@ -189,7 +191,7 @@ def _batches(waves: Sequence[Wave]) -> Iterator[pa.RecordBatch]:
 def _batch(generator: np.random.Generator, wave: Wave, rows: int) -> pa.RecordBatch:
     due = generator.integers(0, max(1, wave.span_ms), rows) + wave.from_ms
     topics = pa.array(wave.topics, pa.utf8()).take(pa.array(np.arange(rows) % len(wave.topics)))
-    values = pa.repeat(pa.scalar(bytes(VALUE_BYTES), pa.binary()), rows)
+    values = pa.repeat(pa.scalar(bytes(wave.value_bytes), pa.binary()), rows)
     return pa.record_batch({"due": pa.array(due).cast(TIME), "topic": topics, "value": values})
 
 

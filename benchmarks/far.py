@@ -68,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--second", type=int, default=1_000_000, help="messages due in one second")
     parser.add_argument("--minutes", type=int, default=60, help="of the steady arrival")
     parser.add_argument("--peer-rows", type=int, default=2_000_000, help="far, in the group")
+    parser.add_argument("--value-bytes", type=int, default=VALUE_BYTES, help="there")
     parser.add_argument("--only", default=",".join(_ONLY))
     chosen = parser.parse_args(arguments)
     if chosen.quick:
