@@ -114,6 +114,10 @@ def lengths(column: pa.Array) -> Int64s:
     return widths
 
 
+ROW_BYTES = 64
+"""About the bytes that a row takes in memory besides topic, key, value and headers."""
+
+
 def sizes(batch: pa.RecordBatch) -> Int64s:
     """Bytes of key, value and headers of each row, shape (rows,)."""
     total = lengths(batch.column("key")) + lengths(batch.column("value"))

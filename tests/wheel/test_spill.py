@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -15,7 +16,7 @@ from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import PAYLOAD, ROW
 from slotwheel.wheel.slots import blocks as wheel_blocks
 from slotwheel.wheel.slots import spill
-from slotwheel.wheel.slots.slot import DAY_S, Widths, begins_ms, ends_ms, is_wide, slot_with
+from slotwheel.wheel.slots.slot import DAY_S, Widths, begins_ms, ends_ms
 from slotwheel.wheel.slots.slotfile import decode_blocks
 from slotwheel.wheel.slots.spill import Block, blocks
 from slotwheel.wheel.tail.tail import Piece, piece_of
@@ -59,7 +60,7 @@ def pieces_of(shape: list[list[int]]) -> list[Piece]:
 def test_every_uncovered_row_once_in_slot_order(
     shape: list[list[int]], mark: Mark, range_bytes: int, join_bytes: int, widths: Widths
 ) -> None:
-    """Of a wide slot in blocks whose offsets do not interleave."""
+    """Of a slot in blocks whose offsets do not interleave."""
     pieces = pieces_of(shape)
     with (
         patch.object(spill, "_RANGE_BYTES", range_bytes),
@@ -74,8 +75,6 @@ def test_every_uncovered_row_once_in_slot_order(
     ]
     slots = [block.slot for block in found]
     assert slots == sorted(slots), "out of order"
-    narrow = [slot for slot in slots if not is_wide(slot)]
-    assert len(narrow) == len(set(narrow)), "a slot of a second twice"
     for block in found:
         assert _rows(block).schema == ROW
         keys = keys_of(_rows(block))
@@ -88,19 +87,29 @@ def test_every_uncovered_row_once_in_slot_order(
             assert max(offset for _, offset in before) < min(offset for _, offset in after)
 
 
-def test_a_day_with_most_of_the_tail_is_written_in_small_blocks() -> None:
-    day_ms = DAY_S * 1000
-    due = [*range(10 * day_ms, 11 * day_ms, day_ms // 1000), 12 * day_ms]
-    pieces = [piece_at(0, due, pad=100), piece_at(len(due), due[::-1], pad=100)]
+@pytest.mark.parametrize("span_ms", [DAY_S * 1000, 1000, 1])
+@pytest.mark.parametrize("pads", [[100, 100], [100, 8_000, 0, 0]])
+def test_what_is_due_together_is_written_in_small_blocks(span_ms: int, pads: list[int]) -> None:
+    """In a day, a second or a millisecond, and also when some of it is large: else a spill would
+    need a multiple of its memory (I9 of docs/design.md)."""
+    first, other = 10 * DAY_S * 1000, 12 * DAY_S * 1000
+    due = [*(first + number * span_ms // 1000 for number in range(1000)), other]
+    counts = [len(due) // max(1, pad // 100) for pad in pads]
+    offsets = [sum(counts[:number]) for number in range(len(counts))]
+    pieces = [
+        piece_at(offset, due[-count:], pad=pad)
+        for offset, count, pad in zip(offsets, counts, pads, strict=True)
+    ]
+    widths = Widths(1000, 2000) if span_ms > 1000 else Widths()
     with patch.object(spill, "_RANGE_BYTES", 20_000):
-        found = list(blocks(pieces, Marks().all_covered, Widths(1000, 2000)))
-    assert len(found) > 10
-    assert max(len(block.data) for block in found) < 30_000
-    assert sum(block.rows for block in found) == 2 * len(due)
-    assert {block.slot for block in found} == {
-        slot_with(10 * DAY_S, DAY_S),
-        slot_with(12 * DAY_S, DAY_S),
-    }
+        every = list(spill._by_range(pieces, Marks().all_covered, widths))
+    found = [block for made in every for block in made]
+    total = sum(len(block.data) for block in found)
+    most = 60_000 if span_ms > 1000 else total // 3
+    assert max(sum(len(block.data) for block in made) for made in every) <= most
+    assert sum(block.rows for block in found) == sum(counts)
+    ends = [np.array([first]), np.array([other])]
+    assert {block.slot for block in found} == {int(widths.slots(end)[0]) for end in ends}
 
 
 def test_contents_stay_with_their_rows() -> None:

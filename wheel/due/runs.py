@@ -25,14 +25,12 @@ from .. import compute as pc
 from ..ids import IdMint
 from ..mark import RowKey
 from ..rows import from_numpy, no_rows, take_rows
-from ..schema import ROW, Int64s, sizes, times
+from ..schema import ROW, ROW_BYTES, Int64s, sizes, times
 from ..tail.tail import Piece
 
 OFFSET_END = (1 << 63) - 1
 _RUNS_MAX = 12
 _LOOK_ROWS = 512, 65_536
-_ROW_BYTES = 64
-"""About the bytes that a row takes in a window besides its content."""
 _KEY_BYTES = 16
 """Bytes that a row takes in a window if it is left to another line: due time and offset."""
 
@@ -221,7 +219,7 @@ def choose(
     weight = np.full(len(due), _KEY_BYTES if share.only is None else 0)
     if kept.any():
         size = _joined([source.sizes(start, stop) for source, start, stop in spans])
-        weight[kept] = size[kept] + _ROW_BYTES
+        weight[kept] = size[kept] + ROW_BYTES
     order = _key_order(due, offset, [stop - start for _, start, stop in spans])
     count = max(1, int(np.cumsum(weight[order]).searchsorted(bytes_max, side="right")))
     end = bound

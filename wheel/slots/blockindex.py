@@ -20,15 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from ..config import TICK_MS
-from ..schema import Int64s, Mask, lengths, sizes, times, valid
+from ..schema import ROW_BYTES, Int64s, Mask, lengths, sizes, times, valid
 from ..state import SlotInfo
 from .opened import Opened
 from .secondsums import NO_SUMS, SecondSums
 from .slot import seconds_of
 from .slotfile import NOTHING, SlotFiles
 
-ROW_BYTES = 64
-"""About the bytes that a row takes in memory besides topic, key, value and headers."""
 MAP_FROM_BYTES = 1 << 20
 """Blocks from this size on are mapped: of a large one only a few rows may be wanted, and the rest
 of it would be read for nothing."""
