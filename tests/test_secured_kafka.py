@@ -20,6 +20,7 @@ import pytest
 from slotwheel import Client, Message
 from slotwheel.broker.reach import why_not
 from slotwheel.consumer import Consumer
+from slotwheel.reading.kafka import confluenttopic, kafkatopic
 from slotwheel.replay.facts.kafka_topics import KafkaTopics
 from slotwheel.wheel.errors import SlotwheelError
 from support.nodeprocess import NodeProcess, run_cli
@@ -182,8 +183,14 @@ def own_settings(secured: SecuredBroker) -> dict[str, str]:
 
 
 def test_a_command_says_it_too(
-    secured: SecuredBroker, own_settings: dict[str, str], tmp_path: Path
+    secured: SecuredBroker,
+    own_settings: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Without the wait that brokers get which answer late."""
+    monkeypatch.setattr(confluenttopic, "CALL_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(kafkatopic, "_CALL_MS", int(10_000 * PATIENCE_S))
     wrong = own_settings | {"sasl.password": f"file:{write_private(tmp_path / 'password', '00')}"}
     given = [f"--kafka={name}={value}" for name, value in wrong.items()]
     for command in (("dead", "list"), ("consume", "orders")):

@@ -16,13 +16,14 @@ import pyarrow as pa
 
 from ...broker.collection import without_collection
 from ...broker.header_names import headers_of
+from ...broker.reach import is_kept_out
 from ...broker.settings import ClientKind, for_confluent, refused
 from ...delivery.kafka.confluent_client import ck, ck_admin, client_log
 from ...wheel.errors import InvalidConfiguration, NodeUnreachable
 from ...wheel.rows import header_column
 from ...wheel.schema import TIME
 from .dump import CALL_S, DUMP, STALLED_S, NewTopic, no_such_topic, not_purged
-from .looking import unreachable
+from .looking import SOON_S, unreachable
 
 _ROWS_MAX = 5_000
 _POLL_S = 0.2
@@ -75,8 +76,7 @@ class ConfluentTopic:
 
     def _find(self) -> None:
         try:
-            # All topics: one alone that does not exist might be made by asking for it.
-            found = self._consumer.list_topics(timeout=CALL_S).topics
+            found = self._list_topics()
             self.topics = frozenset(found)
             if self.topic not in found:
                 raise no_such_topic(self.topic, found)
@@ -87,6 +87,19 @@ class ConfluentTopic:
             }
         except ck.KafkaException as error:
             raise self._unreachable(error.args[0].str()) from None
+
+    def _list_topics(self) -> dict[str, Any]:
+        """All topics: one alone that does not exist might be made by asking for it. Brokers have
+        ``CALL_S`` to answer; whoever gave a wrong password hears so without waiting for that.
+        Errors: confluent-kafka's."""
+        topics: dict[str, Any]
+        try:
+            topics = self._consumer.list_topics(timeout=SOON_S).topics
+        except ck.KafkaException:
+            if is_kept_out(self._bootstrap, self._settings):
+                raise
+            topics = self._consumer.list_topics(timeout=CALL_S - SOON_S).topics
+        return topics
 
     def _offsets(self, parts: list[Any]) -> tuple[dict[int, int], dict[int, int]]:
         """Where partitions begin and end, all asked for at once. Errors: confluent-kafka's."""

@@ -18,6 +18,9 @@ from ...wheel.errors import InvalidConfiguration, NodeUnreachable
 
 CALL_MS = 10_000
 """How long a question to the brokers may take."""
+SOON_S = 2.0
+"""After so long without an answer it is asked whether waiting would help: whoever gave a wrong
+password would else hear so only when all of ``CALL_MS`` is over."""
 
 
 def open_looking(
@@ -40,8 +43,16 @@ def open_looking(
     }
     harmless = {"group_id": None, "enable_auto_commit": False, "allow_auto_create_topics": False}
     theirs = for_kafka_python(settings, ClientKind.CONSUMER)
+    wanted = common | ours | theirs | harmless
     try:
-        return KafkaConsumer(**common | ours | theirs | harmless)
+        soon_ms = min(wanted["bootstrap_timeout_ms"], int(1000 * SOON_S))
+        try:
+            return KafkaConsumer(**wanted | {"bootstrap_timeout_ms": soon_ms})
+        except KafkaError:
+            left_ms = wanted["bootstrap_timeout_ms"] - soon_ms
+            if left_ms <= 0 or is_kept_out(bootstrap, settings):
+                raise
+            return KafkaConsumer(**wanted | {"bootstrap_timeout_ms": left_ms})
     except (AssertionError, TypeError, ValueError) as error:
         raise InvalidConfiguration(
             f"a setting of the Kafka client is not usable: {error}", remedy="Change --kafka"
