@@ -36,8 +36,7 @@ demo: $(BASE) ## Run a node (ARGS="--peers 3": three; "--tls"; "--stay": show th
 
 .PHONY: test
 test: | $(BIN)/pip ## Run lint, types, and all tests but the soak
-	@$(MAKE) --no-print-directory --jobs 2 setup kafka
-	@$(MAKE) --no-print-directory --jobs 2 lint compiled $(CLASSES)
+	@$(MAKE) --no-print-directory --jobs 2 setup kafka lint compiled $(CLASSES)
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(BESIDE) --durations=30 $(ARGS) \
 	    || $(BIN)/python tests/support/secondtry.py $$?
@@ -111,7 +110,7 @@ $(NPM): tests/support/clients.package.json $(DEV)
 	@touch $@
 
 # Tests run without them, too, but take minutes longer.
-.cache/java-classes-%.jsa: $(DEV)
+.cache/java-classes-%.jsa: $(DEV) | jars
 	@echo "==> keeping the classes that Java loads for $* (once)"
 	@cd tests && ../$(BIN)/python -m support.javaclasses $*
 
