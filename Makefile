@@ -23,8 +23,9 @@ export PATH := $(CURDIR)/.cache/tools/bin:$(PATH)
 
 NPM := .cache/npm/node_modules
 CLASSES := .cache/java-classes-kafka.jsa .cache/java-classes-spark.jsa
-# Half of a test's time is waiting. More at a time end no sooner on two cores.
-BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
+# Two thirds of a test's time are waiting: with five at a time two cores have nothing to do for a
+# fifth of the run.
+BESIDE := -n 6 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## Show this list

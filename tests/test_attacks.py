@@ -65,7 +65,7 @@ THREADS_MAX = 100
 SLOWER_MAX = 3.0
 MOMENT_MS, BUSY_MS = 20.0, 1_000.0
 """A p99 below it counts as so much: the attackers take processor time of the same two cores. In the
-suite, which runs five files at once, the others do, too, so what is short shows only that nobody is
+suite, which runs six files at once, the others do, too, so what is short shows only that nobody is
 kept waiting for seconds, and what the machine made everybody wait is taken off; the soak shows the
 rest."""
 NEWCOMER_S = 5.0
