@@ -19,6 +19,7 @@ from ..wheel.journal.entry import PARTS_VERSION, EntryKind
 from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import LocatedEntry
 from ..wheel.mark import Marks
+from ..wheel.schedules import SchedulePut, decode_changes
 from ..wheel.schema import times
 from ..wheel.slots.slot import begins_ms, path_of, width_s
 from ..wheel.state import SlotInfo
@@ -159,6 +160,14 @@ def entry_fields(path: str, located: LocatedEntry) -> Fields:
             fields |= {"due_from_ms": int(due.min()), "due_to_ms": int(due.max())}
     elif entry.kind is EntryKind.MARK:
         fields |= marks_fields(Marks.decode(bytes(entry.payload), path))
+    elif entry.kind is EntryKind.SCHEDULES:
+        changes = decode_changes(entry.payload, path)
+        fields |= {
+            "schedules": [
+                {"put" if isinstance(change, SchedulePut) else "delete": change.name}
+                for change in changes
+            ]
+        }
     else:
         fields |= {"config": public(decode_config(entry, path))}
     return fields

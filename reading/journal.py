@@ -28,6 +28,7 @@ from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
 from ..wheel.journal.segment import SEGMENT_BYTES
 from ..wheel.mark import Marks
+from ..wheel.schedules import decode_changes
 from ..wheel.schema import ROW
 from .events import (
     BYTES_MAX,
@@ -212,7 +213,7 @@ class _Segment:
                 yield self._gap(entry, found.position)
             if isinstance(content, pa.RecordBatch):
                 yield from self._rows_seen(entry, content)
-            else:
+            elif content is not None:
                 yield from self._flush()
                 yield content
             self._entries += 1
@@ -226,7 +227,8 @@ class _Segment:
 
     def _content(
         self, reader: SegmentReader, located: LocatedEntry
-    ) -> pa.RecordBatch | MarkSeen | ConfigSeen | Broken:
+    ) -> pa.RecordBatch | MarkSeen | ConfigSeen | Broken | None:
+        """The content of an entry; None for changes of schedules, which say nothing of messages."""
         entry, path = located.entry, self._file.path
         try:
             if entry.kind is EntryKind.ROWS:
@@ -234,6 +236,9 @@ class _Segment:
             if entry.kind is EntryKind.MARK:
                 marks = Marks.decode(bytes(entry.payload), path)
                 return MarkSeen(self._file, entry.index, entry.epoch, marks)
+            if entry.kind is EntryKind.SCHEDULES:
+                decode_changes(entry.payload, path)
+                return None
             config = decode_config(entry, path)
         except (Damaged, UnsupportedVersion) as error:
             following = None if reader.ends_at(located.end) else located.end

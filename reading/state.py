@@ -48,8 +48,8 @@ _LOOKS = 10
 _TIME_MAX_S = 120.0
 _COMMIT = b"commit"
 """Under it the child gives the number of the commit that it read."""
-_DATABASES = (b"meta", b"slots", b"producers", b"cancelled")
-"""The last one need not be there."""
+_DATABASES = (b"meta", b"slots", b"producers", b"cancelled", b"schedules")
+"""The last two need not be there."""
 _COPY = f"""
 import lmdb, os, pickle
 found = {{}}
@@ -93,7 +93,10 @@ def read_state(root: str | Path) -> StoredState | None:
                 raise Damaged(path, 0, expected=f"database {name.decode()}", found="none")
         meta = dict(found[b"meta"])
         check_version(path, meta.get(b"version"))
-        rest = found[b"producers"], found.get(b"cancelled", ()), found[b"slots"]
+        rest = (
+            *(found[b"producers"], found.get(b"cancelled", ()), found[b"slots"]),
+            found.get(b"schedules", ()),
+        )
         return decode_state(path, meta.get, *rest, commit=int(found[_COMMIT]))
     except (ValueError, TypeError, KeyError, EOFError, pickle.PickleError, struct.error) as error:
         raise Damaged(str(data), 0, expected="a state store", found=str(error)) from None

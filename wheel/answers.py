@@ -104,3 +104,8 @@ class Status:
     disk_free_bytes: int
     horizon_ms: int
     """A message may be due so far ahead."""
+    schedules: int = 0
+    schedule_runs: int = 0
+    """Runs of schedules that this node, as master, has made messages of since its start."""
+    schedule_missed: int = 0
+    """Runs that were missed before those, and became no messages."""

@@ -147,6 +147,19 @@ class NameTaken(InvalidMessage):
     code = "name-taken"
 
 
+class UnknownSchedule(InvalidMessage):
+    """There is no schedule of that name, or it may not be seen by who asks."""
+
+    code = "unknown-schedule"
+
+
+class ScheduleChanged(InvalidMessage):
+    """A schedule has another version than the change was made for. ``got``: its version; ``limit``:
+    the one that was expected."""
+
+    code = "schedule-changed"
+
+
 class UnknownTopic(InvalidMessage):
     """Kafka lacks topics that messages are for. ``got``: their names; ``row``: the first row."""
 
@@ -345,6 +358,8 @@ _BY_CODE: dict[str, type[SlotwheelError]] = {
     for cls in (
         InvalidMessage,
         NameTaken,
+        UnknownSchedule,
+        ScheduleChanged,
         UnknownTopic,
         InvalidBatch,
         InvalidConfiguration,

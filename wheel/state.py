@@ -36,11 +36,12 @@ from .names import ANSWER_BYTES, decode_named, encode_named
 StoreIds = Mapping[str, bytes]
 """Id of each admitted store, by its node."""
 
-STATE_VERSION = 5
-"""The version of a state that has had names of messages, version 4 of one that has had slots of
+STATE_VERSION = 6
+"""The version of a state that has had schedules, version 5 of one that has had names of messages,
+version 4 of one that has had slots of
 more than a second. Version 3 is of a program with long ids (``ids``), version 2 of one with short
 ids, version 1 of one that kept no records of cancels either."""
-_VERSIONS = (b"1", b"2", b"3", b"4", b"5")
+_VERSIONS = (b"1", b"2", b"3", b"4", b"5", b"6")
 STATE_DIRECTORY = "state"
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
 
@@ -144,8 +145,8 @@ class Checkpoint:
 class StateUpdate:
     """One transaction. ``None`` or empty leaves a part as it is.
 
-    ``replace``: ``slots``, ``producers`` and ``cancelled`` are all there is; what was there before
-    goes.
+    ``replace``: ``slots``, ``producers``, ``cancelled`` and ``schedules`` are all there is; what
+    was there before goes.
     """
 
     epoch: int | None = None
@@ -168,6 +169,9 @@ class StateUpdate:
     deleted_floor: int | None = None
     names: bytes | None = None
     """The record of the runs of names (``named/runs.py``); empty: they are to be made anew."""
+    schedules: Mapping[str, bytes] = field(default_factory=dict)
+    """Records of schedules (``schedules.py``), by name."""
+    schedules_deleted: Sequence[str] = ()
     clock: str | None = None
     replace: bool = False
 
@@ -201,6 +205,8 @@ class StoredState:
     was. None: a program that does not note it has written the state."""
     names: bytes | None = None
     """The record of the runs of names; None: there is none, or they are to be made anew."""
+    schedules: dict[str, bytes] = field(default_factory=dict)
+    """Records of schedules (``schedules.py``), by name."""
     clock: str = ""
     """The node's notes about its clock (``node/clock.py``)."""
 
@@ -333,6 +339,7 @@ def decode_state(
     producers: _Pairs,
     cancelled: _Pairs,
     slots: _Pairs = (),
+    schedules: _Pairs = (),
     *,
     commit: int,
 ) -> StoredState:
@@ -361,6 +368,12 @@ def decode_state(
             raise Damaged(path, 0, expected="records of a producer", found=str(error)) from None
     for key, record in cancelled:
         stored.cancelled[_SECOND.unpack(key)[0]] = unseal(bytes(key), bytes(record), path)
+    for key, record in schedules:
+        try:
+            name = bytes(key).decode()
+        except UnicodeDecodeError as error:
+            raise Damaged(path, 0, expected="a schedule's name", found=str(error)) from None
+        stored.schedules[name] = unseal(bytes(key), bytes(record), path)
     for key, record in slots:
         stored.slots[_SECOND.unpack(key)[0]] = decode_slot(unseal(key, record, path))
     return stored
@@ -397,7 +410,7 @@ class LmdbState:
             self._env = lmdb.open(
                 self.path,
                 map_size=_MAP_BYTES,
-                max_dbs=4,
+                max_dbs=5,
                 readonly=readonly,
                 create=not readonly,
                 lock=not readonly,
@@ -413,8 +426,9 @@ class LmdbState:
         """Records of the catalog as they were loaded last, to decode only what has changed."""
         self._producers = self._database(b"producers")
         self._check_version()
-        self._cancelled: Any = None
-        self._open_cancelled()
+        self._later: dict[bytes, Any] = {}
+        self._open_later(b"cancelled")
+        self._open_later(b"schedules")
 
     def _database(self, name: bytes) -> Any:
         try:
@@ -424,12 +438,13 @@ class LmdbState:
                 self.path, 0, expected=f"database {name.decode()}", found=str(error)
             ) from None
 
-    def _open_cancelled(self) -> Any:
-        """The database of records of cancels; None: nobody has made it, and this is read only."""
-        if self._cancelled is None:
+    def _open_later(self, name: bytes) -> Any:
+        """A database that not every version has; None: nobody has made it, and this is read
+        only."""
+        if name not in self._later:
             with contextlib.suppress(lmdb.NotFoundError):
-                self._cancelled = self._env.open_db(b"cancelled", create=not self._readonly)
-        return self._cancelled
+                self._later[name] = self._env.open_db(name, create=not self._readonly)
+        return self._later.get(name)
 
     def _check_version(self) -> None:
         with self._env.begin(db=self._meta) as txn:
@@ -447,15 +462,17 @@ class LmdbState:
         return int(self._env.info()["last_txnid"])
 
     def load(self, *, whole: bool = True) -> StoredState:
-        """The stored state; ``whole`` False: without producers and records of cancels. Errors:
-        ``Damaged`` when a record is not what was written."""
-        cancelled = self._open_cancelled() if whole else None
+        """The stored state; ``whole`` False: without producers, records of cancels and
+        schedules. Errors: ``Damaged`` when a record is not what was written."""
+        cancelled = self._open_later(b"cancelled") if whole else None
+        schedules = self._open_later(b"schedules") if whole else None
         with self._env.begin() as txn:
             stored = decode_state(
                 self.path,
                 lambda key: txn.get(key, db=self._meta),
                 txn.cursor(db=self._producers) if whole else (),
                 txn.cursor(db=cancelled) if cancelled is not None else (),
+                schedules=txn.cursor(db=schedules) if schedules is not None else (),
                 commit=txn.id(),
             )
             self._load_slots(txn, stored.slots)
@@ -463,7 +480,7 @@ class LmdbState:
 
     def cancelled(self, second: int) -> bytes | None:
         """The record of a second's cancels, if there is one. Any thread. Errors: ``Damaged``."""
-        database = self._open_cancelled()
+        database = self._open_later(b"cancelled")
         if database is None:
             return None
         key = _SECOND.pack(second)
@@ -497,6 +514,7 @@ class LmdbState:
             raise SyncFailed(f"commit to {self.path} failed: {error}") from error
 
     def _write(self, update: StateUpdate) -> None:
+        cancelled, schedules = self._later[b"cancelled"], self._later[b"schedules"]
         with self._env.begin(write=True) as txn:
 
             def put(key: bytes, value: bytes, database: Any) -> None:
@@ -516,7 +534,7 @@ class LmdbState:
                 put(b"incoming", b"1" if update.incoming else b"0", self._meta)
             if update.names is not None:
                 put(b"names", update.names, self._meta)
-                self._version = _VERSIONS[4]
+                self._version = max(self._version, _VERSIONS[4])
             if update.clock is not None:
                 put(b"clock", update.clock.encode(), self._meta)
             if update.losses is not None:
@@ -524,7 +542,8 @@ class LmdbState:
             if update.replace:
                 txn.drop(self._slots, delete=False)
                 txn.drop(self._producers, delete=False)
-                txn.drop(self._cancelled, delete=False)
+                txn.drop(cancelled, delete=False)
+                txn.drop(schedules, delete=False)
                 txn.delete(b"names", db=self._meta)
             if update.checkpoint is not None:
                 put(b"checkpoint", encode_checkpoint(update.checkpoint), self._meta)
@@ -537,9 +556,14 @@ class LmdbState:
             for producer in update.producers_deleted:
                 txn.delete(_PRODUCER.pack(producer), db=self._producers)
             for second, record in update.cancelled.items():
-                put(_SECOND.pack(second), record, self._cancelled)
+                put(_SECOND.pack(second), record, cancelled)
             for second in update.cancelled_deleted:
-                txn.delete(_SECOND.pack(second), db=self._cancelled)
+                txn.delete(_SECOND.pack(second), db=cancelled)
+            for name, record in update.schedules.items():
+                put(name.encode(), record, schedules)
+                self._version = max(self._version, _VERSIONS[5])
+            for name in update.schedules_deleted:
+                txn.delete(name.encode(), db=schedules)
             if update.cancelled_floor is not None:
                 put(b"cancelled_floor", str(update.cancelled_floor).encode(), self._meta)
             floor = update.deleted_floor
@@ -551,7 +575,7 @@ class LmdbState:
             # A program without records of cancels would delete slots and write none, and one with
             # short ids would give out such for offsets that have long ones. One without wide slots
             # would take the number of one for a second, and deliver its rows then. One without
-            # names would let two messages have the same.
+            # names would let two messages have the same, and one without schedules fire nothing.
             if any(slot >> WIDTH_BITS > 0 for slot in update.slots):
                 self._version = max(self._version, _VERSIONS[3])
             txn.put(b"version", self._version, db=self._meta)

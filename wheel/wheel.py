@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from .answers import AppendReceipt, CancelAnswer, Status
+from .arrowbytes import PlainRow
 from .capacity import Capacity
 from .checks import InputBatch, check_input, check_together, due_column
 from .config import TICK_MS, WheelConfig
@@ -47,7 +48,7 @@ from .errors import (
 )
 from .files import Files
 from .ids import IdMint, MessageId
-from .journal.entry import EntryKind, EntryPart, NoteKind, Notes
+from .journal.entry import EntryKind, EntryPart, NoteKind
 from .journal.log import Log
 from .journal.payloads import (
     EncodedBatch,
@@ -71,6 +72,15 @@ from .plain import (
     in_groups,
 )
 from .recovery import RecoveredState, configuration, recover
+from .schedules import (
+    FiredRun,
+    ScheduleDelete,
+    SchedulePut,
+    StoredSchedule,
+    encode_changes,
+    encode_runs,
+)
+from .scheduletable import ScheduleTable
 from .schema import Int64s, bounds
 from .slots.farthest import check_horizon
 from .slots.scrub import Scrubber
@@ -128,6 +138,7 @@ class Wheel:
         self.mended = self._storage.recover(recovered.stored)
         self.scrubber = Scrubber(self._storage)
         self._losses = recovered.stored.losses
+        self._schedules = ScheduleTable(recovered.stored.schedules)
         self._cancels = Cancels(self.config.cancels_remembered_max)
         self._log = Log(
             recovered.journal,
@@ -621,6 +632,98 @@ class Wheel:
         stored = names.stored(keys)
         return lambda: names.places(keys, stored).get(keys[0], place) == place
 
+    # -- schedules -------------------------------------------------------------------------------
+
+    def schedule(self, name: str) -> StoredSchedule | None:
+        """A schedule as of what was queued or committed here last; None: there is none."""
+        with self._lock:
+            return self._schedules.get(name)
+
+    def schedule_names(self) -> list[str]:
+        """The names of all schedules, in order."""
+        with self._lock:
+            return self._schedules.names()
+
+    def change_schedules(
+        self, changes: Sequence[tuple[SchedulePut | ScheduleDelete, int | None]], now_ms: int
+    ) -> Future[AppendReceipt]:
+        """Put and delete schedules in one entry; the future resolves when that is committed.
+
+        With each change comes the version that its schedule has to have, 0: there must be none;
+        None: any. Otherwise two people who look at version 3 would both change it, and the first
+        one's change be lost unseen. Errors: ``ScheduleChanged``, ``UnknownSchedule``,
+        ``InvalidMessage``: there are too many; ``NotMaster``, ``Overloaded``."""
+        payload = encode_changes([change for change, _ in changes])
+        if len(payload) > self.config.batch_bytes_max:
+            raise InvalidMessage(
+                "changes of schedules that are too large",
+                got=f"{len(payload)} bytes",
+                limit=f"{self.config.batch_bytes_max} bytes",
+                remedy="Put them one after the other",
+            )
+        with self._lock:
+            _ = self._serving_dispatcher
+            for change, version in changes:
+                self._schedules.check(change, version)
+            self._check_room(now_ms)
+            self._queue_config_once()
+            queued = self._log.queue(EntryKind.SCHEDULES, payload)
+            queued.schedules = [change for change, _ in changes]
+            self._schedules.queue(queued.schedules, queued.entry.index)
+            receipt = AppendReceipt(queued.entry.base_offset, 0, 0, _NO_ROWS)
+            return queued.wait_for(receipt, early=False).future
+
+    def fire(
+        self,
+        runs: Sequence[FiredRun],
+        rows: Sequence[PlainRow],
+        now_ms: int,
+        done: Callable[[SlotwheelError | None], None],
+    ) -> list[FiredRun]:
+        """Store runs of schedules as rows, one each, in one entry that notes which runs they are.
+        Returns those that were taken, with their offsets; ``done`` is called once these are
+        committed, or with the error.
+
+        Left out is a run that does not follow on from the last one of the version in force: its
+        schedule was replaced, or somebody has fired it meanwhile. So is one whose row has the name
+        of a message that is just leaving. ``rows`` are not checked. Errors: ``NotMaster``,
+        ``Overloaded``: nothing was stored, and ``done`` is not called.
+        """
+        fits = list(range(len(runs)))
+        while fits:
+            chosen = [runs[at] for at in fits]
+            batch = encode_plain([rows[at] for at in fits], now_ms)
+            stored = self._stored_names(batch)
+            with self._lock:
+                _ = self._serving_dispatcher
+                self.check_clock(now_ms)
+                still = self._schedules.following(chosen)
+                if len(still) == len(chosen):
+                    decided = self._decide_names(batch, stored)
+                    if not decided.refused:
+                        return self._queue_runs(batch, now_ms, chosen, decided, done)
+                    refused = {chosen[at].name for at in decided.refused}
+                    still = [at for at, run in enumerate(chosen) if run.name not in refused]
+            fits = [fits[at] for at in still]
+        return []
+
+    def _queue_runs(
+        self,
+        batch: EncodedBatch,
+        now_ms: int,
+        runs: Sequence[FiredRun],
+        decided: NameDecisions,
+        done: Callable[[SlotwheelError | None], None],
+    ) -> list[FiredRun]:
+        parts = [EntryPart(0, -1, len(runs))]
+        queued = self._queue(batch, now_ms, parts, decided, runs=encode_runs(runs))
+        base_offset = queued.entry.base_offset
+        fired = [run._replace(offset=base_offset + row) for row, run in enumerate(runs)]
+        queued.schedules = fired
+        self._schedules.queue(fired, queued.entry.index)
+        queued.call(done, early=False)
+        return fired
+
     def check_clock(self, now_ms: int) -> None:
         """Errors: ``Overloaded`` if nothing new may be taken now, as the clock is in doubt."""
         doubt = self.doubts(now_ms)
@@ -734,20 +837,28 @@ class Wheel:
         decided: NameDecisions,
         *,
         wake: bool = True,
+        runs: bytes = b"",
     ) -> QueuedEntry:
         """Under the lock: queue rows of some callers, and what was ``decided`` about their names.
-        Errors: ``NotMaster``, ``Overloaded``."""
+        ``runs``: the note that says which runs of schedules they are. Errors: ``NotMaster``,
+        ``Overloaded``."""
         dispatcher = self._serving_dispatcher
         self._check_room(now_ms)
         self._queue_config_once()
-        notes: Notes | None = None
+        notes: dict[NoteKind, bytes] = {}
         if batch.names is not None:
-            notes = {NoteKind.NAMES: encode_named(decided.answers)}
+            notes[NoteKind.NAMES] = encode_named(decided.answers)
+        if runs:
+            notes[NoteKind.RUNS] = runs
         if decided.offset:
             batch = batch.with_cancels(np.array(decided.due), np.array(decided.offset))
             parts = [*parts, EntryPart(0, -1, len(decided.offset))]
         queued = self._log.queue(
-            EntryKind.ROWS, batch.payload, parts=parts, notes=notes, created_ms=now_ms, wake=wake
+            *(EntryKind.ROWS, batch.payload),
+            parts=parts,
+            notes=notes or None,
+            created_ms=now_ms,
+            wake=wake,
         )
         queued.carry(batch, now_ms, decided.names)
         if queued.cancels is not None:
@@ -831,6 +942,9 @@ class Wheel:
                 self._cancel_rows += len(queued.cancels)
             if queued.names or queued.cancels is not None:
                 self._storage.names.committed(queued.names, queued.cancels)
+            if queued.schedules:
+                changes, index = queued.schedules, queued.entry.index
+                self._schedules.committed(changes, index, own=queued.own)
         if pieces:
             self._rows += sum(piece.count for piece in pieces)
             if self._dispatcher is not None:
@@ -849,6 +963,9 @@ class Wheel:
             if any(queued.names for queued in failed):
                 left = (queued.names for queued in self._log.uncommitted() if queued.own)
                 self._storage.names.withdraw(left)
+            if any(queued.schedules for queued in failed):
+                own = [queued for queued in self._log.uncommitted() if queued.own]
+                self._schedules.withdraw([(each.entry.index, each.schedules) for each in own])
 
     # -- the slot-file thread --------------------------------------------------------------------
 
@@ -884,6 +1001,7 @@ class Wheel:
             self._capacity.spilled(None)
             with self._lock:
                 self._log.producers.saved(plan.producers, plan.producers_gone)
+                self._schedules.saved(plan.schedules)
             self._drop_journal(plan.checkpoint.index + 1, now_ms)
             self._journal_kept = self._log.journal.bytes
         return report
@@ -921,7 +1039,9 @@ class Wheel:
             config=self._configuration,
             named=self._checkpoint.named or self._storage.names.in_use,
         )
-        return SpillPlan(now_ms, pieces, checkpoint, changed, gone)
+        return SpillPlan(
+            *(now_ms, pieces, checkpoint, changed, gone), schedules=self._schedules.unsaved()
+        )
 
     def _spilled(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -1053,6 +1173,9 @@ class Wheel:
                 requests=len(log.producers.requests),
                 disk_free_bytes=self._capacity.disk_free,
                 horizon_ms=self.config.horizon_ms,
+                schedules=len(self._schedules),
+                schedule_runs=self._schedules.fired,
+                schedule_missed=self._schedules.missed,
             )
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from ...wheel.journal.payloads import decode_config, decode_rows
 from ...wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
 from ...wheel.journal.segment import DIRECTORY, SEGMENT_BYTES, is_segment_name, is_spare_name
 from ...wheel.mark import Marks
+from ...wheel.schedules import decode_changes
 from ...wheel.state import StoredState
 from ..journal import entries
 
@@ -193,6 +194,8 @@ def _check_content(item: CheckedFile, located: LocatedEntry, log: _Log) -> None:
             decode_rows(entry, item.path)
         elif entry.kind is EntryKind.CONFIG:
             decode_config(entry, item.path)
+        elif entry.kind is EntryKind.SCHEDULES:
+            decode_changes(entry.payload, item.path)
         else:
             marks = Marks.decode(bytes(entry.payload), item.path)
             if log.mark is not None:

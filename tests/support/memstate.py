@@ -24,6 +24,7 @@ def _copied(state: StoredState) -> StoredState:
         producers=producers,
         losses=losses,
         cancelled=dict(state.cancelled),
+        schedules=dict(state.schedules),
     )
 
 
@@ -57,6 +58,7 @@ class MemoryState:
             new.slots.clear()
             new.producers.clear()
             new.cancelled.clear()
+            new.schedules.clear()
             new.names = update.names
         new.slots.update(update.slots)
         for second in update.slots_deleted:
@@ -68,6 +70,9 @@ class MemoryState:
         new.cancelled.update(update.cancelled)
         for second in update.cancelled_deleted:
             new.cancelled.pop(second, None)
+        new.schedules.update(update.schedules)
+        for name in update.schedules_deleted:
+            new.schedules.pop(name, None)
         self.durable = _copied(new)
 
     def cancelled(self, second: int) -> bytes | None:

@@ -27,7 +27,7 @@ VALUES = {
             *("compute", "config", "delay", "departurefile", "digest", "errors", "expiry"),
             *("files",),
             *("findings", "ids", "jumps", "lazy", "mark", "names", "plain", "protocol", "request"),
-            *("rows", "schema", "texts", "withoutpandas"),
+            *("rows", "schedules", "schema", "texts", "withoutpandas"),
         }
     ),
     ENGINE_STATE: frozenset({"state"}),

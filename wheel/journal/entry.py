@@ -14,8 +14,10 @@ base offset 100. When B repeats its sequence 4, the parts say that its rows are 
 and 104.
 
 An entry of version 3 says more about its rows than the rows do, in *notes* before the table: what
-became of messages that had the names of some (``wheel/named.py``). A program that knows nothing of
-that refuses the entry, so it cannot become master and let two messages have one name.
+became of messages that had the names of some (``wheel/named.py``), and which runs of which
+schedules they are (``wheel/schedules.py``). A program that knows nothing of
+that refuses the entry, so it cannot become master and let two messages have one name, or fire a run
+twice. So an entry that changes schedules is of version 3, too.
 
 Rules
 - Every bit is covered by the CRC or compared by value; there is no bit whose change goes unseen.
@@ -55,6 +57,8 @@ class EntryKind(IntEnum):
     """The marks of delivery (``mark.py``)."""
     CONFIG = 3
     """A configuration of the wheel group."""
+    SCHEDULES = 4
+    """Changes of schedules (``wheel/schedules.py``), always of version 3."""
 
 
 #  0       4         6          8      12     13      14         16        20      24
@@ -73,11 +77,11 @@ HEADER = struct.Struct(
     "H"  # version: 1, or 2: the payload ends with a table of parts; 3: there are notes before it
     "H"  # reserved, zero
     "I"  # CRC-32C of everything after this field: bytes 12..64, then the payload
-    "B"  # kind: 1 rows, 2 mark, 3 configuration; 0 is invalid
+    "B"  # kind: 1 rows, 2 mark, 3 configuration, 4 schedules; 0 is invalid
     "B"  # flags: none defined yet; kept as they are
     "H"  # reserved, zero
     "I"  # payload length in bytes
-    "I"  # count: rows in the payload; 0 for a mark or a configuration
+    "I"  # count: rows in the payload; 0 for an entry of another kind
     "Q"  # epoch in which a master made the entry
     "Q"  # index: the entry's number in the log
     "q"  # base offset: the offset of the first row; of the next row, if there are none
@@ -119,6 +123,8 @@ class NoteKind(IntEnum):
 
     NAMES = 1
     """What became of the messages that had the names of some rows before (``wheel/named.py``)."""
+    RUNS = 2
+    """Which runs of which schedules its first rows are (``wheel/schedules.py``)."""
 
 
 Notes = Mapping[NoteKind, bytes]
@@ -151,23 +157,27 @@ class Entry:
     _header: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
+    def _has_table(self) -> bool:
+        return self.version != ENTRY_VERSION and self.kind is not EntryKind.SCHEDULES
+
+    @property
     def parts(self) -> Sequence[EntryPart]:
         """The callers' shares of the rows, in row order; empty for an entry without rows."""
-        if self.version != ENTRY_VERSION:
+        if self._has_table:
             return _split(self.payload)[1]
         return (EntryPart(self.producer, self.sequence, self.count),) if self.count else ()
 
     @property
     def notes(self) -> Notes:
         """What is noted of its rows; mostly nothing."""
-        if self.version != NOTES_VERSION:
+        if self.version != NOTES_VERSION or not self._has_table:
             return {}
         return _split_notes(_split(self.payload)[0])[1]
 
     @property
     def batch(self) -> Bytes:
         """The payload without notes and the table of parts."""
-        if self.version == ENTRY_VERSION:
+        if not self._has_table:
             return self.payload
         batch = _split(self.payload)[0]
         return batch if self.version == PARTS_VERSION else _split_notes(batch)[0]
@@ -281,7 +291,9 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
         flags,
         version,
     )
-    if version != ENTRY_VERSION:
+    if known is EntryKind.SCHEDULES:
+        _check_schedules(entry, where, position)
+    elif version != ENTRY_VERSION:
         _check_parts(entry, where, position)
     object.__setattr__(entry, "_header", bytes(view[:HEADER_BYTES]))
     return entry
@@ -335,6 +347,17 @@ def _split_notes(view: memoryview) -> tuple[memoryview, dict[NoteKind, bytes]]:
             raise ValueError(f"a note of {size} bytes at the end of {length}")
         notes[NoteKind(kind)] = bytes(view[at - size : at])
     return view[:begin], notes
+
+
+def _check_schedules(entry: Entry, where: str, position: int) -> None:
+    """Errors: ``Damaged`` unless it is of the version by which older programs refuse it."""
+    if (entry.version, entry.count, entry.producer, entry.sequence) != (NOTES_VERSION, 0, 0, -1):
+        raise Damaged(
+            where,
+            position,
+            expected=f"changes of schedules in version {NOTES_VERSION}, without rows",
+            found=f"version {entry.version}, {entry.count} rows of producer {entry.producer:x}",
+        )
 
 
 def _check_parts(entry: Entry, where: str, position: int) -> None:

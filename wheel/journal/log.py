@@ -143,6 +143,7 @@ class Log:
         decoded payload of an entry of that kind. ``wake``: notify the thread in ``wait``; False:
         the caller will call ``write``."""
         several = len(parts) > 1 or notes is not None
+        alone = NOTES_VERSION if kind is EntryKind.SCHEDULES else ENTRY_VERSION
         producer, sequence, count = _NOBODY if several or not parts else parts[0]
         version = NOTES_VERSION if notes is not None else PARTS_VERSION
         entry = Entry(
@@ -154,7 +155,7 @@ class Log:
             producer=producer,
             sequence=sequence,
             payload=with_parts(payload, parts, notes) if several else payload,
-            version=version if several else ENTRY_VERSION,
+            version=version if several else alone,
         )
         sent = sent_of(entry, parts, created_ms, named_in(notes))
         queued = QueuedEntry(entry, marks=marks, config=config, sent=sent, own=True)

@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from ..answers import AppendReceipt, NamedAnswer
 from ..delay import due_times
-from ..errors import InvalidBatch, SlotwheelError
+from ..errors import Damaged, InvalidBatch, SlotwheelError
 from ..mark import Marks
 from ..names import NamePlace, decode_named, named_rows
 from ..request import RequestKey
+from ..schedules import FiredRun, ScheduleChange, decode_changes, decode_runs
 from ..schema import Int64s
 from ..state import ProducerEntry
 from ..tail.tail import Piece, piece_of, unread_piece
@@ -80,6 +81,8 @@ class QueuedEntry:
     """The callers that wait for it, among them some that sent it again."""
     names: Mapping[bytes, NamePlace] = field(default_factory=dict)
     """The names that its rows take."""
+    schedules: Sequence[ScheduleChange] = ()
+    """The changes of schedules in it, among them the runs that its rows are."""
     own: bool = False
     """Made here, by this master; others were received, or read from the journal."""
 
@@ -185,13 +188,25 @@ def arrived(entry: Entry) -> QueuedEntry:
         queued.marks = Marks.decode(bytes(entry.payload), where)
     elif entry.kind is EntryKind.CONFIG:
         queued.config = decode_config(entry, where)
+    elif entry.kind is EntryKind.SCHEDULES:
+        queued.schedules = decode_changes(entry.payload, where)
     else:
         piece = queued.hold(decode_rows(entry, where, full=False))
         notes = entry.notes
         queued.sent = sent_of(entry, entry.parts, piece.oldest_ms, named_in(notes))
-        if notes:
+        if NoteKind.NAMES in notes:
             queued.names = _names_of(piece, queued.cancels)
+        if NoteKind.RUNS in notes:
+            queued.schedules = _runs_of(notes[NoteKind.RUNS], piece, where)
     return queued
+
+
+def _runs_of(note: bytes, piece: Piece, where: str) -> list[FiredRun]:
+    try:
+        return decode_runs(note, piece.due.tolist(), piece.base_offset)
+    except ValueError as error:
+        expected = "the runs that its rows are"
+        raise Damaged(where, 0, expected=expected, found=str(error)) from None
 
 
 def _names_of(piece: Piece, cancels: CancelRows | None) -> dict[bytes, NamePlace]:

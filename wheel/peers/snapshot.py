@@ -55,8 +55,8 @@ class SnapshotSource:
     def __init__(
         self, files: Files, stored: StoredState, request: SnapshotRequest | None = None
     ) -> None:
-        """``stored``: checkpoint, slots, producers, losses and records of cancels of one moment, as
-        ``StateStore.load`` gives them; the rest of it is not used."""
+        """``stored``: checkpoint, slots, producers, losses, records of cancels and schedules of one
+        moment, as ``StateStore.load`` gives them; the rest of it is not used."""
         self._files = files
         self._held = (request or SnapshotRequest()).held
         losses = tuple(replace(loss, kept="") for loss in stored.losses)
@@ -67,6 +67,7 @@ class SnapshotSource:
             losses,
             stored.cancelled,
             -1 if stored.cancelled_floor is None else stored.cancelled_floor,
+            stored.schedules,
         )
 
     @property

@@ -4,6 +4,9 @@
     | head | checkpoint | slot 1        | ... | producer 1| sent 1 | ... | losses | cancels | ... |
     | 40   | JSON       | number + 36 B |     | 16        | 40     |     | JSON   | 16      |     |
     +------+------------+---------------+-----+-----------+--------+-----+--------+---------+-----+
+    | schedules | name 1 and record 1  | ... |
+    | 8         | 8 + their lengths    |     |
+    +-----------+----------------------+-----+
 
 Theory: the same records as in the state store, in one piece with a CRC. The catalog in it has the
 length and CRC of each slot file that follows, so these need no format of their own. Epoch, vote and
@@ -12,7 +15,7 @@ store id are not in it: they are each peer's own.
 Rules
 - One CRC-32C over everything behind it. Records that do not fit each other although it does were
   written wrongly, and are refused.
-- Slots and producers ascend, so a state has exactly one encoding.
+- Slots, producers and schedules ascend, so a state has exactly one encoding.
 
 Field by field: docs/formats.md, "Snapshot".
 """
@@ -23,6 +26,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 from crc32c import crc32c
 
@@ -30,6 +34,7 @@ from ..cancelrecord import CancelRecord
 from ..config import TICK_MS
 from ..errors import Damaged, UnsupportedVersion
 from ..names import ANSWER_BYTES
+from ..schedules import decode_schedule
 from ..state import (
     SENT_BYTES,
     SLOT_BYTES,
@@ -49,9 +54,10 @@ from ..state import (
 
 MAGIC = b"SWSNAPSH"
 VERSION = 3
-"""The newest version, of a state with names: who does not know it would let two messages have the
-same. Without names it is version 2. A header of version 1 ends behind the losses."""
-_VERSION_WITHOUT_NAMES = 2
+"""The newest version, of a state with names or schedules: who does not know it would let two
+messages have the same, or fire nothing. Without both it is version 2, which ends behind the
+cancels. A header of version 1 ends behind the losses."""
+_VERSION_BEFORE = 2
 WHERE = "snapshot"
 """Stands for the path in errors."""
 
@@ -96,6 +102,8 @@ _CANCELLED = struct.Struct(
     "I"  # reserved, zero
 )
 _RECORD = struct.Struct("<qI")  # second and length of a record of cancels, before its bytes
+_SCHEDULES = struct.Struct("<Q")  # how many schedules follow; only in version 3
+_SCHEDULE = struct.Struct("<II")  # length of a schedule's name and of its record, before both
 assert _HEAD.size == 40
 assert _LEAD.size + _CHECKED.size == _HEAD.size
 assert _PRODUCER.size == 16
@@ -116,6 +124,8 @@ class SnapshotHeader:
     """Records of what was cancelled in seconds that have left (``cancelrecord``)."""
     cancelled_floor: int = -1
     """Up to this due time, ms, it is not known what was cancelled."""
+    schedules: Mapping[str, bytes] = field(default_factory=dict)
+    """Records of schedules (``schedules.py``), by name."""
 
     @property
     def nbytes(self) -> int:
@@ -123,10 +133,11 @@ class SnapshotHeader:
         return sum(info.length for info in self.slots.values())
 
     @property
-    def has_names(self) -> bool:
-        """True if a message had a name, as far as this state tells."""
+    def _is_of_newest(self) -> bool:
+        """True if a message had a name, as far as this state tells, or there are schedules."""
         records = (entry for sent in self.producers.values() for entry in sent)
-        return self.checkpoint.named or any(entry.named for entry in records)
+        named = self.checkpoint.named or any(entry.named for entry in records)
+        return named or bool(self.schedules)
 
     def encode(self) -> bytes:
         checkpoint = encode_checkpoint(self.checkpoint)
@@ -140,6 +151,11 @@ class SnapshotHeader:
         parts += (losses, _CANCELLED.pack(self.cancelled_floor, len(self.cancelled), 0))
         for second, record in sorted(self.cancelled.items()):
             parts += (_RECORD.pack(second, len(record)), record)
+        if self._is_of_newest:
+            parts.append(_SCHEDULES.pack(len(self.schedules)))
+            for name, record in sorted(self.schedules.items()):
+                key = name.encode()
+                parts += (_SCHEDULE.pack(len(key), len(record)), key, record)
         body = b"".join(parts)
         head = _CHECKED.pack(
             _HEAD.size + len(body),
@@ -148,7 +164,7 @@ class SnapshotHeader:
             len(checkpoint),
             len(losses),
         )
-        return with_lead(MAGIC, VERSION if self.has_names else _VERSION_WITHOUT_NAMES, head + body)
+        return with_lead(MAGIC, VERSION if self._is_of_newest else _VERSION_BEFORE, head + body)
 
     @classmethod
     def decode(cls, data: bytes) -> SnapshotHeader:
@@ -158,8 +174,9 @@ class SnapshotHeader:
         if length != len(data):
             raise damaged(_LEAD.size, f"{length} bytes", f"{len(data)} bytes")
         header = _Body(data, version).header(slots, producers, checkpoint, losses)
-        if version == VERSION and not header.has_names:
-            raise damaged(8, f"version {_VERSION_WITHOUT_NAMES} of a state without names", version)
+        if version == VERSION and not header._is_of_newest:
+            expected = f"version {_VERSION_BEFORE} of a state without names and schedules"
+            raise damaged(8, expected, version)
         if version > 1:
             return header
         # Cancels that it has deleted were accepted before its checkpoint: due within a horizon.
@@ -191,13 +208,20 @@ class _Body:
             count = self._at_most(records, _RECORD.size)
             cancelled = dict(self._record() for _ in range(count))
             header = replace(header, cancelled=cancelled, cancelled_floor=floor_ms)
+        scheduled = 0
+        if self._version == VERSION:
+            (scheduled,) = _SCHEDULES.unpack(self._read(_SCHEDULES.size))
+            count = self._at_most(scheduled, _SCHEDULE.size)
+            header = replace(header, schedules=dict(self._schedule() for _ in range(count)))
         if self._at != len(self._data):
             raise damaged(self._at, "the end", f"{len(self._data) - self._at} bytes more")
-        for what, keys, count in (
+        counted: list[tuple[str, list[Any], int]] = [
             ("slots", list(header.slots), slots),
             ("producers", list(header.producers), producers),
             ("seconds with cancels", list(header.cancelled), records),
-        ):
+            ("schedules", list(header.schedules), scheduled),
+        ]
+        for what, keys, count in counted:
             if len(keys) != count or any(key >= following for key, following in pairwise(keys)):
                 raise damaged(_HEAD.size, f"{count} ascending {what}", "others")
         return header
@@ -224,6 +248,17 @@ class _Body:
         record = bytes(self._read(length))
         CancelRecord.decode(record, WHERE)
         return second, record
+
+    def _schedule(self) -> tuple[str, bytes]:
+        at = self._at
+        length, size = _SCHEDULE.unpack(self._read(_SCHEDULE.size))
+        try:
+            name = bytes(self._read(length)).decode()
+        except UnicodeDecodeError as error:
+            raise damaged(at, "the name of a schedule", str(error)) from None
+        record = bytes(self._read(size))
+        decode_schedule(record, WHERE)
+        return name, record
 
     def _producer(self) -> tuple[int, list[ProducerEntry]]:
         producer, sent, named = _PRODUCER.unpack(self._read(_PRODUCER.size))

@@ -187,6 +187,7 @@ class SnapshotSink:
             producers=self._header.producers,
             losses=self._header.losses,
             cancelled=self._header.cancelled,
+            schedules=self._header.schedules,
             cancelled_floor=self._header.cancelled_floor,
             # What the sender has deleted, and what had left before it was spilled, is not in it.
             deleted_floor=max(mark.furthest_ms for mark in self._header.checkpoint.marks.every),

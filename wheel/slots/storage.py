@@ -25,7 +25,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -38,6 +38,7 @@ from ..journal.payloads import CancelRows
 from ..mark import Marks
 from ..named.table import NameTable
 from ..rows import due_in, members, take_rows
+from ..schedules import StoredSchedule, encode_schedule
 from ..schema import ROW, Int64s, Mask, times
 from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate, StoredState
 from ..tail.tail import Piece, Tail
@@ -96,6 +97,8 @@ class SpillPlan:
     checkpoint: Checkpoint
     producers: Mapping[int, Sequence[ProducerEntry]]
     producers_gone: Sequence[int]
+    schedules: Mapping[str, StoredSchedule | None] = field(default_factory=dict)
+    """Those that have changed since the last one; None: it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +496,14 @@ class Storage:
                     cancelled_deleted=cancelled.deleted,
                     cancelled_floor=cancelled.floor_ms,
                     names=names.record,
+                    schedules={
+                        name: encode_schedule(schedule)
+                        for name, schedule in plan.schedules.items()
+                        if schedule is not None
+                    },
+                    schedules_deleted=[
+                        name for name, schedule in plan.schedules.items() if schedule is None
+                    ],
                 )
             )
         except OSError:  # the state store commits nothing then, either

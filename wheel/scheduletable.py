@@ -1,0 +1,153 @@
+"""The table of schedules: what is committed, and over it what this master has queued.
+
+Theory: the table is a function of the log (``schedules.py``). A master decides by what it has
+queued already, though that is not committed yet: else it would fire a run twice that waits for the
+group's sync. What could not be written is withdrawn, and the table is again what the entries say
+that are left. Who writes slot files keeps the records that have changed since the last checkpoint.
+
+All of it is called under the owner's lock, but for ``encode_schedule`` of what a plan holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from .errors import InvalidMessage, ScheduleChanged, UnknownSchedule
+from .schedules import (
+    SCHEDULE_BYTES_MAX,
+    SCHEDULES_MAX,
+    FiredRun,
+    ScheduleChange,
+    ScheduleDelete,
+    SchedulePut,
+    StoredSchedule,
+    changed_by,
+    decode_schedule,
+    is_next,
+)
+
+ScheduleRecords = Mapping[str, StoredSchedule | None]
+"""Schedules by name; None: it is gone."""
+WHERE = "state: schedules"
+
+
+class ScheduleTable:
+    """The schedules of one wheel. ``records``: as the state store has them, by name."""
+
+    def __init__(self, records: Mapping[str, bytes]) -> None:
+        self._committed = {name: decode_schedule(record, WHERE) for name, record in records.items()}
+        self._queued: dict[str, tuple[int, StoredSchedule | None]] = {}
+        """By name, the index of the last queued entry about it, and the state after that."""
+        self._unsaved: dict[str, StoredSchedule | None] = {}
+        self._count = len(self._committed)
+        self._nbytes = sum(len(schedule.spec) for schedule in self._committed.values())
+        self.fired = 0
+        """Runs that became messages here, as master."""
+        self.missed = 0
+        """Runs that were missed meanwhile, and became none."""
+
+    def __len__(self) -> int:
+        return len(self._committed)
+
+    def get(self, name: str) -> StoredSchedule | None:
+        """The schedule as of the last entry, queued or committed; None: there is none."""
+        queued = self._queued.get(name)
+        return self._committed.get(name) if queued is None else queued[1]
+
+    def names(self) -> list[str]:
+        """The names of all schedules, in order."""
+        gone = {name for name, (_, state) in self._queued.items() if state is None}
+        return sorted((self._committed.keys() | self._queued.keys()) - gone)
+
+    def check(self, change: SchedulePut | ScheduleDelete, version: int | None) -> None:
+        """Check a change before it is queued. ``version``: which the schedule has to have, 0: there
+        must be none; None: any. Errors: ``ScheduleChanged`` with both versions;
+        ``UnknownSchedule``; ``InvalidMessage``: there are too many."""
+        state = self.get(change.name)
+        if version is not None and version != (0 if state is None else state.version):
+            raise ScheduleChanged(
+                f"schedule {change.name!r} is another one by now",
+                got="no such schedule" if state is None else f"version {state.version}",
+                limit=f"version {version}" if version else "no such schedule",
+                remedy="Look at it again, and then put it with the version that it has",
+            )
+        if isinstance(change, ScheduleDelete):
+            if state is None:
+                raise unknown_schedule(change.name)
+            return
+        count = self._count + (state is None)
+        nbytes = self._nbytes + len(change.spec) - (0 if state is None else len(state.spec))
+        if count > SCHEDULES_MAX or nbytes > SCHEDULE_BYTES_MAX:
+            raise InvalidMessage(
+                "too many schedules",
+                got=f"{count}, {nbytes} bytes",
+                limit=f"{SCHEDULES_MAX} schedules of {SCHEDULE_BYTES_MAX} bytes together",
+                remedy="Delete some, or let one schedule send what several do",
+            )
+
+    def following(self, runs: Iterable[FiredRun]) -> list[int]:
+        """The positions of those runs that follow on from the last ones, of several of a schedule
+        each from the one before."""
+        fresh: dict[str, StoredSchedule] = {}
+        fits: list[int] = []
+        for position, run in enumerate(runs):
+            state = fresh.get(run.name) or self.get(run.name)
+            if state is not None and is_next(state, run):
+                fresh[run.name] = state._replace(runs=run.number)
+                fits.append(position)
+        return fits
+
+    def queue(self, changes: Sequence[ScheduleChange], index: int) -> None:
+        """Note the changes of an entry that was queued here."""
+        for name, state in changed_by(changes, index, self.get).items():
+            self._resize(self.get(name), state)
+            self._queued[name] = index, state
+
+    def withdraw(self, uncommitted: Iterable[tuple[int, Sequence[ScheduleChange]]]) -> None:
+        """Some queued entries are gone; those are left, with their indexes."""
+        for name, (_, state) in self._queued.items():
+            self._resize(state, self._committed.get(name))
+        self._queued.clear()
+        for index, changes in uncommitted:
+            self.queue(changes, index)
+
+    def committed(self, changes: Sequence[ScheduleChange], index: int, *, own: bool) -> None:
+        """The changes of a committed entry. ``own``: this master has made it."""
+        for name, state in changed_by(changes, index, self._committed.get).items():
+            queued = self._queued.get(name)
+            if queued is None:
+                self._resize(self._committed.get(name), state)
+            if state is None:
+                self._committed.pop(name, None)
+            else:
+                self._committed[name] = state
+            self._unsaved[name] = state
+            if queued is not None and queued[0] <= index:
+                del self._queued[name]
+        if own:
+            runs = [change for change in changes if isinstance(change, FiredRun)]
+            self.fired += len(runs)
+            self.missed += sum(run.missed for run in runs)
+
+    def _resize(self, before: StoredSchedule | None, after: StoredSchedule | None) -> None:
+        self._count += (after is not None) - (before is not None)
+        self._nbytes += 0 if after is None else len(after.spec)
+        self._nbytes -= 0 if before is None else len(before.spec)
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def unsaved(self) -> ScheduleRecords:
+        """What has changed since the last checkpoint."""
+        return dict(self._unsaved)
+
+    def saved(self, records: ScheduleRecords) -> None:
+        """The state store has ``records``."""
+        for name, state in records.items():
+            if name in self._unsaved and self._unsaved[name] is state:
+                del self._unsaved[name]
+
+
+def unknown_schedule(name: str) -> UnknownSchedule:
+    return UnknownSchedule(
+        "no such schedule", got=repr(name[:80]), remedy="List the schedules to see which there are"
+    )
