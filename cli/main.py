@@ -35,6 +35,7 @@ COMMANDS = {
     "send": ("send", "Send messages to a topic, due after a delay or at a time."),
     "cancel": ("cancel", "Take messages back by their ids."),
     "reschedule": ("reschedule", "Give a message another due time."),
+    "schedule": ("schedule", "Send messages again and again, by cron or every so often."),
     "search": ("search", "Find pending messages in a data directory."),
     "trace": ("trace", "Show what happened to messages: chains, latency, anomalies."),
     "consume": ("consume", "Print the messages of a topic, embedded or in Kafka."),

@@ -27,6 +27,7 @@ from .asyncthreads import in_pool
 from .client import Client, needs_policies
 from .message import Delay, DueTime, Headers, Message, clock_ms, message_of
 from .receipts import Receipts
+from .schedules import AsyncSchedules
 
 if TYPE_CHECKING:
     from ..security.tls import Tls
@@ -178,6 +179,11 @@ class AsyncClient:
 
     async def forget(self, group: str) -> dict[str, Any]:
         return await self._run(self._client.forget, group)
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The group's schedules; see ``Schedules``."""
+        return AsyncSchedules(self._client.schedules, self._run)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all messages sent are stored or have failed. Errors: ``TimeoutError``."""

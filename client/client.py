@@ -94,6 +94,7 @@ from .message import (
 from .predecessor import NamedId
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
+from .schedules import Schedules
 from .sender import Sender
 from .storing import Storer
 from .transport import ClientTransport
@@ -749,6 +750,11 @@ class Client:
         Errors: ``NodeUnreachable``, ``NotMaster``, ``Overloaded``.
         """
         return self._ask(CLOCK, {"do": do}, of_master=do == "set-back")
+
+    @property
+    def schedules(self) -> Schedules:
+        """The group's schedules: messages that come again and again. Not to be had over HTTP."""
+        return Schedules(self._ask)
 
     def step_down(self, timeout_s: float = 10.0) -> str:
         """Make the master hand over to one of its peers. Returns the address of the new master.

@@ -1,4 +1,4 @@
-"""The threads of a master: the hand, the prefetcher, the delay topics' reader.
+"""The threads of a master: the hand, the prefetcher, the delay topics' reader, the schedules.
 
 Theory: a node alone is the master from its start to its end. Among peers these threads start when
 the wheel serves and end when it does not; no answer of one epoch counts in the next, as each has a
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from ..delivery.hand import Hand
@@ -23,6 +24,7 @@ from .config import NodeConfig
 from .events import NodeEvents
 from .intake.ports import Clock
 from .policies import GroupPolicies
+from .schedulerunner import ScheduleRunner
 from .sinks import WaysOut, delay_topics
 from .threads import Threads
 
@@ -30,8 +32,9 @@ _BUSY_POLL_S = 0.001
 
 
 class MasterThreads:
-    """The threads of one epoch's master; they start on construction. ``authenticator`` knows
-    the rights and quotas of delay topics; ``allowed`` returns True while the hand may deliver."""
+    """The threads of one epoch's master; they start on construction. ``schedules`` gets the names
+    of schedules that were changed; ``authenticator`` knows the rights and quotas of delay topics;
+    ``allowed`` returns True while the hand may deliver."""
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class MasterThreads:
         clock: Clock,
         events: NodeEvents,
         on_fatal: Callable[[BaseException], None],
+        schedules: deque[str],
         *,
         authenticator: Authenticator,
         allowed: Callable[[], bool] = lambda: True,
@@ -74,6 +78,7 @@ class MasterThreads:
 
             self._threads.run("delay-topic", read)
         self._threads.loop("policies", policies.turn)
+        self._threads.loop("schedules", ScheduleRunner(wheel, clock, events, schedules).turn)
 
     def unhealthy(self) -> list[str]:
         return self._threads.unhealthy()
@@ -92,7 +97,7 @@ class MasterThreads:
     def request_stop(self) -> None:
         """Ask the threads to end, without waiting."""
         self.stopping = True
-        self._threads.request_stop("delay-topic", "hand", "prefetcher", "policies")
+        self._threads.request_stop("delay-topic", "hand", "prefetcher", "policies", "schedules")
 
     def stop(self, within_s: float) -> list[str]:
         """Stop the threads. Returns the names of those still alive. May be called again."""

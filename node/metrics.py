@@ -32,6 +32,11 @@ _COUNTS: dict[str, tuple[str, Callable[[Status], float]]] = {
     "dead": ("Messages that no topic took, and that became dead letters", lambda s: s.dead),
     "expired": ("Messages not delivered as their time was over", lambda s: s.expired),
     "cancelled": ("Messages cancelled", lambda s: s.cancelled),
+    "schedule_runs": ("Messages of schedules, stored here as master", lambda s: s.schedule_runs),
+    "schedule_missed": (
+        "Runs of schedules that were missed before those, and became no messages",
+        lambda s: s.schedule_missed,
+    ),
 }
 _LEVELS: dict[str, tuple[str, Callable[[Status], float]]] = {
     "pending": (
@@ -52,6 +57,7 @@ _LEVELS: dict[str, tuple[str, Callable[[Status], float]]] = {
     "journal_bytes": ("Bytes in journal segments", lambda s: s.journal_bytes),
     "archive_bytes": ("Bytes kept in the archive", lambda s: s.archive_bytes),
     "archive_missed": ("Files the archive could not keep", lambda s: s.archive_missed),
+    "schedules": ("Schedules that the group has", lambda s: s.schedules),
     "producers": ("Producers whose last sequences are remembered", lambda s: s.producers),
     "requests": ("Requests with a key that are remembered", lambda s: s.requests),
     "epoch": ("The epoch of this node's log", lambda s: s.epoch),

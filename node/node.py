@@ -23,6 +23,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -42,6 +43,7 @@ from .gateway import GatewayProcess
 from .health import HealthServer, pages_of
 from .intake.agreeing import acknowledge_unread
 from .intake.delay_topic import DelayTopicIntake
+from .intake.scheduling import ScheduleActions
 from .intake.wire import WireIntake, check_free
 from .logs import event
 from .masterthreads import MasterThreads
@@ -121,6 +123,8 @@ class Node:
         self._undo = contextlib.ExitStack()
         self._pages = pages_of(self.metrics.render, self.unhealthy, self.unready)
         self._gateway: GatewayProcess | None = None
+        self._schedules: deque[str] = deque()
+        """Names of schedules that were changed, for the thread that fires them."""
 
     # Starting
 
@@ -278,6 +282,7 @@ class Node:
             self._clock,
             self.events,
             self._on_fatal,
+            self._schedules,
             authenticator=self._rights.authenticator,
             allowed=(lambda: True) if self._peers is None else self._peers.allowed,
         )
@@ -304,6 +309,7 @@ class Node:
             operated_clock=OperatedClock(self._clock, self.wheel, self.events),
             acknowledge=lambda: acknowledge_unread(self.wheel),
             pages=self._pages,
+            schedules=ScheduleActions(self.wheel, self._clock, self._schedules),
             door=self._out.door,
             commit=self._commit,
             tls=self._tls.clients,

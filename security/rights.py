@@ -68,6 +68,13 @@ class Operation(Enum):
     HELLO = "hello", Right.CONNECT
     POLICIES = "policies", Right.CONNECT  # clients resolve levels and routes themselves
     APPEND = "append", Right.SCHEDULE
+    SCHEDULE_PUT = "schedule-put", Right.SCHEDULE
+    SCHEDULE_PAUSE = "schedule-pause", Right.SCHEDULE
+    SCHEDULE_RESUME = "schedule-resume", Right.SCHEDULE
+    SCHEDULE_RUN = "schedule-run", Right.SCHEDULE
+    SCHEDULE_DELETE = "schedule-delete", Right.SCHEDULE
+    SCHEDULE_LIST = "schedule-list", Right.READ
+    SCHEDULE_SHOW = "schedule-show", Right.READ
     CANCEL = "cancel", Right.CANCEL
     RESCHEDULE = "reschedule", Right.CANCEL
     SEARCH = "search", Right.READ

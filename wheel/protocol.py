@@ -57,6 +57,13 @@ CLOCK = "clock"
 CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK = CLOCK_COMMANDS = ("show", "accept", "set-back")
 """The commands of ``clock``."""
 ACKNOWLEDGE = "acknowledge"
+SCHEDULE_PUT = "schedule-put"
+SCHEDULE_LIST = "schedule-list"
+SCHEDULE_SHOW = "schedule-show"
+SCHEDULE_PAUSE = "schedule-pause"
+SCHEDULE_RESUME = "schedule-resume"
+SCHEDULE_RUN = "schedule-run"
+SCHEDULE_DELETE = "schedule-delete"
 ACTIONS = {
     HELLO: "version, group, limits and clock of this node",
     CANCEL: "cancel messages by id, or one by its name",
@@ -70,6 +77,13 @@ ACTIONS = {
     FORGET: "take back a consumer group's rule",
     CLOCK: "the clock that this node goes by; believe a jump; set the mark back to it",
     ACKNOWLEDGE: "forget which records of delay topics were deleted before they were read",
+    SCHEDULE_PUT: "put a schedule, new or in another's place",
+    SCHEDULE_LIST: "a page of schedules, in the order of their names",
+    SCHEDULE_SHOW: "one schedule: its last run and the next ones",
+    SCHEDULE_PAUSE: "pause a schedule",
+    SCHEDULE_RESUME: "let a schedule go on",
+    SCHEDULE_RUN: "fire a schedule once, now",
+    SCHEDULE_DELETE: "remove a schedule",
 }
 
 PEER_COMMAND = b"SWPEER1"

@@ -42,12 +42,20 @@ from ...wheel.protocol import (
     REGISTER,
     REQUESTS_IN_FLIGHT_MAX,
     RESCHEDULE,
+    SCHEDULE_DELETE,
+    SCHEDULE_LIST,
+    SCHEDULE_PAUSE,
+    SCHEDULE_PUT,
+    SCHEDULE_RESUME,
+    SCHEDULE_RUN,
+    SCHEDULE_SHOW,
     STATUS,
     STEP_DOWN,
     STEP_DOWN_MAX_S,
 )
 from .callers import ConnectedCaller
 from .ports import Clock, ClockPort, GroupPort, Page, PoliciesPort, StepDown, WheelPort
+from .scheduling import ScheduleActions
 
 CANCELS_MAX = 10_000
 CANCEL_TIMEOUT_S = 10.0
@@ -57,7 +65,8 @@ class Actions:
     """The actions of one node. Thread-safe. A node with peers gives ``group`` and ``step_down``.
     ``facts`` returns what the node adds to its ``status``. ``policies`` are the group's, and
     ``operated_clock`` is the clock of the action ``clock``; None: there is none. ``acknowledge``
-    forgets the notes on unread records of delay topics. ``pages``: metrics and health, by path."""
+    forgets the notes on unread records of delay topics. ``pages``: metrics and health, by path.
+    ``schedules``: the actions on schedules; None: there are none."""
 
     def __init__(
         self,
@@ -71,6 +80,7 @@ class Actions:
         operated_clock: ClockPort | None,
         acknowledge: Callable[[], None],
         pages: Mapping[str, Page],
+        schedules: ScheduleActions | None,
     ) -> None:
         self._wheel = wheel
         self._clock = clock
@@ -81,6 +91,7 @@ class Actions:
         self._operated_clock = operated_clock
         self._acknowledge = acknowledge
         self._pages = pages
+        self._schedules = schedules
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             HELLO: lambda _fields: self.hello(),  # on a connection whose welcome may be old
             STATUS: self._status,
@@ -96,6 +107,13 @@ class Actions:
             NAMED: self._find_named,
             REGISTER: self._register,
             FORGET: self._forget,
+            SCHEDULE_PUT: lambda *asked: self._scheduling().put(*asked),
+            SCHEDULE_LIST: lambda *asked: self._scheduling().list(*asked),
+            SCHEDULE_SHOW: lambda *asked: self._scheduling().show(*asked),
+            SCHEDULE_PAUSE: lambda *asked: self._scheduling().pause(*asked),
+            SCHEDULE_RESUME: lambda *asked: self._scheduling().resume(*asked),
+            SCHEDULE_RUN: lambda *asked: self._scheduling().run(*asked),
+            SCHEDULE_DELETE: lambda *asked: self._scheduling().delete(*asked),
         }
 
     def permitted(self, name: str, fields: dict[str, Any], caller: ConnectedCaller) -> Operation:
@@ -265,6 +283,13 @@ class Actions:
         if self._policies is None:
             raise NotRunning("this server has no policies", remedy="Ask a slotwheel node")
         return self._policies
+
+    def _scheduling(self) -> ScheduleActions:
+        """Only the master's table is the newest. Errors: ``NotMaster``, ``NotRunning``."""
+        if self._schedules is None:
+            raise NotRunning("this server has no schedules", remedy="Ask a slotwheel node")
+        self.check_master()
+        return self._schedules
 
     def check_master(self) -> None:
         """Errors: ``NotMaster``, with the master's address if it is known."""

@@ -112,13 +112,13 @@ class ConnectedCaller:
 
     # Actions
 
-    def check(self, operation: Operation) -> None:
-        """Check an action, and log it. Errors: ``Forbidden``; ``Unauthenticated``: it is known no
-        more, and its connection is about to end."""
+    def check(self, operation: Operation, topic: str = "") -> None:
+        """Check an action, for a ``topic`` if it concerns one, and log it. Errors: ``Forbidden``;
+        ``Unauthenticated``: it is known no more, and its connection is about to end."""
         if not self._is_known:
             raise Unauthenticated
-        if not self.identity.rights.may(operation):
-            raise self._denied(operation)
+        if not self.identity.rights.may(operation, topic):
+            raise self._denied(operation, topic)
         if event := EVENT_OF.get(operation.right):
             self._callers.log.note(
                 event, self.identity.principal, operation=operation.label, host=self.host

@@ -79,6 +79,7 @@ from .ports import (
     WheelPort,
 )
 from .refusals import Refusals
+from .scheduling import ScheduleActions
 
 if TYPE_CHECKING:
     from ...security.tls import TlsFiles
@@ -134,6 +135,7 @@ class WireIntake:
         operated_clock: ClockPort | None = None,
         acknowledge: Callable[[], None] = lambda: None,
         pages: Mapping[str, Page] = MappingProxyType({}),
+        schedules: ScheduleActions | None = None,
         door: Door | None = None,
         commit: Callable[[], bool] | None = None,
         tls: TlsFiles | None = None,
@@ -160,6 +162,7 @@ class WireIntake:
             operated_clock=operated_clock,
             acknowledge=acknowledge,
             pages=pages,
+            schedules=schedules,
         )
         self._threads = Pool(ACTION_THREADS, "action")
         self._places = threading.BoundedSemaphore(ACTIONS_MAX)  # for actions of all connections

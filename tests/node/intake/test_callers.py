@@ -356,6 +356,7 @@ def test_a_question_counts_while_it_is_answered(wheel: FakeWheel) -> None:
         operated_clock=None,
         acknowledge=lambda: None,
         pages={},
+        schedules=None,
     )
     for _ in range(2):
         assert "status" in actions.carry_out("status", {}, caller)

@@ -1,0 +1,181 @@
+"""``slotwheel schedule``: messages that come again and again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import click
+
+from ..client import Client
+from ..client.addresses import Nodes
+from ..client.schedules import Schedules
+from ..wheel.texts import time_text, visible_text
+from .printing import print_table, quiet_pipe
+from .shared import json_option, node_options, print_json
+from .terminal import echo
+
+F = TypeVar("F", bound=Callable[..., Any])
+version_option = click.option(
+    "--version",
+    "version",
+    type=click.IntRange(min=0),
+    help="Only if the schedule has this version; 0: only if there is none of that name.",
+)
+
+
+@click.group("schedule")
+def command() -> None:
+    """Store schedules, look at them, pause, resume, run and delete them.
+
+    A schedule says which message comes again and again, and when; docs/schedules.md has its fields.
+    """
+
+
+@command.command("put")
+@click.argument("schedules", metavar="FILE", type=click.File("rb"))
+@version_option
+@node_options
+@json_option
+def put(
+    schedules: Any, version: int | None, address: Nodes, timeout: timedelta, as_json: bool
+) -> None:
+    """Store the schedule in FILE (- for standard input): JSON, one schedule or a list.
+
+    It takes the place of the schedule with its name, if there is one. Prints name, version and the
+    next run of each. The first one that is refused ends it; those before it are stored.
+    """
+    try:
+        given = json.loads(schedules.read())
+    except ValueError as error:
+        raise click.UsageError(f"{schedules.name} is not JSON: {error}") from None
+    items = given if isinstance(given, list) else [given]
+    if not all(isinstance(each, dict) for each in items):
+        raise click.UsageError(f"{schedules.name} is no schedule, and no list of schedules")
+    with _schedules(address, timeout) as stored:
+        for each in items:
+            _print(stored.put(each, version=version), as_json=as_json)
+
+
+@command.command("list")
+@node_options
+@json_option
+def list_all(address: Nodes, timeout: timedelta, as_json: bool) -> None:
+    """List all schedules by name: topic, when, runs, missed ones, the last run and the next."""
+    with _schedules(address, timeout) as stored, quiet_pipe():
+        if as_json:
+            for shown in stored.list():
+                print_json(shown)
+            return
+        print_table(
+            [_row(shown) for shown in stored.list()],
+            "lllrrlll",
+            ("name", "topic", "when", "runs", "missed", "last", "next", "paused"),
+        )
+
+
+@command.command("show")
+@click.argument("name")
+@node_options
+@json_option
+def show(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
+    """Show one schedule: its fields, the last run and the next ten."""
+    with _schedules(address, timeout) as stored:
+        shown = stored.get(name)
+    if as_json:
+        print_json(shown)
+        return
+    last = shown["last"]
+    echo(json.dumps(shown["schedule"], indent=2, ensure_ascii=True))
+    echo(f"version  {shown['version']}")
+    echo(f"runs     {shown['runs']}, {shown['missed']} missed")
+    if last is not None:
+        echo(f"last     {time_text(last['due_ms'])}  {last['id']}")
+    for nominal_ms in shown["next_ms"]:
+        echo(f"next     {time_text(nominal_ms)}")
+
+
+@command.command("pause")
+@click.argument("name")
+@node_options
+@json_option
+def pause(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
+    """Let a schedule rest. Messages that it has made already, up to 30 s ahead, still leave."""
+    with _schedules(address, timeout) as stored:
+        _print(stored.pause(name), as_json=as_json)
+
+
+@command.command("resume")
+@click.argument("name")
+@node_options
+@json_option
+def resume(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
+    """Let a schedule go on with what is due from now on."""
+    with _schedules(address, timeout) as stored:
+        _print(stored.resume(name), as_json=as_json)
+
+
+@command.command("run")
+@click.argument("name")
+@node_options
+@json_option
+def run(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
+    """Send the message of a schedule now, besides its other runs. Prints number and id."""
+    with _schedules(address, timeout) as stored:
+        number, message_id = stored.run(name)
+    if as_json:
+        print_json({"name": name, "run": number, "id": message_id})
+    else:
+        echo(f"{visible_text(name)}\t{number}\t{message_id}")
+
+
+@command.command("delete")
+@click.argument("name")
+@version_option
+@node_options
+@json_option
+def delete(
+    name: str, version: int | None, address: Nodes, timeout: timedelta, as_json: bool
+) -> None:
+    """Remove a schedule. Messages that it has made already, up to 30 s ahead, still leave."""
+    with _schedules(address, timeout) as stored:
+        stored.delete(name, version=version)
+    if as_json:
+        print_json({"name": name, "deleted": True})
+    else:
+        echo(f"{visible_text(name)}\tdeleted")
+
+
+@contextmanager
+def _schedules(address: Nodes, timeout: timedelta) -> Iterator[Schedules]:
+    with Client(address, timeout_s=timeout.total_seconds()) as client:
+        yield client.schedules
+
+
+def _print(shown: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(shown)
+        return
+    name = visible_text(shown["schedule"]["name"])
+    echo(f"{name}\tversion {shown['version']}\t{_next(shown) or 'no further run'}")
+
+
+def _row(shown: dict[str, Any]) -> tuple[str, ...]:
+    schedule, last = shown["schedule"], shown["last"]
+    when = schedule.get("cron") or f"every {schedule['every_ms']} ms"
+    return (
+        *(schedule["name"], schedule["template"]["topic"]),
+        " ".join(filter(None, (when, schedule.get("zone")))),
+        *(str(shown["runs"]), str(shown["missed"])),
+        "" if last is None else time_text(last["due_ms"]),
+        _next(shown),
+        "paused" if schedule.get("paused") else "",
+    )
+
+
+def _next(shown: dict[str, Any]) -> str:
+    coming = shown["next_ms"]
+    return time_text(coming[0]) if coming else ""

@@ -1,0 +1,119 @@
+"""Schedules of a group, as ``Client.schedules`` and ``AsyncClient.schedules`` offer them.
+
+    client.schedules.put({"name": "daily", "cron": "30 8 * * *", "zone": "Europe/Berlin",
+                          "template": {"topic": "reports", "value": "yesterday"}})
+
+docs/schedules.md has the fields. A schedule comes back as a mapping: ``schedule`` (its fields),
+``version``, ``runs``, ``missed``, ``last`` (``run``, ``nominal_ms``, ``due_ms`` and ``id`` of the
+last message, or None) and ``next_ms``, nominal times of the next runs, ms since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+from ..wheel.protocol import (
+    SCHEDULE_DELETE,
+    SCHEDULE_LIST,
+    SCHEDULE_PAUSE,
+    SCHEDULE_PUT,
+    SCHEDULE_RESUME,
+    SCHEDULE_RUN,
+    SCHEDULE_SHOW,
+)
+
+Shown = dict[str, Any]
+"""A schedule as the module's head says."""
+ShownInOrder = list[Shown]
+AskNode = Callable[..., dict[str, Any]]
+
+
+class Schedules:
+    """The schedules of a group; the master answers. Thread-safe. Errors of all methods:
+    ``NodeUnreachable``, ``NotMaster``, ``Forbidden``."""
+
+    def __init__(self, ask: AskNode) -> None:
+        self._ask = ask
+
+    def put(self, schedule: Mapping[str, Any], *, version: int | None = None) -> Shown:
+        """Store a schedule, new or in the place of the one with its name. One that is there with
+        the same fields stays as it is. ``version``: of the one that it replaces, 0: there must be
+        none; without it, whatever is there is replaced.
+
+        Errors: ``InvalidMessage``, which names the field; ``ScheduleChanged``, with both versions.
+        """
+        fields = {"schedule": dict(schedule), "version": version}
+        return _schedule(self._ask(SCHEDULE_PUT, fields, again=True))
+
+    def list(self) -> Iterator[Shown]:
+        """All schedules whose topics may be read, in the order of their names."""
+        after: str | None = ""
+        while after is not None:
+            answer = self._ask(SCHEDULE_LIST, {"after": after}, again=True)
+            yield from answer["schedules"]
+            after = answer["after"]
+
+    def get(self, name: str) -> Shown:
+        """One schedule. Errors: ``UnknownSchedule``."""
+        return _schedule(self._ask(SCHEDULE_SHOW, {"name": name}, again=True))
+
+    def pause(self, name: str) -> Shown:
+        """Let a schedule rest. What is a message already leaves all the same. Errors:
+        ``UnknownSchedule``."""
+        return _schedule(self._ask(SCHEDULE_PAUSE, {"name": name}, again=True))
+
+    def resume(self, name: str) -> Shown:
+        """Let a schedule go on with what is due from now on. Errors: ``UnknownSchedule``."""
+        return _schedule(self._ask(SCHEDULE_RESUME, {"name": name}, again=True))
+
+    def run(self, name: str) -> tuple[int, str]:
+        """Have a message of a schedule sent now, besides its other runs. Returns its number and its
+        id. Errors: ``UnknownSchedule``; ``NodeUnreachable``: it may have been sent."""
+        answer = self._ask(SCHEDULE_RUN, {"name": name})
+        return int(answer["run"]), str(answer["id"])
+
+    def delete(self, name: str, *, version: int | None = None) -> None:
+        """Remove a schedule; what is a message already leaves all the same. Errors:
+        ``UnknownSchedule``; ``ScheduleChanged``: it has not that ``version``."""
+        self._ask(SCHEDULE_DELETE, {"name": name, "version": version})
+
+
+class AsyncSchedules:
+    """As ``Schedules``, for asyncio. ``run``: carries out a call without holding up the loop."""
+
+    def __init__(self, schedules: Schedules, run: Callable[..., Awaitable[Any]]) -> None:
+        self._schedules = schedules
+        self._run = run
+
+    async def put(self, schedule: Mapping[str, Any], *, version: int | None = None) -> Shown:
+        shown: Shown = await self._run(self._schedules.put, schedule, version=version)
+        return shown
+
+    async def list(self) -> ShownInOrder:
+        shown: ShownInOrder = await self._run(lambda: [*self._schedules.list()])
+        return shown
+
+    async def get(self, name: str) -> Shown:
+        shown: Shown = await self._run(self._schedules.get, name)
+        return shown
+
+    async def pause(self, name: str) -> Shown:
+        shown: Shown = await self._run(self._schedules.pause, name)
+        return shown
+
+    async def resume(self, name: str) -> Shown:
+        shown: Shown = await self._run(self._schedules.resume, name)
+        return shown
+
+    async def run(self, name: str) -> tuple[int, str]:
+        number, message_id = await self._run(self._schedules.run, name)
+        return number, message_id
+
+    async def delete(self, name: str, *, version: int | None = None) -> None:
+        await self._run(self._schedules.delete, name, version=version)
+
+
+def _schedule(answer: dict[str, Any]) -> Shown:
+    shown: Shown = answer["schedule"]
+    return shown

@@ -1,0 +1,349 @@
+"""The actions on schedules: put, list, show, pause, resume, run now, delete.
+
+Theory: what a schedule is says ``policy/schedules``, and the engine keeps it as bytes. Here a
+caller's request becomes a change of the engine's table, with the version that it was made for, and
+a schedule becomes what a caller sees: its specification, how far it has come, when it is due next.
+
+Rules
+- Who changes a schedule has the right ``schedule`` for the topic that it sends to, and for that of
+  the schedule in whose place it comes. Otherwise a schedule would be a way around the rights.
+- Who may not read a topic does not learn of its schedules: they look *unknown*.
+- ``changed`` gets the name of each schedule that was changed, for the thread that fires them: a
+  schedule with a first run in ten seconds must not wait until somebody looks again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Protocol
+
+from ...policy.schedules.missed import AHEAD_MS, ScheduledRun, ScheduleProgress, run_now
+from ...policy.schedules.runheaders import run_headers
+from ...policy.schedules.spec import Schedule
+from ...policy.schedules.successor import check_fires, next_runs
+from ...security.rights import Operation, Right
+from ...wheel.arrowbytes import PlainRow
+from ...wheel.config import WheelConfig
+from ...wheel.errors import (
+    InvalidMessage,
+    NotRunning,
+    Overloaded,
+    ScheduleChanged,
+    SlotwheelError,
+    UnknownSchedule,
+)
+from ...wheel.ids import IdMint
+from ...wheel.schedules import FiredRun, ScheduleDelete, SchedulePut, StoredSchedule
+from .callers import ConnectedCaller
+from .ports import Clock
+
+CHANGE_S = 10.0
+LISTED_MAX = 1000
+"""The most schedules of one page of a list."""
+_PAGE_BYTES = 512 << 10
+_NEXT_LISTED, _NEXT_SHOWN = 1, 10
+_TRIES = 5
+_NAMED_EVERY_MS, _NAMED_JITTER_MS = 2 * AHEAD_MS, AHEAD_MS - 5_000
+"""Limits for a template whose messages have a name; rows are made ``AHEAD_MS`` ahead."""
+
+
+class ScheduleEngine(Protocol):
+    """The part of the engine that keeps and fires schedules."""
+
+    @property
+    def config(self) -> WheelConfig: ...
+    @property
+    def mint(self) -> IdMint: ...
+    def schedule(self, name: str) -> StoredSchedule | None: ...
+    def schedule_names(self) -> list[str]: ...
+    def change_schedules(
+        self, changes: list[tuple[SchedulePut | ScheduleDelete, int | None]], now_ms: int
+    ) -> Future[Any]: ...
+    def fire(
+        self,
+        runs: list[FiredRun],
+        rows: list[PlainRow],
+        now_ms: int,
+        done: Callable[[SlotwheelError | None], None],
+    ) -> list[FiredRun]: ...
+
+
+@lru_cache(maxsize=1024)
+def schedule_of(spec: bytes) -> Schedule:
+    """The schedule that the engine keeps as these bytes."""
+    return Schedule.from_json(json.loads(spec))
+
+
+def row_of(
+    schedule: Schedule, state: StoredSchedule, run: ScheduledRun, decided_ms: int
+) -> tuple[FiredRun, PlainRow]:
+    """A run of a schedule as the engine stores it: what it is, and its row. ``decided_ms``: up to
+    where all runs are decided with it."""
+    template = schedule.template
+    headers = [(name.encode(), value) for name, value in run_headers(schedule, run)]
+    row: PlainRow = (
+        *(run.due_ms, template.topic.encode(), template.partition),
+        *(template.key, template.value, headers),
+    )
+    fired = FiredRun(
+        *(schedule.name, state.version, run.number, run.nominal_ms, decided_ms),
+        *(run.passed_over, run.due_ms),
+    )
+    return fired, row
+
+
+class ScheduleActions:
+    """The actions of one node. Thread-safe. ``changed`` gets the names of changed schedules."""
+
+    def __init__(self, engine: ScheduleEngine, clock: Clock, changed: deque[str]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._changed = changed
+
+    def put(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        """Put a schedule, new or in another's place; ``version``: of the one that it replaces, 0:
+        there must be none. Errors: ``InvalidMessage``, ``ScheduleChanged``, ``Forbidden``."""
+        version = _version_of(fields)
+        schedule = Schedule.from_json(fields.get("schedule"))
+        now_ms = self._clock()
+        check_fires(schedule, now_ms)
+        self._check_jitter(schedule)
+        _check_message_name(schedule)
+        caller.check(Operation.SCHEDULE_PUT, schedule.template.topic)
+        before = self._engine.schedule(schedule.name)
+        if before is not None:
+            caller.check(Operation.SCHEDULE_PUT, _topic_of(before))
+            if before.spec == schedule.encoded():
+                return self._shown(schedule.name)  # so a client may ask again
+            version = before.version if version is None else version
+        else:
+            version = version or 0
+        change = SchedulePut(schedule.name, schedule.encoded(), now_ms)
+        self._change(change, version, now_ms)
+        return self._shown(schedule.name)
+
+    def list(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        """A page of schedules in the order of their names, behind the name ``after``. The answer's
+        ``after`` is where the next page begins, null at the end."""
+        after, limit = fields.get("after") or "", fields.get("limit", LISTED_MAX)
+        if type(limit) is not int or not 1 <= limit <= LISTED_MAX or not isinstance(after, str):
+            raise InvalidMessage(
+                "no usable 'limit' or 'after'",
+                got=repr((limit, after))[:80],
+                limit=f"1 to {LISTED_MAX}, and a name",
+            )
+        shown: list[dict[str, Any]] = []
+        nbytes = 0
+        for name in self._engine.schedule_names():
+            if name <= after:
+                continue
+            state = self._engine.schedule(name)
+            if state is None or not _may_read(caller, state):
+                continue
+            if len(shown) == limit or nbytes > _PAGE_BYTES:
+                return {"schedules": shown, "after": shown[-1]["schedule"]["name"]}
+            shown.append(self._view(state, _NEXT_LISTED))
+            nbytes += 2 * len(state.spec) + 200
+        return {"schedules": shown, "after": None}
+
+    def show(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        """One schedule, with its next runs. Errors: ``UnknownSchedule``."""
+        name = _name_of(fields)
+        state = self._engine.schedule(name)
+        if state is None or not _may_read(caller, state):
+            raise _unknown(name)
+        return {"schedule": self._view(state, _NEXT_SHOWN)}
+
+    def pause(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        return self._set_paused(caller, fields, Operation.SCHEDULE_PAUSE, paused=True)
+
+    def resume(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        """Go on with what is due from now on."""
+        return self._set_paused(caller, fields, Operation.SCHEDULE_RESUME, paused=False)
+
+    def delete(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        """Remove a schedule. Errors: ``UnknownSchedule``, ``ScheduleChanged``."""
+        name, version = _name_of(fields), _version_of(fields)
+        state = self._permitted(caller, name, Operation.SCHEDULE_DELETE)
+        version = state.version if version is None else version
+        self._change(ScheduleDelete(name), version, self._clock())
+        return {}
+
+    def run(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fire a schedule once, now, besides its other runs; also one that is paused. Returns the
+        message's id and the number of the run. Errors: ``UnknownSchedule``, ``Overloaded``."""
+        name = _name_of(fields)
+        for _ in range(_TRIES):
+            state = self._permitted(caller, name, Operation.SCHEDULE_RUN)
+            schedule, now_ms = schedule_of(state.spec), self._clock()
+            run, _ = run_now(ScheduleProgress(state.decided_ms, state.runs), now_ms)
+            fired, row = row_of(schedule, state, run, state.decided_ms)
+            outcome: Future[SlotwheelError | None] = Future()
+            taken = self._engine.fire([fired], [row], now_ms, outcome.set_result)
+            if not taken:
+                continue  # another run came between, or the name's message is just leaving
+            self._changed.append(name)
+            error = _result(outcome)
+            if error is not None:
+                raise error
+            return {
+                "run": run.number,
+                "id": str(self._engine.mint.one(run.due_ms, taken[0].offset)),
+            }
+        raise Overloaded(
+            f"schedule {name!r} is just firing, or the message that has the template's name is"
+            " leaving",
+            remedy="Nothing was stored. Try again in a moment",
+        )
+
+    def _set_paused(
+        self,
+        caller: ConnectedCaller,
+        fields: dict[str, Any],
+        operation: Operation,
+        *,
+        paused: bool,
+    ) -> dict[str, Any]:
+        name = _name_of(fields)
+        for attempt in range(_TRIES):
+            state = self._permitted(caller, name, operation)
+            schedule = schedule_of(state.spec)
+            if schedule.paused == paused:
+                break
+            now_ms = self._clock()
+            change = SchedulePut(name, schedule.pausing(paused).encoded(), now_ms)
+            try:
+                self._change(change, state.version, now_ms)
+                break
+            except ScheduleChanged:
+                if attempt == _TRIES - 1:
+                    raise
+        return self._shown(name)
+
+    def _permitted(
+        self, caller: ConnectedCaller, name: str, operation: Operation
+    ) -> StoredSchedule:
+        """A schedule that a caller may change. Errors: ``UnknownSchedule``; ``Forbidden``: he may
+        see it, but not change it."""
+        state = self._engine.schedule(name)
+        if state is None:
+            raise _unknown(name)
+        topic = _topic_of(state)
+        if not caller.rights.may(operation, topic) and not _may_read(caller, state):
+            raise _unknown(name)
+        caller.check(operation, topic)
+        return state
+
+    def _change(
+        self, change: SchedulePut | ScheduleDelete, version: int | None, now_ms: int
+    ) -> None:
+        _result(self._engine.change_schedules([(change, version)], now_ms))
+        self._changed.append(change.name)
+
+    def _check_jitter(self, schedule: Schedule) -> None:
+        limit_ms = self._engine.config.horizon_ms - AHEAD_MS
+        if schedule.jitter_ms > limit_ms:
+            raise InvalidMessage(
+                f"schedule {schedule.name!r}, jitter_ms",
+                got=schedule.jitter_ms,
+                limit=f"{limit_ms} ms: a message is due within the node's horizon",
+                remedy="Write it shorter, or start the nodes with a longer --horizon",
+            )
+
+    def _shown(self, name: str) -> dict[str, Any]:
+        state = self._engine.schedule(name)
+        if state is None:  # deleted meanwhile
+            raise _unknown(name)
+        return {"schedule": self._view(state, _NEXT_SHOWN)}
+
+    def _view(self, state: StoredSchedule, count: int) -> dict[str, Any]:
+        schedule = schedule_of(state.spec)
+        last = None
+        if state.runs:
+            last = {
+                "run": state.runs,
+                "nominal_ms": state.nominal_ms,
+                "due_ms": state.due_ms,
+                "id": str(self._engine.mint.one(state.due_ms, state.offset)),
+            }
+        coming = () if schedule.paused else next_runs(schedule, state.decided_ms, state.runs)
+        return {
+            "schedule": schedule.to_json(),
+            "version": state.version,
+            "runs": state.runs,
+            "missed": state.missed,
+            "last": last,
+            "next_ms": list(islice(coming, count)),
+        }
+
+
+def _result(future: Future[Any]) -> Any:
+    try:
+        return future.result(CHANGE_S)
+    except TimeoutError:
+        raise NotRunning(
+            "the change is not committed; whether it will be is not known",
+            limit=f"{CHANGE_S:.0f} s",
+            remedy="'slotwheel schedule list' shows what holds; try again",
+            uncertain=True,
+        ) from None
+
+
+def _check_message_name(schedule: Schedule) -> None:
+    """Errors: ``InvalidMessage``: each message would be replaced by the next one before it leaves.
+    *Example.* One of each second becomes a row half a minute ahead, with the name of the 30 rows
+    that are not due yet."""
+    if schedule.template.name is None:
+        return
+    every_ms, jitter_ms = schedule.every_ms or _NAMED_EVERY_MS, schedule.jitter_ms
+    if every_ms < _NAMED_EVERY_MS or jitter_ms > _NAMED_JITTER_MS:
+        raise InvalidMessage(
+            f"schedule {schedule.name!r}, template, name: the next message would replace the one"
+            " before it, which has the same name and is not due yet",
+            got=f"every_ms {every_ms}, jitter_ms {jitter_ms}",
+            limit=f"every_ms from {_NAMED_EVERY_MS} on, jitter_ms up to {_NAMED_JITTER_MS}",
+            remedy="Leave the template's name out, or let it fire less often",
+        )
+
+
+def _topic_of(state: StoredSchedule) -> str:
+    return schedule_of(state.spec).template.topic
+
+
+def _may_read(caller: ConnectedCaller, state: StoredSchedule) -> bool:
+    rights = caller.rights
+    return rights.is_unlimited or rights.topics(Right.READ).has(_topic_of(state))
+
+
+def _name_of(fields: dict[str, Any]) -> str:
+    name = fields.get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidMessage(
+            "no usable 'name'", got=repr(name)[:80], limit="the name of a schedule"
+        )
+    return name
+
+
+def _version_of(fields: dict[str, Any]) -> int | None:
+    version = fields.get("version")
+    if version is not None and (type(version) is not int or version < 0):
+        raise InvalidMessage(
+            "no usable 'version'",
+            got=repr(version)[:80],
+            limit="the version of the schedule that is replaced, or 0: there is none",
+        )
+    return version
+
+
+def _unknown(name: str) -> UnknownSchedule:
+    return UnknownSchedule(
+        "no such schedule",
+        got=repr(name[:80]),
+        limit="the name of one that the caller may see",
+        remedy="List the schedules to see which there are",
+    )
