@@ -87,14 +87,19 @@ class ScheduleTable:
 
     def following(self, runs: Iterable[FiredRun]) -> list[int]:
         """The positions of those runs that follow on from the last ones, of several of a schedule
-        each from the one before."""
-        fresh: dict[str, StoredSchedule] = {}
+        each from the one before. *Example.* Runs 5 and 6 are planned, and somebody asks for a run
+        meanwhile, which gets the number 5. Then 6 does not fit either, though it is the next
+        number: with it the time of the planned 5 would be passed over."""
+        fresh: dict[str, StoredSchedule | None] = {}
         fits: list[int] = []
         for position, run in enumerate(runs):
-            state = fresh.get(run.name) or self.get(run.name)
+            name = run.name
+            state = fresh[name] if name in fresh else self.get(name)
             if state is not None and is_next(state, run):
-                fresh[run.name] = state._replace(runs=run.number)
+                fresh[name] = state._replace(runs=run.number)
                 fits.append(position)
+            else:
+                fresh[name] = None
         return fits
 
     def queue(self, changes: Sequence[ScheduleChange], index: int) -> None:

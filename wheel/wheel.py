@@ -668,7 +668,7 @@ class Wheel:
             self._check_room(now_ms)
             self._queue_config_once()
             queued = self._log.queue(EntryKind.SCHEDULES, payload)
-            queued.schedules = [change for change, _ in changes]
+            queued.schedule([change for change, _ in changes])
             self._schedules.queue(queued.schedules, queued.entry.index)
             receipt = AppendReceipt(queued.entry.base_offset, 0, 0, _NO_ROWS)
             return queued.wait_for(receipt, early=False).future
@@ -719,7 +719,7 @@ class Wheel:
         queued = self._queue(batch, now_ms, parts, decided, runs=encode_runs(runs))
         base_offset = queued.entry.base_offset
         fired = [run._replace(offset=base_offset + row) for row, run in enumerate(runs)]
-        queued.schedules = fired
+        queued.schedule(fired)
         self._schedules.queue(fired, queued.entry.index)
         queued.call(done, early=False)
         return fired

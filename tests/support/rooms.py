@@ -65,7 +65,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "security": frozenset({ENGINE_VALUES}),
     "wire": frozenset({"security", ENGINE_VALUES}),
     "client": frozenset({"policy", "security", ENGINE_VALUES, "wire"}),
-    "node/intake": frozenset({"broker", "policy", "security", ENGINE_VALUES, "wire"}),
+    "node/intake": frozenset(
+        {"broker", "policy", "policy/schedules", "security", ENGINE_VALUES, "wire"}
+    ),
     "wheel/journal": frozenset({"wheel/tail", ENGINE_STATE, ENGINE_VALUES}),
     "replication/rules": frozenset({"wheel/journal", ENGINE_STATE, ENGINE_VALUES}),
     "wheel/named": frozenset({"wheel/journal", ENGINE_VALUES}),
@@ -194,6 +196,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "delivery/kafka",
             "node/intake",
             "policy",
+            "policy/schedules",
             "replication",
             "replication/rules",
             "security",

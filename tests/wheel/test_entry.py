@@ -29,6 +29,7 @@ from slotwheel.wheel.journal.entry import (
     with_parts,
 )
 from slotwheel.wheel.names import encode_named
+from slotwheel.wheel.schedules import SchedulePut, encode_changes
 from support.damage import assert_every_change_is_seen
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -52,13 +53,18 @@ GOLDEN_ENTRIES = {
         ),
         version=NOTES_VERSION,
     ),
+    "entry-v3-schedules.bin": Entry(
+        *(EntryKind.SCHEDULES, 3, 20, 188, 0, 0, -1),
+        encode_changes([SchedulePut("täglich", b'{"name":"t"}', 1_800_000_000_000)]),
+        version=NOTES_VERSION,
+    ),
 }
 
 unsigned64 = st.integers(0, 2**64 - 1)
 signed64 = st.integers(-(2**63), 2**63 - 1)
 entries = st.builds(
     Entry,
-    kind=st.sampled_from(EntryKind),
+    kind=st.sampled_from([EntryKind.ROWS, EntryKind.MARK, EntryKind.CONFIG]),
     epoch=unsigned64,
     index=unsigned64,
     base_offset=signed64,
@@ -80,6 +86,21 @@ def forged(data: bytes, at: int, value: bytes) -> bytes:
     changed[at : at + len(value)] = value
     struct.pack_into("<I", changed, 8, crc32c(bytes(changed[12:])))
     return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(GOLDEN_ENTRIES["entry-v3-schedules.bin"], version=1),
+        replace(GOLDEN_ENTRIES["entry-v3-schedules.bin"], version=2),
+        replace(GOLDEN_ENTRIES["entry-v3-schedules.bin"], count=1),
+        replace(GOLDEN_ENTRIES["entry-v3-schedules.bin"], producer=7),
+    ],
+    ids=["version 1", "version 2", "rows", "a producer"],
+)
+def test_changes_of_schedules_that_an_older_program_would_read_are_damage(wrong: Entry) -> None:
+    with pytest.raises(Damaged, match="changes of schedules in version 3"):
+        decode_entry(encoded(wrong), "some/file", 0)
 
 
 @given(entries)
@@ -148,7 +169,7 @@ def test_every_change_is_seen(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [0, 4, 255])
+@pytest.mark.parametrize("kind", [0, 5, 255])
 def test_an_unknown_kind_under_a_right_crc_is_refused(kind: int) -> None:
     data = encoded(GOLDEN_ENTRIES["entry-v1-rows.bin"])
     with pytest.raises(Damaged, match=f"found kind {kind}"):
@@ -264,7 +285,9 @@ def test_a_table_that_is_not_right_under_a_right_crc_is_damage(wrong: Entry) -> 
         decode_entry(encoded(wrong), "some/file", 0)
 
 
-@pytest.mark.parametrize(("name", "version"), [("v2-parts", 2), ("v3-notes", 3)])
+@pytest.mark.parametrize(
+    ("name", "version"), [("v2-parts", 2), ("v3-notes", 3), ("v3-schedules", 3)]
+)
 def test_a_reader_of_the_version_before_refuses_by_name(
     name: str, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,7 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
 def test_a_reader_follows_a_state_that_gets_records(tmp_path: Path) -> None:
     """It was opened while the state was of version 1; a program of that version refuses it then."""
     with closing(LmdbState(tmp_path)) as old, old._env.begin(write=True) as txn:
-        txn.drop(old._cancelled)
+        txn.drop(old._later[b"cancelled"])
     code = (
         "import sys; from slotwheel.wheel.state import LmdbState, StateUpdate;"
         " LmdbState(sys.argv[1]).commit(StateUpdate(cancelled={4: b'x'}, cancelled_floor=3))"

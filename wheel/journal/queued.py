@@ -114,6 +114,10 @@ class QueuedEntry:
             self.cancels = CancelRows.of(rows, entry.base_offset)
         return self.piece
 
+    def schedule(self, changes: Sequence[ScheduleChange]) -> None:
+        """Attach the changes of schedules in it."""
+        self.schedules = changes
+
     def wait_for(self, receipt: AppendReceipt, early: bool) -> AppendWaiter:
         waiter = AppendWaiter(receipt, early)
         self.callers.append(waiter)
