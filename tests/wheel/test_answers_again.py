@@ -182,10 +182,10 @@ def test_a_directory_without_records_says_unknown_of_what_had_left(asked: Asked)
     asked.cleaned()
     state = asked.node.state
     with state._env.begin(write=True) as txn:
-        txn.drop(state._cancelled)
+        txn.drop(state._later[b"cancelled"])
         txn.delete(b"cancelled_floor", db=state._meta)
         txn.put(b"version", b"1", db=state._meta)
-    state._cancelled = None
+    del state._later[b"cancelled"]
     asked.killed()
     asked.check("an older directory", known=False)
     ids = [one for one, answer in asked.first.items() if answer is DELIVERED]
