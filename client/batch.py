@@ -161,6 +161,10 @@ class Shipment:
         self.batch, self.nbytes = None, 0
         return left
 
+    def postpone(self, error: SlotwheelError) -> None:
+        """Note the error for which it is sent again later."""
+        self.postponed_for = error
+
     def take_back(self, rows: pa.RecordBatch, bad: Errors | None, *, alone: bool) -> None:
         """Take ``rows`` back from a batch that was refused, to send them in another one, without
         the ``bad`` ones (errors by number in ``rows``), whose errors are kept for receipts."""

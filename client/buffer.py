@@ -208,7 +208,7 @@ class Buffer:
         for shipment, span in reversed(list(batch.spans())):
             shipment.take_back(rows.slice(span.start, len(span)), None, alone=shipment.alone)
             if error.row in span:
-                shipment.postponed_for = error
+                shipment.postpone(error)
                 self._postponed.append((until, shipment))
             else:
                 self._queue_first(shipment)

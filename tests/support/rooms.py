@@ -35,6 +35,7 @@ VALUES = {
     GATEWAY_VALUES: frozenset(
         {
             *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
+            *("predecessors",),
             *(
                 "administration",
                 "asking",

@@ -97,6 +97,7 @@ class Schedules(RuleBasedStateMachine):
         asked: list[FiredRun] = []
         rows: list[Any] = []
         expected = 0
+        broken: set[str] = set()  # behind a run that does not follow on no other does
         for name, count, ahead, is_stale in runs:
             state = self.known.get(name)
             for _ in range(count):
@@ -106,7 +107,9 @@ class Schedules(RuleBasedStateMachine):
                 version = 0 if state is None or is_stale else state.version
                 asked.append(FiredRun(name, version, number, due, due, 2, due))
                 rows.append((due, b"t", None, None, value, ()))
-                if state is not None and not is_stale:
+                if is_stale:
+                    broken.add(name)
+                if state is not None and name not in broken:
                     state.runs, state.missed = number, state.missed + 2
                     self.fired.append((due, value))
                     expected += 1

@@ -52,7 +52,7 @@ from .runs import (
 )
 
 _NONE = np.empty(0, np.int64)
-Names = Mapping[bytes, NamePlace]
+NamePlaces = Mapping[bytes, NamePlace]
 _NAME_BYTES, _CANCEL_BYTES = 270, 100
 """What a name, and a cancelled offset, takes in memory, about."""
 _MERGE_SHARE = 2
@@ -66,7 +66,7 @@ class StoredNames:
     """The names of some keys in the runs, and the runs they were looked up in."""
 
     runs: tuple[NameRun, ...]
-    places: Names
+    places: NamePlaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +164,17 @@ class NameTable:
 
     # -- what the log says -----------------------------------------------------------------------
 
-    def queue(self, names: Names) -> None:
-        """Names that an entry on its way to the journal takes."""
+    def queue(self, names: NamePlaces) -> None:
+        """NamePlaces that an entry on its way to the journal takes."""
         self._queued.update(names)
 
-    def withdraw(self, uncommitted: Iterable[Names]) -> None:
+    def withdraw(self, uncommitted: Iterable[NamePlaces]) -> None:
         """Entries were given up; ``uncommitted``: what the others on their way take, in order."""
         self._queued = {}
         for names in uncommitted:
             self._queued.update(names)
 
-    def committed(self, names: Names, cancels: CancelRows | None) -> None:
+    def committed(self, names: NamePlaces, cancels: CancelRows | None) -> None:
         """What a committed entry takes, and its cancel rows."""
         layer = self._layers[-1]
         layer.names.update(names)
