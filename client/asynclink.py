@@ -357,7 +357,7 @@ class AsyncLink:
         """Send the messages of a refused request anew, but for those of ``name``, whose message
         before is just leaving: they wait for a moment, and so do later ones of that name. Nothing
         is kept from others, as that moment is long while a sink does not answer."""
-        self._last_error = error
+        self._last_error = error.without_row()
         held = self._held.setdefault(name, deque())
         held.extendleft(reversed([message for message in messages if message.name == name]))
         left = [message for message in messages if message.name != name]

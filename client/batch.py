@@ -42,9 +42,9 @@ ROW_OVERHEAD = 64
 _CONTENT = ("topic", "key", "value", "headers")
 Columns = tuple[list[Any], ...]
 """Columns of many messages, in the order of ``rows.from_columns``."""
-Names = frozenset[tuple[str, bytes | None]]
+_Names = frozenset[tuple[str, bytes | None]]
 """Names of messages, each with its topic."""
-_NO_NAMES: Names = frozenset()
+_NO_NAMES: _Names = frozenset()
 
 
 class ClientObserver(Protocol):
@@ -104,7 +104,7 @@ class Shipment:
         default=None, init=False
     )
     _places: Int64s | None = field(default=None, init=False)
-    _names: Names | None = field(default=None, init=False)
+    _names: _Names | None = field(default=None, init=False)
     _done: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class Shipment:
         return 0 if self.columns is None else len(self.columns[0])
 
     @property
-    def names(self) -> Names:
+    def names(self) -> _Names:
         """The names of its rows, whose order among other shipments matters: of two messages of one
         name the later one has to be stored later. That of a shipment of many callers, who do not
         wait for each other, is nobody's concern."""
@@ -161,14 +161,19 @@ class Shipment:
         self.batch, self.nbytes = None, 0
         return left
 
-    def postpone(self, error: SlotwheelError) -> None:
-        """Note the error for which it is sent again later."""
-        self.postponed_for = error
-
-    def take_back(self, rows: pa.RecordBatch, bad: Errors | None, *, alone: bool) -> None:
+    def take_back(
+        self,
+        rows: pa.RecordBatch,
+        bad: Errors | None,
+        *,
+        alone: bool,
+        postponed_for: SlotwheelError | None = None,
+    ) -> None:
         """Take ``rows`` back from a batch that was refused, to send them in another one, without
-        the ``bad`` ones (errors by number in ``rows``), whose errors are kept for receipts."""
+        the ``bad`` ones (errors by number in ``rows``), whose errors are kept for receipts.
+        ``postponed_for``: the error for which that is not done at once."""
         self.batch, self.rows, self.alone, self._names = None, rows, alone, None
+        self.postponed_for = postponed_for
         if bad is None:
             return
         if self.copies:
@@ -324,7 +329,7 @@ class Batch:
     digest: UInt64s | None = field(default=None, init=False)
     """Digests of ``rows``, if there is a file of receipts; set when it is first sent."""
     sent_ms: int = field(default=0, init=False)
-    names: Names = field(init=False)
+    names: _Names = field(init=False)
     """Those of its shipments."""
     starts: list[int] = field(init=False)
     """The number of each shipment's first row, and one past the last shipment's last row."""
@@ -402,7 +407,7 @@ class Batch:
         return errors
 
 
-def _names_in(content: Columns | pa.RecordBatch) -> Names:
+def _names_in(content: Columns | pa.RecordBatch) -> _Names:
     """The names of rows, each with its topic; mostly none."""
     if isinstance(content, tuple):
         if not any(content[5]):

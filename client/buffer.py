@@ -206,12 +206,15 @@ class Buffer:
         del self.unanswered[batch.sequence]
         self._requests_open -= batch.request is not None
         for shipment, span in reversed(list(batch.spans())):
-            shipment.take_back(rows.slice(span.start, len(span)), None, alone=shipment.alone)
+            reason = None
             if error.row in span:
-                shipment.postpone(error)
-                self._postponed.append((until, shipment))
-            else:
+                reason = error.of_rows_from(span.start) if shipment.whole else error.without_row()
+            part = rows.slice(span.start, len(span))
+            shipment.take_back(part, None, alone=shipment.alone, postponed_for=reason)
+            if reason is None:
                 self._queue_first(shipment)
+            else:
+                self._postponed.append((until, shipment))
 
     def _queue_first(self, shipment: Shipment) -> None:
         queue = self._fresh if shipment.request is None else self._requests

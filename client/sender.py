@@ -422,7 +422,6 @@ class Sender:
         batch.refused(error)
         names_a_row = error.row is not None and isinstance(error, Overloaded)
         if names_a_row and not batch.tries.in_doubt:
-            self._last_error = error
             rows = batch.rows
             if rows is None:
                 rows = gathered([shipment.content for shipment in batch.shipments])
@@ -528,7 +527,8 @@ class Sender:
                     link.cut()
 
     def _why(self, shipment: Shipment) -> SlotwheelError:
-        last = shipment.postponed_for if shipment.batch is None else shipment.batch.last_error
+        last = None if shipment.batch is None else shipment.batch.last_error
+        last = last or shipment.postponed_for
         if last is not None and not self._addresses.several:
             return last
         if self._link is None and (reason := self._reason()) is not None:

@@ -91,6 +91,12 @@ class SlotwheelError(Exception):
         error.row = None if self.row is None else self.row - first
         return error
 
+    def without_row(self) -> Self:
+        """This error for a caller that does not know the batch in which its row has that number."""
+        error = copy(self)
+        error.row = None
+        return error
+
     def in_doubt(self) -> Self:
         """This error for a caller that cannot know whether its messages are stored: the error was
         the answer to a repeat, whose first try may have been stored, or the reason for which no

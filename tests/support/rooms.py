@@ -42,6 +42,7 @@ VALUES = {
                 "authentication",
                 "fresh",
                 "logins",
+                "predecessors",
                 "requests",
                 "searcher",
                 "services",
