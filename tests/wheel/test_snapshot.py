@@ -20,9 +20,11 @@ from slotwheel.wheel.config import WIDTH_BITS
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
+from slotwheel.wheel.peers import snapshot_header
 from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
+from slotwheel.wheel.schedules import StoredSchedule, encode_schedule
 from slotwheel.wheel.slots.slot import HOUR_S, path_of
 from slotwheel.wheel.state import (
     Checkpoint,
@@ -84,6 +86,39 @@ def test_the_golden_header() -> None:
     assert CancelRecord.decode(RECORD, "golden").offsets.tolist() == [3, 8]
     assert SnapshotHeader.decode(GOLDEN.read_bytes()) == GOLDEN_HEADER
     assert GOLDEN_HEADER.encode() == GOLDEN.read_bytes()
+
+
+SCHEDULED = replace(
+    GOLDEN_HEADER,
+    schedules={
+        name: encode_schedule(
+            StoredSchedule(7, 9, 1_800_000_000_000, 2, 1, 1_800_000_000_000, 5, 6, b'{"name":"t"}')
+        )
+        for name in ("a", "täglich")
+    },
+)
+
+
+def test_the_golden_header_with_schedules() -> None:
+    data = GOLDEN.with_name("snapshot-v3-schedules.bin").read_bytes()
+    assert SnapshotHeader.decode(data) == SCHEDULED
+    assert SCHEDULED.encode() == data
+    of_version = of_version_at(8, 9)
+    known = (8 * 8, 8 * 8 + 1)  # version 2 or 1 instead of 3
+    assert_every_change_is_seen(
+        *(SnapshotHeader.decode, data),
+        of_version=lambda bit: of_version(bit) and bit not in known,
+        match="snapshot",
+    )
+
+
+def test_a_program_without_schedules_refuses_a_snapshot_with_some_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot_header, "VERSION", 2)
+    data = GOLDEN.with_name("snapshot-v3-schedules.bin").read_bytes()
+    with pytest.raises(UnsupportedVersion, match="version of the snapshot; got 3; expected 2"):
+        SnapshotHeader.decode(data)
 
 
 i64 = st.integers(-(2**63), 2**63 - 1)
