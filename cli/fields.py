@@ -14,11 +14,14 @@ import pyarrow as pa
 from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ..reading.messagefields import Fields, message_fields
 from ..reading.topicreader import ids
+from ..wheel.answers import NamedAnswer
 from ..wheel.checks import is_time
-from ..wheel.journal.entry import PARTS_VERSION, EntryKind
+from ..wheel.journal.entry import ENTRY_VERSION, EntryKind, NoteKind
 from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import LocatedEntry
 from ..wheel.mark import Marks
+from ..wheel.named.runs import HeldNames, NameRunInfo
+from ..wheel.names import decode_named
 from ..wheel.schedules import SchedulePut, decode_changes
 from ..wheel.schema import times
 from ..wheel.slots.slot import begins_ms, path_of, width_s
@@ -154,8 +157,11 @@ def entry_fields(path: str, located: LocatedEntry) -> Fields:
         fields |= {"count": entry.count}
         if entry.producer:
             fields |= {"producer": entry.producer, "sequence": entry.sequence}
-        if entry.version == PARTS_VERSION:
+        if entry.version != ENTRY_VERSION:
             fields |= {"parts": [part._asdict() for part in entry.parts]}
+        if NoteKind.NAMES in entry.notes:
+            named = decode_named(entry.notes[NoteKind.NAMES])
+            fields |= {"named": [before_fields(answer) for answer in named]}
         if len(due):
             fields |= {"due_from_ms": int(due.min()), "due_to_ms": int(due.max())}
     elif entry.kind is EntryKind.MARK:
@@ -171,6 +177,36 @@ def entry_fields(path: str, located: LocatedEntry) -> Fields:
     else:
         fields |= {"config": public(decode_config(entry, path))}
     return fields
+
+
+def before_fields(answer: NamedAnswer) -> Fields:
+    """What became of the message that had the name of a row. ``row``: its position among the rows
+    of its entry; ``due_ms``, ``offset``: of that message."""
+    return {
+        "row": answer.row,
+        "before": answer.before.value,
+        "due_ms": answer.due,
+        "offset": answer.offset,
+    }
+
+
+def run_fields(info: NameRunInfo) -> Fields:
+    """A run of names, as the state has it. ``crcs``: of the keys' first and second halves, of due
+    times, offsets, and cancelled offsets."""
+    return {
+        "path": info.path,
+        "length": info.length,
+        "names": info.names,
+        "cancelled": info.cancelled,
+        "crcs": [f"{crc:08x}" for crc in info.crcs],
+    }
+
+
+def held_fields(held: HeldNames) -> Iterator[Fields]:
+    """Each name of a run: its key as hex, and the due time and offset of the message that has
+    it."""
+    for first, second, due, offset in zip(*(part.tolist() for part in held.columns()), strict=True):
+        yield {"key": f"{first:016x}{second:016x}", "due_ms": due, "offset": offset}
 
 
 def marks_fields(marks: Marks) -> Fields:

@@ -27,6 +27,7 @@ from ..wheel.journal.payloads import decode_rows
 from ..wheel.journal.scan import walk as walk_journal
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
+from ..wheel.named.runs import NameRun, decode_runs
 from ..wheel.slots.slot import (
     WIDTHS_S,
     is_wide,
@@ -41,9 +42,11 @@ from ..wheel.topics.topicfile import TOPICS_DIRECTORY
 from .fields import (
     block_fields,
     entry_fields,
+    held_fields,
     marks_fields,
     public,
     row_fields,
+    run_fields,
     slot_fields,
     topic_fields,
 )
@@ -146,6 +149,38 @@ def _segments(files: ReadOnlyFiles, path: str | None) -> list[str]:
                 "no such journal segment", got=path, remedy=f"Name a file of {JOURNAL_DIRECTORY}/"
             )
     return [f"{JOURNAL_DIRECTORY}/{name}" for name in names]
+
+
+@command.command("names", short_help="List the runs of names, or print one.")
+@_common
+@click.argument("path", required=False)
+def names(directory: Path, path: str | None, limit: int, as_json: bool) -> None:
+    """List the runs of names of DIR, or print the names in one: PATH.
+
+    A run has no texts, but a key of each topic and name. After the names come the offsets of
+    messages that were cancelled.
+    """
+    noun = "names" if path else "runs"
+    with reading(directory) as files, listing(as_json, limit, noun) as listed:
+        infos = decode_runs(load_state(directory).names or b"[]")
+        if path is None:
+            for info in infos:
+                listed.record(run_fields(info))
+            return
+        wanted = [info for info in infos if info.path.endswith(path.rsplit("/", 1)[-1])]
+        if not wanted:
+            raise InvalidConfiguration(
+                "no such run of names",
+                got=path,
+                remedy="'slotwheel inspect names DIR' lists those there are",
+            )
+        for info in wanted:
+            listed.line(run_fields(info))
+            run = NameRun.open(files, info)
+            for fields in held_fields(run.places):
+                listed.record(fields, "  ")
+            for offset in run.cancelled.tolist():
+                listed.record({"cancelled": offset}, "  ")
 
 
 @command.command("state", short_help="Print the state: epoch, checkpoint, totals.")

@@ -45,6 +45,7 @@ from .facts.scan import scan, scan_records, summaries, tasks, tasks_frame
 from .facts.summary import FileSummary
 from .judging import validators
 from .judging.context import Context, Options, make_context
+from .judging.names import judge_all_names
 from .judging.ranges import judge
 from .judging.sums import TALLIED
 from .report.tables import write_tables
@@ -109,6 +110,9 @@ class _Proof:
             events = self._keep(scan_traces(self._spark, traces, self._terms))
         self._progress("judging the messages")
         judged = self._keep(judge(scanned, context, self._partitions(summaries)))
+        if any(summary.named for summary in summaries):
+            names = judge_all_names(judged, context, self._partitions(summaries))
+            judged = judged.union(self._keep(names))
         sums = validators.sums(judged).collect()
         counts = {row.name: row["count"] for row in sums if row.what == "count"}
         kinds = {row.name: row["count"] for row in sums if row.what == "problems"}

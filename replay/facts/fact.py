@@ -52,8 +52,15 @@ class Seen(IntEnum):
     RETRIED = 12
     """A consumer's retry of the message, at the message's own offset. ``where``: offset of the row;
     ``at``: the number of the attempt; ``created``: CRC-32C of the group's topic of retries."""
+    NAMED = 13
+    """A message that was accepted with a name. ``digest``, ``at``: the two halves of the name's
+    key; ``where``: one behind the last offset of its entry, ``UNKNOWN_END`` in a slot file, which
+    has no entries; ``created``: when it was accepted, or the clock of the newest mark before its
+    entry if that is later."""
 
 
+UNKNOWN_END = int(np.iinfo(np.int64).max)
+"""Greater than any offset: see ``Seen.NAMED``."""
 CANCEL_ROW = 1
 """Flag of a SLOT or ARCHIVED fact: a cancel row."""
 FORGED = 2
@@ -110,8 +117,9 @@ def compress(packed: bytes | bytearray) -> bytes:
     return len(packed).to_bytes(_LENGTH_BYTES, "little") + pressed
 
 
-def decompress(data: bytes) -> Facts:
-    """Facts from the result of ``compress``; not writable."""
+def decompress(data: bytes, dtype: np.dtype[np.void] = FACT) -> Facts:
+    """Facts, or packed records of another ``dtype``, from the result of ``compress``; not
+    writable."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     packed = _CODEC.decompress(memoryview(data)[_LENGTH_BYTES:], length, asbytes=True)
-    return np.frombuffer(packed, FACT)
+    return np.frombuffer(packed, dtype)

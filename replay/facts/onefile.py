@@ -23,8 +23,9 @@ from ...reading.read import ConfigSeen, Ended, MarkSeen, RowsSeen
 from ...wheel.schema import Int64s, times
 from .again import again_facts
 from .chunks import OrderTracker
-from .fact import FORGED
+from .fact import FORGED, Facts, Seen
 from .making import FactBatch, GroupTerms, journal_facts, receipt_facts, slot_facts, topic_facts
+from .named import named_facts
 from .records import facts_of_records
 from .summary import FileSummary
 
@@ -43,6 +44,8 @@ class OneFile:
         """Made with the first rows, as each peer's embedded topics have positions of their own."""
         self._problems: list[Problem] = []
         self._reported = 0
+        self._clock_ms = 0
+        """Of the newest mark that was read."""
         self._slot: list[Int64s] = []
         """Offset and due of all rows of a slot file."""
 
@@ -141,12 +144,11 @@ class OneFile:
                 self.summary.first_created_ms = int(times(rows, "created")[0])
             made = journal_facts(file, rows, event.index, event.epoch)
             again = again_facts(file, rows, event.index, self.terms)
-            if len(again):
-                made.facts = np.concatenate([made.facts, again])
-            return made
+            named = named_facts(file, rows, event.index, self._clock_ms)
+            return self._with(made, again, named)
         if kind == SLOT:
             self._slot.append(np.stack([times(rows, "offset"), times(rows, "due")]))
-            return slot_facts(file, rows)
+            return self._with(slot_facts(file, rows), named_facts(file, rows))
         if kind == RECEIPTS:
             return receipt_facts(file, event.position, rows, self.terms)
         if event.topic:
@@ -156,7 +158,16 @@ class OneFile:
             return topic_facts(file, event.topic, event.group, rows, self.terms)
         return self.records(rows)
 
+    def _with(self, made: FactBatch, *others: Facts) -> FactBatch:
+        """The batch, with further facts of its rows."""
+        more = [facts for facts in others if len(facts)]
+        if more:
+            made.facts = np.concatenate([made.facts, *more])
+            self.summary.named += sum(int((facts["seen"] == Seen.NAMED).sum()) for facts in more)
+        return made
+
     def _mark(self, event: MarkSeen) -> None:
+        self._clock_ms = event.marks.main.c
         self.summary.marks = event.marks.encode().hex()
         self.summary.marks_index = event.index
         self.summary.max_l = max(self.summary.max_l, event.marks.main.L)

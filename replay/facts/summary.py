@@ -51,6 +51,8 @@ class FileSummary:
     """JOURNAL: group and key (hex) of the last configuration in it; empty: none."""
     peers: int = 0
     """JOURNAL: the number of peers in its last configuration; 0: no peers, or none read."""
+    named: int = 0
+    """JOURNAL, SLOT: rows that have names."""
     topics: dict[int, str] = field(default_factory=dict)
     """Names of topics by their CRC-32C, each in the first summary of its task that has such
     rows."""

@@ -197,6 +197,16 @@ class Board:
         return first
 
     @cached_property
+    def cancelled(self) -> Mask:
+        """True for messages that a committed cancel row names. It is committed if some peer proves
+        that its own offset (``where``) is, or if enough peers hold it."""
+        facts = self.of(Seen.CANCELLED)
+        by = self.facts["where"][facts]
+        proven = max((peer.proven for peer in self.context.peers), default=0)
+        sure: Mask = self.count(facts[by < proven]) > 0
+        return sure | (self.count(facts) >= self.context.needed)
+
+    @cached_property
     def claimed(self) -> Mask:
         """True for messages that the newest mark covers."""
         return covered(self.context.marks, self.due, self.offset, self.topic)

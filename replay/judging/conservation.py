@@ -48,7 +48,7 @@ def judge_conservation(board: Board, result: Judged) -> None:
     accepted = messages & board.committed
     arrived, dead = board.arrivals(Seen.DELIVERED), board.arrivals(Seen.DEAD)
     n_arrived, n_dead = board.count(arrived), board.count(dead)
-    cancelled = _cancelled(board)
+    cancelled = board.cancelled
     held = _held(board) & ~board.claimed
     reach = board.context.reach
     no_topic, no_peers = reach.lacks_topic(board.topic), reach.lacks_peers(board.topic)
@@ -120,17 +120,6 @@ def _newer_promises(board: Board) -> Mask:
     received = board.facts["at"][np.maximum(board.receipt, 0)]
     mask: Mask = board.behind_the_log & ~board.in_journals & (board.receipt >= 0)
     return mask & (received >= board.context.made_ms)
-
-
-def _cancelled(board: Board) -> Mask:
-    """True for messages that a committed cancel row names. It is committed if some peer proves that
-    its own offset (``where``) is, or if enough peers hold it."""
-    facts = board.of(Seen.CANCELLED)
-    by = board.facts["where"][facts]
-    proven = max((peer.proven for peer in board.context.peers), default=0)
-    votes = board.count(facts)
-    sure = board.count(facts[by < proven]) > 0
-    return sure | (votes >= board.context.needed)
 
 
 def _held(board: Board) -> Mask:

@@ -14,6 +14,22 @@ from ...reading.problems import Problem
 from ...wheel.schema import Int64s
 from .board import Board
 
+NAMED = np.dtype(
+    [
+        ("key", "<u8"),  # first half of the name's key
+        ("rest", "<i8"),  # its second half
+        ("offset", "<i8"),  # the message's offset
+        ("due", "<i8"),  # ms
+        ("clock", "<i8"),  # when it was accepted, ms, as of ``Seen.NAMED``
+        ("entry", "<i8"),  # index of its entry; -1: not known
+        ("end", "<i8"),  # one behind the last offset of its entry; UNKNOWN_END: not known
+        ("cancel", "<i8"),  # offset of the first row that cancels it; UNKNOWN_END: none does
+        ("pending", "u1"),  # 1: it is still held
+        ("arrived", "u1"),  # 1: it arrived, or became a dead letter
+    ]
+)
+"""A message that had a name, and what became of it."""
+
 
 @dataclass(slots=True)
 class Judged:
@@ -25,6 +41,8 @@ class Judged:
     problem_counts: dict[str, int] = field(default_factory=dict)
     strange: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     counted: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    named: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, NAMED))
+    """Messages that had names, of dtype ``NAMED``."""
 
     def count(self, name: str, number: int) -> None:
         if number:

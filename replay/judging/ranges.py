@@ -23,10 +23,11 @@ from .agreement import judge_agreement
 from .conservation import judge_conservation
 from .context import Context, Options
 from .judged import Judged
+from .names import find_named, named_rows
 from .order import judge_order
 from .punctuality import judge_punctuality
 from .strangers import without_strangers
-from .sums import JUDGED_ARROW, counts, lateness, rows, tally, total
+from .sums import JUDGED_ARROW, counts, lateness, problem_rows, tally, total
 
 _HELD_ROWS_MAX = 1 << 18
 """Rows that may be held before they are summed, and sums that may be held."""
@@ -58,6 +59,7 @@ def judge_range(facts: Facts, context: Context) -> tuple[Judged, pa.Table]:
     board = without_strangers(facts, context, result)
     judge_conservation(board, result)
     judge_again(board, result)
+    find_named(board, result)
     judge_agreement(board, result)
     judge_order(board, result)
     arrived, late_ms = judge_punctuality(board, result)
@@ -108,9 +110,8 @@ class Results:
             if self._reported[problem.kind] <= self._problems_max:
                 listed.append(problem)
         if listed:
-            names = pa.array([problem.kind for problem in listed])
-            text = pa.array([problem.to_json() for problem in listed])
-            yield from rows("problem", len(listed), name=names, text=text).to_batches()
+            yield from problem_rows(listed).to_batches()
+        yield from named_rows(result.named)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         if self._sums:

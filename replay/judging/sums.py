@@ -10,6 +10,8 @@ kept: of all messages, by topic, and by time bucket.
     tally      ``count`` of the class ``name``, by ``topic`` and ``bucket_ms``
     late       one bar, ``late_ms``, ``count``, ``max_ms``: by ``topic``, ``bucket_ms``, or neither
     problem    ``name``: its kind; ``text``: a ``Problem`` as JSON. Not summed
+    named      ``data``: ``count`` packed messages that have names (``names.py``), all of which
+               have their keys in the share ``bucket_ms`` of all keys. Not summed
 
 ``topic`` is the CRC of its name.
 
@@ -29,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...reading.problems import Problem
 from ...wheel.schema import Int64s
 
 EXACT_MS = 4096
@@ -38,6 +41,7 @@ JUDGED_ARROW = pa.schema(
         *((name, pa.utf8()) for name in KEYS[:2]),
         *((name, pa.int64()) for name in (*KEYS[2:], "count", "max_ms")),
         ("text", pa.utf8()),
+        ("data", pa.binary()),
     ]
 )
 TALLIED = (
@@ -58,6 +62,13 @@ def rows(what: str, number: int, **columns: Any) -> pa.Table:
         else:
             arrays.append(values)
     return pa.Table.from_arrays(arrays, schema=JUDGED_ARROW)
+
+
+def problem_rows(problems: Sequence[Problem]) -> pa.Table:
+    """Problems as rows, at least one."""
+    names = pa.array([problem.kind for problem in problems])
+    text = pa.array([problem.to_json() for problem in problems])
+    return rows("problem", len(problems), name=names, text=text)
 
 
 def counts(what: str, numbers: Mapping[str, int]) -> pa.Table:
@@ -110,9 +121,12 @@ def rounded(lateness: Int64s) -> Int64s:
 
 
 def total(tables: Iterable[pa.Table]) -> pa.Table:
-    """Sum the rows with equal ``KEYS`` of at least one table. Problems may not be among them."""
-    sums = _grouped(pa.concat_tables(tables).drop_columns("text"), KEYS)
-    return sums.append_column("text", pa.nulls(len(sums), pa.utf8()))
+    """Sum the rows with equal ``KEYS`` of at least one table. Neither problems nor messages with
+    names may be among them."""
+    sums = _grouped(pa.concat_tables(tables).drop_columns(["text", "data"]), KEYS)
+    for name in ("text", "data"):
+        sums = sums.append_column(name, pa.nulls(len(sums), JUDGED_ARROW.field(name).type))
+    return sums
 
 
 def _grouped(table: pa.Table, keys: Sequence[str]) -> pa.Table:

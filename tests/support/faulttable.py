@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from slotwheel.replay.judging.names import NAME_TWICE
 from slotwheel.replay.report.verdict import Outcome
 from slotwheel.wheel.slots.slot import DAY_S, HOUR_S
 from support import faults as f
@@ -196,6 +197,23 @@ TOPICS = [
     Meant("another due time", f.altered("topic", "due", -1, "altered")),
     Meant("another time of acceptance", f.altered("topic", "created", 1, "altered")),
 ]
+NAMES = [
+    Meant("two pending messages have the same", f.in_run(replayrun.name_twice, NAME_TWICE)),
+    Meant("two pending messages have the same", f.in_run(replayrun.name_twice, NAME_TWICE), *ALONE),
+    Meant(
+        "the row that cancels a replaced message is missing",
+        f.in_run(replayrun.lose_replacing, NAME_TWICE),
+    ),
+    Meant(
+        "a message that was kept out is cancelled by a later entry alone",
+        f.in_run(replayrun.keep_too_late, NAME_TWICE),
+    ),
+    Meant(
+        "a replaced message is there all the same",
+        f.in_run(replayrun.deliver_cancelled, "cancelled but delivered"),
+        *KAFKA,
+    ),
+]
 RECEIPTS = [
     Fault("of another run, of a group of that name", f.other_receipts(OTHER_KEY, "lab")),
     Fault("of another group", f.other_receipts(OTHER_KEY, "another")),
@@ -255,6 +273,7 @@ FAULTS = {
     "archive": ARCHIVE,
     "state store": STATE_STORES,
     "embedded topics": TOPICS,
+    "names": NAMES,
     "receipts": RECEIPTS,
     "dumps of Kafka's topics": DUMPS,
     "directories": DIRECTORIES,
@@ -287,4 +306,6 @@ BY_SPARK = [
     one(WIDE, "a record is missing of a message that the file of today still holds"),
     one(DUMPS, "all forgotten"),
     one(DUMPS, "that of the dead letters forgotten"),
+    NAMES[2],
+    NAMES[0],
 ]

@@ -15,6 +15,7 @@ from slotwheel.replay.facts.fact import Facts
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.judging.boundaries import CLASSES, WHEEL, boundaries_of
 from slotwheel.replay.judging.context import Context, Options, make_context
+from slotwheel.replay.judging.names import judge_names
 from slotwheel.replay.judging.ranges import judge_range
 from slotwheel.replay.report.verdict import Verdict
 from slotwheel.replay.sparkaccount import facts_of_segments, read_traces
@@ -29,6 +30,7 @@ def prove_here(layout: Layout, options: Options, traces: str = "") -> Verdict:
     told = scan(layout.files, terms)
     context = make_context(layout, told.files, terms, options, told.chunks)
     found, _ = judge_range(told.facts, context)
+    judge_names(found.named, context, found)
     boundaries, lost = _boundaries(told.facts, context, traces) if traces else (None, [])
     counts = found.counts, found.problem_counts
     said = Conclusion(layout, context, told.files, *counts, boundaries)

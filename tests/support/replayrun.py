@@ -7,8 +7,9 @@ of the files is right. Damage changes bytes of the written files.
 
 The run: messages are accepted in entries of ``ENTRY`` rows. Those due by ``NOW_MS`` have left: they
 were delivered to embedded topics, first by peer 0, then by peer 1, but for a few that were
-cancelled or died. Their slot files and the journal up to the checkpoint are in the archive. Others
-are pending: in live slot files below the offset that is spilled, in the journal alone from there.
+cancelled or died; the cancelled ones had names, and were replaced by the messages before the cancel
+rows. Their slot files and the journal up to the checkpoint are in the archive. Others are pending:
+in live slot files below the offset that is spilled, in the journal alone from there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
@@ -36,6 +38,7 @@ from slotwheel.wheel.ids import LONG_FROM, IdMint
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.segment import DIRECTORY, index_of
 from slotwheel.wheel.mark import Mark, Marks
+from slotwheel.wheel.names import NAME_HEADER
 from slotwheel.wheel.rows import from_numpy, header_column, sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.slots.archive import archived_slot_name
@@ -240,6 +243,9 @@ def _rows(
 ) -> pa.RecordBatch:
     count = len(offset)
     headers = [[("n", b"%d" % o)] if o % 50 == 1 and o not in cancels else [] for o in range(count)]
+    for cancel, target in cancels.items():
+        for one in (target, cancel - 1):  # the later one replaces the one before
+            headers[one].append((NAME_HEADER, b"order-%d" % target))
     for one in [one for one in (*expired, LASTING) if one < count]:
         headers[one].append((EXPIRES_HEADER, b"%d" % (due[one] + TTL_MS)))
     mine = [cancels.get(o) for o in range(count)]
@@ -496,6 +502,41 @@ def deliver_cancelled(run: Run) -> int:
     peer = run.peers[min(1, len(run.peers) - 1)]
     peer.delivered.append((offset, max(int(run.due[offset]), peer.delivered[-1][1])))
     return offset
+
+
+def name_twice(run: Run) -> int:
+    """Two pending messages get the same name."""
+    first = run.a_pending()
+    spilled = [offset for offsets in run.peers[0].live.values() for offset in offsets]
+    second = min(o for o in spilled if o > first + ENTRY)
+    for offset in (first, second):
+        _name(run, offset, first)
+    return second
+
+
+def keep_too_late(run: Run) -> int:
+    """A pending message has the name that a later one had, which was cancelled an entry later: as
+    if that had been kept out, but not by its own entry."""
+    kept = next(o for o in run.cancelled if run.due[o] > NOW_MS)
+    spilled = [offset for offsets in run.peers[0].live.values() for offset in offsets]
+    _name(run, max(o for o in spilled if o < kept - ENTRY), kept)
+    return kept
+
+
+def lose_replacing(run: Run) -> int:
+    """A message was replaced, and the row that would cancel it is a further message."""
+    replaced = next(o for o in run.cancelled if run.due[o] > NOW_MS)
+    run.cancelled.remove(replaced)
+    cancel = int(pc.index(run.rows.column("cancels"), replaced).as_py())
+    message = {"topic": TOPIC, "cancels": None, "key": b"key", "value": b"value"}
+    run.rows = with_changes(run.rows, cancel, message)
+    return cancel - 1
+
+
+def _name(run: Run, offset: int, replaced: int) -> None:
+    """Give a message the name of the one that was replaced."""
+    header = NAME_HEADER, b"order-%d" % replaced
+    run.rows = with_changes(run.rows, offset, {"headers": [header]})
 
 
 def deliver_dead(run: Run) -> int:
