@@ -135,6 +135,8 @@ LONG = (
     "test_far_kafka",
     "wheel/test_crash_modes",
     "wheel/test_crash_sweep",
+    "wheel/test_schedules_machine",
+    "wheel/test_names_crash",
     "delivery/test_kafka_python_sink",
     "replication/test_driver_faults",
     "cli/test_bad_input",
