@@ -165,16 +165,15 @@ class NameRun:
     @classmethod
     def open(cls, files: Files, info: NameRunInfo) -> NameRun:
         """Open a run and check all of its bytes. Errors: ``Damaged``."""
+        whole = f"{info.length} bytes"
         try:
-            data = files.map(info.path, info.length)
+            with contextlib.closing(files.open(info.path)) as handle:
+                size = handle.size()
         except FileNotFoundError:
-            raise Damaged(
-                info.path, 0, expected=f"{info.length} bytes", found="no such file"
-            ) from None
-        if data.size < info.length:
-            raise Damaged(
-                info.path, data.size, expected=f"{info.length} bytes", found=f"{data.size} bytes"
-            )
+            raise Damaged(info.path, 0, expected=whole, found="no such file") from None
+        if size < info.length:
+            raise Damaged(info.path, size, expected=whole, found=f"{size} bytes")
+        data = files.map(info.path, info.length)
         if data.slice(0, _HEAD_BYTES).to_pybytes() != _head(info.number, info.room):
             raise Damaged(info.path, 0, expected="the head of a run of names", found="other bytes")
         for at, (view, crc) in enumerate(zip(info.views(data), info.crcs, strict=True)):
