@@ -13,7 +13,7 @@ public class Try {
         var stored = api.sendMessage(message, "java-1");
         System.out.println(api.sendMessage(message, "java-1").getId().equals(stored.getId()));
         System.out.println(stored.getDueMs() > 1L << 40);
-        var found = api.searchMessages(List.of("java"), null, null, null, null, null, null);
+        var found = api.searchMessages(List.of("java"), null, null, null, null, null, null, null);
         System.out.println(found.getMessages().get(0).getId().equals(stored.getId()));
         var moved = api.rescheduleMessage(stored.getId(), new RescheduleBody().delayMs(7200000L));
         System.out.println(api.getMessage(moved.getNewId()).getState());
