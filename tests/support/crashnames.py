@@ -209,6 +209,8 @@ class NamedWorld(World):
         # Of an entry whose receipt never came, a row may have been kept out, and is cancelled.
         self._allow_kept()
         super().open()
+        anew = [line for line in self.wheel.mended if line.startswith("names of messages")]
+        assert not anew, f"runs that the state names are not there: {anew}"
         runs = [info.path for run in self.wheel._storage.names.runs for info in [run.info]]
         assert sorted(f"{DIRECTORY}/{name}" for name in self.files.list(DIRECTORY)) == runs
         self.check_names()

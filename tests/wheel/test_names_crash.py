@@ -23,7 +23,7 @@ from support.crashscript import length, live_on
 
 Patch = pytest.MonkeyPatch
 Figure = Callable[[str], None]
-LIVES = 60
+LIVES = 20
 MANY = 3_000
 LIVES_MAX = 400
 """A breakage that does not show in so many lives has not been found."""

@@ -4,6 +4,7 @@ Each test shows a false answer, or a node that cannot start, unless a rule holds
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -250,3 +251,20 @@ def test_a_reschedule_by_name_that_is_not_committed_in_time_is_done_once(node: N
     found = node.wheel.named("t", "one")
     assert found is not None
     assert found.due == NOW + 90_000
+
+
+@pytest.mark.parametrize("length", [0, 10, 200, None])
+def test_a_run_that_is_short_or_gone_is_made_anew(node: Node, length: int | None) -> None:
+    base, _ = send(node, [(f"{number}", REPLACE, 60_000) for number in range(30)])
+    node.wheel.spill(NOW, everything=True)
+    node.crash()
+    [path] = (node.path / DIRECTORY).glob("*")
+    if length is None:
+        path.unlink()
+    else:
+        os.truncate(path, length)
+    node.open(NOW)
+    node.sync()
+    found = node.wheel.named("t", "29")
+    assert found is not None
+    assert found.offset == base + 29

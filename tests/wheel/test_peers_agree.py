@@ -9,29 +9,57 @@ counts for nothing before it has everything.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import combinations
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from slotwheel.reading.agreement.compare import Agreement, compare
 from slotwheel.reading.agreement.compare import PeerDirectory as Side
-from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
+from slotwheel.wheel.answers import AppendReceipt, Before, CancelAnswer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import NotMaster, Overloaded
+from slotwheel.wheel.errors import NameTaken, NotMaster, Overloaded
+from slotwheel.wheel.journal import queued
 from slotwheel.wheel.journal.entry import Entry, decode_entry
+from slotwheel.wheel.named.table import NameTable
+from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER, IfExists, key_of
 from slotwheel.wheel.peers.peer import PeerWheel
+from slotwheel.wheel.rows import from_columns
+from support.crashbook import covers
 from support.crashfs import MODES, CrashFiles
 from support.memstate import MemoryState
 from support.peerdirs import Replica
-from support.wheels import batch, master_of
+from support.wheels import batch, keys_of, master_of
 
 START = 1_800_000_000_000
 CONFIG = WheelConfig(segment_bytes=2500, peer_journal_bytes_max=4000, disk_reserve_bytes=0)
 STORES = {name: name.encode() * 16 for name in "abc"}
+
+
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+class NamedValue(NamedTuple):
+    """A message that was sent under a name."""
+
+    name: str
+    mode: IfExists
+    value: bytes
+
+
+class NamedRow(NamedTuple):
+    """A row as a peer holds it; ``name`` is empty for one without."""
+
+    due: int
+    offset: int
+    value: bytes | None
+    name: str
+    cancels: int | None
 
 
 class Node:
@@ -80,6 +108,11 @@ class Group:
         self.delivered: list[bytes] = []
         self.cancelled: set[bytes] = set()
         self.maybe_cancelled: set[bytes] = set()
+        self.named: list[tuple[list[NamedValue], Future[AppendReceipt]]] = []
+        self.name_of: dict[bytes, str] = {}
+        self.value_at: dict[int, bytes] = {}
+        """Values of named messages, by offset, as far as there are receipts."""
+        self.told: Counter[Before] = Counter()
         self.snapshots = self.cuts = self.failovers = 0
         self.master = self.nodes[0]
         self.acked: dict[str, int] = {}
@@ -183,6 +216,77 @@ class Group:
             return
         self.asked += [(row[2], number, future) for number, row in enumerate(rows)]
 
+    def send_named(self) -> None:
+        """Some messages of few names, each in one of the three ways."""
+        sent, dues = [], []
+        for _ in range(self.rng.randint(1, 4)):
+            self.count += 1
+            mode = self.rng.choice(list(IfExists))
+            sent.append(NamedValue(self.rng.choice(NAMES), mode, b"n%d" % self.count))
+            dues.append(self.now + self.rng.choice((5, 300, 2500, 9000)))
+        none = [None] * len(sent)
+        headers = [
+            [(NAME_HEADER, row.name.encode()), (IF_EXISTS_HEADER, row.mode.encode())]
+            for row in sent
+        ]
+        rows = from_columns(dues, ["t"] * len(sent), none, none, [r.value for r in sent], headers)
+        try:
+            future = self.master.wheel.append(rows, self.now)
+        except (NotMaster, Overloaded, NameTaken):
+            return
+        self.named.append((sent, future))
+        self.name_of |= {row.value: row.name for row in sent}
+        self.asked += [(row.value, number, future) for number, row in enumerate(sent)]
+        if self.rng.random() < 0.8:
+            self.master.sync()
+
+    def read_receipts(self) -> None:
+        """Take what callers were told of names, and hold it against what has left."""
+        left = []
+        for sent, future in self.named:
+            if not future.done():
+                left.append((sent, future))
+                continue
+            names = {row.name for row in sent}
+            if future.exception():  # it may be stored, and then others were cancelled
+                self.maybe_cancelled |= {v for v, name in self.name_of.items() if name in names}
+                continue
+            receipt = future.result(0)
+            for number, row in enumerate(sent):
+                self.value_at[receipt.base_offset + number] = row.value
+            for answer in receipt.named:
+                self.told[answer.before] += 1
+                own, before = sent[answer.row].value, self.value_at.get(answer.offset)
+                if answer.before is Before.KEPT:
+                    self.cancelled.add(own)
+                elif answer.before is Before.REPLACED and before is not None:
+                    self.cancelled.add(before)
+                elif answer.before is Before.DELIVERED and before is not None:
+                    assert before in self.delivered, f"{before!r} is told to be delivered"
+        self.named = left
+
+    def check_names(self) -> None:
+        """On each peer at most one message of a name is pending, and its table has that one."""
+        self.read_receipts()
+        for node in self.nodes:
+            rows = named_in(node)
+            cancelled = {row.cancels for row in rows}
+            marks = node.wheel._committed_marks
+            pending: dict[str, list[int]] = defaultdict(list)
+            for row in rows:
+                gone = row.offset in cancelled or row.value in self.delivered
+                if row.name and not gone and not covers(marks, "t", (row.due, row.offset)):
+                    pending[row.name].append(row.offset)
+            for name, offsets in pending.items():
+                assert len(offsets) == 1, f"{node.name}: {offsets} are pending as {name}"
+                keys = [key_of(b"t", name.encode())]
+                names = node.wheel._storage.names
+                if names._queued:  # a master's of its next entries, which may yet be cut off
+                    continue
+                place = names.places(keys, names.stored(keys)).get(keys[0])
+                assert place is not None, f"{node.name} does not know {name}"
+                assert place[1] == offsets[0], f"{node.name}: {name} is {place}, not {offsets}"
+
     def send_and_sync(self) -> None:
         self.send()
         self.master.sync()
@@ -274,6 +378,7 @@ class Group:
     def check(self) -> list[Agreement]:
         for node in self.nodes:
             assert node.directory().faults() == []
+        self.check_names()
         found = self.agreements()
         assert [one.problems for one in found] == [[], [], []]
         return found
@@ -282,11 +387,12 @@ class Group:
         self.ship_all()
         self.check()
         self.now += 100_000
-        before = -1
-        while before != len(self.delivered):
+        idle = 0
+        while idle < 3:  # a chunk may have to wait for the mark before it, and that for the peers
             before = len(self.delivered)
             self.deliver()
             self.ship_all()
+            idle = idle + 1 if before == len(self.delivered) else 0
         for found in self.check():
             assert found.last_index == self.master.wheel.log_view().written
         promised = {
@@ -298,6 +404,21 @@ class Group:
         assert not twice, f"cancelled, and delivered: {sorted(twice)}"
 
 
+def named_in(node: Node) -> list[NamedRow]:
+    """The rows that a peer holds, of its files and its tail."""
+    storage = node.wheel._storage
+    blocks = [b for slot, info in storage.catalog.items() for b in storage.read_blocks(slot, info)]
+    blocks += [piece.take(np.arange(piece.rows.num_rows)) for piece in storage.tail.pieces]
+    rows = []
+    for block in blocks:
+        columns = (block.column(name).to_pylist() for name in ("value", "headers", "cancels"))
+        for (due, offset), value, headers, cancels in zip(keys_of(block), *columns, strict=True):
+            given = {each["key"]: each["value"] for each in headers}
+            name = given.get(NAME_HEADER, b"").decode()
+            rows.append(NamedRow(due, offset, value, name, cancels))
+    return rows
+
+
 def over_the_wire(entry: Entry) -> Entry:
     return decode_entry(b"".join(bytes(part) for part in entry.encode()), "the wire", 0)
 
@@ -305,6 +426,7 @@ def over_the_wire(entry: Entry) -> Entry:
 ACTS: dict[Any, int] = {
     Group.send: 6,
     Group.send_and_sync: 12,
+    Group.send_named: 12,
     Group.ship_one: 7,
     Group.ship_some: 9,
     Group.deliver: 8,
@@ -333,6 +455,11 @@ def live(seed: int, acts: int) -> Group:
     return group
 
 
+def live_all(seeds: range) -> None:
+    for seed in seeds:
+        live(seed, 60)
+
+
 NEEDS_A_MASTER = (Group.deliver, Group.cancel, Group.go_on_without_one, Group.wipe)
 
 
@@ -345,6 +472,8 @@ def test_these_lives_are_eventful() -> None:
     groups = [live(seed, 60) for seed in range(100, 103)]
     for what in ("snapshots", "cuts", "cancelled", "delivered"):
         assert any(getattr(group, what) for group in groups), what
+    for before in (Before.REPLACED, Before.KEPT):
+        assert any(group.told[before] for group in groups), before
     assert all(group.failovers > 1 for group in groups)
 
 
@@ -352,3 +481,36 @@ def test_these_lives_are_eventful() -> None:
 @pytest.mark.parametrize("seed", range(1000, 1300))
 def test_many_lives(seed: int) -> None:
     live(seed, 200)
+
+
+Patch = pytest.MonkeyPatch
+
+
+def standbys_forget_names(patch: Patch) -> None:
+    patch.setattr(queued, "_names_of", lambda piece, cancels: {})
+
+
+def names_of_a_snapshot_not_read(patch: Patch) -> None:
+    patch.setattr(NameTable, "rebuild", lambda self, blocks, *more: b"[]")
+
+
+def kept_rows_have_the_name_on_standbys(patch: Patch) -> None:
+    names_of = queued._names_of
+    patch.setattr(queued, "_names_of", lambda piece, cancels: names_of(piece, None))
+
+
+@pytest.mark.parametrize(
+    "breakage",
+    [
+        standbys_forget_names,
+        names_of_a_snapshot_not_read,
+        kept_rows_have_the_name_on_standbys,
+    ],
+    ids=lambda breakage: breakage.__name__,
+)
+def test_a_rule_of_names_that_is_taken_out_is_noticed(
+    breakage: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    breakage(monkeypatch)
+    with pytest.raises(AssertionError):
+        live_all(range(200, 260))
