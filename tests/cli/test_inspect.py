@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from slotwheel.cli.main import run
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES
+from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER, key_of
+from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.slots.slot import path_of, stem_of
 from support.damage import flipped
 from support.datadirs import START_MS, SinkNode, messages, state_of
@@ -87,6 +90,50 @@ def test_journal_rows_segments_and_limits(root: Path, inspect: Any) -> None:
     code, records, error = inspect("journal", root, "nope.journal")
     assert (code, records) == (1, [])
     assert "no such journal segment" in error
+
+
+def named(due_ms: list[int], names: list[str], mode: str = "replace") -> pa.RecordBatch:
+    headers = [((NAME_HEADER, name), (IF_EXISTS_HEADER, mode)) for name in names]
+    none = [None] * len(names)
+    return from_columns(due_ms, ["t"] * len(names), none, none, none, headers)
+
+
+def test_names_and_what_became_of_the_messages_before(tmp_path: Path, inspect: Any) -> None:
+    node = SinkNode(tmp_path)
+    due_ms = [START_MS + 60_000, START_MS + 61_000]
+    node.append(named(due_ms, ["a", "b"]))
+    node.append(named(due_ms, ["a", "a"], "keep"))
+    node.append(named(due_ms[:1], ["b"]))
+    node.close()
+    code, records, _ = inspect("journal", tmp_path, "--rows")
+    assert code == 0
+    first, kept, replaced = [one for one in records if one.get("kind") == "rows"]
+    assert [one["rows"] for one in first["parts"]] == [2]
+    before = {"before": "kept", "due_ms": due_ms[0], "offset": first["base_offset"]}
+    assert kept["named"] == [{"row": 0, **before}, {"row": 1, **before}]
+    before = {"before": "replaced", "due_ms": due_ms[1], "offset": first["base_offset"] + 1}
+    assert replaced["named"] == [{"row": 0, **before}]
+    targets = [one["cancels"] for one in records if "cancels" in one]
+    assert targets == [kept["base_offset"], kept["base_offset"] + 1, first["base_offset"] + 1]
+
+
+def test_a_run_of_names_is_printed(tmp_path: Path, inspect: Any) -> None:
+    assert inspect("names", tmp_path / "none")[0] != 0
+    node = SinkNode(tmp_path)
+    due_ms = [START_MS + 60_000, START_MS + 61_000]
+    node.append(named(due_ms, ["a", "b"]))
+    node.append(named(due_ms[:1], ["b"]))
+    node.wheel.spill(START_MS, everything=True)
+    node.close()
+    code, records, _ = inspect("names", tmp_path)
+    assert (code, [one["names"] for one in records]) == (0, [2])
+    code, records, _ = inspect("names", tmp_path, records[0]["path"])
+    keys = sorted(key_of(b"t", name).hex() for name in (b"a", b"b"))
+    assert [one["key"] for one in records if "key" in one] == keys
+    assert {one["due_ms"] for one in records if "key" in one} == {due_ms[0]}
+    code, _, error = inspect("names", tmp_path, "nope.names")
+    assert code == 1
+    assert "no such run of names" in error
 
 
 def test_slots_lists_the_catalog(root: Path, inspect: Any) -> None:

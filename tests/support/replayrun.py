@@ -246,6 +246,8 @@ def _rows(
     for cancel, target in cancels.items():
         for one in (target, cancel - 1):  # the later one replaces the one before
             headers[one].append((NAME_HEADER, b"order-%d" % target))
+    for one in expired:
+        headers[one].append((NAME_HEADER, b"expiring-%d" % one))
     for one in [one for one in (*expired, LASTING) if one < count]:
         headers[one].append((EXPIRES_HEADER, b"%d" % (due[one] + TTL_MS)))
     mine = [cancels.get(o) for o in range(count)]
