@@ -160,7 +160,8 @@ def test_an_undecided_message_is_held_against_nobody() -> None:
 
 def test_without_journals_every_cancel_counts() -> None:
     gone = {"unread": np.array([[0], [30]]), "complete_ms": 0}
-    alone = replace(context().peers[0], journal=np.zeros((2, 0), np.int64), spilled=30)
+    alone = replace(context().peers[0], journal=np.zeros((2, 0), np.int64))
+    alone = replace(alone, spilled=30, proven=30)
     what = {"peers": [alone], **gone}
     both = in_slot(message(10), message(20))
     assert blamed(judged(both, **what)) == [("name twice", 20)]
