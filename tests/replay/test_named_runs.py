@@ -15,7 +15,9 @@ from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.wheel.errors import NameTaken
 from slotwheel.wheel.slots.slot import SECOND_S, WIDTHS_S, slot_of_name, width_s
-from support.nodeprocess import NodeProcess
+from support.nodeprocess import NodeProcess, json_lines, run_cli
+from support.peers import Peers
+from support.plainproof import prove_here
 from support.waiting import eventually
 
 OPTIONS = (
@@ -32,9 +34,11 @@ def play(client: Client, start: int) -> Counter[str]:
     told: Counter[str] = Counter()
     for number in range(start, start + NAMES):
         for ahead in AHEAD_S:
-            name, due = f"n-{number % 7}-{ahead}", {"delay": ahead + number % 3}
+            name, delay = f"n-{number % 7}-{ahead}", ahead + number % 3
             mode = ("replace", "keep", "refuse")[number % 3]
-            message = Message("named", b"%d" % number, name=name, if_exists=mode, ttl=60, **due)
+            message = Message(
+                "named", b"%d" % number, name=name, if_exists=mode, ttl=60, delay=delay
+            )
             try:
                 before = client.send(message).before
                 told[before.what if before is not None else "first"] += 1
@@ -76,3 +80,43 @@ def test_spark_proves_a_run_with_names(spark: Any, data: Path) -> None:
     assert verdict.counts["cancelled"] > ROUNDS * NAMES
     assert verdict.counts["delivered"] > 0
     assert verdict.counts["lost"] == verdict.counts["undecided"] == 0
+
+
+def test_the_other_readers_show_names(data: Path) -> None:
+    assert run_cli("verify", data).returncode == 0
+    shown = run_cli("inspect", "journal", data, "--limit", "0", "--rows", "--json")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    noted = [one for line in json_lines(shown.stdout) for one in line.get("named", ())]
+    assert {"replaced", "kept"} <= {one["before"] for one in noted}
+    assert run_cli("inspect", "names", data).returncode == 0
+    for number in range(7):
+        for ahead in AHEAD_S[1:]:
+            ids = ids_of(data, f"n-{number}-{ahead}")
+            assert len(ids) <= 1, ids
+    assert len(ids_of(data, "twice")) == 1
+
+
+def ids_of(data: Path, name: str) -> list[str]:
+    """Of the pending messages of a name."""
+    done = run_cli("search", data, "--topic", "named", "--name", name, "--json")
+    assert done.returncode == 0, done.stderr
+    return [line["id"] for line in json_lines(done.stdout) if "id" in line]
+
+
+def test_peers_with_names_agree_and_are_proven_after_the_master_was_killed(tmp_path: Path) -> None:
+    with Peers(tmp_path, *OPTIONS) as peers:
+        for round_ in range(2):
+            master = peers.wait_until_whole()
+            with Client(peers.addresses, timeout=60) as client:
+                play(client, round_ * NAMES)
+                peers[master].kill()
+                play(client, round_ * NAMES)
+            peers[master].start()
+        peers.wait_until_whole()
+        peers.stop()
+        assert peers.disagreements() == []
+        found = find([str(peers[name].data) for name in peers.names])
+    verdict = prove_here(found, Options())
+    assert verdict.proven, (verdict.reasons, verdict.open_points, verdict.problems)
+    assert [pair.different for pair in verdict.agreement] == [0, 0, 0]
+    assert verdict.counts["cancelled"] > NAMES
