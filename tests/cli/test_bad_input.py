@@ -29,6 +29,7 @@ from slotwheel import (
 )
 from slotwheel.cli import main
 from slotwheel.wheel.schema import HEADERS
+from slotwheel.wheel.state import STATE_VERSION
 from support.damage import flip
 from support.nodeprocess import NodeProcess, json_lines, run_cli, run_process
 
@@ -225,7 +226,9 @@ def test_a_directory_of_a_newer_version(tmp_path: Path) -> None:
         meta = env.open_db(b"meta")
         with env.begin(write=True, db=meta) as txn:
             assert txn.put(b"version", b"99")
-    start_fails(Case((), "", "does not know", "99", "expected 4", "newer"), "--data", data)
+    start_fails(
+        Case((), "", "does not know", "99", f"expected {STATE_VERSION}", "newer"), "--data", data
+    )
 
 
 def test_a_damaged_directory(tmp_path: Path) -> None:
