@@ -6,13 +6,15 @@ second message have it; one that has too many would cancel a message that nobody
 
 Rules
 - Messages that have left are compared with nothing: their rows may be gone, and their names may
-  still be in a run until that is merged.
+  still be in a run until that is merged. Which have is said by the newest mark in the journal:
+  slot files are deleted by that, and the checkpoint's may be of a second before.
 - 32 bytes are kept of each name in slot files.
 - Where a slot file is damaged, the names in it are not known: that is said, and no fault of theirs.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -22,7 +24,11 @@ import pyarrow as pa
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
 from ...wheel.findings import CheckedFile, noted
+from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.payloads import CancelRows
+from ...wheel.journal.scan import walk
+from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ...wheel.journal.segment import is_segment_name
 from ...wheel.mark import Marks
 from ...wheel.named.runs import DIRECTORY, HeldNames, NameRun, decode_runs, is_run_name, merged
 from ...wheel.named.table import held_in
@@ -121,7 +127,7 @@ def _compared(files: Files, stored: StoredState, runs: list[NameRun]) -> Checked
     if said.unread:
         item.note(0, "all slot files", f"{said.unread} that cannot be read: names are not compared")
         return item
-    marks = stored.checkpoint.marks
+    marks = _newest_marks(files, stored)
     pending = said.pending(marks)
     newest = pending.newest()
     if len(newest) < len(pending):
@@ -147,6 +153,21 @@ def _compared(files: Files, stored: StoredState, runs: list[NameRun]) -> Checked
             f"one of offset {strange[0]} ({len(strange)} of {len(table)})",
         )
     return item
+
+
+def _newest_marks(files: Files, stored: StoredState) -> Marks:
+    """The newest marks in the journal; those of the checkpoint, if it has none. Damage of the
+    journal is reported by who verifies that."""
+    segments = [name for name in files.list(JOURNAL_DIRECTORY) if is_segment_name(name)]
+    for name in sorted(segments, reverse=True):
+        path, marks = f"{JOURNAL_DIRECTORY}/{name}", None
+        with contextlib.suppress(Damaged, UnsupportedVersion, OSError):
+            for located in walk(files, path):
+                if located.entry.kind is EntryKind.MARK:
+                    marks = Marks.decode(bytes(located.entry.payload), path)
+        if marks is not None:
+            return marks
+    return stored.checkpoint.marks
 
 
 def _table(runs: list[NameRun], marks: Marks) -> Int64s:

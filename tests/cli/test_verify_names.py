@@ -23,7 +23,7 @@ from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.state import LmdbState, StateUpdate
 from support.damage import flip
 from support.datadirs import assert_sound, state_of, verify
-from support.wheels import NOW, Node
+from support.wheels import NOW, Node, master_of
 
 FAR_MS = 5_000_000
 
@@ -166,3 +166,18 @@ def test_a_node_makes_damaged_runs_anew(root: Path, damage: str) -> None:
     }
     node.close()
     assert_sound(root)
+
+
+def test_a_name_whose_message_has_left_with_its_slot_file_is_no_fault(tmp_path: Path) -> None:
+    node = Node(tmp_path, WheelConfig(), NOW)
+    send(node, ["a", "b"])
+    node.wheel.spill(NOW, everything=True)
+    late = NOW + FAR_MS + 5_000
+    while (chunk := node.next_chunk(late)) is not None:
+        master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+    node.mark(late)
+    node.wheel.clean(late)
+    node.close()
+    assert state_of(tmp_path).slots == {}
+    assert [run.info.names for run in runs_of(tmp_path)] == [2]
+    assert_sound(tmp_path)

@@ -107,7 +107,7 @@ def test_peers_with_names_agree_and_are_proven_after_the_master_was_killed(tmp_p
     with Peers(tmp_path, *OPTIONS) as peers:
         for round_ in range(2):
             master = peers.wait_until_whole()
-            with Client(peers.addresses, timeout=60) as client:
+            with Client(peers.addresses, timeout_s=60) as client:
                 play(client, round_ * NAMES)
                 peers[master].kill()
                 play(client, round_ * NAMES)

@@ -197,7 +197,7 @@ TOPICS = [
     Meant("another due time", f.altered("topic", "due", -1, "altered")),
     Meant("another time of acceptance", f.altered("topic", "created", 1, "altered")),
 ]
-NAMES = [
+NAMES: list[Fault] = [
     Meant("two pending messages have the same", f.in_run(replayrun.name_twice, NAME_TWICE)),
     Meant("two pending messages have the same", f.in_run(replayrun.name_twice, NAME_TWICE), *ALONE),
     Meant(
