@@ -35,6 +35,8 @@ class LoggedEntry:
     changes: Sequence[ScheduleChange]
     rows: list[FiredRun] = field(default_factory=list)
     """The rows that it brings, whatever its note says."""
+    is_asked: bool = False
+    """Its row is a run that somebody has asked for."""
 
 
 def encoded(schedule: Schedule) -> bytes:
@@ -66,9 +68,15 @@ class ScheduleHistory:
         self.commit(whole=True)
         return wrong_runs(self.log, self.specs)
 
-    def _queue(self, changes: Sequence[ScheduleChange], rows: Sequence[FiredRun] = ()) -> None:
+    def _queue(
+        self,
+        changes: Sequence[ScheduleChange],
+        rows: Sequence[FiredRun] = (),
+        *,
+        is_asked: bool = False,
+    ) -> None:
         last = [*self.log, *self.queued][-1:]
-        entry = LoggedEntry(1 + (last[0].index if last else 0), changes, list(rows))
+        entry = LoggedEntry(1 + (last[0].index if last else 0), changes, list(rows), is_asked)
         self.queued.append(entry)
         self.table.queue(changes, entry.index)
 
@@ -122,12 +130,12 @@ class ScheduleHistory:
                 *(name, state.version, state.runs + 1, self.now_ms, state.decided_ms, 0),
                 self.now_ms,
             )
-            self._store([run])
+            self._store([run], is_asked=True)
 
-    def _store(self, runs: Sequence[FiredRun]) -> None:
+    def _store(self, runs: Sequence[FiredRun], *, is_asked: bool = False) -> None:
         if runs:
             noted = self.random.random() >= self.unnoted
-            self._queue(runs if noted else [], runs)
+            self._queue(runs if noted else [], runs, is_asked=is_asked)
 
     def commit(self, *, whole: bool = False) -> None:
         count = len(self.queued) if whole else self.random.randint(0, len(self.queued))
@@ -186,7 +194,7 @@ def wrong_runs(log: Sequence[LoggedEntry], specs: dict[bytes, Schedule]) -> list
                 wrong.append(f"{place} of version {row.version}, in force is {version}")
             if row.number != runs + 1:
                 wrong.append(f"{place} after {runs}")
-            if row.decided_ms == row.nominal_ms:  # none that somebody asked for
+            if not entry.is_asked:
                 if schedule.paused:
                     wrong.append(f"{place} while it is paused")
                 if row.nominal_ms <= decided:
