@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from ..broker.settings import is_secret, named
 from ..broker.sources import PARTITIONS_MAX, parse_partitions
 from ..client.addresses import SCHEMES, Nodes, check_addresses, split, without_scheme
-from ..policy.levels import span_of
+from ..policy.levels import SPAN_EXAMPLES, span_of
 from ..security.secretplace import is_place
 from ..wheel.checks import check_topic
 from ..wheel.config import KIB, MIB
@@ -48,7 +48,7 @@ def span(value: str) -> timedelta:
     """Option type: ``500ms``, ``30s``, ``5m``, ``2h``, ``7d``, also ``1.5h``; ``3`` is seconds."""
     ms = span_of(value)
     if ms is None:
-        raise click.BadParameter(f"{value!r} is not a time span; write 500ms, 30s, 5m or 2h")
+        raise click.BadParameter(f"{value!r} is not a time span; write {SPAN_EXAMPLES}")
     try:
         return timedelta(milliseconds=ms)
     except OverflowError:
@@ -60,7 +60,7 @@ def positive_span(value: str) -> timedelta:
     """Option type: a time span longer than zero."""
     length = span(value)
     if not length:
-        raise click.BadParameter(f"{value!r} is no time at all; write 500ms, 30s, 5m or 2h")
+        raise click.BadParameter(f"{value!r} is no time at all; write {SPAN_EXAMPLES}")
     return length
 
 
@@ -327,7 +327,7 @@ due_options = combined(
     click.option(
         "--delay",
         type=span,
-        help="Due after that time: 500ms, 30s, 5m, 2h; 3 is 3s.",
+        help="Due after that time: 500ms, 30s, 5m, 2h, 30d; 3 is 3s.",
     ),
     click.option(
         "--at",

@@ -18,6 +18,8 @@ from .shown import shown
 
 DEFAULT_LEVELS = ("5s", "10s", "30s", "1m", "2m", "5m", "10m", "20m", "30m", "45m", "1h", "2h")
 LEVELS_MAX = 100
+SPAN_EXAMPLES = "500ms, 30s, 5m, 2h or 30d"
+"""Spans in each unit, for errors: who is not shown ``d`` writes a month as 720h, or ``1y``."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, None: 1000}
 _UNITS_OF_TIME = {"seconds": 1, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
@@ -38,7 +40,7 @@ def span_ms(text: str) -> int:
         raise InvalidConfiguration(
             "not a time span",
             got=repr(text[:80]),
-            limit="at least 1 ms, as in 500ms, 30s, 5m or 2h",
+            limit=f"at least 1 ms, as in {SPAN_EXAMPLES}",
             remedy="Write a number and its unit: ms, s, m, h or d",
         )
     return ms

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from ..wheel.errors import InvalidConfiguration
-from .levels import check_instant, instant_ms, span_of
+from .levels import SPAN_EXAMPLES, check_instant, instant_ms, span_of
 
 _WHOLE_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
-_SPAN_FORMS = "a time span as 500ms, 30s, 5m or 2h"
+_SPAN_FORMS = f"a time span as {SPAN_EXAMPLES}"
 
 
 def unusable(message: str, text: str, limit: str, remedy: str) -> InvalidConfiguration:

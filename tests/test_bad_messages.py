@@ -64,7 +64,7 @@ BAD = {
         *("reserved header names", "slotwheel-id, slotwheel-dead-stage", "with 'slotwheel-'"),
     ),
     "delay beyond the horizon": Bad(
-        {"delay": 10_800_000}, "due beyond the horizon", " s too far ahead", "Z"
+        {"delay": 10_800_000}, "due beyond the horizon", "too far ahead by ", "Z"
     ),
     "due beyond the horizon": Bad(
         {"due": 4_000_000_000_000, "delay": None}, "due beyond the horizon", "4000000000000 ms", "Z"

@@ -26,7 +26,7 @@ from .expiry import started as expiries_started
 from .names import IF_EXISTS_HEADER, NAME_HEADER, bad_names
 from .rows import from_numpy
 from .schema import FEW_ROWS, INPUT, TIME, Int64s, absent, bounds, distinct, sizes, times
-from .texts import time_text
+from .texts import span_text, time_text
 
 _NEVER_NULL = [(number, field.name) for number, field in enumerate(INPUT) if not field.nullable]
 TOPIC_LENGTH_MAX = 249
@@ -397,7 +397,7 @@ def wrong_type(column: Any, field: pa.Field, why: str) -> InvalidBatch:
 def due_beyond_horizon(due_ms: int, latest_ms: int) -> InvalidMessage:
     return InvalidMessage(
         "due beyond the horizon",
-        got=f"{time_text(due_ms)} ({due_ms} ms, {(due_ms - latest_ms) / 1000:.3f} s too far ahead)",
+        got=f"{time_text(due_ms)} ({due_ms} ms, too far ahead by {span_text(due_ms - latest_ms)})",
         limit=time_text(latest_ms),
         remedy="Send it later, or run the node with a longer --horizon, 3660d at most",
     )

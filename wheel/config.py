@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from .errors import InvalidConfiguration
+from .texts import span_text
 
 TICK_MS = 1000
 """Length of a slot in milliseconds. A slot is named by its absolute second, so this is fixed."""
@@ -19,7 +20,8 @@ WIDTH_BITS = 56
 """A slot's number (``slots/slot.py``), which is its key in the state: so many bits of its first
 second, above them its width, 0 for a second. It is here because who reads files on a machine
 without LMDB has to know it, too."""
-HORIZON_MAX_MS = 3_660 * 86_400_000
+_DAY_MS = 86_400_000
+HORIZON_MAX_MS = 3_660 * _DAY_MS
 """The longest horizon, ten years."""
 HORIZON = "horizon_ms"
 """The name of the longest horizon in a group's configuration; without it the slots are all."""
@@ -203,9 +205,9 @@ class WheelConfig:
         if not slots_ms <= horizon_ms <= HORIZON_MAX_MS:
             raise InvalidConfiguration(
                 "not a horizon of a wheel",
-                got=f"{horizon_ms // TICK_MS} s",
-                limit=f"{self.slots} s, the time of --slots, to {HORIZON_MAX_MS // TICK_MS} s,"
-                " which is 3660d",
+                got=span_text(horizon_ms),
+                limit=f"{span_text(slots_ms)}, the time of --slots, to"
+                f" {HORIZON_MAX_MS // _DAY_MS}d",
                 remedy="Give another --horizon, or fewer --slots",
             )
         if horizon_ms > slots_ms and self.slots < _LONG_HORIZON_SLOTS:

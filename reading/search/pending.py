@@ -49,12 +49,12 @@ from ...wheel.slots.slot import (
     DAY_S,
     HOUR_S,
     HOURS_UNTIL_MS,
+    Widths,
     bounds_of,
     is_wide,
     overlap,
     path_of,
     seconds_of,
-    slot_with,
 )
 from ...wheel.state import SlotInfo
 from ..departures import DepartureReader
@@ -450,9 +450,11 @@ class _Scan:
         self._after = after
         self._offsets = _offsets_of(view, query.ids) if query.ids else None
         self._stretches = self._wanted()
-        soon = -(-(view.point.looked_ms + _BY_SECOND_MS) // (HOUR_S * TICK_MS))
-        self._soon = soon * HOUR_S
-        """Before it, counts are by second: a whole hour, or one would be counted in both ways."""
+        hours_from_ms = _up_to_whole(view.point.looked_ms + _BY_SECOND_MS, HOUR_S)
+        days_from_ms = _up_to_whole(view.point.looked_ms + HOURS_UNTIL_MS, DAY_S)
+        self._widths = Widths(hours_from_ms, max(hours_from_ms, days_from_ms))
+        """Which slot a message counts for. The bounds are the begins of an hour and of a day, or
+        one would be counted in both ways."""
         self.problems = list(view.problems)
         self.looked = 0
         """The number of rows that were read."""
@@ -462,15 +464,15 @@ class _Scan:
     def without_reading(self, *, by_slot: bool) -> dict[range, int]:
         """The numbers of pending messages that are known without judging rows, by slot; ``strips``
         judges the rest. With ``by_slot``, the file of a day within 48 hours is read to see how many
-        messages are due in each hour, and in each second soon."""
-        view = self._view
-        by_hour = max(self._soon, (view.point.looked_ms + HOURS_UNTIL_MS) // TICK_MS)
-        read_before = {HOUR_S: self._soon, DAY_S: by_hour} if by_slot else {}
+        messages are due in each hour, or in each second if that is soon."""
+        view, widths = self._view, self._widths
+        read_before = {HOUR_S: widths.seconds_until_ms, DAY_S: widths.hours_until_ms}
         counts = Counter[range]()
         left: list[range] = []
         for stretch in self._stretches:
             count = view.counts.get(stretch, 0)
-            is_read = stretch.start < read_before.get(len(stretch), stretch.start)
+            start_ms = stretch.start * TICK_MS
+            is_read = by_slot and start_ms < read_before.get(len(stretch), start_ms)
             if count > 0 and not is_read and self._is_all_pending(stretch):
                 counts[stretch] = count
                 continue
@@ -480,7 +482,10 @@ class _Scan:
             between = whole.start if whole else stretch.stop
             left += [range(stretch.start, between), range(max(between, whole.stop), stretch.stop)]
         self._stretches = [stretch for stretch in left if stretch]
-        return counts
+        if not by_slot:
+            return counts
+        first = np.array([stretch.start for stretch in counts], np.int64)
+        return self._by_due(first, np.array([*counts.values()], np.int64))
 
     def _is_all_pending(self, seconds: range) -> bool:
         return self._view.is_untouched(seconds) and self._query.holds_whole(seconds)
@@ -498,12 +503,8 @@ class _Scan:
         return range(start, stop) if is_known else range(0)
 
     def by_slot(self, matches: _Matches) -> dict[range, int]:
-        """The numbers of matches by second; of those that are not due soon, and share a file, by
-        hour."""
-        seconds, counts = np.unique(matches.due // TICK_MS, return_counts=True)
-        if any(map(is_wide, self._view.files_of(matches.seconds))):
-            return self._by_hour_later(seconds, counts)
-        return _by_seconds_of(seconds, counts)
+        """The numbers of matches by slot."""
+        return self._by_due(*np.unique(matches.due // TICK_MS, return_counts=True))
 
     def _untouched_by_slot(self, seconds: range) -> dict[range, int]:
         """The numbers of pending messages in seconds that no mark has reached. A cancel takes one
@@ -517,13 +518,20 @@ class _Scan:
         signed = [info.rows - 2 * info.cancels for info in infos]
         parts.append(SecondSums(np.array(narrow, np.int64), np.array(signed, np.int64)))
         sums = SecondSums.joined(parts)
-        return self._by_hour_later(sums.seconds, sums.sums)
+        return self._by_due(sums.seconds, sums.sums)
 
-    def _by_hour_later(self, seconds: Int64s, counts: Int64s) -> dict[range, int]:
-        """Counts of seconds, which may come more than once: by second where that is soon, else by
-        hour."""
-        hours = slot_with(0, HOUR_S) | seconds - seconds % HOUR_S
-        return _by_seconds_of(*summed(np.where(seconds < self._soon, seconds, hours), counts))
+    def _by_due(self, seconds: Int64s, counts: Int64s) -> dict[range, int]:
+        """The sums of ``counts`` by slot. ``seconds``: in which these messages are due, shape
+        (seconds,) both. The slot follows from how far ahead a second is, and not from the files.
+        Otherwise the same messages would count for other slots once they are spilled, and those of
+        a tail for as many slots as they have seconds.
+
+        *Example.* At 08:10 what is due at 10:59:59 counts by second, what is due at 11:00 by hour,
+        and what is due on the third day after this one by day."""
+        slots, sums = summed(self._widths.slots(seconds * TICK_MS), counts)
+        firsts, widths = bounds_of(slots)
+        spans = map(range, firsts.tolist(), (firsts + widths).tolist())
+        return dict(zip(spans, sums.tolist(), strict=True))
 
     def _read(self, seconds: range) -> list[pa.RecordBatch]:
         """The rows of these seconds, by the newest view that was needed for them."""
@@ -593,11 +601,10 @@ class _Scan:
         return mask
 
 
-def _by_seconds_of(slots: Int64s, counts: Int64s) -> dict[range, int]:
-    """The counts by the seconds of their slots."""
-    firsts, widths = bounds_of(slots)
-    seconds = map(range, firsts.tolist(), (firsts + widths).tolist())
-    return dict(zip(seconds, counts.tolist(), strict=True))
+def _up_to_whole(ms: int, width_s: int) -> int:
+    """The first begin of a slot of so many seconds at a time or later, ms both."""
+    width_ms = width_s * TICK_MS
+    return -(-ms // width_ms) * width_ms
 
 
 def _offsets_of(view: View, ids: Sequence[str]) -> dict[int, Int64s]:

@@ -66,13 +66,13 @@ SOON = ("--delay", "10s")
 AT_THE_NODE = {
     "due beyond the horizon": Case(
         ("send", "t", "x", "--delay", "2h"),
-        *("invalid-message", "due beyond the horizon", " s too far ahead", "Z", "--horizon"),
+        *("invalid-message", "due beyond the horizon", "too far ahead by ", "Z", "--horizon"),
     ),
     "reschedule: beyond the horizon": Case(
         ("reschedule", "ID", "--delay", "2h"),
         "invalid-message",
         "horizon",
-        " s too far ahead",
+        "too far ahead by ",
         "Z",
         "--horizon",
     ),

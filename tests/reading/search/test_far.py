@@ -96,6 +96,23 @@ def test_a_day_far_ahead_is_one_number_and_one_nearby_is_counted_by_second(
         assert (again.by_slot, again.looked_through) == (near.by_slot, 0)
 
 
+def test_messages_count_for_their_day_wherever_they_lie(tmp_path: Path) -> None:
+    """As rows of the tail, by topic, and out of the file of the day."""
+    node = Node(tmp_path, CONFIG, SENT[0])
+    node.send([(DUE, "t", b""), (DUE + 1_000, "t", b""), (LAST, "u", b"")], SENT[0])
+    day = seconds_of(slot_with(SECOND, DAY_S))
+    for spills in (False, True):
+        if spills:
+            node.open(SENT[0])
+            node.wheel.spill(SENT[0], everything=True)
+        node.close()
+        with PendingReader(tmp_path) as reader:
+            assert reader.count(by_slot=True).by_slot == {day: 3}
+            assert reader.count(Query(topics=("t",)), by_slot=True).by_slot == {day: 2}
+            later = reader.count(Query(from_ms=DUE + 1), by_slot=True)
+            assert later.by_slot == {day: 2}
+
+
 def test_a_day_within_48_hours_is_counted_by_hour_and_read_again_when_its_file_grew(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
