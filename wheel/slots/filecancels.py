@@ -84,8 +84,8 @@ class FileCancels:
 
     def _close_oldest(self, opened: OrderedDict[int, _ReadCancels]) -> None:
         slot, newest = next(reversed(opened.items()))
-        # Fewer than the catalog counts: the file was deleted before it was read. Too many: all
-        # others would go for it, and it would not fit then, either.
+        # A file with fewer cancels than the catalog counts was deleted before it was read. One with
+        # more than may be kept would push out all others, and still not fit.
         if newest.weight != newest.info.cancels or newest.weight > self._cancels_max:
             self._kept.drop(slot)
         while self._kept.weight > self._cancels_max or len(opened) > FILES_MAX:

@@ -3,7 +3,8 @@
 Theory: several threads want the same file: delivery, held-back topics, questions about cancels. The
 first of them reads it, the others wait for that and find it read; nobody waits for another file,
 as a large one is read for seconds ahead of its time, and meanwhile others are due. What is kept
-belongs to one committed length of its file, and grows with it: who wants less takes a part.
+belongs to one committed length of its file, and is read on when the file has grown. A reader who
+needs the file as it was before takes the rows up to that length.
 
 A file that is replaced or deleted is forgotten. Who was reading it at that moment keeps nothing of
 what it read: it may be of the old file, and would be taken for the new one's.

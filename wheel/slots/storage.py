@@ -338,8 +338,8 @@ class Storage:
         return False
 
     def index_ahead(self, after_ms: int, until_ms: int) -> None:
-        """Make the indexes of the wide slots that have some of that time, as far as they can be
-        read; damage is noted."""
+        """Make the indexes of the wide slots that have seconds of that time. A damaged file gets
+        none, and is noted."""
         catalog = self.catalog
         for slot in catalog.within(after_ms // TICK_MS, until_ms // TICK_MS):
             if is_wide(slot) and slot not in self.damaged:
