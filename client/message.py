@@ -37,6 +37,7 @@ from ..wheel.expiry import (
     expires_before_due,
 )
 from ..wheel.names import IF_EXISTS_HEADER, NAME_HEADER, IfExists, bad_names, check_name
+from ..wheel.plain import are_good_headers
 from ..wheel.rows import Content, Header, header_column
 
 Headers = Sequence[tuple[str, Content]] | Mapping[str, Content]
@@ -302,7 +303,10 @@ def flatten(message: Message) -> FlatMessage:
     nbytes += headers_bytes
     if wrong := reserved_among([name for name, _ in headers]):
         raise reserved_header(wrong)
-    if any(name in _SAID_IN_HEADERS for name, _ in headers):
+    said = any(name in _SAID_IN_HEADERS for name, _ in headers)
+    # Arrow only for what may be bad: where pandas is installed it imports that at its first list,
+    # which takes half a second.
+    if said and not are_good_headers([(name.encode(), value) for name, value in headers], due):
         column = header_column([headers])
         bad = {**bad_names(column), **bad_expiries(column, np.array([due]))}
         if bad:

@@ -218,12 +218,14 @@ def _are_good(rows: Sequence[PlainRow], latest_ms: int) -> bool:
             return False
         if partition is not None and partition < 0:
             return False
-        if headers and not _are_good_headers(headers, due):
+        if headers and not are_good_headers(headers, due):
             return False
     return True
 
 
-def _are_good_headers(headers: Sequence[PlainHeader], due: int) -> bool:
+def are_good_headers(headers: Sequence[PlainHeader], due: int) -> bool:
+    """True if the headers of a row that is due at ``due`` (ms) are surely good, but for their size.
+    False means that ``check_input`` has to judge them, and to say what is wrong."""
     ours = False
     for name, _ in headers:
         if not name.isascii():

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import AsyncClient, Client, InvalidMessage, Message, Overloaded
+from slotwheel.client import message
 from slotwheel.client.predecessor import NamedId, Predecessor
 from slotwheel.wheel.errors import NameTaken
 from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER
@@ -34,6 +35,18 @@ def test_a_name_and_its_rule_are_headers_of_the_message(client: Client, wheel: F
         (IF_EXISTS_HEADER, b"keep"),
     ]
     assert [header["key"] for header in second] == ["slotwheel-expires-ms", NAME_HEADER]
+
+
+def test_good_names_are_checked_without_arrow_which_may_import_pandas(
+    client: Client, wheel: FakeWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unused(_: object) -> pa.Array:
+        raise AssertionError("a good name was made a column")
+
+    monkeypatch.setattr(message, "header_column", unused)
+    client.send("t", b"x", delay=60, name="ünï/ n", if_exists="refuse").result()
+    client.send("t", b"y", due=now_ms() + 60_000, name="m", expires=now_ms() + 90_000).result()
+    assert len(wheel.rows) == 2
 
 
 def test_the_receipt_says_what_became_of_the_message_before(
