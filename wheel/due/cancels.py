@@ -19,7 +19,6 @@ take a hundred megabytes.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -74,7 +73,12 @@ class Cancels:
 
     def add(self, rows: CancelRows, pending: Future[AppendReceipt]) -> None:
         """Register cancels that are on their way to the journal."""
-        self._register(rows, pending)
+        for at_second, target, own in _rows_of(rows):
+            second = self._second(at_second)
+            second.newest = max(second.newest, own)
+            if target not in second.pending:
+                self._count += 1
+            second.pending[target] = pending
 
     def add_from_file(self, at_second: int, targets: Iterable[int]) -> None:
         """Register all cancels of a second that has been opened to be delivered: those in its slot
@@ -105,49 +109,42 @@ class Cancels:
 
     def committed(self, rows: CancelRows) -> None:
         """Register committed cancels: some that were added here before, or another master's."""
-        self.revert(rows)
-        self._register(rows, None)
-
-    def _register(self, rows: CancelRows, pending: Future[AppendReceipt] | None) -> None:
-        """Add cancels to the register; ``pending`` None: they are committed."""
-        target, own = rows.target.tolist(), rows.own.tolist()
-        for at_second, at in _by_second(rows.due):
-            second = self._seconds.setdefault(at_second, _Second())
-            self._count -= len(second)
-            second.newest = max(second.newest, *(own[row] for row in at))
-            if pending is None:
-                second.committed.update(target[row] for row in at)
+        for at_second, target, own in _rows_of(rows):
+            second = self._second(at_second)
+            second.newest = max(second.newest, own)
+            if second.pending.pop(target, None) is not None:
+                self._count -= 1
+            if target not in second.committed:
+                second.committed.add(target)
                 second.sorted = None
-            else:
-                second.pending.update((target[row], pending) for row in at)
-            self._count += len(second)
+                self._count += 1
+
+    def _second(self, at_second: int) -> _Second:
+        second = self._seconds.get(at_second)
+        if second is None:
+            second = self._seconds[at_second] = _Second()
+        return second
 
     def revert(self, rows: CancelRows) -> None:
         """Cancels are pending no longer: they are committed, or their entry was not written."""
-        target = rows.target.tolist()
-        for at_second, at in _by_second(rows.due):
+        for at_second, target, _ in _rows_of(rows):
             second = self._seconds.get(at_second)
-            if second is None:
-                continue
-            for row in at:
-                if second.pending.pop(target[row], None) is not None:
-                    self._count -= 1
+            if second is not None and second.pending.pop(target, None) is not None:
+                self._count -= 1
 
     def find(self, due: Int64s, offset: Int64s) -> tuple[Mask, dict[int, Future[AppendReceipt]]]:
         """The mask of rows with a committed cancel, shape (rows,); and, by position, the futures of
         cancels that are not committed yet."""
         known = np.zeros(len(due), np.bool_)
-        target = offset.tolist()
         pending: dict[int, Future[AppendReceipt]] = {}
-        for at_second, at in _by_second(due):
-            second = self._seconds.get(at_second)
+        seconds = map(self._seconds.get, (due // TICK_MS).tolist())
+        for row, (second, target) in enumerate(zip(seconds, offset.tolist(), strict=True)):
             if second is None:
                 continue
-            for row in at:
-                if target[row] in second.committed:
-                    known[row] = True
-                elif (future := second.pending.get(target[row])) is not None:
-                    pending[row] = future
+            if target in second.committed:
+                known[row] = True
+            elif (future := second.pending.get(target)) is not None:
+                pending[row] = future
         return known, pending
 
     def pending(self, at_second: int) -> Collection[int]:
@@ -206,13 +203,12 @@ class Cancels:
         return self._count + _SECOND_COSTS * len(self._seconds)
 
 
-def _by_second(due: Int64s) -> Iterable[tuple[int, list[int]]]:
-    """The seconds of these due times (ms), each with the positions of its rows. Plain lists: every
-    row may have another second, and NumPy would take 10 us for each, under the owner's lock."""
-    positions: defaultdict[int, list[int]] = defaultdict(list)
-    for position, second in enumerate((due // TICK_MS).tolist()):
-        positions[second].append(position)
-    return positions.items()
+def _rows_of(rows: CancelRows) -> Iterable[tuple[int, int, int]]:
+    """Of each cancel row the second of its due time, its target and its own offset. They are plain
+    numbers, row by row: every row may have another second, and to gather those of a second, by
+    NumPy or in lists, takes longer than all else, under the owner's lock."""
+    seconds = (rows.due // TICK_MS).tolist()
+    return zip(seconds, rows.target.tolist(), rows.own.tolist(), strict=True)
 
 
 def among(known: Collection[Any], values: npt.NDArray[Any]) -> Mask:

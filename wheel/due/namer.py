@@ -53,6 +53,13 @@ class _Holder(Enum):
     """It is passed, and may have left or not."""
 
 
+_HOLDERS = dict.fromkeys(RowState, _Holder.LEAVING) | {
+    RowState.APPEND: _Holder.PENDING,
+    RowState.CANCELLED: _Holder.GONE,
+    RowState.PENDING: _Holder.GONE,
+    RowState.DELIVERED: _Holder.DELIVERED,
+}
+"""What a row's state says, as far as it does: see ``Namer._holder_of_unknown``."""
 _BEFORE = {_Holder.DELIVERED: Before.DELIVERED, _Holder.UNKNOWN: Before.UNKNOWN}
 
 
@@ -143,28 +150,21 @@ class Namer:
         if not places:
             return {}
         topic_of = dict(zip(named.keys, named.topics, strict=True))
-        topics = np.array([topic_of[key].decode() for key in places], object)
+        texts = {topic: topic.decode() for topic in set(named.topics)}
+        topics = np.array([texts[topic_of[key]] for key in places], object)
         due, offset = np.array(list(places.values()), np.int64).T
         states, _ = self._canceller.states(due, offset, topics)
-        return {
-            key: self._holder(RowState(state), topic, *place)
-            for (key, place), state, topic in zip(
-                places.items(), states.tolist(), topics.tolist(), strict=True
-            )
-        }
+        holders = dict(zip(places, map(_HOLDERS.__getitem__, states.tolist()), strict=True))
+        if (states == RowState.UNKNOWN).any():
+            for key, state, topic in zip(places, states.tolist(), topics.tolist(), strict=True):
+                if state == RowState.UNKNOWN:
+                    holders[key] = self._holder_of_unknown(topic, *places[key])
+        return holders
 
-    def _holder(self, state: RowState, topic: str, due: int, offset: int) -> _Holder:
-        if state is RowState.APPEND:
-            return _Holder.PENDING
-        if state in (RowState.CANCELLED, RowState.PENDING):
-            return _Holder.GONE
-        if state is RowState.DELIVERED:
-            return _Holder.DELIVERED
-        if state is RowState.UNKNOWN:
-            row = np.array([due], np.int64), np.array([offset], np.int64)
-            if not self._lines.uncovered(topic, *row).any():
-                return _Holder.UNKNOWN
-        return _Holder.LEAVING
+    def _holder_of_unknown(self, topic: str, due: int, offset: int) -> _Holder:
+        row = np.array([due], np.int64), np.array([offset], np.int64)
+        uncovered = self._lines.uncovered(topic, *row).any()
+        return _Holder.LEAVING if uncovered else _Holder.UNKNOWN
 
     def _taken(self, row: int, before: NamePlace, base_offset: int, first: int) -> NameTaken:
         """``first``: the first row of the same caller."""
