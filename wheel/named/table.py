@@ -26,8 +26,10 @@ merged.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +61,10 @@ _MERGE_SHARE = 2
 """A run is merged with the one before it unless that is more than so many times larger."""
 _FEW_NAMES = 1 << 16
 _REBUILD_ROWS = 1 << 20
+_ITEMS = 4096
+"""So many names are read or written by one call of the interpreter's own."""
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,41 @@ class _Layer:
         )
 
     def joined(self, newer: _Layer) -> _Layer:
-        return _Layer({**self.names, **newer.names}, {**self.cancelled, **newer.cancelled})
+        """Both of them, which are left as they are."""
+        return _Layer(_updated(self.names, newer.names), _updated(self.cancelled, newer.cancelled))
+
+    def held(self, upto: int) -> HeldNames:
+        """The names of rows below offset ``upto``."""
+        parts = [HeldNames.of((), (), ())]
+        for share in _shares(self.names):
+            moved = [(key, *place) for key, place in share if place[1] < upto]
+            if moved:
+                parts.append(HeldNames.of(*zip(*moved, strict=True)))
+        return HeldNames.joined(parts)
+
+    def empty(self) -> None:
+        """Let go of all of it, piece by piece."""
+        for held in (self.names, self.cancelled):
+            while held:
+                held.popitem()
+
+
+def _shares(items: Mapping[_Key, _Value]) -> Iterator[list[tuple[_Key, _Value]]]:
+    """The items, a few thousand at a time. Half a million of them in one call of the interpreter's
+    own would hold up every thread for a tenth of a second, and so what is due then."""
+    left = iter(items.items())
+    while share := list(islice(left, _ITEMS)):
+        yield share
+
+
+def _updated(older: dict[_Key, _Value], newer: dict[_Key, _Value]) -> dict[_Key, _Value]:
+    """The items of both; of a key that is in both, the newer value."""
+    if not older:
+        return newer
+    both = older.copy()
+    for share in _shares(newer):
+        both.update(share)
+    return both
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +137,14 @@ class NamesChange:
     """None: the runs are those that the state has."""
     left: _Layer | None = None
     """Of what was in memory when the spill began, what stays there; None: of a merge."""
+    moved: tuple[_Layer, ...] = ()
+    """What was in memory when the spill began."""
+
+    def release(self) -> None:
+        """After the change, without the lock: let go of what was moved. If it went with the last
+        reference to it, all of it would be freed at once, under the lock."""
+        for layer in self.moved:
+            layer.empty()
 
 
 class NameTable:
@@ -198,20 +246,19 @@ class NameTable:
         message of the same name, which would else be taken for the last one. Errors: ``OSError``;
         nothing has changed then.
         """
+        layers = self._layers[:-1]
         frozen = _Layer()
-        for layer in self._layers[:-1]:
+        for layer in layers:
             frozen = frozen.joined(layer)
         self._layers = (frozen, self._layers[-1])  # or each spill that fails adds one
         if not (frozen.names or (self.runs and frozen.cancelled)):
             return NamesChange(self.runs, None, _Layer())
-        moved = [(key, *place) for key, place in frozen.names.items() if place[1] < upto]
-        cancelled = [target for target, own in frozen.cancelled.items() if own < upto]
-        keys, due, offset = zip(*moved, strict=True) if moved else ((), (), ())
-        places = HeldNames.of(keys, due, offset)
+        places = frozen.held(upto)
         places = places.at(~gone(places.due, places.offset) | known_in(self.runs, places))
-        run = self._write(len(moved), [places], np.array(cancelled, np.int64))
+        cancelled = [target for target, own in frozen.cancelled.items() if own < upto]
+        run = self._write(len(places), [places], np.array(cancelled, np.int64))
         runs = self.runs if run is None else (*self.runs, run)
-        return NamesChange(runs, _record(runs), frozen.behind(upto))
+        return NamesChange(runs, _record(runs), frozen.behind(upto), (*layers, frozen))
 
     def merge(self, rows: int, gone: Gone) -> NamesChange | None:
         """Merge runs of similar size; all of them if they have many more names than the ``rows``
