@@ -24,7 +24,7 @@ from slotwheel.wheel.schema import TIME
 from slotwheel.wheel.state import LmdbState
 from slotwheel.wheel.wheel import Wheel
 
-from ._load import VALUE_BYTES
+from ._load import VALUE_BYTES, named_headers
 from .spill import Repeated
 
 _RLOCK = threading.RLock
@@ -37,13 +37,15 @@ _TAIL_ROWS = 20_000
 @dataclass(frozen=True)
 class Wave:
     """``rows`` messages to ``topics`` in turn, due uniformly over ``span_ms`` from ``from_ms`` on;
-    with a span of 0 all at that millisecond. ``value_bytes``: of each."""
+    with a span of 0 all at that millisecond. ``value_bytes``: of each. ``named``: each has a name,
+    ``pending-`` and its number from 0."""
 
     rows: int
     from_ms: int
     span_ms: int
     topics: Sequence[str]
     value_bytes: int = VALUE_BYTES
+    named: bool = False
 
 
 class _MeasuredLock:
@@ -131,7 +133,7 @@ def build(path: Path, config: WheelConfig, now_ms: int, waves: Sequence[Wave]) -
         files = stack.enter_context(closing(OsFiles(path)))
         with _measured() as locks:
             wheel = stack.enter_context(closing(Wheel.open(files, LmdbState(path), config, now_ms)))
-        beside = replace(waves[0], topics=["beside"])
+        beside = replace(waves[0], topics=["beside"], named=False)
         probe = _batch(np.random.default_rng(1), beside, 1)
 
         def append() -> float:
@@ -185,14 +187,17 @@ def batches(waves: Sequence[Wave]) -> Iterator[pa.RecordBatch]:
     generator = np.random.default_rng(9)
     for wave in waves:
         for first in range(0, wave.rows, _BATCH_ROWS):
-            yield _batch(generator, wave, min(_BATCH_ROWS, wave.rows - first))
+            yield _batch(generator, wave, min(_BATCH_ROWS, wave.rows - first), first)
 
 
-def _batch(generator: np.random.Generator, wave: Wave, rows: int) -> pa.RecordBatch:
+def _batch(generator: np.random.Generator, wave: Wave, rows: int, first: int = 0) -> pa.RecordBatch:
     due = generator.integers(0, max(1, wave.span_ms), rows) + wave.from_ms
     topics = pa.array(wave.topics, pa.utf8()).take(pa.array(np.arange(rows) % len(wave.topics)))
     values = pa.repeat(pa.scalar(bytes(wave.value_bytes), pa.binary()), rows)
-    return pa.record_batch({"due": pa.array(due).cast(TIME), "topic": topics, "value": values})
+    batch = pa.record_batch({"due": pa.array(due).cast(TIME), "topic": topics, "value": values})
+    if wave.named:
+        batch = batch.append_column("headers", named_headers("pending", first, rows))
+    return batch
 
 
 def steady(path: Path, config: WheelConfig, minutes: int, span_ms: int) -> Built:

@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from slotwheel.client import Client, Receipts
 from slotwheel.wheel.errors import NodeUnreachable
+from slotwheel.wheel.names import NAME_HEADER
+from slotwheel.wheel.schema import HEADER, HEADERS
 
 TOPIC = "orders"
 VALUE_BYTES = 100
@@ -48,6 +51,8 @@ class Load:
     buffer_bytes: int = 8 << 20
     apart: bool = False
     """Each batch travels by itself; else those that wait may leave together."""
+    named: bool = False
+    """Each message has a name, which no other one has."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,9 @@ def _send(load: Load, seed: int, ready: Any, results: Any) -> None:
             due = generator.integers(0, load.span_ms, rows) + (now_ms + _SLACK_MS)
             columns = [pa.array(due), topics.slice(0, rows), values.slice(0, rows)]
             batch = pa.RecordBatch.from_arrays(columns, names=["due", "topic", "value"])
+            if load.named:
+                headers = named_headers(f"{seed}-{started}", sent, rows)
+                batch = batch.append_column("headers", headers)
             begun = time.perf_counter()
             handed.append(client.send_table(batch))
             if times is not None:
@@ -143,6 +151,16 @@ def _send(load: Load, seed: int, ready: Any, results: Any) -> None:
         cpu_s = time.process_time() - cpu
         measured = () if times is None else times.all()
         results.put(Sent(sent, refused, started, ended, cpu_s, measured))
+
+
+def named_headers(prefix: str, first: int, rows: int) -> pa.Array:
+    """A headers column in which each row has a name of its own, by its number from ``first`` on."""
+    numbers = pa.array(np.arange(first, first + rows)).cast(pa.utf8())
+    names = pc.binary_join_element_wise(f"{prefix}-", numbers, "").cast(pa.binary())
+    keys = pa.repeat(pa.scalar(NAME_HEADER), rows)
+    pairs = pa.StructArray.from_arrays([keys, names], fields=list(HEADER))
+    places = pa.array(np.arange(rows + 1), pa.int32())
+    return pa.ListArray.from_arrays(places, pairs, type=HEADERS)
 
 
 class _Times:

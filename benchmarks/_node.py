@@ -90,6 +90,12 @@ class BenchNode:
         return int(self._watched.memory_info().rss)
 
     @property
+    def anonymous(self) -> int:
+        """Resident bytes that are no file's, which the kernel cannot drop when others need them."""
+        memory = self._watched.memory_info()
+        return int(memory.rss - memory.shared)
+
+    @property
     def fds(self) -> int:
         return int(self._watched.num_fds())
 

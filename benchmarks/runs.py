@@ -137,6 +137,7 @@ ON_REQUEST = (
     Run("a large second", "bigsecond", 110),
     Run("TLS and rights", "secured", 110),
     Run("far ahead", "far", 420),
+    Run("names", "named", 400),
     # What each of them can do.
     Run(
         "delay queues, lateness at 500/s",

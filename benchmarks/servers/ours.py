@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count, repeat
 from pathlib import Path
 from typing import ClassVar
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -61,12 +63,15 @@ class Ours(Server):
 
 
 class _Sender:
-    def __init__(self, address: str) -> None:
+    """``named``: each message that is sent by itself has a name, which no other one has."""
+
+    def __init__(self, address: str, *, named: bool = False) -> None:
         self._client = Client(address)
+        self._names = map("{}-{}".format, repeat(uuid4().hex), count()) if named else repeat(None)
 
     def send(self, values: Sequence[bytes], due_ms: Sequence[int]) -> None:
         if len(values) == 1:
-            self._client.store(_TOPIC, values[0], due=due_ms[0])
+            self._client.store(_TOPIC, values[0], due=due_ms[0], name=next(self._names))
             return
         columns = [pa.array(due_ms, pa.int64()), pa.array([_TOPIC] * len(values)), pa.array(values)]
         batch = pa.RecordBatch.from_arrays(columns, names=["due", "topic", "value"])
@@ -78,13 +83,14 @@ class _Sender:
 
 @dataclass(frozen=True)
 class At:
-    """A node that somebody else started."""
+    """A node that somebody else started. ``named``: messages have names."""
 
     name: ClassVar[str] = Ours.name
     address: str
+    named: bool = False
 
     def sender(self) -> Sender:
-        return _Sender(self.address)
+        return _Sender(self.address, named=self.named)
 
 
 class _Receiver:

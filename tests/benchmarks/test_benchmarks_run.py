@@ -131,6 +131,15 @@ OTHERS = [
         ],
     ),
     (
+        "named",
+        ["--quick", "--rows", "20000", "--delay", "2"],
+        [
+            *("ratio: 1 callers, named to unnamed", "batches of 1,000, named: messages/s"),
+            *("names: more anonymous, MiB", "cancel by name, ms, p99"),
+            *("debounce: arrived", "debounce: lateness, ms, p99"),
+        ],
+    ),
+    (
         "console",
         ["--rows", "5000", "--times", "1"],
         ["overview: first paint, ms", "pending by key: first paint, ms"],
