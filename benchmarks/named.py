@@ -247,7 +247,7 @@ def _debounce(report: Report, directory: Path, chosen: Any) -> None:
                 Message(_TOPIC, b"%d" % number, due=due, name=f"form-{number % chosen.names}")
                 for number in range(sent, until)
             ]
-            last.update((message.value, due) for message in messages)
+            last.update((b"%d" % number, due) for number in range(sent, until))
             handed.append(client.send_many(messages))
             sent = until
         client.flush()

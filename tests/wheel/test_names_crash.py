@@ -125,13 +125,13 @@ def cancels_of_runs_forgotten_in_a_merge(patch: Patch) -> None:
 
 
 def leaving_rows_treated_as_gone(patch: Patch) -> None:
-    holder = Namer._holder
+    holders = Namer._holders
+    hasty = {namer._Holder.LEAVING: namer._Holder.GONE}
 
-    def hasty(self: Namer, *arguments: Any) -> Any:
-        found = holder(self, *arguments)
-        return namer._Holder.GONE if found is namer._Holder.LEAVING else found
+    def all_decided(self: Namer, *arguments: Any) -> Any:
+        return {key: hasty.get(at, at) for key, at in holders(self, *arguments).items()}
 
-    patch.setattr(Namer, "_holder", hasty)
+    patch.setattr(Namer, "_holders", all_decided)
 
 
 def cancels_not_moved_at_a_spill(patch: Patch) -> None:
