@@ -60,8 +60,11 @@ _BEFORE = tuple(Before)
 _CODES = {before: code for code, before in enumerate(_BEFORE)}
 
 
-NamePlace = tuple[int, int]
-"""Due time in ms and offset of the message that has a name."""
+NamePlace = int
+"""Due time (ms) and offset of the message that has a name, as one number: half a million names are
+in memory before they are spilled, and two numbers would take three times as much."""
+_OFFSET_BITS = 63
+_OFFSET = (1 << _OFFSET_BITS) - 1
 
 
 class IfExists(StrEnum):
@@ -103,6 +106,14 @@ def keys_of(topics: Sequence[bytes], names: Sequence[bytes]) -> list[bytes]:
     for hashed, name in zip(begun, names, strict=True):
         hashed.update(name)
     return [hashed.digest() for hashed in begun]
+
+
+def place_of(due: int, offset: int) -> NamePlace:
+    return due << _OFFSET_BITS | offset
+
+
+def due_and_offset(place: NamePlace) -> tuple[int, int]:
+    return place >> _OFFSET_BITS, place & _OFFSET
 
 
 def check_name(name: str) -> None:

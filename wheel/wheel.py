@@ -61,7 +61,7 @@ from .journal.producers import SOURCE_PRODUCER
 from .journal.queued import AppendWaiter, QueuedEntry, receipt_again
 from .mark import Marks
 from .named.table import StoredNames
-from .names import NamePlace, check_name, encode_named, key_of
+from .names import NamePlace, check_name, due_and_offset, encode_named, key_of, place_of
 from .plain import (
     CheckedBatch,
     PlainAnswer,
@@ -582,7 +582,7 @@ class Wheel:
         """The id of the message that has a name, or had it until it left; None: there is none.
         Errors: ``InvalidMessage``, ``NotMaster``."""
         place = self._place_of(topic, name)
-        return None if place is None else self.mint.one(*place)
+        return None if place is None else self.mint.one(*due_and_offset(place))
 
     def _place_of(self, topic: str, name: str) -> NamePlace | None:
         check_name(name)
@@ -603,7 +603,7 @@ class Wheel:
             place = self._place_of(topic, name)
             if place is None:
                 return CancelAnswer.UNKNOWN, None
-            message_id = self.mint.one(*place)
+            message_id = self.mint.one(*due_and_offset(place))
             stays = self._still_at(topic, name, place)
             answer = dispatcher.canceller.cancel_row(message_id, topic, append, timeout_s, stays)
             if answer is not None:
@@ -619,7 +619,7 @@ class Wheel:
             place = self._place_of(topic, name)
             if place is None:
                 return CancelAnswer.UNKNOWN, None, None
-            before = self.mint.one(*place)
+            before = self.mint.one(*due_and_offset(place))
             stays = self._still_at(topic, name, place)
             answer, after = self._reschedule(before, due_ms, now_ms, timeout_s, stays=stays)
             if answer is not None:
@@ -792,7 +792,8 @@ class Wheel:
         decided = NameDecisions()
         if batch.names is not None:
             for row, key in zip(batch.names.rows, batch.names.keys, strict=True):
-                decided.names[key] = int(batch.due[row]), self._log.next_offset + row
+                place = place_of(int(batch.due[row]), self._log.next_offset + row)
+                decided.names[key] = place
         return decided
 
     def _stored_names(self, batch: EncodedBatch) -> StoredNames | None:

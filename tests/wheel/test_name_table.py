@@ -10,7 +10,7 @@ import pytest
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.named import table
 from slotwheel.wheel.named.table import NameTable
-from slotwheel.wheel.names import NamePlace, key_of
+from slotwheel.wheel.names import NamePlace, key_of, place_of
 from slotwheel.wheel.schema import Int64s, Mask
 
 
@@ -19,13 +19,14 @@ def none_left(due: Int64s, _: Int64s) -> Mask:
 
 
 def names_of(numbers: range, offset: int = 0) -> dict[bytes, NamePlace]:
-    return {key_of(b"t", b"%d" % n): (1000 + n, offset + n) for n in numbers}
+    return {key_of(b"t", b"%d" % n): place_of(1000 + n, offset + n) for n in numbers}
 
 
 def test_names_are_spilled_in_shares_and_all_are_found_at_their_newest_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "_ITEMS", 3)
+    monkeypatch.setattr(table, "_LAYER_NAMES", 4)
     names = NameTable(OsFiles(tmp_path))
     keys = list(names_of(range(20)))
     names.committed(names_of(range(12)), None)

@@ -89,10 +89,9 @@ def runs_not_synced(patch: Patch) -> None:
 
 def names_not_moved_at_a_spill(patch: Patch) -> None:
     def forget(self: NameTable, upto: int, gone: Any) -> NamesChange:
-        frozen = self._layers[0]
-        for layer in self._layers[1:-1]:
-            frozen = frozen.joined(layer)
-        return NamesChange(self.runs, None, frozen.behind(upto))
+        frozen = self._layers[: self._frozen]
+        left = tuple(layer.behind(upto) for layer in frozen)
+        return NamesChange(self.runs, None, left, frozen)
 
     patch.setattr(NameTable, "spill", forget)
 

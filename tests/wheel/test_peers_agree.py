@@ -27,7 +27,7 @@ from slotwheel.wheel.errors import NameTaken, NotMaster, Overloaded
 from slotwheel.wheel.journal import queued
 from slotwheel.wheel.journal.entry import Entry, decode_entry
 from slotwheel.wheel.named.table import NameTable
-from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER, IfExists, key_of
+from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER, IfExists, due_and_offset, key_of
 from slotwheel.wheel.peers.peer import PeerWheel
 from slotwheel.wheel.rows import from_columns
 from support.crashbook import covers
@@ -285,7 +285,8 @@ class Group:
                     continue
                 place = names.places(keys, names.stored(keys)).get(keys[0])
                 assert place is not None, f"{node.name} does not know {name}"
-                assert place[1] == offsets[0], f"{node.name}: {name} is {place}, not {offsets}"
+                at = due_and_offset(place)[1]
+                assert at == offsets[0], f"{node.name}: {name} is {at}, not {offsets}"
 
     def send_and_sync(self) -> None:
         self.send()

@@ -34,7 +34,7 @@ import numpy as np
 from ..answers import Before, NamedAnswer
 from ..errors import NOTHING_STORED, NameTaken, Overloaded, SlotwheelError
 from ..ids import IdMint
-from ..names import IfExists, NamedRows, NamePlace
+from ..names import IfExists, NamedRows, NamePlace, due_and_offset, place_of
 from ..schema import Int64s
 from .canceller import Canceller, RowState
 from .lines import Lines
@@ -74,7 +74,8 @@ class NameDecisions:
     offset: list[int] = field(default_factory=list)
     refused: dict[int, SlotwheelError] = field(default_factory=dict)
 
-    def cancel(self, due: int, offset: int) -> None:
+    def cancel(self, place: NamePlace) -> None:
+        due, offset = due_and_offset(place)
         self.due.append(due)
         self.offset.append(offset)
 
@@ -101,7 +102,7 @@ class Namer:
         decided = NameDecisions()
         keys = named.keys
         dues = due.tolist() if isinstance(due, np.ndarray) else due
-        own = [(dues[row], base_offset + row) for row in named.rows]
+        own = [place_of(dues[row], base_offset + row) for row in named.rows]
         if not places and len(set(keys)) == len(keys):  # the usual case
             decided.names = dict(zip(keys, own, strict=True))
             return decided
@@ -122,18 +123,19 @@ class Namer:
                 holder = holders[key]
             if before is not None and holder is _Holder.PENDING:
                 if mode is IfExists.KEEP:
-                    decided.answers.append(NamedAnswer(row, Before.KEPT, *before))
-                    decided.cancel(*place)
+                    decided.answers.append(NamedAnswer(row, Before.KEPT, *due_and_offset(before)))
+                    decided.cancel(place)
                     continue
                 if mode is IfExists.REFUSE:
                     decided.refused[row] = self._taken(row, before, base_offset, first)
                 else:
-                    decided.answers.append(NamedAnswer(row, Before.REPLACED, *before))
-                    decided.cancel(*before)
+                    was = due_and_offset(before)
+                    decided.answers.append(NamedAnswer(row, Before.REPLACED, *was))
+                    decided.cancel(before)
             elif before is not None and holder is _Holder.LEAVING:
                 decided.refused[row] = _leaving(row)
             elif before is not None and holder is not _Holder.GONE:
-                decided.answers.append(NamedAnswer(row, _BEFORE[holder], *before))
+                decided.answers.append(NamedAnswer(row, _BEFORE[holder], *due_and_offset(before)))
             if row not in decided.refused:
                 replaced.setdefault(key, taken)
                 decided.names[key] = place
@@ -152,13 +154,13 @@ class Namer:
         topic_of = dict(zip(named.keys, named.topics, strict=True))
         texts = {topic: topic.decode() for topic in set(named.topics)}
         topics = np.array([texts[topic_of[key]] for key in places], object)
-        due, offset = np.array(list(places.values()), np.int64).T
+        due, offset = np.array([due_and_offset(place) for place in places.values()], np.int64).T
         states, _ = self._canceller.states(due, offset, topics)
         holders = dict(zip(places, map(_HOLDERS.__getitem__, states.tolist()), strict=True))
         if (states == RowState.UNKNOWN).any():
             for key, state, topic in zip(places, states.tolist(), topics.tolist(), strict=True):
                 if state == RowState.UNKNOWN:
-                    holders[key] = self._holder_of_unknown(topic, *places[key])
+                    holders[key] = self._holder_of_unknown(topic, *due_and_offset(places[key]))
         return holders
 
     def _holder_of_unknown(self, topic: str, due: int, offset: int) -> _Holder:
@@ -168,7 +170,7 @@ class Namer:
 
     def _taken(self, row: int, before: NamePlace, base_offset: int, first: int) -> NameTaken:
         """``first``: the first row of the same caller."""
-        due, offset = before
+        due, offset = due_and_offset(before)
         if offset >= base_offset + first:
             got = f"the name of row {offset - base_offset - first} of the same batch"
         elif offset >= base_offset:

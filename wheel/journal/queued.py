@@ -18,7 +18,7 @@ from ..answers import AppendReceipt, NamedAnswer
 from ..delay import due_times
 from ..errors import Damaged, InvalidBatch, SlotwheelError
 from ..mark import Marks
-from ..names import NamePlace, decode_named, named_rows
+from ..names import NamePlace, decode_named, named_rows, place_of
 from ..request import RequestKey
 from ..schedules import FiredRun, ScheduleChange, decode_changes, decode_runs
 from ..schema import Int64s
@@ -221,7 +221,7 @@ def _names_of(piece: Piece, cancels: CancelRows | None) -> dict[bytes, NamePlace
     gone = set() if cancels is None else set(cancels.target.tolist())
     places = zip(named.keys, named.rows, strict=True)
     return {
-        key: (int(piece.due[row]), piece.base_offset + row)
+        key: place_of(int(piece.due[row]), piece.base_offset + row)
         for key, row in places
         if piece.base_offset + row not in gone
     }

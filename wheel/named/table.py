@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from ..files import Files
 from ..journal.payloads import CancelRows
-from ..names import NamePlace, named_rows
+from ..names import NamePlace, due_and_offset, named_rows, place_of
 from ..rows import members
 from ..schema import Int64s, times
 from .runs import (
@@ -55,12 +55,15 @@ from .runs import (
 
 _NONE = np.empty(0, np.int64)
 NamePlaces = Mapping[bytes, NamePlace]
-_NAME_BYTES, _CANCEL_BYTES = 270, 100
+_NAME_BYTES, _CANCEL_BYTES = 150, 100
 """What a name, and a cancelled offset, takes in memory, about."""
 _MERGE_SHARE = 2
 """A run is merged with the one before it unless that is more than so many times larger."""
 _FEW_NAMES = 1 << 16
 _REBUILD_ROWS = 1 << 20
+_LAYER_NAMES = 1 << 17
+"""A layer with more names does not grow: one of half a million would be made larger by the
+interpreter in 40 ms, under the owner's lock."""
 _ITEMS = 4096
 """So many names are read or written by one call of the interpreter's own."""
 _Key = TypeVar("_Key")
@@ -86,19 +89,16 @@ class _Layer:
     def behind(self, offset: int) -> _Layer:
         """What came from ``offset`` on."""
         return _Layer(
-            {key: place for key, place in self.names.items() if place[1] >= offset},
+            {key: place for key, place in self.names.items() if due_and_offset(place)[1] >= offset},
             {target: own for target, own in self.cancelled.items() if own >= offset},
         )
-
-    def joined(self, newer: _Layer) -> _Layer:
-        """Both of them, which are left as they are."""
-        return _Layer(_updated(self.names, newer.names), _updated(self.cancelled, newer.cancelled))
 
     def held(self, upto: int) -> HeldNames:
         """The names of rows below offset ``upto``."""
         parts = [HeldNames.of((), (), ())]
         for share in _shares(self.names):
-            moved = [(key, *place) for key, place in share if place[1] < upto]
+            places = [(key, *due_and_offset(place)) for key, place in share]
+            moved = [each for each in places if each[2] < upto]
             if moved:
                 parts.append(HeldNames.of(*zip(*moved, strict=True)))
         return HeldNames.joined(parts)
@@ -118,16 +118,6 @@ def _shares(items: Mapping[_Key, _Value]) -> Iterator[list[tuple[_Key, _Value]]]
         yield share
 
 
-def _updated(older: dict[_Key, _Value], newer: dict[_Key, _Value]) -> dict[_Key, _Value]:
-    """The items of both; of a key that is in both, the newer value."""
-    if not older:
-        return newer
-    both = older.copy()
-    for share in _shares(newer):
-        both.update(share)
-    return both
-
-
 @dataclass(frozen=True, slots=True)
 class NamesChange:
     """Other runs, by a spill or a merge, which are true once the state has ``record``."""
@@ -135,10 +125,10 @@ class NamesChange:
     runs: tuple[NameRun, ...]
     record: bytes | None
     """None: the runs are those that the state has."""
-    left: _Layer | None = None
-    """Of what was in memory when the spill began, what stays there; None: of a merge."""
+    left: tuple[_Layer, ...] = ()
+    """Of what was in memory when the spill began, what stays there."""
     moved: tuple[_Layer, ...] = ()
-    """What was in memory when the spill began."""
+    """What was in memory when the spill began; nothing: of a merge."""
 
     def release(self) -> None:
         """After the change, without the lock: let go of what was moved. If it went with the last
@@ -156,7 +146,9 @@ class NameTable:
         self.runs: tuple[NameRun, ...] = ()
         self._queued: dict[bytes, NamePlace] = {}
         self._layers: tuple[_Layer, ...] = (_Layer(),)
-        """The oldest first. Only the last one grows; a spill works through the others."""
+        """The oldest first. Only the last one grows; a spill works through those before it."""
+        self._frozen = 0
+        """So many of them a spill works through."""
 
     @property
     def in_use(self) -> bool:
@@ -192,7 +184,7 @@ class NameTable:
                 gone |= members(cancelled, offset)
             rows = left[has]
             for at_row in np.flatnonzero(~gone).tolist():
-                places[keys[rows[at_row]]] = int(due[at_row]), int(offset[at_row])
+                places[keys[rows[at_row]]] = place_of(int(due[at_row]), int(offset[at_row]))
             left = np.delete(left, has)
         return StoredNames(runs, places)
 
@@ -207,13 +199,17 @@ class NameTable:
                 known.update((key, names[key]) for key in keys if key in names)
         for layer in self._layers:
             if layer.cancelled:
-                known = {key: at for key, at in known.items() if at[1] not in layer.cancelled}
+                known = {
+                    key: place
+                    for key, place in known.items()
+                    if due_and_offset(place)[1] not in layer.cancelled
+                }
         return known
 
     # -- what the log says -----------------------------------------------------------------------
 
     def queue(self, names: NamePlaces) -> None:
-        """NamePlaces that an entry on its way to the journal takes."""
+        """Names that an entry on its way to the journal takes."""
         self._queued.update(names)
 
     def withdraw(self, uncommitted: Iterable[NamePlaces]) -> None:
@@ -225,6 +221,9 @@ class NameTable:
     def committed(self, names: NamePlaces, cancels: CancelRows | None) -> None:
         """What a committed entry takes, and its cancel rows."""
         layer = self._layers[-1]
+        if len(layer.names) > _LAYER_NAMES:
+            layer = _Layer()
+            self._layers = (*self._layers, layer)
         layer.names.update(names)
         if self._queued:
             for key, place in names.items():
@@ -238,7 +237,9 @@ class NameTable:
 
     def freeze(self) -> None:
         """Under the lock: from here on what is committed gets into a layer of its own."""
-        self._layers = (*self._layers, _Layer())
+        layers = [layer for layer in self._layers if layer.names or layer.cancelled]
+        self._layers = (*layers, _Layer())
+        self._frozen = len(layers)
 
     def spill(self, upto: int, gone: Gone) -> NamesChange:
         """After ``freeze``: write the names of rows below offset ``upto``, which a spill moves, as
@@ -246,19 +247,18 @@ class NameTable:
         message of the same name, which would else be taken for the last one. Errors: ``OSError``;
         nothing has changed then.
         """
-        layers = self._layers[:-1]
-        frozen = _Layer()
-        for layer in layers:
-            frozen = frozen.joined(layer)
-        self._layers = (frozen, self._layers[-1])  # or each spill that fails adds one
-        if not (frozen.names or (self.runs and frozen.cancelled)):
-            return NamesChange(self.runs, None, _Layer())
-        places = frozen.held(upto)
+        layers = self._layers[: self._frozen]
+        if not layers or not (self.runs or any(layer.names for layer in layers)):
+            return NamesChange(self.runs, None, moved=layers)
+        places = HeldNames.joined([layer.held(upto) for layer in layers]).newest()
         places = places.at(~gone(places.due, places.offset) | known_in(self.runs, places))
-        cancelled = [target for target, own in frozen.cancelled.items() if own < upto]
+        cancelled = [
+            target for layer in layers for target, own in layer.cancelled.items() if own < upto
+        ]
         run = self._write(len(places), [places], np.array(cancelled, np.int64))
         runs = self.runs if run is None else (*self.runs, run)
-        return NamesChange(runs, _record(runs), frozen.behind(upto), (*layers, frozen))
+        left = tuple(layer.behind(upto) for layer in layers)
+        return NamesChange(runs, _record(runs), left, layers)
 
     def merge(self, rows: int, gone: Gone) -> NamesChange | None:
         """Merge runs of similar size; all of them if they have many more names than the ``rows``
@@ -289,8 +289,9 @@ class NameTable:
     def change(self, change: NamesChange) -> None:
         """Under the lock: the state has ``change``."""
         self.runs = change.runs
-        if change.left is not None:
-            self._layers = (change.left, self._layers[-1])
+        if change.moved:
+            self._layers = (*change.left, *self._layers[len(change.moved) :])
+            self._frozen = 0
 
     def remove_but(self, runs: Iterable[NameRun]) -> None:
         """Remove all files but those of ``runs``: after a change, or in place of one."""
