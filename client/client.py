@@ -753,7 +753,7 @@ class Client:
 
     @property
     def schedules(self) -> Schedules:
-        """The group's schedules: messages that come again and again. Not to be had over HTTP."""
+        """The group's schedules: messages that come again and again."""
         return Schedules(self._ask)
 
     def step_down(self, timeout_s: float = 10.0) -> str:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,13 @@ from ..wheel.protocol import (
     NAMED,
     POLICIES,
     RESCHEDULE,
+    SCHEDULE_DELETE,
+    SCHEDULE_LIST,
+    SCHEDULE_PAUSE,
+    SCHEDULE_PUT,
+    SCHEDULE_RESUME,
+    SCHEDULE_RUN,
+    SCHEDULE_SHOW,
     STATUS,
     AppendCommand,
     PriorRow,
@@ -247,6 +254,46 @@ def _named(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
     return {"id": None if answer.status == HTTPStatus.NOT_FOUND else _done(answer)["id"]}
 
 
+def _put_schedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    schedule = fields["schedule"]
+    path = _path_of_schedule({**fields, "name": schedule.get("name") or ""})
+    return {"schedule": _done(ask("PUT", path, schedule))}
+
+
+def _list_schedules(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    query = urlencode({"page": fields["after"], "limit": fields["limit"]})
+    content = _done(ask("GET", f"/v1/schedules?{query}"))
+    return {"schedules": content["schedules"], "after": content["next"]}
+
+
+def _show_schedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"schedule": _done(ask("GET", _path_of_schedule(fields)))}
+
+
+def _pause_schedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"schedule": _done(ask("POST", _path_of_schedule(fields, "/pause")))}
+
+
+def _resume_schedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"schedule": _done(ask("POST", _path_of_schedule(fields, "/resume")))}
+
+
+def _run_schedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    run: dict[str, Any] = _done(ask("POST", _path_of_schedule(fields, "/run")))
+    return run
+
+
+def _delete_schedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    _done(ask("DELETE", _path_of_schedule(fields)))
+    return {}
+
+
+def _path_of_schedule(fields: dict[str, Any], last_part: str = "") -> str:
+    version = fields.get("version")
+    query = "" if version is None else f"?version={version}"
+    return f"/v1/schedules/{quote(str(fields['name']), safe='')}{last_part}{query}"
+
+
 def _path_of_name(fields: dict[str, Any]) -> str:
     return f"/v1/names/{fields['topic']}/{quote(fields['name'], safe='')}"
 
@@ -261,11 +308,12 @@ def _not_done(answer: GatewayAnswer) -> str:
 
 
 def _done(answer: GatewayAnswer) -> Any:
-    if answer.status != HTTPStatus.OK:
+    if answer.status not in _DONE:
         raise answer.error()
     return answer.json()
 
 
+_DONE = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)
 _NOT_DONE = {
     "unknown": "unknown",
     "already-cancelled": "cancelled",
@@ -277,4 +325,11 @@ _CALLS = {
     CANCEL: _cancel,
     RESCHEDULE: _reschedule,
     NAMED: _named,
+    SCHEDULE_PUT: _put_schedule,
+    SCHEDULE_LIST: _list_schedules,
+    SCHEDULE_SHOW: _show_schedule,
+    SCHEDULE_PAUSE: _pause_schedule,
+    SCHEDULE_RESUME: _resume_schedule,
+    SCHEDULE_RUN: _run_schedule,
+    SCHEDULE_DELETE: _delete_schedule,
 }

@@ -10,7 +10,7 @@ last message, or None) and ``next_ms``, nominal times of the next runs, ms since
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..wheel.protocol import (
@@ -50,27 +50,40 @@ class Schedules:
         """All schedules whose topics may be read, in the order of their names."""
         after: str | None = ""
         while after is not None:
-            answer = self._ask(SCHEDULE_LIST, {"after": after}, again=True)
-            yield from answer["schedules"]
-            after = answer["after"]
+            shown, after = self.page(after)
+            yield from shown
+
+    def page(
+        self, after: str = "", *, limit: int = 1000, topics: Sequence[str] | None = None
+    ) -> tuple[ShownInOrder, str | None]:
+        """Schedules behind the name ``after``, ``limit`` at most (1000), and the name behind which
+        the next page begins; None: there is none. ``topics``: only those that send to these; names,
+        or the begin of names and a ``*``. Over HTTP these are not to be had."""
+        fields: dict[str, Any] = {"after": after, "limit": limit}
+        if topics is not None:
+            fields["topics"] = [*topics]
+        answer = self._ask(SCHEDULE_LIST, fields, again=True)
+        return answer["schedules"], answer["after"]
 
     def get(self, name: str) -> Shown:
         """One schedule. Errors: ``UnknownSchedule``."""
         return _schedule(self._ask(SCHEDULE_SHOW, {"name": name}, again=True))
 
-    def pause(self, name: str) -> Shown:
+    def pause(self, name: str, *, version: int | None = None) -> Shown:
         """Let a schedule rest. What is a message already leaves all the same. Errors:
-        ``UnknownSchedule``."""
-        return _schedule(self._ask(SCHEDULE_PAUSE, {"name": name}, again=True))
+        ``UnknownSchedule``; ``ScheduleChanged``: it has not that ``version``."""
+        fields = {"name": name, "version": version}
+        return _schedule(self._ask(SCHEDULE_PAUSE, fields, again=version is None))
 
-    def resume(self, name: str) -> Shown:
-        """Let a schedule go on with what is due from now on. Errors: ``UnknownSchedule``."""
-        return _schedule(self._ask(SCHEDULE_RESUME, {"name": name}, again=True))
+    def resume(self, name: str, *, version: int | None = None) -> Shown:
+        """Let a schedule go on with what is due from now on. Errors: as of ``pause``."""
+        fields = {"name": name, "version": version}
+        return _schedule(self._ask(SCHEDULE_RESUME, fields, again=version is None))
 
-    def run(self, name: str) -> tuple[int, str]:
+    def run(self, name: str, *, version: int | None = None) -> tuple[int, str]:
         """Have a message of a schedule sent now, besides its other runs. Returns its number and its
-        id. Errors: ``UnknownSchedule``; ``NodeUnreachable``: it may have been sent."""
-        answer = self._ask(SCHEDULE_RUN, {"name": name})
+        id. Errors: as of ``pause``; ``NodeUnreachable``: it may have been sent."""
+        answer = self._ask(SCHEDULE_RUN, {"name": name, "version": version})
         return int(answer["run"]), str(answer["id"])
 
     def delete(self, name: str, *, version: int | None = None) -> None:
@@ -94,20 +107,26 @@ class AsyncSchedules:
         shown: ShownInOrder = await self._run(lambda: [*self._schedules.list()])
         return shown
 
+    async def page(
+        self, after: str = "", *, limit: int = 1000, topics: Sequence[str] | None = None
+    ) -> tuple[ShownInOrder, str | None]:
+        shown, behind = await self._run(self._schedules.page, after, limit=limit, topics=topics)
+        return shown, behind
+
     async def get(self, name: str) -> Shown:
         shown: Shown = await self._run(self._schedules.get, name)
         return shown
 
-    async def pause(self, name: str) -> Shown:
-        shown: Shown = await self._run(self._schedules.pause, name)
+    async def pause(self, name: str, *, version: int | None = None) -> Shown:
+        shown: Shown = await self._run(self._schedules.pause, name, version=version)
         return shown
 
-    async def resume(self, name: str) -> Shown:
-        shown: Shown = await self._run(self._schedules.resume, name)
+    async def resume(self, name: str, *, version: int | None = None) -> Shown:
+        shown: Shown = await self._run(self._schedules.resume, name, version=version)
         return shown
 
-    async def run(self, name: str) -> tuple[int, str]:
-        number, message_id = await self._run(self._schedules.run, name)
+    async def run(self, name: str, *, version: int | None = None) -> tuple[int, str]:
+        number, message_id = await self._run(self._schedules.run, name, version=version)
         return number, message_id
 
     async def delete(self, name: str, *, version: int | None = None) -> None:

@@ -25,10 +25,12 @@ from ..wheel.errors import (
     NotRunning,
     Overloaded,
     OverQuota,
+    ScheduleChanged,
     SequenceTooOld,
     SlotwheelError,
     Unauthenticated,
     UnknownId,
+    UnknownSchedule,
     UnsupportedVersion,
 )
 
@@ -131,8 +133,10 @@ def from_slotwheel(error: SlotwheelError, place: str = "") -> HttpError:
     retry_after_ms = 0
     if error.uncertain:  # 4xx would say that nothing was done
         status = 503
-    elif isinstance(error, NameTaken):
+    elif isinstance(error, NameTaken | ScheduleChanged):
         status = 409
+    elif isinstance(error, UnknownSchedule):
+        status = 404
     elif isinstance(error, _CALLERS_FAULT):
         status = 422
     elif isinstance(error, Unauthenticated):

@@ -158,12 +158,32 @@ class UnknownSchedule(InvalidMessage):
 
     code = "unknown-schedule"
 
+    @classmethod
+    def of(cls, name: str) -> Self:
+        return cls(
+            "no such schedule",
+            got=repr(name[:80]),
+            limit="the name of one that the caller may see",
+            remedy="List the schedules to see which there are",
+        )
+
 
 class ScheduleChanged(InvalidMessage):
     """A schedule has another version than the change was made for. ``got``: its version; ``limit``:
     the one that was expected."""
 
     code = "schedule-changed"
+
+    @classmethod
+    def of(cls, name: str, version: int, expected: int) -> Self:
+        """``version``: of the schedule that is there, 0: there is none."""
+        none = "no such schedule"
+        return cls(
+            f"schedule {name!r} is another one by now",
+            got=f"version {version}" if version else none,
+            limit=f"version {expected}" if expected else none,
+            remedy="Look at it again, and then put it with the version that it has",
+        )
 
 
 class UnknownTopic(InvalidMessage):

@@ -64,16 +64,12 @@ class ScheduleTable:
         must be none; None: any. Errors: ``ScheduleChanged`` with both versions;
         ``UnknownSchedule``; ``InvalidMessage``: there are too many."""
         state = self.get(change.name)
-        if version is not None and version != (0 if state is None else state.version):
-            raise ScheduleChanged(
-                f"schedule {change.name!r} is another one by now",
-                got="no such schedule" if state is None else f"version {state.version}",
-                limit=f"version {version}" if version else "no such schedule",
-                remedy="Look at it again, and then put it with the version that it has",
-            )
+        there = 0 if state is None else state.version
+        if version is not None and version != there:
+            raise ScheduleChanged.of(change.name, there, version)
         if isinstance(change, ScheduleDelete):
             if state is None:
-                raise unknown_schedule(change.name)
+                raise UnknownSchedule.of(change.name)
             return
         count = self._count + (state is None)
         nbytes = self._nbytes + len(change.spec) - (0 if state is None else len(state.spec))
@@ -150,9 +146,3 @@ class ScheduleTable:
         for name, state in records.items():
             if name in self._unsaved and self._unsaved[name] is state:
                 del self._unsaved[name]
-
-
-def unknown_schedule(name: str) -> UnknownSchedule:
-    return UnknownSchedule(
-        "no such schedule", got=repr(name[:80]), remedy="List the schedules to see which there are"
-    )

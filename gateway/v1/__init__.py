@@ -1,1 +1,2 @@
-"""The plain API below ``/v1``: messages, search, jobs, status, dead letters, policies."""
+"""The plain API below ``/v1``: messages, search, schedules, jobs, status, dead
+letters, policies."""

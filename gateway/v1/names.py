@@ -99,8 +99,28 @@ async def put_named(call: RouteCall[NoQuery, NamedBody]) -> Reply:
 def _place_of(scope: Any) -> tuple[str, str]:
     """The topic and the name in a request's path. Errors: ``HttpError`` 422."""
     _, _, _, topic_part, name_part = scope["raw_path"].split(b"/", 4)
+    topic, name = _decoded(topic_part), name_of(name_part)
     try:
-        topic, name = (unquote_to_bytes(part).decode() for part in (topic_part, name_part))
+        check_topic(topic)
+    except InvalidMessage as error:
+        raise from_slotwheel(error, "path topic") from None
+    return topic, name
+
+
+def name_of(part: bytes) -> str:
+    """The name of a message or a schedule that stands in a request's path, percent-encoded. Errors:
+    ``HttpError`` 422."""
+    name = _decoded(part)
+    try:
+        check_name(name)
+    except InvalidMessage as error:
+        raise from_slotwheel(error, "path name") from None
+    return name
+
+
+def _decoded(part: bytes) -> str:
+    try:
+        return unquote_to_bytes(part).decode()
     except UnicodeDecodeError as error:
         raise HttpError(
             422,
@@ -110,12 +130,6 @@ def _place_of(scope: Any) -> tuple[str, str]:
             limit="percent-encoded UTF-8",
             remedy="Encode the name in UTF-8, and its bytes as %XX",
         ) from None
-    for check, part, text in ((check_topic, "topic", topic), (check_name, "name", name)):
-        try:
-            check(text)
-        except InvalidMessage as error:
-            raise from_slotwheel(error, f"path {part}") from None
-    return topic, name
 
 
 _PUT: AnyEndpoint = Endpoint(

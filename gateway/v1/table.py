@@ -16,6 +16,7 @@ from . import (
     group,
     joblist,
     names,
+    schedules,
     searching,
     tracing,
 )
@@ -50,6 +51,7 @@ V1: list[AnyEndpoint] = [
     *cancelling.ENDPOINTS,
     *cancellations.ENDPOINTS,
     *names.ENDPOINTS,
+    *schedules.ENDPOINTS,
     *dead.ENDPOINTS,
     *joblist.ENDPOINTS,
     *tracing.ENDPOINTS,

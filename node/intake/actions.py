@@ -17,7 +17,7 @@ from typing import Any
 
 from ...policy.failure import retry_topic
 from ...policy.rule import parse_rule
-from ...security.rights import Operation, Right, TopicList
+from ...security.rights import Operation, Right
 from ...wheel.answers import CancelAnswer
 from ...wheel.checks import check_topic
 from ...wheel.delay import DELAY_LIMIT_MS
@@ -169,7 +169,7 @@ class Actions:
         return {**place, "serving": self._wheel.serving}
 
     def _cancel(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
-        may = _topics_of(caller, fields, Right.CANCEL)
+        may = caller.topics_for(Right.CANCEL, fields)
         if (place := _name_of(fields, "ids")) is not None:
             self.check_master()
             answer, message_id = CancelAnswer.UNKNOWN, None
@@ -194,7 +194,7 @@ class Actions:
         message_id = None if place is not None else MessageId.parse(str(fields.get("id")))
         now_ms = self._clock()
         due_ms = _new_due_ms(fields, now_ms)
-        may = _topics_of(caller, fields, Right.CANCEL)
+        may = caller.topics_for(Right.CANCEL, fields)
         self.check_master()
         answer, moved = CancelAnswer.UNKNOWN, None
         with _done_once("moved"):
@@ -215,7 +215,7 @@ class Actions:
     def _find_named(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         place = _name_of(fields, None)
         assert place is not None
-        may = _topics_of(caller, fields, Right.READ)
+        may = caller.topics_for(Right.READ, fields)
         self.check_master()
         visible = may is None or may(place[0])
         return {"id": _text_of(self._wheel.named(*place) if visible else None)}
@@ -329,23 +329,6 @@ def _done_once(what: str) -> Iterator[None]:
             remedy="Cancel the old id at the new master: it says what became of it",
             uncertain=True,
         ) from error
-
-
-def _topics_of(
-    caller: ConnectedCaller, fields: dict[str, Any], right: Right
-) -> Callable[[str], bool] | None:
-    """Tells of a topic whether the caller has the right for its messages; None: it has it for all.
-    A gateway, which may everything, names in ``topics`` those for which its own caller has it.
-    Errors: ``InvalidMessage``."""
-    rights = caller.rights
-    own = None if rights.is_unlimited else rights.topics(right).has
-    given = fields.get("topics")
-    if given is None:
-        return own
-    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
-        raise InvalidMessage("no usable 'topics'", got=repr(given)[:80], limit="a list of texts")
-    named = TopicList(given).has
-    return named if own is None else lambda topic: own(topic) and named(topic)
 
 
 def _name_of(fields: dict[str, Any], instead: str | None) -> tuple[str, str] | None:

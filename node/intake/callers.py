@@ -25,6 +25,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +35,8 @@ from ...security.accesslog import EVENT_OF, AccessLog, StrangerNotes
 from ...security.pending import Amounts, PendingOffer
 from ...security.principals import Authenticator, Identity, IdentityProof
 from ...security.quotas import CountedConnection
-from ...security.rights import Operation, Right, Rights, forbidden
-from ...wheel.errors import Forbidden, InvalidBatch, Unauthenticated
+from ...security.rights import Operation, Right, Rights, TopicList, forbidden
+from ...wheel.errors import Forbidden, InvalidBatch, InvalidMessage, Unauthenticated
 from ...wheel.plain import PlainBatch
 from ...wheel.protocol import AppendCommand
 from ...wire.server import Connection
@@ -123,6 +124,22 @@ class ConnectedCaller:
             self._callers.log.note(
                 event, self.identity.principal, operation=operation.label, host=self.host
             )
+
+    def topics_for(self, right: Right, fields: dict[str, Any]) -> Callable[[str], bool] | None:
+        """Tells of a topic whether an action with these fields may concern it; None: it may concern
+        every topic. A gateway, which may everything, names in ``topics`` those for which its own
+        caller has the right. Errors: ``InvalidMessage``."""
+        rights = self.identity.rights
+        own = None if rights.is_unlimited else rights.topics(right).has
+        given = fields.get("topics")
+        if given is None:
+            return own
+        if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+            raise InvalidMessage(
+                "no usable 'topics'", got=repr(given)[:80], limit="a list of texts"
+            )
+        named = TopicList(given).has
+        return named if own is None else lambda topic: own(topic) and named(topic)
 
     def _denied(
         self, operation: Operation, topic: str = "", row: int | None = None

@@ -129,7 +129,9 @@ class ScheduleActions:
 
     def list(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         """A page of schedules in the order of their names, behind the name ``after``. The answer's
-        ``after`` is where the next page begins, null at the end."""
+        ``after`` is where the next page begins, null at the end. ``topics``: only those that send
+        to these."""
+        may = caller.topics_for(Right.READ, fields)
         after, limit = fields.get("after") or "", fields.get("limit", LISTED_MAX)
         if type(limit) is not int or not 1 <= limit <= LISTED_MAX or not isinstance(after, str):
             raise InvalidMessage(
@@ -143,7 +145,7 @@ class ScheduleActions:
             if name <= after:
                 continue
             state = self._engine.schedule(name)
-            if state is None or not _may_read(caller, state):
+            if state is None or not (may is None or may(_topic_of(state))):
                 continue
             if len(shown) == limit or nbytes > _PAGE_BYTES:
                 return {"schedules": shown, "after": shown[-1]["schedule"]["name"]}
@@ -156,7 +158,7 @@ class ScheduleActions:
         name = _name_of(fields)
         state = self._engine.schedule(name)
         if state is None or not _may_read(caller, state):
-            raise _unknown(name)
+            raise UnknownSchedule.of(name)
         return {"schedule": self._view(state, _NEXT_SHOWN)}
 
     def pause(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
@@ -168,10 +170,9 @@ class ScheduleActions:
 
     def delete(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         """Remove a schedule. Errors: ``UnknownSchedule``, ``ScheduleChanged``."""
-        name, version = _name_of(fields), _version_of(fields)
-        state = self._permitted(caller, name, Operation.SCHEDULE_DELETE)
-        version = state.version if version is None else version
-        self._change(ScheduleDelete(name), version, self._clock())
+        state = self._permitted(caller, fields, Operation.SCHEDULE_DELETE)
+        name = _name_of(fields)
+        self._change(ScheduleDelete(name), state.version, self._clock())
         return {}
 
     def run(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +180,7 @@ class ScheduleActions:
         message's id and the number of the run. Errors: ``UnknownSchedule``, ``Overloaded``."""
         name = _name_of(fields)
         for _ in range(_TRIES):
-            state = self._permitted(caller, name, Operation.SCHEDULE_RUN)
+            state = self._permitted(caller, fields, Operation.SCHEDULE_RUN)
             schedule, now_ms = schedule_of(state.spec), self._clock()
             run, _ = run_now(ScheduleProgress(state.decided_ms, state.runs), now_ms)
             fired, row = row_of(schedule, state, run, state.decided_ms)
@@ -211,7 +212,7 @@ class ScheduleActions:
     ) -> dict[str, Any]:
         name = _name_of(fields)
         for attempt in range(_TRIES):
-            state = self._permitted(caller, name, operation)
+            state = self._permitted(caller, fields, operation)
             schedule = schedule_of(state.spec)
             if schedule.paused == paused:
                 break
@@ -226,17 +227,21 @@ class ScheduleActions:
         return self._shown(name)
 
     def _permitted(
-        self, caller: ConnectedCaller, name: str, operation: Operation
+        self, caller: ConnectedCaller, fields: dict[str, Any], operation: Operation
     ) -> StoredSchedule:
-        """A schedule that a caller may change. Errors: ``UnknownSchedule``; ``Forbidden``: he may
-        see it, but not change it."""
+        """The schedule that a caller names, which he may change. Errors: ``UnknownSchedule``;
+        ``Forbidden``: he may see it, but not change it; ``ScheduleChanged``: it has not the
+        ``version`` that he names."""
+        name, version = _name_of(fields), _version_of(fields)
         state = self._engine.schedule(name)
         if state is None:
-            raise _unknown(name)
+            raise UnknownSchedule.of(name)
         topic = _topic_of(state)
         if not caller.rights.may(operation, topic) and not _may_read(caller, state):
-            raise _unknown(name)
+            raise UnknownSchedule.of(name)
         caller.check(operation, topic)
+        if version is not None and version != state.version:
+            raise ScheduleChanged.of(name, state.version, version)
         return state
 
     def _change(
@@ -258,7 +263,7 @@ class ScheduleActions:
     def _shown(self, name: str) -> dict[str, Any]:
         state = self._engine.schedule(name)
         if state is None:  # deleted meanwhile
-            raise _unknown(name)
+            raise UnknownSchedule.of(name)
         return {"schedule": self._view(state, _NEXT_SHOWN)}
 
     def _view(self, state: StoredSchedule, count: int) -> dict[str, Any]:
@@ -335,15 +340,6 @@ def _version_of(fields: dict[str, Any]) -> int | None:
         raise InvalidMessage(
             "no usable 'version'",
             got=repr(version)[:80],
-            limit="the version of the schedule that is replaced, or 0: there is none",
+            limit="the version that the schedule has, or 0: there is none",
         )
     return version
-
-
-def _unknown(name: str) -> UnknownSchedule:
-    return UnknownSchedule(
-        "no such schedule",
-        got=repr(name[:80]),
-        limit="the name of one that the caller may see",
-        remedy="List the schedules to see which there are",
-    )

@@ -16,41 +16,72 @@ T = TypeVar("T")
 _SUFFIX = "_base64"
 
 
+class InvalidField(InvalidMessage):
+    """A field of JSON that cannot be used. ``path``: where it stands, as ``$.template.topic``; for
+    programs, which mark the field in a form."""
+
+    def __init__(self, message: str, *, path: str, **more: Any) -> None:
+        self.path = path
+        super().__init__(message, **more)
+
+
 class JsonFields:
     """An object of JSON whose fields are taken one after the other. ``place``: where it stands, as
-    in ``schedule 'daily', template``; each error begins with it."""
+    in ``schedule 'daily', template``; each error begins with it. ``path``: the same for programs,
+    as in ``$.template``."""
 
-    def __init__(self, place: str, fields: object, names: tuple[str, ...]) -> None:
-        """``names``: all fields that there may be. Errors: ``InvalidMessage``."""
+    def __init__(self, place: str, fields: object, names: tuple[str, ...], path: str = "$") -> None:
+        """``names``: all fields that there may be. Errors: ``InvalidField``."""
         self.place = place
+        self.path = path
+        self._names = names
         if not isinstance(fields, Mapping):
-            raise InvalidMessage(
+            raise InvalidField(
                 f"{place}: not an object",
+                path=path,
                 got=shown(fields),
                 limit="an object of JSON",
                 remedy="Write its fields in {}",
             )
         unknown = [str(name) for name in fields if name not in names]
         if unknown:
-            raise InvalidMessage(
+            raise InvalidField(
                 f"{place}: no such field",
+                path=path,
                 got=", ".join(sorted(unknown))[:200],
                 limit=", ".join(names),
                 remedy="Correct the name",
             )
         self._fields: Mapping[str, Any] = fields
 
-    def error(self, name: str, got: object, limit: str, remedy: str) -> InvalidMessage:
-        return InvalidMessage(f"{self.place}, {name}", got=got, limit=limit, remedy=remedy)
+    def error(self, name: str, got: object, limit: str, remedy: str) -> InvalidField:
+        return InvalidField(
+            f"{self.place}, {name}",
+            path=self._path_of(name),
+            got=got,
+            limit=limit,
+            remedy=remedy,
+        )
 
-    def refused(self, name: str, fault: InvalidMessage) -> InvalidMessage:
+    def refused(self, name: str, fault: InvalidMessage) -> InvalidField:
         """The error of a check that does not know where the value stands."""
-        return InvalidMessage(
+        return InvalidField(
             f"{self.place}, {name}: {fault.message}",
+            path=self._path_of(name),
             got=fault.got,
             limit=fault.limit,
             remedy=fault.remedy,
         )
+
+    def too_large(self, got: str, limit: str, remedy: str) -> InvalidField:
+        """The error of an object whose fields are too large together."""
+        message = f"{self.place}: too large"
+        return InvalidField(message, path=self.path, got=got, limit=limit, remedy=remedy)
+
+    def _path_of(self, name: str) -> str:
+        """The path of a field; that of the object, where an error is about several fields."""
+        field = name.partition(",")[0]
+        return f"{self.path}.{field}" if field in self._names else self.path
 
     def given(self, name: str) -> Any:
         """The value of a field, None where it is null or left out."""
@@ -113,7 +144,7 @@ class JsonFields:
             headers.append((key, content))
         return tuple(headers)
 
-    def _no_headers(self, name: str, got: object) -> InvalidMessage:
+    def _no_headers(self, name: str, got: object) -> InvalidField:
         limit = 'names with texts, null, or {"base64": "…"}'
         return self.error(
             name, shown(got), limit, 'Write {"name": "value"}, or [["name", "value"]]'

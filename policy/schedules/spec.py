@@ -97,7 +97,7 @@ class Template:
 
     @classmethod
     def _from_json(cls, place: str, given: object) -> Self:
-        fields = JsonFields(place, given, _TEMPLATE)
+        fields = JsonFields(place, given, _TEMPLATE, "$.template")
         topic = fields.text("topic", 'Write "topic": "orders"')
         try:
             check_topic(topic or "")
@@ -127,11 +127,10 @@ class Template:
             name=_name(fields, required=False),
         )
         if template.nbytes > TEMPLATE_BYTES_MAX:
-            raise InvalidMessage(
-                f"{place}: too large",
-                got=f"{template.nbytes} bytes of key, value and headers",
-                limit=f"{TEMPLATE_BYTES_MAX} bytes",
-                remedy="Send a key by which the receiver finds the rest",
+            raise fields.too_large(
+                f"{template.nbytes} bytes of key, value and headers",
+                f"{TEMPLATE_BYTES_MAX} bytes",
+                "Send a key by which the receiver finds the rest",
             )
         return template
 
@@ -164,7 +163,7 @@ class Schedule:
 
     @classmethod
     def from_json(cls, given: object) -> Self:
-        """Decode a schedule. Errors: ``InvalidMessage`` with the place of the value."""
+        """Decode a schedule. Errors: ``InvalidField`` with the place of the value."""
         fields = JsonFields("schedule", given, _SCHEDULE)
         name = _name(fields, required=True) or ""
         fields.place = f"schedule {name!r}"

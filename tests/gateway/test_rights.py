@@ -17,7 +17,15 @@ from slotwheel.security.oidc import ASK_EVERY_S
 from slotwheel.security.rights import TOPIC_RIGHTS, Operation, Right
 from slotwheel.security.tokens import digest_of
 from support.gatewayprocess import GatewayProcess
-from support.httpoperations import NOBODYS, OPERATIONS, PENDING_MS, Place, request_for
+from support.httpoperations import (
+    NOBODYS,
+    OPERATIONS,
+    PENDING_MS,
+    Place,
+    request_for,
+    schedule_for,
+    schedule_of,
+)
 from support.issuer import Issuer
 from support.nodeprocess import NodeProcess
 from support.rightsfile import (
@@ -63,8 +71,14 @@ def security(folder: Path, issuer: Issuer) -> Path:
 "token:metered" = ["schedule"]
 "token:connected" = ["schedule"]
 "token:topics" = ["admin", "own"]
+"token:reads-both" = ["reads-both"]
 [roles.own]
 schedule = ["slotwheel-x"]
+[roles.reads-both]
+schedule = ["{TOPIC}"]
+read = ["*"]
+[tokens.reads-both]
+sha256 = "{digest_of(token_of("reads-both"))}"
 [tokens.topics]
 sha256 = "{digest_of(token_of("topics"))}"
 [oidc.corp]
@@ -103,6 +117,23 @@ def send(gateway: GatewayProcess, topic: str, delay_ms: int = PENDING_MS) -> str
     body = {"topic": topic, "value": value, "key": topic, "delay_ms": delay_ms}
     headers = bearer(Right.GATEWAY.value)
     return str(gateway.request("POST", "/v1/messages", json=body, headers=headers).json()["id"])
+
+
+def put_schedule(
+    gateway: GatewayProcess, token: str, topic: str, name: str = "", query: str = ""
+) -> httpx.Response:
+    """Put a schedule for a topic, with the name of requests about it unless one is given."""
+    path = f"/v1/schedules/{name or schedule_of(topic)}{query}"
+    body = schedule_for(topic, f"{SECRET} for {topic}")
+    return ask(gateway, token, {"method": "PUT", "url": path, "json": body})
+
+
+OF_SCHEDULES = (
+    *(Operation.SCHEDULE_PAUSE, Operation.SCHEDULE_RESUME, Operation.SCHEDULE_RUN),
+    *(Operation.SCHEDULE_DELETE, Operation.SCHEDULE_SHOW),
+)
+"""Operations on a schedule that is there: one of a topic that the caller may not have is unknown.
+"""
 
 
 def altered(message_id: str) -> str:
@@ -159,12 +190,15 @@ def test_the_deny_matrix(gateway: GatewayProcess, messages: dict[str, str], plac
     if right in TOPIC_RIGHTS:
         # Who has that right for other topics gets what it gets for a topic and an id that there are
         # not: no answer tells the two apart.
+        put_schedule(gateway, Right.GATEWAY.value, TOPIC)
+        names_topic = right is Right.SCHEDULE and OPERATIONS[place] not in OF_SCHEDULES
         shown = []
         for topic, message_id in ((TOPIC, messages[TOPIC]), ("nobodys", altered(messages[TOPIC]))):
             answer = ask(gateway, OTHER_PREFIX, request_for(place, topic, message_id))
             assert f"{SECRET} for {TOPIC}" not in answer.text
             assert answer.status_code < 500
-            assert (answer.status_code == 403) >= (right is Right.SCHEDULE)
+            assert (answer.status_code == 403) >= names_topic
+            assert (answer.status_code == 404) >= (OPERATIONS[place] in OF_SCHEDULES)
             text = answer.text.replace(message_id, "").replace(topic, "")
             shown.append((answer.status_code, text if answer.status_code >= 400 else ""))
             assert TOPIC not in text
@@ -211,6 +245,42 @@ def test_the_scheme_of_a_proof_may_be_written_in_any_case(gateway: GatewayProces
 
 
 # What is asked for
+
+
+def test_schedules_are_those_of_topics_that_the_caller_may_have(gateway: GatewayProcess) -> None:
+    def listed(token: str) -> tuple[list[str], bool]:
+        page = ask(gateway, token, {"method": "GET", "url": "/v1/schedules"}).json()
+        names = [each["schedule"]["name"] for each in page["schedules"]]
+        return names, page["limited_by_rights"]
+
+    def do(token: str, method: str, path: str) -> int:
+        request = {"method": method, "url": f"/v1/schedules/{path}"}
+        return ask(gateway, token, request).status_code
+
+    own, other = schedule_of(TOPIC), schedule_of(OTHER)
+    assert put_schedule(gateway, ALL, TOPIC).status_code == 200
+    assert put_schedule(gateway, OTHER_PREFIX, OTHER).status_code == 200
+    assert listed(ALL) == ([own], True)
+    assert listed(OTHER_PREFIX) == ([other], True)
+    assert listed(Right.GATEWAY.value) == ([own, other], False)
+    # Neither by its topic nor by that of the schedule in whose place it would come.
+    for topic, name in ((OTHER, own), (TOPIC, other), (OTHER, "new")):
+        for query in ("", "?version=0", "?version=99999999"):
+            refused = put_schedule(gateway, ALL, topic, name, query)
+            assert refused.status_code == 403, refused.text
+            assert f"schedule-put for topic {OTHER!r}" in refused.json()["message"]
+    assert listed(Right.GATEWAY.value) == ([own, other], False)
+    # Who may only read sees that he may not; who may only schedule need not see.
+    assert do(Right.READ.value, "GET", own) == 200
+    assert do(Right.READ.value, "POST", f"{own}/pause") == 403
+    assert do(Right.SCHEDULE.value, "GET", own) == 403
+    assert do(Right.SCHEDULE.value, "POST", f"{own}/pause") == 200
+    assert do(Right.SCHEDULE.value, "POST", f"{other}/pause") == 404
+    assert do("reads-both", "GET", other) == 200
+    assert do("reads-both", "POST", f"{other}/run") == 403
+    assert do("reads-both", "DELETE", other) == 403
+    assert do("reads-both", "DELETE", own) == 204
+    assert do(OTHER_PREFIX, "DELETE", other) == 204
 
 
 def test_nothing_is_stored_for_a_topic_that_the_caller_may_not_have(

@@ -66,6 +66,7 @@ def request_for(place: Place, topic: str = TOPIC, message_id: str = NOBODYS) -> 
         "{position:int}": "0",
         "{partition}": "0",
         "{name}": "console.css",
+        "/v1/schedules/{name:path}": f"/v1/schedules/{schedule_of(topic)}",
         "{name:path}": "none",
         "{group}": "g",
     }
@@ -77,6 +78,7 @@ def request_for(place: Place, topic: str = TOPIC, message_id: str = NOBODYS) -> 
         ("POST", "/v1/messages/{id}/reschedule"): {"delay_ms": PENDING_MS},
         ("PUT", "/v1/names/{topic}/{name:path}"): {"value": "x", "delay_ms": PENDING_MS},
         ("PATCH", "/v1/names/{topic}/{name:path}"): {"delay_ms": PENDING_MS},
+        ("PUT", "/v1/schedules/{name:path}"): schedule_for(topic),
         ("POST", "/v1/cancellations"): {"where": {"topic": "none"}},
         ("POST", "/v1/dead/redrive"): {},
         ("POST", "/v1/routes/explain"): {"route": "none"},
@@ -106,6 +108,15 @@ def request_for(place: Place, topic: str = TOPIC, message_id: str = NOBODYS) -> 
             request["content"] = b""
             request["headers"] = {"Content-Type": "application/x-www-form-urlencoded"}
     return request
+
+
+def schedule_of(topic: str) -> str:
+    """The name of the schedule that requests about a topic are for."""
+    return f"of-{topic}"
+
+
+def schedule_for(topic: str, value: str = "x") -> dict[str, Any]:
+    return {"every_ms": PENDING_MS, "template": {"topic": topic, "value": value}}
 
 
 CONSOLE_QUERIES = {

@@ -290,6 +290,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "client",
             GATEWAY_VALUES,
             "policy",
+            "policy/schedules",
             "reading",
             "reading/letters",
             "reading/search",
