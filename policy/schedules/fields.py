@@ -20,7 +20,7 @@ class InvalidField(InvalidMessage):
     """A field of JSON that cannot be used. ``path``: where it stands, as ``$.template.topic``; for
     programs, which mark the field in a form."""
 
-    def __init__(self, message: str, *, path: str, **more: Any) -> None:
+    def __init__(self, message: str, *, path: str = "$", **more: Any) -> None:
         self.path = path
         super().__init__(message, **more)
 
