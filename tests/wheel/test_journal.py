@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import resource
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -12,7 +13,7 @@ import pytest
 
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SyncFailed
 from slotwheel.wheel.files import Files, OsFiles
-from slotwheel.wheel.journal.entry import EntryKind
+from slotwheel.wheel.journal.entry import NOTES_VERSION, EntryKind
 from slotwheel.wheel.journal.scan import Segment, walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES
 from support.crashfs import CrashFiles
@@ -377,8 +378,7 @@ def test_who_asks_during_a_change_of_segments_counts_none_twice(
 
 def test_every_kind_passes_through(files: Files) -> None:
     journal, _, _ = open_journal(files)
-    sent = [entry(index) for index in range(1, 4)]
-    for one, kind in zip(sent, EntryKind, strict=True):
-        object.__setattr__(one, "kind", kind)
-    journal.append(sent)
+    sent = [replace(entry(index), kind=kind) for index, kind in enumerate(EntryKind, 1)]
+    changes = replace(sent[-1], count=0, producer=0, sequence=-1, version=NOTES_VERSION)
+    journal.append([*sent[:-1], changes])
     assert [one.kind for one in open_journal(files)[1]] == list(EntryKind)
