@@ -365,12 +365,15 @@ def _check_parts(entry: Entry, where: str, position: int) -> None:
     it."""
     noted = entry.version == NOTES_VERSION
     try:
-        parts, notes = entry.parts, entry.notes if noted else None
+        batch, parts = _split(entry.payload)
+        notes: Notes | None = None
+        if noted:
+            batch, notes = _split_notes(batch)
         rows = [part.rows for part in parts]
         if len(parts) < (1 if noted else 2) or min(rows) < 1 or sum(rows) != entry.count:
             raise ValueError(f"{len(parts)} parts of {sum(rows)} rows")
         # As bytes: a view of signed bytes never equals unsigned ones from 128 on.
-        behind = bytes(memoryview(entry.payload)[len(entry.batch) :])
+        behind = bytes(memoryview(entry.payload)[len(batch) :])
         if with_parts(b"", parts, notes) != behind:
             raise ValueError("reserved bytes that are not zero")
         if entry.kind is not EntryKind.ROWS or (entry.producer, entry.sequence) != (0, -1):
