@@ -255,7 +255,8 @@ class Caller:
     def _ask(
         self, channel: Channel, action: str, fields: dict[str, Any], timeout_s: float
     ) -> bytes:
-        """The answer's body. Afterwards the channel is kept, or closed. Errors: as of ``call``."""
+        """The answer's body. Afterwards the channel is kept, or closed. Errors: as of ``call``;
+        ``NodeUnreachable`` is ``uncertain``, as the node may have done what it was asked for."""
         try:
             channel.send(Kind.ACTION, encode_action(1, action), encode_json(fields))
             frame = channel.receive(timeout_s)
@@ -264,6 +265,9 @@ class Caller:
             answers_this = decode_action(frame.metadata)[0] == 1
             if frame.kind not in (Kind.RESULT, Kind.ERROR) or not answers_this:
                 raise NodeUnreachable("an answer to something else", got=str(frame.metadata))
+        except NodeUnreachable as error:
+            channel.close()
+            raise error.perhaps_done() from None
         except BaseException:
             channel.close()
             raise

@@ -97,12 +97,17 @@ class SlotwheelError(Exception):
         error.row = None
         return error
 
+    def perhaps_done(self) -> Self:
+        """This error for whoever cannot know whether what was asked for was done."""
+        error = copy(self)
+        error.uncertain = True
+        return error
+
     def in_doubt(self) -> Self:
         """This error for a caller that cannot know whether its messages are stored: the error was
         the answer to a repeat, whose first try may have been stored, or the reason for which no
         answer came. So it no longer says that nothing was stored."""
-        doubt = copy(self)
-        doubt.uncertain = True
+        doubt = self.perhaps_done()
         doubt.remedy = self.remedy.removeprefix(NOTHING_STORED).lstrip()
         if _NOT_KNOWN not in self.message:
             doubt.message = f"{self.message}; whether the messages are stored {_NOT_KNOWN}"

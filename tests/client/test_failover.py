@@ -308,9 +308,20 @@ def test_a_reschedule_is_not_asked_twice_when_it_may_have_been_heard() -> None:
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
         target = client.send("t", b"1", delay=60).result(60)
         group.servers[0].actions._wheel = counting = Counting(log=group.log)
-        with pytest.raises(NodeUnreachable):
+        with pytest.raises(NodeUnreachable) as caught:
             client.reschedule(target, delay=90)
         assert counting.moves == 1
+        assert caught.value.uncertain
+
+
+def test_what_no_node_has_heard_was_certainly_not_done() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
+        target = client.send("t", b"1", delay=60).result(60)
+        address = group.addresses[0]
+    with Client(address, timeout_s=0.3) as client:
+        with pytest.raises(NodeUnreachable) as caught:
+            client.reschedule(target, delay=90)
+        assert not caught.value.uncertain
 
 
 def test_status_is_answered_by_a_standby_too() -> None:
