@@ -36,7 +36,7 @@ from ._farstore import Built, Wave, build, steady
 from ._load import VALUE_BYTES
 from ._node import BenchNode
 from .bigsecond import _embedded
-from .harness import Report, data_directory, options, warm_memory
+from .harness import Report, chosen_parts, data_directory, measure_parts, options
 
 _ESTIMATE = (
     "100 bytes of value and 60 of columns: 165 B a row, and a block's 900 B on top of however many"
@@ -76,22 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
         chosen.cancel = min(chosen.cancel, 3_000)
         chosen.second, chosen.seconds = min(chosen.second, 20_000), min(chosen.seconds, 2)
         chosen.minutes, chosen.peer_rows = min(chosen.minutes, 2), min(chosen.peer_rows, 20_000)
-    unknown = set(chosen.only.split(",")) - set(_ONLY)
-    if unknown:
-        parser.error(f"--only {', '.join(sorted(unknown))}: there are {', '.join(_ONLY)}")
+    parts = chosen_parts(parser, chosen.only, _ONLY)
     memory.set_up()  # as a node does, or Python's collector is seen in locks that it never holds up
     with data_directory(chosen.dir) as directory:
         report = Report(f"far: {chosen.rows:,} over {chosen.days} days", _ESTIMATE, directory)
-        report.begin()
-        needed_gib = min(4.0, 1 + chosen.rows * 200 / 1e9)
-        warm_memory(needed_gib if chosen.warm_gib is None else chosen.warm_gib)
-        try:
-            for part, measure in zip(_ONLY, (_stores, _due, _steady, failover), strict=True):
-                if part in chosen.only.split(","):
-                    (directory / part).mkdir()
-                    measure(report, directory / part, chosen)
-        finally:  # a long run that is ended has what it measured
-            report.end(chosen.json)
+        measures = dict(zip(_ONLY, (_stores, _due, _steady, failover), strict=True))
+        measure_parts(report, measures, parts, min(4.0, 1 + chosen.rows * 200 / 1e9), chosen)
     return 0
 
 

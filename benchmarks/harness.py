@@ -22,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -177,6 +177,34 @@ def options(description: str) -> argparse.ArgumentParser:
         "--warm-gib", type=float, default=None, help="memory to touch first [what is needed]"
     )
     return parser
+
+
+def chosen_parts(parser: argparse.ArgumentParser, only: str, parts: Iterable[str]) -> list[str]:
+    """Those of a benchmark's ``parts`` that ``--only`` names, with commas between them. Ends the
+    process where it names another one."""
+    known, wanted = [*parts], only.split(",")
+    unknown = set(wanted) - set(known)
+    if unknown:
+        parser.error(f"--only {', '.join(sorted(unknown))}: there are {', '.join(known)}")
+    return [part for part in known if part in wanted]
+
+
+def measure_parts(
+    report: Report,
+    measures: Mapping[str, Callable[[Report, Path, Any], None]],
+    parts: Sequence[str],
+    warm_gib: float,
+    chosen: Any,
+) -> None:
+    """Measure some parts of a benchmark, each in a directory of its own."""
+    report.begin()
+    warm_memory(warm_gib if chosen.warm_gib is None else chosen.warm_gib)
+    try:
+        for part in parts:
+            (report.directory / part).mkdir()
+            measures[part](report, report.directory / part, chosen)
+    finally:  # a long run that is ended has what it measured
+        report.end(chosen.json)
 
 
 @contextmanager

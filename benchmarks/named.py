@@ -39,7 +39,7 @@ from . import _load
 from ._farstore import Wave, build
 from ._load import VALUE_BYTES, Load
 from ._node import BenchNode
-from .harness import Report, data_directory, options, warm_memory
+from .harness import Report, chosen_parts, data_directory, measure_parts, options
 from .servers.clients import Clients
 from .servers.ours import At
 from .single import _waits
@@ -75,21 +75,12 @@ def main(arguments: list[str] | None = None) -> int:
         chosen.seconds, chosen.rows = min(chosen.seconds, 0.5), min(chosen.rows, 50_000)
         chosen.replacements, chosen.names = min(chosen.replacements, 3_000), min(chosen.names, 100)
         chosen.minute = min(chosen.minute, 1.0)
-    unknown = set(chosen.only.split(",")) - set(_ONLY)
-    if unknown:
-        parser.error(f"--only {', '.join(sorted(unknown))}: there are {', '.join(_ONLY)}")
+    parts = chosen_parts(parser, chosen.only, _ONLY)
     memory.set_up()  # as a node does, or Python's collector is seen in locks that it never holds up
     with data_directory(chosen.dir) as directory:
         report = Report("names", _ESTIMATE, directory)
-        report.begin()
-        warm_memory((0.2 if chosen.quick else 4.0) if chosen.warm_gib is None else chosen.warm_gib)
-        try:
-            for part, measure in zip(_ONLY, (_sends, _pending, _debounce), strict=True):
-                if part in chosen.only.split(","):
-                    (directory / part).mkdir()
-                    measure(report, directory / part, chosen)
-        finally:  # a long run that is ended has what it measured
-            report.end(chosen.json)
+        measures = dict(zip(_ONLY, (_sends, _pending, _debounce), strict=True))
+        measure_parts(report, measures, parts, 0.2 if chosen.quick else 4.0, chosen)
     return 0
 
 

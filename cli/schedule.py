@@ -15,10 +15,11 @@ from ..client.addresses import Nodes
 from ..client.schedules import Schedules
 from ..wheel.texts import time_text, visible_text
 from .printing import print_table, quiet_pipe
-from .shared import json_option, node_options, print_json
+from .shared import combined, json_option, node_options, print_json
 from .terminal import echo
 
 F = TypeVar("F", bound=Callable[..., Any])
+_of_one = combined(click.argument("name"), node_options, json_option)
 version_option = click.option(
     "--version",
     "version",
@@ -78,9 +79,7 @@ def list_all(address: Nodes, timeout: timedelta, as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("name")
-@node_options
-@json_option
+@_of_one
 def show(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
     """Show one schedule: its fields, the last run and the next ten."""
     with _schedules(address, timeout) as stored:
@@ -99,9 +98,7 @@ def show(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
 
 
 @command.command("pause")
-@click.argument("name")
-@node_options
-@json_option
+@_of_one
 def pause(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
     """Let a schedule rest. Messages that it has made already, up to 30 s ahead, still leave."""
     with _schedules(address, timeout) as stored:
@@ -109,9 +106,7 @@ def pause(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
 
 
 @command.command("resume")
-@click.argument("name")
-@node_options
-@json_option
+@_of_one
 def resume(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
     """Let a schedule go on with what is due from now on."""
     with _schedules(address, timeout) as stored:
@@ -119,9 +114,7 @@ def resume(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None
 
 
 @command.command("run")
-@click.argument("name")
-@node_options
-@json_option
+@_of_one
 def run(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
     """Send the message of a schedule now, besides its other runs. Prints number and id."""
     with _schedules(address, timeout) as stored:

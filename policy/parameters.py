@@ -28,6 +28,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from msgspec import Meta
 
+from ..wheel.texts import is_utf8
 from .fieldtexts import texts_of
 from .levels import check_times
 from .written import WayIn, Written, unusable, whole_number
@@ -43,12 +44,10 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Errors: ``InvalidConfiguration``: a text is no UTF-8, which a command line may have; as
         of ``check_times``, of ``from_ms`` and ``to_ms``, where it has these."""
         for text in _texts_among(msgspec.structs.astuple(self)):
-            try:
-                text.encode()
-            except UnicodeEncodeError:
+            if not is_utf8(text):
                 raise unusable(
                     "a text that is no UTF-8", text, "UTF-8", "Leave it out: no message has it"
-                ) from None
+                )
         check_times(getattr(self, "from_ms", None), getattr(self, "to_ms", None))
 
 

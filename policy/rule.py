@@ -18,6 +18,7 @@ from typing import Any
 
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.rows import Header
+from ..wheel.texts import is_utf8
 from .shown import shown
 
 DEPTH_MAX = 5
@@ -99,7 +100,7 @@ def parse_rule(fields: object, depth: int = 1) -> Rule:
             return Combined(every, tuple(parse_rule(part, depth + 1) for part in parts))
     header = fields.get("header")
     tests = names - {"header"}
-    if not isinstance(header, str) or not _is_utf8(header) or not header or len(tests) != 1:
+    if not isinstance(header, str) or not is_utf8(header) or not header or len(tests) != 1:
         raise _unusable("not a rule", shown(dict(fields)), "a header and one test of it")
     (test,) = tests
     content = fields[test]
@@ -122,18 +123,9 @@ def _listed(content: object, name: str) -> Sequence[object]:
 
 
 def _bytes(header: str, content: object) -> bytes:
-    if not isinstance(content, str) or not _is_utf8(content):
+    if not isinstance(content, str) or not is_utf8(content):
         raise _unusable(f"header {header}: a value that is no text", shown(content), "a text")
     return content.encode()
-
-
-def _is_utf8(text: str) -> bool:
-    """False for half of a surrogate pair, which JSON can write, but no header can have."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _unusable(message: str, got: str, limit: str) -> InvalidConfiguration:

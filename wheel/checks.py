@@ -107,6 +107,19 @@ def reserved_among(names: Sequence[str]) -> list[str]:
     return wrong
 
 
+def _any_of_ours(headers: pa.Array) -> bool:
+    """True if a headers column has names with our prefix. Mostly it has none, and one look at them
+    takes the place of one for each kind of header."""
+    if len(headers.values) == 0:
+        return False
+    names = headers.flatten().field(0)
+    if len(names) <= FEW_ROWS:
+        return any(
+            name is not None and name.startswith(RESERVED_PREFIX) for name in names.to_pylist()
+        )
+    return bool(pc.starts_with(names, RESERVED_PREFIX).true_count)
+
+
 def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
     """The rows of a headers column that have reserved names, and which; mostly none."""
     if len(headers.values) == 0:
@@ -306,11 +319,13 @@ def _faults(
         negative = np.asarray(pc.fill_null(pc.less(partitions, 0), False))
         for row in np.flatnonzero(negative).tolist():
             yield row, bad_partition(partitions[row].as_py())
-    yield from bad_expiries(batch.column("headers"), due).items()
-    yield from bad_names(batch.column("headers")).items()
-    if not reserved:
-        for row, names in sorted(reserved_headers(batch.column("headers")).items()):
-            yield row, reserved_header(names)
+    headers = batch.column("headers")
+    if _any_of_ours(headers):
+        yield from bad_expiries(headers, due).items()
+        yield from bad_names(headers).items()
+        if not reserved:
+            for row, names in sorted(reserved_headers(headers).items()):
+                yield row, reserved_header(names)
     if nbytes > bytes_max:
         lengths = sizes(batch)
         for row in np.flatnonzero(lengths > bytes_max).tolist():

@@ -33,7 +33,7 @@ from .errors import InvalidMessage
 from .files import Bytes
 from .rows import header_values
 from .schema import Int64s, bounds, distinct, lengths
-from .texts import shown_text
+from .texts import is_utf8, shown_text
 
 NAME_HEADER = "slotwheel-name"
 IF_EXISTS_HEADER = "slotwheel-if-exists"
@@ -118,10 +118,9 @@ def due_and_offset(place: NamePlace) -> tuple[int, int]:
 
 def check_name(name: str) -> None:
     """Raise ``InvalidMessage`` unless ``name`` may be a message's name."""
-    try:
-        fault = _fault_of(name.encode())
-    except UnicodeEncodeError:
-        fault = _unusable("the name is not text", repr(name[:80]))
+    if not is_utf8(name):
+        raise _unusable("the name is not text", repr(name[:80]))
+    fault = _fault_of(name.encode())
     if fault is not None:
         raise fault
 

@@ -28,7 +28,6 @@ from typing import NamedTuple
 from .errors import Damaged
 from .files import Bytes
 
-NAME_BYTES_MAX = 200
 SCHEDULES_MAX = 100_000
 """So many schedules a group has at most: a new master computes when each of them is due next."""
 SCHEDULE_BYTES_MAX = 256 << 20

@@ -54,10 +54,10 @@ class ScheduleTable:
         queued = self._queued.get(name)
         return self._committed.get(name) if queued is None else queued[1]
 
-    def names(self) -> list[str]:
-        """The names of all schedules, in order."""
+    def names(self) -> set[str]:
+        """The names of all schedules."""
         gone = {name for name, (_, state) in self._queued.items() if state is None}
-        return sorted((self._committed.keys() | self._queued.keys()) - gone)
+        return (self._committed.keys() | self._queued.keys()) - gone
 
     def check(self, change: SchedulePut | ScheduleDelete, version: int | None) -> None:
         """Check a change before it is queued. ``version``: which the schedule has to have, 0: there

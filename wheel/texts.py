@@ -20,6 +20,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def is_utf8(text: str) -> bool:
+    """False for half of a surrogate pair, which JSON and command lines can have, but no message."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def error_text(error: object) -> str:
     """An error's text, or its class: an application's ``__str__`` may itself raise an error."""
     try:

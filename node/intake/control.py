@@ -34,6 +34,7 @@ from ...wheel.checks import (
 from ...wheel.errors import InvalidMessage
 from ...wheel.expiry import EXPIRES_HEADER, EXPIRES_LIMIT_MS
 from ...wheel.rows import Header
+from ...wheel.texts import is_utf8
 
 TOPIC = "slotwheel-topic"
 ROUTE = "slotwheel-route"
@@ -260,10 +261,5 @@ def _text(name: str, content: bytes | None) -> str:
 
 
 def _check_text(name: str) -> None:
-    try:
-        name.encode()
-        sound = not isinstance(name, NotText)
-    except UnicodeEncodeError:
-        sound = False
-    if not sound:
+    if isinstance(name, NotText) or not is_utf8(name):
         raise InvalidMessage("a header key that is not UTF-8", got=ascii(str(name)[:80]))

@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -141,9 +142,8 @@ class ScheduleActions:
             )
         shown: list[dict[str, Any]] = []
         nbytes = 0
-        for name in self._engine.schedule_names():
-            if name <= after:
-                continue
+        names = self._engine.schedule_names()
+        for name in names[bisect_right(names, after) :]:
             state = self._engine.schedule(name)
             if state is None or not (may is None or may(_topic_of(state))):
                 continue

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ...wheel.errors import InvalidMessage
 from ...wheel.rows import Header
+from ...wheel.texts import is_utf8
 from ..shown import shown
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class JsonFields:
 
     def text(self, name: str, remedy: str) -> str | None:
         value = self.given(name)
-        if value is not None and not (isinstance(value, str) and _is_utf8(value)):
+        if value is not None and not (isinstance(value, str) and is_utf8(value)):
             raise self.error(name, shown(value), "a text", remedy)
         return value
 
@@ -133,11 +134,11 @@ class JsonFields:
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise self._no_headers(name, pair)
             key, content = pair
-            if not isinstance(key, str) or not _is_utf8(key):
+            if not isinstance(key, str) or not is_utf8(key):
                 raise self._no_headers(name, key)
             if isinstance(content, Mapping) and set(content) == {"base64"}:
                 content = self._decoded(f"{name}, {key!r}"[:200], content["base64"])
-            elif isinstance(content, str) and _is_utf8(content):
+            elif isinstance(content, str) and is_utf8(content):
                 content = content.encode()
             elif content is not None:
                 raise self._no_headers(name, content)
@@ -179,12 +180,3 @@ def _header_value(content: bytes | None) -> Any:
         return None if content is None else content.decode()
     except UnicodeDecodeError:
         return {"base64": b64encode(content or b"").decode()}
-
-
-def _is_utf8(text: str) -> bool:
-    """False for half of a surrogate pair, which JSON can write, but no message can have."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

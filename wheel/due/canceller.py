@@ -191,7 +191,6 @@ class Canceller:
             return CancelAnswer.UNKNOWN, None
         fresh = None if row is None else check(_with_due(row, due_ms))
         queued: list[AppendWaiter] = []
-
         moved = False
 
         def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter | None:
@@ -203,10 +202,8 @@ class Canceller:
             queued.append(append(rows))
             return queued[0]
 
-        due, offset = np.array([target.due], np.int64), np.array([target.offset], np.int64)
-        topics = np.array([None if row is None else row.column("topic")[0].as_py()], object)
-        (state,) = self._settle(due, offset, topics, append_cancels, timeout_s).tolist()
-        answer = _ANSWERS.get(state, CancelAnswer.UNKNOWN)
+        topic = None if row is None else row.column("topic")[0].as_py()
+        answer = self._settle_one(target, topic, append_cancels, timeout_s)
         if not queued:
             return (None if moved or self._moved(stays) else answer), None
         if answer is not CancelAnswer.CANCELLED:  # the name has moved, but by this very entry
@@ -230,11 +227,15 @@ class Canceller:
             cancelled = stays()
             return append(cancel_rows(due, offset)) if cancelled else None
 
+        answer = self._settle_one(target, topic, append_cancels, timeout_s)
+        return None if not cancelled and self._moved(stays) else answer
+
+    def _settle_one(
+        self, target: MessageId, topic: str | None, append: AppendCancels, timeout_s: float
+    ) -> CancelAnswer:
+        """As ``_settle``, of one row. ``topic``: None: it is not known."""
         due, offset = np.array([target.due], np.int64), np.array([target.offset], np.int64)
-        topics = np.array([topic], object)
-        (state,) = self._settle(due, offset, topics, append_cancels, timeout_s).tolist()
-        if not cancelled and self._moved(stays):
-            return None
+        (state,) = self._settle(due, offset, np.array([topic], object), append, timeout_s).tolist()
         return _ANSWERS.get(state, CancelAnswer.UNKNOWN)
 
     def _moved(self, stays: Callable[[], bool]) -> bool:

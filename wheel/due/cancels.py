@@ -126,7 +126,7 @@ class Cancels:
         return second
 
     def revert(self, rows: CancelRows) -> None:
-        """Cancels are pending no longer: they are committed, or their entry was not written."""
+        """Cancels are pending no longer, as their entry was not written."""
         for at_second, target, _ in _rows_of(rows):
             second = self._seconds.get(at_second)
             if second is not None and second.pending.pop(target, None) is not None:

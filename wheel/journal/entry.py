@@ -164,7 +164,7 @@ class Entry:
     def parts(self) -> Sequence[EntryPart]:
         """The callers' shares of the rows, in row order; empty for an entry without rows."""
         if self._has_table:
-            return _split(self.payload)[1]
+            return _parts_in(_split(self.payload)[1])
         return (EntryPart(self.producer, self.sequence, self.count),) if self.count else ()
 
     @property
@@ -312,8 +312,8 @@ def _encode_notes(notes: Notes) -> bytes:
     return packed + _NOTES_END.pack(len(packed), 0, _NOTES_MAGIC)
 
 
-def _split(payload: Bytes) -> tuple[memoryview, list[EntryPart]]:
-    """What stands before the table, and the parts. Errors: ``ValueError`` when there is none."""
+def _split(payload: Bytes) -> tuple[memoryview, memoryview]:
+    """What stands before the table, and its rows. Errors: ``ValueError`` when there is none."""
     view = memoryview(payload)
     end = len(view) - _TABLE_END.size
     if end < 0:
@@ -322,9 +322,12 @@ def _split(payload: Bytes) -> tuple[memoryview, list[EntryPart]]:
     begin = end - count * _PART.size
     if magic != _TABLE_MAGIC or begin < 0:
         raise ValueError(f"{count} parts, {magic!r}")
-    rows = _PART.iter_unpack(view[begin:end])
-    parts = [EntryPart(producer, sequence, count) for producer, sequence, count, _ in rows]
-    return view[:begin], parts
+    return view[:begin], view[begin:end]
+
+
+def _parts_in(table: memoryview) -> list[EntryPart]:
+    rows = _PART.iter_unpack(table)
+    return [EntryPart(producer, sequence, count) for producer, sequence, count, _ in rows]
 
 
 def _split_notes(view: memoryview) -> tuple[memoryview, dict[NoteKind, bytes]]:
@@ -365,7 +368,8 @@ def _check_parts(entry: Entry, where: str, position: int) -> None:
     it."""
     noted = entry.version == NOTES_VERSION
     try:
-        batch, parts = _split(entry.payload)
+        batch, table = _split(entry.payload)
+        parts = _parts_in(table)
         notes: Notes | None = None
         if noted:
             batch, notes = _split_notes(batch)

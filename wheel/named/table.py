@@ -138,8 +138,8 @@ class NamesChange:
 
 
 class NameTable:
-    """See the module. It is changed under the owner's lock; ``spill``, ``merge`` and ``roll_back``
-    write files, and are called without it by the thread that writes slot files."""
+    """See the module. It is changed under the owner's lock; ``spill`` and ``merge`` write files,
+    and are called without it by the thread that writes slot files."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -519,8 +519,7 @@ class Storage:
             self.tail.drop_below(self.spilled)
             self.names.change(names)
             dropped(plan.checkpoint)
-        if names is not None:
-            names.release()
+        names.release()
         total = sum(piece.count for piece in plan.pieces)
         return SpillReport(rows, total - rows, len(changed), after.nbytes - before.nbytes)
 
