@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from slotwheel.client.addresses import Nodes
     from slotwheel.client.asyncclient import AsyncClient
     from slotwheel.consumer import Consumer, Received
+    from slotwheel.fleet.fleet import Fleet
     from slotwheel.security.tls import Tls
 else:
     # An application loads what it uses of these, and a command and a node none of it.
@@ -30,6 +31,7 @@ else:
             "AsyncClient": "client.asyncclient",
             "Client": "client.client",
             "Consumer": "consumer",
+            "Fleet": "fleet.fleet",
             "Message": "client.message",
             "Nodes": "client.addresses",
             "Receipt": "client.receipts",
@@ -45,6 +47,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Consumer",
+    "Fleet",
     "InvalidBatch",
     "InvalidConfiguration",
     "InvalidMessage",

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from ..client import Client
-from ..client.addresses import Nodes
-from ..client.cancels import UNKNOWN
+from ..client.cancels import UNKNOWN, UNREACHABLE
 from ..reading.search.followup import Cancellation
 from ..reading.search.pending import PendingReader
 from ..reading.search.query import Query
 from ..wheel.texts import counted
 from .invocation import Exit
 from .progress import progress_bar
+from .reaching import Reached, connected
 from .resending import confirmed, interruptible
 from .shared import print_json
 from .terminal import echo
@@ -28,7 +27,7 @@ from .terminal import echo
 class BulkCancel:
     """A bulk cancel. ``yes``: it does not ask."""
 
-    address: Nodes
+    address: Reached
     timeout: timedelta
     yes: bool
     as_json: bool
@@ -36,7 +35,7 @@ class BulkCancel:
     def run(self, reader: PendingReader, query: Query) -> int:
         """Cancel the messages that fulfil the query. The exit code is 1 unless the node could
         answer for every match. Errors: ``click.UsageError`` when there is nobody to ask."""
-        with Client(self.address, timeout_s=self.timeout.total_seconds()) as client:
+        with connected(self.address, self.timeout) as client:
             cancellation = Cancellation(reader, client.cancel, query)
             matches = cancellation.count().total
             if not self.as_json:
@@ -52,7 +51,8 @@ class BulkCancel:
                     cancellation.run(advance)
             finally:
                 self._report(cancellation, matches)
-        failed = cancellation.answers[UNKNOWN] or not cancellation.complete
+        answers = cancellation.answers
+        failed = answers[UNKNOWN] or answers[UNREACHABLE] or not cancellation.complete
         return Exit.FAILED if failed else Exit.DONE
 
     def _report(self, cancellation: Cancellation, matches: int) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import click
 
-from ..client import Client
-from ..client.addresses import Nodes
-from ..client.cancels import UNKNOWN, answers
+from ..client.cancels import UNKNOWN, UNREACHABLE, answers
 from ..client.message import clock_ms
 from .invocation import Exit
-from .shared import is_typed, json_option, name_option, node_options, place_of, print_json
+from .reaching import Reached, connected, wheel_options
+from .shared import is_typed, json_option, name_option, place_of, print_json
 from .terminal import echo
 
 _NO_IDS = (
@@ -41,7 +40,7 @@ _BY_NAME = "Give --topic together with --name, and no ids besides: a name is uni
     help="The data directory of the node, in which --where looks for messages.",
 )
 @click.option("--yes", is_flag=True, help="Cancel what --where finds without asking.")
-@node_options
+@wheel_options
 @json_option
 def command(
     ids: tuple[str, ...],
@@ -50,7 +49,7 @@ def command(
     where: tuple[str, ...],
     data: Path | None,
     yes: bool,
-    address: Nodes,
+    address: Reached,
     timeout: timedelta,
     as_json: bool,
 ) -> int:
@@ -58,8 +57,9 @@ def command(
     a --name in a --topic; or, with --where and --data, all that are pending and fulfil every
     condition.
 
-    Prints each id with its answer: cancelled, already delivered, or unknown; with --where, how many
-    had each answer. The exit code is 1 if any was unknown.
+    Prints each id with its answer: cancelled, already delivered, or unknown, or unreachable where
+    its wheel of a --fleet does not answer; with --where, how many had each answer. The exit code is
+    1 if any was unknown or unreachable.
     """
     place = place_of(ids or where, topic, name, _BY_NAME)
     if where:
@@ -75,7 +75,7 @@ def command(
     if yes and is_typed("yes"):
         raise click.UsageError("--yes is for --where.")
     if place is not None:
-        with Client(address, timeout_s=timeout.total_seconds()) as client:
+        with connected(address, timeout) as client:
             answer, cancelled_id = client.cancel(topic=place[0], name=place[1])
         _print(cancelled_id, answer, as_json)
         return Exit.FAILED if answer == UNKNOWN else Exit.DONE
@@ -83,13 +83,13 @@ def command(
         raise click.UsageError(_NO_IDS)
     texts = iter(ids) if ids else (line.strip() for line in sys.stdin)
     counts: Counter[str] = Counter()
-    with Client(address, timeout_s=timeout.total_seconds()) as client:
-        for message_id, answer in answers(client, filter(None, texts)):
+    with connected(address, timeout) as client:
+        for message_id, answer in answers(client.cancel, filter(None, texts)):
             counts[answer] += 1
             _print(message_id, answer, as_json)
     if not counts:  # such as a search without a match, piped into this command
         echo(f"no ids were given. {_NO_IDS}", err=True)
-    return Exit.FAILED if counts[UNKNOWN] else Exit.DONE
+    return Exit.FAILED if counts[UNKNOWN] or counts[UNREACHABLE] else Exit.DONE
 
 
 def _print(message_id: str | None, answer: str, as_json: bool) -> None:

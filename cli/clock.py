@@ -10,7 +10,8 @@ from ..client import Client
 from ..client.addresses import Nodes
 from ..wheel.protocol import CLOCK_ACCEPT, CLOCK_SET_BACK, CLOCK_SHOW
 from ..wheel.texts import time_text
-from .shared import json_option, node_options, print_json
+from .reaching import node_options
+from .shared import json_option, print_json
 from .terminal import echo
 
 

@@ -41,6 +41,7 @@ COMMANDS = {
     "consume": ("consume", "Print the messages of a topic, embedded or in Kafka."),
     "dead": ("dead.command", "Look at dead letters, and send them again."),
     "status": ("status", "Show what a node holds, and its peers."),
+    "fleet": ("fleet", "Show the wheels of a fleet: who answers, who has how much."),
     "clock": ("clock", "Show a node's clock; accept a jump, set the mark back."),
     "policies": ("policies", "Show levels and retry policies of a group."),
     "routes": ("routes", "Show and try routes, and rules of consumer groups."),

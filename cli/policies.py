@@ -12,7 +12,8 @@ from ..client.addresses import Nodes
 from ..policy.policyset import PolicySet
 from .configfile import read_policies
 from .printing import print_table
-from .shared import json_option, node_options, print_json
+from .reaching import node_options
+from .shared import json_option, print_json
 from .terminal import echo
 
 

@@ -27,9 +27,10 @@ from ..wheel.errors import InvalidMessage
 from ..wheel.texts import counted, time_text
 from .invocation import Exit
 from .progress import progress_bar
+from .reaching import node_options
 from .receipts import print_refused
 from .resending import confirmed, interruptible
-from .shared import F, check_range, combined, epoch_ms, is_typed, node_options, print_json
+from .shared import F, check_range, combined, epoch_ms, is_typed, print_json
 from .terminal import echo
 
 if TYPE_CHECKING:

@@ -6,19 +6,10 @@ from datetime import datetime, timedelta
 
 import click
 
-from ..client import Client
-from ..client.addresses import Nodes
 from ..client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, is_id
 from .invocation import Exit
-from .shared import (
-    check_due,
-    due_options,
-    json_option,
-    name_option,
-    node_options,
-    place_of,
-    print_json,
-)
+from .reaching import Reached, connected, wheel_options
+from .shared import check_due, due_options, json_option, name_option, place_of, print_json
 from .terminal import echo
 
 _ONE = "Give an ID, or --topic together with --name: a name is unique in its topic."
@@ -29,7 +20,7 @@ _ONE = "Give an ID, or --topic together with --name: a name is unique in its top
 @click.option("--topic", help="The topic of the message with --name.")
 @name_option
 @due_options
-@node_options
+@wheel_options
 @json_option
 def command(
     message_id: str | None,
@@ -37,7 +28,7 @@ def command(
     name: str | None,
     delay: timedelta | None,
     at: datetime | None,
-    address: Nodes,
+    address: Reached,
     timeout: timedelta,
     as_json: bool,
 ) -> int:
@@ -54,10 +45,10 @@ def command(
         raise click.UsageError(_ONE)
     answer, moved = UNKNOWN, None
     if place is not None:
-        with Client(address, timeout_s=timeout.total_seconds()) as client:
+        with connected(address, timeout) as client:
             answer, moved = client.reschedule(topic=place[0], name=place[1], due=at, delay=delay)
     elif message_id is not None and is_id(message_id):
-        with Client(address, timeout_s=timeout.total_seconds()) as client:
+        with connected(address, timeout) as client:
             answer, moved = client.reschedule(message_id, due=at, delay=delay)
     if answer == CANCELLED and moved is None:
         answer = ALREADY_CANCELLED  # it was cancelled before, so there was nothing to move

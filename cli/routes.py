@@ -12,7 +12,8 @@ from ..client.addresses import Nodes
 from ..policy.routes import find_route
 from .policies import settings_of
 from .printing import print_table
-from .shared import combined, json_option, node_options, pair, print_json
+from .reaching import node_options
+from .shared import combined, json_option, pair, print_json
 from .terminal import echo
 
 _ALWAYS = "(each message)"

@@ -10,16 +10,15 @@ from typing import Any, TypeVar
 
 import click
 
-from ..client import Client
-from ..client.addresses import Nodes
 from ..client.schedules import Schedules
 from ..wheel.texts import time_text, visible_text
 from .printing import print_table, quiet_pipe
-from .shared import combined, json_option, node_options, print_json
+from .reaching import Reached, connected, wheel_options
+from .shared import combined, json_option, print_json
 from .terminal import echo
 
 F = TypeVar("F", bound=Callable[..., Any])
-_of_one = combined(click.argument("name"), node_options, json_option)
+_of_one = combined(click.argument("name"), wheel_options, json_option)
 version_option = click.option(
     "--version",
     "version",
@@ -39,10 +38,10 @@ def command() -> None:
 @command.command("put")
 @click.argument("schedules", metavar="FILE", type=click.File("rb"))
 @version_option
-@node_options
+@wheel_options
 @json_option
 def put(
-    schedules: Any, version: int | None, address: Nodes, timeout: timedelta, as_json: bool
+    schedules: Any, version: int | None, address: Reached, timeout: timedelta, as_json: bool
 ) -> None:
     """Store the schedule in FILE (- for standard input): JSON, one schedule or a list.
 
@@ -62,9 +61,9 @@ def put(
 
 
 @command.command("list")
-@node_options
+@wheel_options
 @json_option
-def list_all(address: Nodes, timeout: timedelta, as_json: bool) -> None:
+def list_all(address: Reached, timeout: timedelta, as_json: bool) -> None:
     """List all schedules by name: topic, when, runs, missed ones, the last run and the next."""
     with _schedules(address, timeout) as stored, quiet_pipe():
         if as_json:
@@ -80,7 +79,7 @@ def list_all(address: Nodes, timeout: timedelta, as_json: bool) -> None:
 
 @command.command("show")
 @_of_one
-def show(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
+def show(name: str, address: Reached, timeout: timedelta, as_json: bool) -> None:
     """Show one schedule: its fields, the last run and the next ten."""
     with _schedules(address, timeout) as stored:
         shown = stored.get(name)
@@ -99,7 +98,7 @@ def show(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
 
 @command.command("pause")
 @_of_one
-def pause(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
+def pause(name: str, address: Reached, timeout: timedelta, as_json: bool) -> None:
     """Let a schedule rest. Messages that it has made already, up to 30 s ahead, still leave."""
     with _schedules(address, timeout) as stored:
         _print(stored.pause(name), as_json=as_json)
@@ -107,7 +106,7 @@ def pause(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
 
 @command.command("resume")
 @_of_one
-def resume(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
+def resume(name: str, address: Reached, timeout: timedelta, as_json: bool) -> None:
     """Let a schedule go on with what is due from now on."""
     with _schedules(address, timeout) as stored:
         _print(stored.resume(name), as_json=as_json)
@@ -115,7 +114,7 @@ def resume(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None
 
 @command.command("run")
 @_of_one
-def run(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
+def run(name: str, address: Reached, timeout: timedelta, as_json: bool) -> None:
     """Send the message of a schedule now, besides its other runs. Prints number and id."""
     with _schedules(address, timeout) as stored:
         number, message_id = stored.run(name)
@@ -128,10 +127,10 @@ def run(name: str, address: Nodes, timeout: timedelta, as_json: bool) -> None:
 @command.command("delete")
 @click.argument("name")
 @version_option
-@node_options
+@wheel_options
 @json_option
 def delete(
-    name: str, version: int | None, address: Nodes, timeout: timedelta, as_json: bool
+    name: str, version: int | None, address: Reached, timeout: timedelta, as_json: bool
 ) -> None:
     """Remove a schedule. Messages that it has made already, up to 30 s ahead, still leave."""
     with _schedules(address, timeout) as stored:
@@ -143,8 +142,8 @@ def delete(
 
 
 @contextmanager
-def _schedules(address: Nodes, timeout: timedelta) -> Iterator[Schedules]:
-    with Client(address, timeout_s=timeout.total_seconds()) as client:
+def _schedules(address: Reached, timeout: timedelta) -> Iterator[Schedules]:
+    with connected(address, timeout) as client:
         yield client.schedules
 
 

@@ -25,12 +25,8 @@ from .bulkcancel import BulkCancel
 from .invocation import Exit
 from .printing import Listing, print_table, quiet_pipe
 from .questions import question_of, question_options
-from .shared import (
-    data_argument,
-    json_option,
-    node_options,
-    print_json,
-)
+from .reaching import node_options
+from .shared import data_argument, json_option, print_json
 from .terminal import echo
 
 _SLOT, _TOPIC = "slot", "topic"

@@ -17,23 +17,15 @@ from typing import BinaryIO
 
 import click
 
-from ..client import Client, Message
-from ..client.addresses import Nodes
+from ..client import Message
 from ..wheel.checks import check_topic, reserved_among, reserved_header
 from ..wheel.errors import InvalidMessage
 from ..wheel.names import IfExists, check_name
 from .invocation import Exit
 from .progress import progress_bar
+from .reaching import Reached, connected, wheel_options
 from .receipts import ReceiptPrinter
-from .shared import (
-    check_due,
-    due_options,
-    json_option,
-    name_option,
-    node_options,
-    pair,
-    positive_span,
-)
+from .shared import check_due, due_options, json_option, name_option, pair, positive_span
 
 READ_BYTES = 256 << 10
 PART_LINES_MAX = 5_000
@@ -80,7 +72,7 @@ LINE_BYTES_MAX = 64 << 20
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keep what was stored in a new FILE, for `slotwheel replay --receipts`.",
 )
-@node_options
+@wheel_options
 @json_option
 def command(
     topic: str | None,
@@ -97,7 +89,7 @@ def command(
     partition: int | None,
     source: BinaryIO | None,
     receipts: Path | None,
-    address: Nodes,
+    address: Reached,
     timeout: timedelta,
     as_json: bool,
 ) -> int:
@@ -133,7 +125,7 @@ def command(
     total = None if stream is None else os.fstat(stream.fileno()).st_size or None  # 0: a pipe
     quiet = stream is None or sys.stdout.isatty()  # a bar would stand among the ids
     with (
-        Client(address, timeout_s=timeout.total_seconds(), receipts=receipts) as client,
+        connected(address, timeout, receipts=receipts) as client,
         progress_bar("sending", total, "size", "speed", "elapsed", quiet=quiet) as advance,
     ):
         for part in parts:

@@ -5,7 +5,6 @@ Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads these.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from click.core import ParameterSource
 
 from ..broker.settings import is_secret, named
 from ..broker.sources import PARTITIONS_MAX, parse_partitions
-from ..client.addresses import SCHEMES, Nodes, check_addresses, split, without_scheme
+from ..client.addresses import SCHEMES, check_addresses, split, without_scheme
 from ..policy.levels import SPAN_EXAMPLES, span_of
 from ..security.secretplace import is_place
 from ..wheel.checks import check_topic
@@ -270,59 +269,7 @@ json_option = click.option(
 data_argument = click.argument(
     "directory", type=click.Path(path_type=Path), envvar="SLOTWHEEL_DATA", metavar="DIR"
 )
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_PROOFS = {
-    "tls-ca": "With tls://: the authorities that prove the node's certificate, in PEM. [default:"
-    " those that the system trusts]",
-    "tls-cert": "With tls://: the certificate by which this command proves who it is, in PEM.",
-    "tls-key": "The key of --tls-cert, without a password, if it is not in the same file.",
-    "token-file": "A file with mode 0600 and the token that proves to the node who calls.",
-}
-
-
-def _reaching(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give ``function`` the address and the proofs of the options as one ``Nodes``."""
-
-    @functools.wraps(function)
-    def reaching(
-        *arguments: Any,
-        address: str,
-        tls_ca: Path | None,
-        tls_cert: Path | None,
-        tls_key: Path | None,
-        token_file: Path | None,
-        **given: Any,
-    ) -> Any:
-        tls = None
-        if (tls_ca, tls_cert, tls_key) != (None, None, None):
-            from ..security.tls import Tls  # OpenSSL: 5 MB that a plain client lacks
-
-            tls = Tls(tls_ca, tls_cert, tls_key)
-        token = None if token_file is None else f"file:{token_file}"
-        return function(*arguments, address=Nodes(address, tls, token), **given)
-
-    return reaching
-
-
-node_options = combined(
-    click.option(
-        "--node",
-        "address",
-        type=node_addresses,
-        metavar="HOST:PORT,…",
-        default=DEFAULT_ADDRESS,
-        help="The node to talk to; of a group of peers all of them, the master is found. With TLS:"
-        " tls://HOST:PORT,….",
-    ),
-    *(click.option(f"--{name}", type=_FILE, help=text) for name, text in _PROOFS.items()),
-    click.option(
-        "--timeout",
-        type=positive_span,
-        default="30s",
-        help="How long to try when the node does not answer or is overloaded.",
-    ),
-    _reaching,
-)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 due_options = combined(
     click.option(
         "--delay",

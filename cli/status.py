@@ -14,7 +14,8 @@ from ..client.groupstatus import REPLICATION, group_status
 from ..replication.status import missing_votes
 from ..wheel.texts import span_text, time_text
 from .printing import print_table
-from .shared import json_option, node_options, print_json
+from .reaching import node_options
+from .shared import json_option, print_json
 from .terminal import echo
 
 _COLUMNS = (

@@ -8,7 +8,8 @@ import click
 
 from ..client import Client
 from ..client.addresses import Nodes
-from .shared import json_option, node_options, print_json
+from .reaching import node_options
+from .shared import json_option, print_json
 from .terminal import echo
 
 

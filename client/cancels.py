@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..wheel.errors import UnknownId
 from ..wheel.ids import MessageId
-from .client import Client
 
 AT_ONCE = 1000
 CANCELLED = "cancelled"
 ALREADY_CANCELLED = "already cancelled"
 """The answer for a message that was to be rescheduled, but is cancelled."""
 UNKNOWN = "unknown"
+UNREACHABLE = "unreachable"
+"""The answer for a message whose wheel of a fleet does not answer: it may be cancelled or not."""
 
 
 def answers(
-    client: Client, ids: Iterable[str], topics: Sequence[str] | None = None
+    cancel: Callable[..., Sequence[str]], ids: Iterable[str], topics: Sequence[str] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Each id with its answer, in order. A text that is not an id is unknown. ``topics``: as of
-    ``Client.cancel``."""
+    """Each id with its answer, in order. A text that is not an id is unknown. ``cancel``: that of a
+    ``Client`` or of a ``Fleet``; ``topics``: as of that."""
     ids = iter(ids)
     while part := list(itertools.islice(ids, AT_ONCE)):
         good = [text for text in part if is_id(text)]
-        answers = dict(zip(good, client.cancel(good, topics=topics) if good else [], strict=True))
+        answers = dict(zip(good, cancel(good, topics=topics) if good else [], strict=True))
         for text in part:
             yield text, answers.get(text, UNKNOWN)
 

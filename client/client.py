@@ -619,13 +619,13 @@ class Client:
         ``InvalidMessage`` for the receipt of a message to several topics (give its ``ids``), and
         for a name that no message can have; ``NodeUnreachable``.
         """
-        place = _place_of(ids, topic, name)
+        place = place_of(ids, topic, name)
         if place:
-            answered = self._ask(CANCEL, {**place, **_only(topics)})
+            answered = self.ask(CANCEL, {**place, **_only(topics)})
             return answered["answers"][0], answered["ids"][0]
         assert ids is not None
         items = [ids] if isinstance(ids, str | Receipt) else ids
-        texts = [_id_of(item) for item in items]
+        texts = [id_of(item) for item in items]
         due = [MessageId.parse(text).due for text in texts]
         # By due time: else each of many requests could be about messages of all days of a year, and
         # the node would have to look into all of its files for each.
@@ -635,7 +635,7 @@ class Client:
             share = order[start : start + _CANCELS_AT_ONCE]
             body = {"ids": [texts[at] for at in share], **_only(topics)}
             # A second cancel does no harm, so this request may be repeated.
-            answered = self._ask(CANCEL, body, again=True)["answers"]
+            answered = self.ask(CANCEL, body, again=True)["answers"]
             for at, answer in zip(share, answered, strict=True):
                 answers[at] = answer
         return answers
@@ -656,15 +656,15 @@ class Client:
 
         Errors: ``InvalidMessage``, ``UnknownId``, ``NodeUnreachable`` (it may have happened then).
         """
-        place = _place_of(message_id, topic, name)
+        place = place_of(message_id, topic, name)
         if message_id is not None:
-            text = _id_of(message_id)
+            text = id_of(message_id)
             MessageId.parse(text)
             place = {"id": text}
         new_due = due_of(due, delay)
         delay_ms = delay_of(new_due)
         fields = {"due_ms": new_due} if delay_ms is None else {"delay_ms": delay_ms}
-        answer = self._ask(RESCHEDULE, {**place, **fields, **_only(topics)})
+        answer = self.ask(RESCHEDULE, {**place, **fields, **_only(topics)})
         return answer["answer"], answer["id"]
 
     def get(self, *, topic: str, name: str, topics: Sequence[str] | None = None) -> str | None:
@@ -673,8 +673,8 @@ class Client:
 
         Errors: ``InvalidMessage``, ``NodeUnreachable``.
         """
-        fields = {**_place_of(None, topic, name), **_only(topics)}
-        message_id: str | None = self._ask(NAMED, fields, again=True)["id"]
+        fields = {**place_of(None, topic, name), **_only(topics)}
+        message_id: str | None = self.ask(NAMED, fields, again=True)["id"]
         return message_id
 
     def status(self) -> dict[str, Any]:
@@ -684,7 +684,7 @@ class Client:
         Errors: ``NodeUnreachable``.
         """
         several = len(self.addresses) > 1
-        answer = self._ask(STATUS, {}, again=several, of_master=False)
+        answer = self.ask(STATUS, {}, again=several, of_master=False)
         status: dict[str, Any] = dict(answer["status"])
         if "replication" in answer:
             status["replication"] = answer["replication"]
@@ -694,17 +694,18 @@ class Client:
         """Remove the notes on records of delay topics that were deleted before they were read from
         the status. Errors: ``NodeUnreachable``, ``NotMaster``.
         """
-        self._ask(ACKNOWLEDGE, {}, again=True)
+        self.ask(ACKNOWLEDGE, {}, again=True)
 
-    def clock_of_master(self, timeout_s: float) -> int:
-        """The clock by which messages are delivered, ms since the epoch. Errors:
-        ``NodeUnreachable``; ``InvalidConfiguration`` over HTTP."""
-        return int(self._ask(HELLO, {}, again=True, wait_s=timeout_s)["now_ms"])
+    def hello(self, timeout_s: float) -> dict[str, Any]:
+        """The master's hello: among others ``group``, its name, and ``now_ms``, the clock by which
+        messages are delivered, ms since the epoch. Errors: ``NodeUnreachable``;
+        ``InvalidConfiguration`` over HTTP."""
+        return self.ask(HELLO, {}, again=True, wait_s=timeout_s)
 
     def page(self, path: str) -> dict[str, Any]:
         """A page of a node, ``/metrics``, ``/healthz`` or ``/readyz``, as ``status``, ``type`` and
         ``body``. Errors: ``NodeUnreachable``; ``InvalidMessage``: no such page."""
-        return self._ask(PAGE, {"path": path}, again=True, of_master=False)
+        return self.ask(PAGE, {"path": path}, again=True, of_master=False)
 
     def policies(self) -> dict[str, Any]:
         """Levels, retry policies, routes, and the rules of consumer groups, with their version. The
@@ -713,7 +714,7 @@ class Client:
 
         Errors: ``NodeUnreachable``, ``NotMaster``.
         """
-        policies: dict[str, Any] = self._ask(POLICIES, {}, again=True)["policies"]
+        policies: dict[str, Any] = self.ask(POLICIES, {}, again=True)["policies"]
         return policies
 
     def fetch_policies(self) -> PolicySet:
@@ -734,13 +735,13 @@ class Client:
         that cannot be read; ``NodeUnreachable``.
         """
         body = {"group": group, "rule": None if rule is None else dict(rule)}
-        policies: dict[str, Any] = self._ask(REGISTER, body, again=True)["policies"]
+        policies: dict[str, Any] = self.ask(REGISTER, body, again=True)["policies"]
         return policies
 
     def forget(self, group: str) -> dict[str, Any]:
         """Take back the rule of a consumer group, so that another can be registered. Returns the
         policies. Errors: ``NodeUnreachable``."""
-        policies: dict[str, Any] = self._ask(FORGET, {"group": group}, again=True)["policies"]
+        policies: dict[str, Any] = self.ask(FORGET, {"group": group}, again=True)["policies"]
         return policies
 
     def clock(self, do: str = "show") -> dict[str, Any]:
@@ -749,12 +750,12 @@ class Client:
 
         Errors: ``NodeUnreachable``, ``NotMaster``, ``Overloaded``.
         """
-        return self._ask(CLOCK, {"do": do}, of_master=do == "set-back")
+        return self.ask(CLOCK, {"do": do}, of_master=do == "set-back")
 
     @property
     def schedules(self) -> Schedules:
         """The group's schedules: messages that come again and again."""
-        return Schedules(self._ask)
+        return Schedules(self.ask)
 
     def step_down(self, timeout_s: float = 10.0) -> str:
         """Make the master hand over to one of its peers. Returns the address of the new master.
@@ -764,10 +765,10 @@ class Client:
         """
         timeout_s = min(timeout_s, STEP_DOWN_MAX_S)
         end = time.monotonic() + timeout_s
-        before = self._ask(HELLO, {}, wait_s=timeout_s)
-        answer = self._ask(STEP_DOWN, {"timeout_s": timeout_s}, wait_s=timeout_s + _ROUND_TRIP_S)
+        before = self.ask(HELLO, {}, wait_s=timeout_s)
+        answer = self.ask(STEP_DOWN, {"timeout_s": timeout_s}, wait_s=timeout_s + _ROUND_TRIP_S)
         while answer["done"] and time.monotonic() < end:
-            now = self._ask(HELLO, {}, again=True, wait_s=max(0.1, end - time.monotonic()))
+            now = self.ask(HELLO, {}, again=True, wait_s=max(0.1, end - time.monotonic()))
             # A peer's answer may be a moment old.
             if now["epoch"] > before["epoch"] and now["master_address"]:
                 return str(now["master_address"])
@@ -778,7 +779,9 @@ class Client:
             remedy="'slotwheel status' shows which peers follow, and how far behind they are",
         )
 
-    def _ask(self, action: str, fields: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def ask(self, action: str, fields: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """Send an action of ``wheel/protocol.py``, and return the fields of its answer. ``more``:
+        as of ``Asker.ask``. Errors: the node's; ``NodeUnreachable``."""
         self._check_usable()
         return self._asker.ask(action, fields, **more)
 
@@ -885,7 +888,9 @@ def _close_at_exit(reference: weakref.ref[Client]) -> Any:
     return close
 
 
-def _id_of(item: str | Receipt) -> str:
+def id_of(item: str | Receipt) -> str:
+    """The id of a message, given itself or by its receipt. Errors: ``InvalidMessage`` for the
+    receipt of a message to several topics."""
     if not isinstance(item, Receipt):
         return item
     ids = item.ids
@@ -899,7 +904,7 @@ def _id_of(item: str | Receipt) -> str:
     return ids[0]
 
 
-def _place_of(ids: object, topic: str | None, name: str | None) -> dict[str, str]:
+def place_of(ids: object, topic: str | None, name: str | None) -> dict[str, str]:
     """The fields of a request about the message of a name; empty: its ids are given. Errors:
     ``InvalidMessage``."""
     named = topic is not None or name is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import time
 from collections.abc import Iterator, Sequence
-from typing import Self, overload
+from typing import Self, TypeVar, overload
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from ..wheel.schema import Int64s
 from .columns import Errors
 from .failures import CountedShipment
 from .predecessor import Predecessor
+
+T = TypeVar("T")
 
 
 class Receipt:
@@ -92,13 +94,28 @@ class Receipt:
 
 
 class Receipts(Sequence[Receipt]):
-    """The receipts of many messages, in the order in which they were sent."""
+    """The receipts of many messages, in the order in which they were sent. ``places``: of each
+    message, its number among those of ``shipments``, shape (len(self),); None: they are in that
+    order already."""
 
-    def __init__(self, shipments: Sequence[CountedShipment]) -> None:
+    def __init__(self, shipments: Sequence[CountedShipment], places: Int64s | None = None) -> None:
         self._shipments = shipments
+        self._places = places
         self._starts = [0]
         for shipment in shipments:
             self._starts.append(self._starts[-1] + len(shipment.due))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Receipts], places: Int64s) -> Self:
+        """The receipts of all ``parts``. ``places``: of each message, its number when those of the
+        parts are counted one after the other."""
+        starts = np.cumsum([0, *map(len, parts)])
+        orders = [
+            start + (np.arange(len(part)) if part._places is None else part._places)
+            for start, part in zip(starts, parts, strict=False)
+        ]
+        order = np.concatenate(orders) if orders else np.zeros(0, np.int64)
+        return cls([shipment for part in parts for shipment in part._shipments], order[places])
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -113,13 +130,30 @@ class Receipts(Sequence[Receipt]):
         row = number + len(self) if number < 0 else number
         if not 0 <= row < len(self):
             raise IndexError(number)
+        if self._places is not None:
+            row = int(self._places[row])
         place = bisect.bisect_right(self._starts, row) - 1
         return Receipt(self._shipments[place], row - self._starts[place])
 
     def __iter__(self) -> Iterator[Receipt]:
-        for shipment in self._shipments:
-            for row in range(len(shipment.due)):
-                yield Receipt(shipment, row)
+        rows = (
+            Receipt(shipment, row)
+            for shipment in self._shipments
+            for row in range(len(shipment.due))
+        )
+        return rows if self._places is None else iter(self._in_order(list(rows)))
+
+    def _in_order(self, listed: list[T]) -> list[T]:
+        """What was listed shipment by shipment, in the order of the messages."""
+        return listed if self._places is None else [listed[place] for place in self._places]
+
+    def _numbered(self, by_place: dict[int, T]) -> dict[int, T]:
+        """What is known by the number among the shipments, by the message's number."""
+        if self._places is None or not by_place:
+            return by_place
+        numbers = np.argsort(self._places).tolist()
+        numbered = {numbers[place]: value for place, value in by_place.items()}
+        return dict(sorted(numbered.items()))
 
     @property
     def due_ms(self) -> Int64s:
@@ -129,7 +163,8 @@ class Receipts(Sequence[Receipt]):
             if min(shipment.due, default=0) < 0:
                 shipment.wait(None)
         parts = [np.asarray(shipment.due, np.int64) for shipment in self._shipments]
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        due = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        return due if self._places is None else due[self._places]
 
     def done(self) -> bool:
         return all(shipment.done for shipment in self._shipments)
@@ -149,20 +184,22 @@ class Receipts(Sequence[Receipt]):
             if shipment.failure is not None:
                 errors |= {start + row: shipment.failure for row in range(len(shipment.due))}
             errors |= {start + row: error for row, error in shipment.errors.items()}
-        return errors
+        return self._numbered(errors)
 
     def result(self, timeout_s: float | None = None) -> list[str]:
         """The ids of all messages. Errors: that of the first message that was not stored."""
         self._read(timeout_s)
-        return [
-            shipment.id(row) for shipment in self._shipments for row in range(len(shipment.due))
-        ]
+        return self._in_order(
+            [shipment.id(row) for shipment in self._shipments for row in range(len(shipment.due))]
+        )
 
     def outcomes(self, timeout_s: float | None = None) -> list[str | SlotwheelError]:
         """The id or the error of each message. Several may share an error: raise a copy of it.
         Errors: ``TimeoutError``."""
         self._read(timeout_s)
-        return [outcome for shipment in self._shipments for outcome in shipment.outcomes()]
+        return self._in_order(
+            [outcome for shipment in self._shipments for outcome in shipment.outcomes()]
+        )
 
     @property
     def failure(self) -> SlotwheelError | None:
@@ -183,7 +220,7 @@ class Receipts(Sequence[Receipt]):
                     if before is not None:
                         befores[start + row] = before
             start += count
-        return befores
+        return self._numbered(befores)
 
     def offsets(self, timeout_s: float | None = None) -> Int64s:
         """The offsets in the wheel's log, shape (len(self),); -1 for a message that was not
@@ -195,7 +232,7 @@ class Receipts(Sequence[Receipt]):
                 kept = shipment.kept
                 rows = np.arange(len(shipment.due)) if kept is None else kept
                 offsets[start + rows] = shipment.stored.base_offset + np.arange(len(rows))
-        return offsets
+        return offsets if self._places is None else offsets[self._places]
 
     def _read(self, timeout_s: float | None) -> None:
         """Wait, and note that the caller gets all results. Errors: ``TimeoutError``."""

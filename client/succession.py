@@ -51,7 +51,7 @@ class Successor(Client):
 
     def status_of_master(self) -> dict[str, Any]:
         """The status of the master's wheel, whichever peers answer. Errors: ``NodeUnreachable``."""
-        return dict(self._ask(STATUS, {}, again=True)["status"])
+        return dict(self.ask(STATUS, {}, again=True)["status"])
 
     @property
     def limits(self) -> Limits:

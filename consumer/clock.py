@@ -57,7 +57,7 @@ class RemoteClock:
         assert self._client is not None
         try:
             began_s = time.monotonic()
-            node_ms = self._client.clock_of_master(WAIT_S)
+            node_ms = int(self._client.hello(WAIT_S)["now_ms"])
             self._ahead_ms = node_ms - (began_s + time.monotonic()) * 500
         except SlotwheelError:  # the node is away, or is reached over HTTP only
             pass

@@ -34,15 +34,9 @@ from ..invocation import Exit
 from ..printing import Listing, header_text, print_table, quiet_pipe
 from ..progress import progress_bar
 from ..questions import question_of, question_options
+from ..reaching import node_options
 from ..resending import confirmed
-from ..shared import (
-    combined,
-    is_typed,
-    json_option,
-    kafka_option,
-    node_options,
-    print_json,
-)
+from ..shared import combined, is_typed, json_option, kafka_option, print_json
 from ..terminal import echo
 from .purge import purge_embedded
 from .resend import redrive

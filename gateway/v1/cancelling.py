@@ -73,8 +73,11 @@ async def cancel_one(call: RouteCall[NoQuery, None]) -> Reply:
 async def cancelled(services: Services, ids: list[str]) -> list[IdAnswer]:
     """Cancel messages; the answer to each, in their order."""
     topics = services.patterns_for(Right.CANCEL)
-    pairs = await services.run(answers, services.client, ids, topics)
-    return [IdAnswer(message_id, answer) for message_id, answer in pairs]
+
+    def ask() -> list[IdAnswer]:  # a list, as a generator would wait for the node on the loop
+        return [IdAnswer(*pair) for pair in answers(services.client.cancel, ids, topics)]
+
+    return await services.run(ask)
 
 
 async def reschedule(call: RouteCall[NoQuery, RescheduleBody]) -> Reply:

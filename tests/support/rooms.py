@@ -67,6 +67,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "security": frozenset({ENGINE_VALUES}),
     "wire": frozenset({"security", ENGINE_VALUES}),
     "client": frozenset({"policy", "security", ENGINE_VALUES, "wire"}),
+    "fleet": frozenset({"client", "security", ENGINE_VALUES, "wire"}),
     "node/intake": frozenset(
         {"broker", "policy", "policy/schedules", "security", ENGINE_VALUES, "wire"}
     ),
@@ -184,7 +185,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             ENGINE_VALUES,
         }
     ),
-    ROOT_ROOM: frozenset({"client", "consumer", "security", ENGINE_VALUES}),
+    ROOT_ROOM: frozenset({"client", "consumer", "fleet", "security", ENGINE_VALUES}),
     "trace": frozenset({"broker", "client", "consumer", "policy", TRACE_VALUES, ENGINE_VALUES}),
     "audit": frozenset(
         {"account", "client", "consumer", "policy", "trace", TRACE_VALUES, ENGINE_VALUES}
@@ -377,14 +378,15 @@ OUTSIDE = (
     "audit",
     "consumer",
     "deadletters",
+    "fleet",
     "gateway",
     "reading",
     "replay",
     "search",
     "trace",
 )
-# The root's public names of this room are loaded when they are first used.
-LOADED_LATE = "consumer"
+# The root's public names of these modules are loaded when they are first used.
+LOADED_LATE = frozenset({"consumer", "fleet.fleet"})
 # Run by its path, like a test: in no room, and it names the package in full.
 SCRIPTS = frozenset({"aside/begin.py", "replay/job.py"})
 # What only one room imports, and of the command line's modules only the one that is named.

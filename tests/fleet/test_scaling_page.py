@@ -1,0 +1,32 @@
+"""docs/scaling.md runs as it stands, but for the addresses."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from support.pagesession import Session, blocks
+from support.ports import free_address
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/scaling.md"
+WRITTEN = ("127.0.0.1:7210", "127.0.0.1:7220")
+
+
+def test_the_page_runs_as_written(tmp_path: Path) -> None:
+    addresses = dict(zip(WRITTEN, (free_address(), free_address()), strict=True))
+    printed = ""
+    with ExitStack() as stack:
+        for kind, written in blocks(PAGE):
+            text = written
+            for address, free in addresses.items():
+                text = text.replace(address, free)
+            if kind == "python":
+                (tmp_path / written.split("\n", 1)[0].removeprefix("# ")).write_text(text)
+                continue
+            session = Session(text, tmp_path)
+            stack.callback(session.stop)
+            if "slotwheel node" not in text:
+                session.end(interrupt=False)
+                printed += session.printed
+    assert "north" in printed
+    assert "\ncancelled\n" in printed
