@@ -142,7 +142,7 @@ def _pending(report: Report, directory: Path, chosen: Any) -> None:
     span_ms = horizon_ms - 2 * _FROM_MS
     for named in (False, True):
         now_ms = time.time_ns() // 1_000_000
-        wave = Wave(chosen.rows, now_ms + _FROM_MS, span_ms, [_TOPIC], named)
+        wave = Wave(chosen.rows, now_ms + _FROM_MS, span_ms, [_TOPIC], named=named)
         built = build(directory / _kind(named), config, now_ms, [wave])
         rate = built.rows / built.seconds
         report.figure(f"{_kind(named)}: written, rows/s", rate, f"{rate:,.0f} ({built.rows:,})")
