@@ -21,10 +21,11 @@ import fcntl
 import os
 import stat
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
+from crc32c import crc32c
 
 from .errors import DirectoryInUse, SyncFailed
 
@@ -33,6 +34,7 @@ Bytes = bytes | bytearray | memoryview
 SLOT_DIRECTORY = "slots"
 ARCHIVE_DIRECTORY = "archive"
 
+_READ_BYTES = 4 << 20
 _TRIES = 20_000
 """A lock is tried so often while others share it, who only ask for it: some tenths of a second."""
 
@@ -102,6 +104,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _WAIT_BEFORE_AND_WRITE = 1 | 2
 _WRITE_PARTS_MAX = 1024  # IOV_MAX on Linux
+
+
+def read_shares(handle: Handle, start: int, stop: int) -> Iterator[bytes]:
+    """The bytes of a file between two positions, some megabytes at a time; fewer if it ends."""
+    while start < stop and (data := handle.pread(min(_READ_BYTES, stop - start), start)):
+        yield data
+        start += len(data)
+
+
+def checksum(handle: Handle, start: int, stop: int) -> tuple[int, int]:
+    """The number of bytes that a file has between two positions, and their CRC-32C. They are read a
+    share after the other: if the checksum were that of a mapping, all of the file would become
+    resident, and not only the pages that are looked at; and a sector that cannot be read would end
+    the process, while it is an ``OSError`` here."""
+    size = crc = 0
+    for data in read_shares(handle, start, stop):
+        size, crc = size + len(data), crc32c(data, crc)
+    return size, crc
 
 
 class OsHandle:

@@ -27,7 +27,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ...wheel.errors import Damaged, UnsupportedVersion
-from ...wheel.files import SLOT_DIRECTORY, Files, Handle
+from ...wheel.files import SLOT_DIRECTORY, Files, Handle, checksum
 from ...wheel.findings import UNKNOWN_FILE, CheckedFile, noted
 from ...wheel.rows import members
 from ...wheel.schema import Int64s, times
@@ -37,7 +37,6 @@ from ...wheel.slots.slot import by_begin_widest, path_of, slot_of_name, stem_of,
 from ...wheel.slots.slotfile import (
     MAP_FROM_BYTES,
     checked_bytes,
-    checksum,
     unreadable_is_damage,
 )
 from ...wheel.state import STATE_DIRECTORY, SlotInfo, StoredState
@@ -237,7 +236,7 @@ def _check_content(
             data = handle.pread(size, 0)
             crc, source = crc32c(data), pa.BufferReader(data)
         else:
-            (_, crc), source = checksum(handle, size), first_bytes(handle, size)
+            (_, crc), source = checksum(handle, 0, size), first_bytes(handle, size)
     if size == info.length and crc != info.crc:
         item.fault(0, f"CRC-32C {info.crc:08x} over {info.length} bytes", f"{crc:08x}")
     rows = cancels = 0

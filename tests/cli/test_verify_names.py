@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.files import OsFiles, OsHandle
 from slotwheel.wheel.named.runs import (
     DIRECTORY,
     HeldNames,
@@ -148,17 +150,21 @@ def test_each_byte_of_a_run_is_checked(root: Path) -> None:
     assert_sound(root)
 
 
-@pytest.mark.parametrize("damage", ["flipped", "gone", "cut"])
-def test_a_node_makes_damaged_runs_anew(root: Path, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["flipped", "gone", "cut", "unreadable"])
+def test_a_node_makes_damaged_runs_anew(
+    root: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = root / runs_of(root)[0].info.path
     if damage == "flipped":
         flip(path, 70)
+    elif damage == "unreadable":
+        _break_sector(monkeypatch, path)
     elif damage == "cut":
         path.write_bytes(path.read_bytes()[:-9])
     else:
         path.unlink()
     node = Node(root, WheelConfig(), NOW)
-    assert any("names of messages" in line for line in node.wheel.mended)
+    assert any("names of messages: made anew" in line for line in node.wheel.mended)
     found = {name: node.wheel.named("t", name) for name in "abcde"}
     assert {name: at and at.offset for name, at in found.items()} == {
         **{name: place[1] for name, place in RIGHT.items()},
@@ -166,6 +172,19 @@ def test_a_node_makes_damaged_runs_anew(root: Path, damage: str) -> None:
     }
     node.close()
     assert_sound(root)
+
+
+def _break_sector(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """The disk cannot read this file once."""
+    broken, pread = {path.stat().st_ino}, OsHandle.pread
+
+    def failing(handle: OsHandle, length: int, position: int) -> bytes:
+        if os.fstat(handle._fd).st_ino in broken:
+            broken.clear()  # the file that comes in its place may get its number
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(handle, length, position)
+
+    monkeypatch.setattr(OsHandle, "pread", failing)
 
 
 def test_a_name_whose_message_has_left_with_its_slot_file_is_no_fault(tmp_path: Path) -> None:

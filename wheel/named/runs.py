@@ -24,6 +24,7 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..errors import Damaged
-from ..files import Files, Handle
+from ..files import Files, Handle, checksum
 from ..names import KEY_BYTES
 from ..rows import members
 from ..schema import Int64s, Mask, UInt64s
@@ -138,14 +139,11 @@ class NameRunInfo:
         """The place of a column in the file."""
         return _HEAD_BYTES + 8 * self.room * column
 
-    def views(self, data: pa.Buffer) -> tuple[memoryview, ...]:
-        """What each column of the file's bytes holds."""
-        view = memoryview(data)
+    def spans(self) -> list[tuple[int, int]]:
+        """Where what each column holds begins and ends in the file."""
         counts = [self.names] * _COLUMNS + [self.cancelled]
         begins = [self.begin(column) for column in range(len(counts))]
-        return tuple(
-            view[begin : begin + 8 * count] for begin, count in zip(begins, counts, strict=True)
-        )
+        return [(begin, begin + 8 * count) for begin, count in zip(begins, counts, strict=True)]
 
 
 class NameRun:
@@ -153,7 +151,8 @@ class NameRun:
 
     def __init__(self, info: NameRunInfo, data: pa.Buffer) -> None:
         self.info = info
-        first, second, due, offset, cancelled = info.views(data)
+        view = memoryview(data)
+        first, second, due, offset, cancelled = (view[begin:end] for begin, end in info.spans())
         self.places = HeldNames(
             np.frombuffer(first, np.uint64),
             np.frombuffer(second, np.uint64),
@@ -169,23 +168,16 @@ class NameRun:
         try:
             with contextlib.closing(files.open(info.path)) as handle:
                 size = handle.size()
+                if size < info.length:
+                    raise Damaged(info.path, size, expected=whole, found=f"{size} bytes")
+                _check(handle, info)
         except FileNotFoundError:
             raise Damaged(info.path, 0, expected=whole, found="no such file") from None
-        if size < info.length:
-            raise Damaged(info.path, size, expected=whole, found=f"{size} bytes")
-        data = files.map(info.path, info.length)
-        if data.slice(0, _HEAD_BYTES).to_pybytes() != _head(info.number, info.room):
-            raise Damaged(info.path, 0, expected="the head of a run of names", found="other bytes")
-        for at, (view, crc) in enumerate(zip(info.views(data), info.crcs, strict=True)):
-            actual = crc32c(view)
-            if actual != crc:
-                raise Damaged(
-                    info.path,
-                    at,
-                    expected=f"CRC-32C {crc:08x} of column {at}",
-                    found=f"{actual:08x}",
-                )
-        return cls(info, data)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise Damaged(info.path, 0, expected=whole, found="an unreadable sector") from error
+        return cls(info, files.map(info.path, info.length))
 
     def find(self, first: UInt64s, second: UInt64s) -> Int64s:
         """The positions of keys, -1 for those that it has not, shape (rows,)."""
@@ -199,6 +191,21 @@ class NameRun:
             same = places.second[here] == second[asked]
             at[asked[same]] = here[same]
         return at
+
+
+def _check(handle: Handle, info: NameRunInfo) -> None:
+    """Compare a run's head and columns with the state's record. Errors: ``Damaged``."""
+    if handle.pread(_HEAD_BYTES, 0) != _head(info.number, info.room):
+        raise Damaged(info.path, 0, expected="the head of a run of names", found="other bytes")
+    for at, ((begin, end), crc) in enumerate(zip(info.spans(), info.crcs, strict=True)):
+        _, actual = checksum(handle, begin, end)
+        if actual != crc:
+            raise Damaged(
+                info.path,
+                begin,
+                expected=f"CRC-32C {crc:08x} of column {at}",
+                found=f"{actual:08x}",
+            )
 
 
 def _head(number: int, room: int) -> bytes:

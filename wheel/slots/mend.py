@@ -23,13 +23,13 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import SyncFailed
-from ..files import SLOT_DIRECTORY, Files
+from ..files import SLOT_DIRECTORY, Files, checksum
 from ..rows import take_rows
 from ..schema import times
 from ..state import SlotInfo, StateStore, StateUpdate
 from .archive import archived_slot_name
 from .slot import file_name, path_of, slot_of_name, stem_of
-from .slotfile import NOTHING, checksum, write_block
+from .slotfile import NOTHING, write_block
 from .spill import block_of
 
 MENDED_DIRECTORY = "mended"
@@ -178,4 +178,4 @@ def is_whole(files: Files, path: str, info: SlotInfo) -> bool:
         return False
     with closing(handle):
         known = info.length, info.crc
-        return handle.size() == info.length and checksum(handle, info.length) == known
+        return handle.size() == info.length and checksum(handle, 0, info.length) == known

@@ -29,7 +29,7 @@ from crc32c import crc32c
 
 from ..arrowclaims import plain_rows, plain_stream
 from ..errors import Damaged
-from ..files import SLOT_DIRECTORY, Files, Handle
+from ..files import SLOT_DIRECTORY, Files, Handle, checksum, read_shares
 from ..schema import ROW, Int64s, check_schema
 from ..state import SlotInfo
 from .blocks import is_sound, message_end, seal
@@ -146,7 +146,7 @@ class SlotFiles:
         position, crc = start, known.crc if known is not None else 0
         beginning = b""
         with self.handles.use(path) as handle, unreadable_is_damage(path, start):
-            for data in _shares(handle, start, info.length):
+            for data in read_shares(handle, start, info.length):
                 beginning = beginning or data
                 crc = crc32c(data, crc)
                 walk.over(data, position)
@@ -262,24 +262,6 @@ class SlotFiles:
         self.handles.close()
 
 
-def _shares(handle: Handle, start: int, stop: int) -> Iterator[bytes]:
-    """The bytes of a file between two positions, some megabytes at a time; fewer if it ends."""
-    while start < stop and (data := handle.pread(min(_READ_BYTES, stop - start), start)):
-        yield data
-        start += len(data)
-
-
-def checksum(handle: Handle, length: int) -> tuple[int, int]:
-    """The number of bytes that a file has, up to ``length``, and their CRC-32C. They are read a
-    share after the other: if the checksum were that of a mapping, all of a day's file would become
-    resident, and not only the columns that are looked at; and a sector that cannot be read would
-    end the process, while it is an ``OSError`` here."""
-    size = crc = 0
-    for data in _shares(handle, 0, length):
-        size, crc = size + len(data), crc32c(data, crc)
-    return size, crc
-
-
 def checked_bytes(
     handle: Handle, length: int, map_file: Callable[[int], pa.Buffer]
 ) -> tuple[pa.Buffer, int]:
@@ -289,7 +271,7 @@ def checked_bytes(
     if length < MAP_FROM_BYTES:
         data = pa.py_buffer(handle.pread(length, 0))
         return data, crc32c(memoryview(data))
-    size, crc = checksum(handle, length)
+    size, crc = checksum(handle, 0, length)
     return map_file(size), crc
 
 
