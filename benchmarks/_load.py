@@ -9,7 +9,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotwheel.client import Client, Receipts
+from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.errors import NodeUnreachable
+from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.names import NAME_HEADER
-from slotwheel.wheel.schema import HEADER, HEADERS
+from slotwheel.wheel.schema import HEADER, HEADERS, Int64s, times
 
 TOPIC = "orders"
 VALUE_BYTES = 100
@@ -186,6 +190,18 @@ class _Times:
             begun, receipts = one
             receipts.wait()
             self._found.append((time.perf_counter() - begun) * 1000)
+
+
+def delivered_times(data: Path, topic: str) -> tuple[Int64s, Int64s, Int64s]:
+    """Of each message of an embedded topic when it was due, created and delivered, ms since the
+    epoch; shape (messages,) each."""
+    with closing(OsFiles(data)) as files, closing(TopicReader(files, topic)) as reader:
+        batches = list(reader.batches())
+    due, created, delivered = (
+        np.concatenate([times(batch, name) for batch in batches] or [np.zeros(0, np.int64)])
+        for name in ("due", "created", "delivered")
+    )
+    return due, created, delivered
 
 
 def fill_topic(bootstrap: str, topic: str, count: int, headers: Callable[[int], Headers]) -> None:

@@ -23,10 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.client import Client
-from slotwheel.reading.topicreader import TopicReader
-from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.schema import Int64s, times
+from slotwheel.wheel.schema import Int64s
 
+from ._load import delivered_times
 from ._node import BenchNode
 from .burst import kafka_times
 from .harness import Report, data_directory, options, raw_write_rate, warm_memory
@@ -88,8 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
             _wait(node, sent, held)
             rss = node.rss_max
         if broker is None:
-            due, at = _embedded(data, STEADY)
-            ends = {topic: _embedded(data, topic)[1] for topic in (LARGE, *HELD)}
+            due, _, at = delivered_times(data, STEADY)
+            ends = {topic: delivered_times(data, topic)[2] for topic in (LARGE, *HELD)}
         else:
             due, at = kafka_times(broker.bootstrap, STEADY, _RATE * steady_s)
             ends = {}
@@ -204,14 +203,6 @@ def _wait(node: BenchNode, sent: int, second: int) -> None:
             if time.time() > deadline:
                 raise RuntimeError(f"{sent} were sent, not delivered in time: {status}")
             time.sleep(0.2)
-
-
-def _embedded(data: Path, topic: str) -> tuple[Int64s, Int64s]:
-    reader = TopicReader(OsFiles(data), topic)
-    batches = list(reader.batches())
-    reader.close()
-    due = np.concatenate([times(batch, "due") for batch in batches])
-    return due, np.concatenate([times(batch, "delivered") for batch in batches])
 
 
 if __name__ == "__main__":

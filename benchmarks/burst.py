@@ -16,18 +16,15 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from slotwheel.client import Client
-from slotwheel.reading.topicreader import TopicReader
-from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.schema import Int64s, times
+from slotwheel.wheel.schema import Int64s
 
-from ._load import TOPIC, VALUE_BYTES
+from ._load import TOPIC, VALUE_BYTES, delivered_times
 from ._node import BenchNode
 from .harness import Report, data_directory, options, raw_write_rate, warm_memory
 from .lateness import CONFLUENT, EMBEDDED, KAFKA_PYTHON, SINKS, start_broker
@@ -77,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
             wait_until_left(node, chosen.messages, second)
             cpu_s = node.cpu_s
         if broker is None:
-            due, at = _embedded(directory / "data")
+            due, _, at = delivered_times(directory / "data", TOPIC)
         else:
             due, at = kafka_times(broker.bootstrap, TOPIC, chosen.messages)
         _tell(report, due, at, second * 1000)
@@ -133,14 +130,6 @@ def wait_until_left(node: BenchNode, messages: int, second: int) -> None:
             if time.time() > deadline:
                 raise RuntimeError(f"not delivered in time: {client.status()}")
             time.sleep(0.1 if time.time() > second else 0.5)
-
-
-def _embedded(data: Path) -> tuple[Int64s, Int64s]:
-    reader = TopicReader(OsFiles(data), TOPIC)
-    batches = list(reader.batches())
-    reader.close()
-    due = np.concatenate([times(batch, "due") for batch in batches])
-    return due, np.concatenate([times(batch, "delivered") for batch in batches])
 
 
 def kafka_times(bootstrap: str, topic: str, count: int) -> tuple[Int64s, Int64s]:

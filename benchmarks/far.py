@@ -33,9 +33,8 @@ from slotwheel.wheel.config import WheelConfig
 
 from ._farpeers import failover
 from ._farstore import Built, Wave, build, steady
-from ._load import VALUE_BYTES
+from ._load import VALUE_BYTES, delivered_times
 from ._node import BenchNode
-from .bigsecond import _embedded
 from .harness import Report, chosen_parts, data_directory, measure_parts, options
 
 _ESTIMATE = (
@@ -228,9 +227,9 @@ def _due(report: Report, directory: Path, chosen: Any) -> None:
                 raise RuntimeError(f"writing the store took {-spare_s:.1f} s too long")
             _wait_until_delivered(node, chosen.second + chosen.rate * chosen.seconds, large_ms)
             peak, cpu_s = node.rss_max, node.cpu_s
-        due, at = _embedded(data, _STEADY)
+        due, _, at = delivered_times(data, _STEADY)
         _tell_lateness(report, f"{name}, steady", at - due, chosen.rate * chosen.seconds)
-        due, at = _embedded(data, _LARGE)
+        due, _, at = delivered_times(data, _LARGE)
         _tell_lateness(report, f"{name}, large second", at - due, chosen.second)
         last_ms = int(at.max()) - large_ms
         title = f"{name}, large second: last one after it began, ms"

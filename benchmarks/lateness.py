@@ -24,11 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.client import Client
-from slotwheel.reading.topicreader import TopicReader
-from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.schema import Int64s, times
+from slotwheel.wheel.schema import Int64s
 
-from ._load import TOPIC, VALUE_BYTES
+from ._load import TOPIC, VALUE_BYTES, delivered_times
 from ._node import BenchNode
 from .harness import Report, data_directory, options, warm_memory, with_tests_support
 
@@ -75,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
             own, cpu_s = own_histogram(node.metrics()), node.cpu_s
             peak = node.rss_max
         if broker is None:
-            accepted, delivered = embedded_times(directory / "data")
+            accepted, delivered = accepted_times(directory / "data")
             late = delivered - accepted
         else:
             late = kafka_lateness(broker.bootstrap, TOPIC, sent)
@@ -171,13 +169,11 @@ def wait_until_delivered(node: BenchNode, sent: int) -> None:
             time.sleep(0.2)
 
 
-def embedded_times(data: Path) -> tuple[Int64s, Int64s]:
-    """Of each message the later of due and created, and when it was delivered, ms."""
-    reader = TopicReader(OsFiles(data), TOPIC)
-    batches = list(reader.batches())
-    reader.close()
-    accepted = [np.maximum(times(batch, "due"), times(batch, "created")) for batch in batches]
-    return np.concatenate(accepted), np.concatenate([times(one, "delivered") for one in batches])
+def accepted_times(data: Path, topic: str = TOPIC) -> tuple[Int64s, Int64s]:
+    """Of each message of an embedded topic the later of due and created, and when it was delivered,
+    ms."""
+    due, created, delivered = delivered_times(data, topic)
+    return np.maximum(due, created), delivered
 
 
 def create_topic(broker: Any, topic: str) -> None:

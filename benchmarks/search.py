@@ -33,10 +33,10 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.rows import header_lists
 from slotwheel.wheel.schema import Int64s, times
 
-from ._load import TOPIC, VALUE_BYTES
+from ._load import VALUE_BYTES
 from ._node import BenchNode
 from .harness import Report, data_directory, median_spread, options, warm_memory
-from .lateness import send_paced, wait_until_delivered
+from .lateness import accepted_times, send_paced, wait_until_delivered
 
 _ESTIMATE = (
     "by id and a page: a look at the journal's end, 0.5 ms, and one slot file, 0.3 ms. Counting:"
@@ -208,7 +208,8 @@ class _Bench:
         return sorted(times(page.rows, "offset")[late].tolist())
 
     def _tell_lateness(self, quiet: list[tuple[int, int]], busy: list[tuple[int, int]]) -> None:
-        delivered, late = _delivered(self.node.data)
+        accepted, delivered = accepted_times(self.node.data)
+        late = delivered - accepted
         found = {}
         for name, turns in (("alone", quiet), ("beside searches", busy)):
             inside = [late[(delivered >= begin) & (delivered < end)] for begin, end in turns]
@@ -295,17 +296,6 @@ def _timed(act: Callable[[], None]) -> tuple[int, int]:
     begun = time.time_ns() // 1_000_000
     act()
     return begun, time.time_ns() // 1_000_000
-
-
-def _delivered(data: Path) -> tuple[Int64s, Int64s]:
-    """When what was paced was delivered, and how late, ms."""
-    reader = TopicReader(OsFiles(data), TOPIC)
-    at, late = [], []
-    for batch in reader.batches():
-        at.append(times(batch, "delivered"))
-        late.append(at[-1] - np.maximum(times(batch, "due"), times(batch, "created")))
-    reader.close()
-    return np.concatenate(at), np.concatenate(late)
 
 
 def _scan(data: Path, from_ms: int, kind: str, number: int) -> list[int]:

@@ -22,9 +22,7 @@ import numpy as np
 from slotwheel.client import Client
 from slotwheel.client.message import Message
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
-from slotwheel.reading.topicreader import TopicReader
-from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.schema import Int64s, times
+from slotwheel.wheel.schema import Int64s
 
 from ._node import BenchNode
 from .harness import Report, data_directory, options, warm_memory
@@ -32,6 +30,7 @@ from .lateness import (
     CONFLUENT,
     EMBEDDED,
     SINKS,
+    accepted_times,
     create_topic,
     kafka_lateness,
     send_paced,
@@ -96,12 +95,8 @@ def _run(node: BenchNode, broker: Any, topic: str, chosen: Any) -> Int64s:
             time.sleep(0.2)
     if broker is not None:
         return kafka_lateness(broker.bootstrap, topic, sent)
-    reader = TopicReader(OsFiles(node.data), topic)
-    batches = list(reader.batches())
-    reader.close()
-    due = [np.maximum(times(batch, "due"), times(batch, "created")) for batch in batches]
-    delivered = np.concatenate([times(batch, "delivered") for batch in batches])
-    return np.asarray(delivered - np.concatenate(due))
+    accepted, delivered = accepted_times(node.data, topic)
+    return delivered - accepted
 
 
 def _send_others(node: BenchNode, chosen: Any) -> None:
