@@ -10,6 +10,7 @@ All of it is called under the owner's lock, but for ``encode_schedule`` of what 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 
 from .errors import InvalidMessage, ScheduleChanged, UnknownSchedule
@@ -39,7 +40,9 @@ class ScheduleTable:
         self._queued: dict[str, tuple[int, StoredSchedule | None]] = {}
         """By name, the index of the last queued entry about it, and the state after that."""
         self._unsaved: dict[str, StoredSchedule | None] = {}
-        self._count = len(self._committed)
+        self._names = sorted(self._committed)
+        """Of all schedules, as ``get`` knows them; kept in order, because a list of 100,000 is read
+        in a hundred pages, and each of them would else sort all names."""
         self._nbytes = sum(len(schedule.spec) for schedule in self._committed.values())
         self.fired = 0
         """Runs that became messages here, as master."""
@@ -54,10 +57,9 @@ class ScheduleTable:
         queued = self._queued.get(name)
         return self._committed.get(name) if queued is None else queued[1]
 
-    def names(self) -> set[str]:
-        """The names of all schedules."""
-        gone = {name for name, (_, state) in self._queued.items() if state is None}
-        return (self._committed.keys() | self._queued.keys()) - gone
+    def names(self, after: str = "") -> list[str]:
+        """The names of all schedules behind ``after``, in order."""
+        return self._names[bisect_right(self._names, after) :]
 
     def check(self, change: SchedulePut | ScheduleDelete, version: int | None) -> None:
         """Check a change before it is queued. ``version``: which the schedule has to have, 0: there
@@ -71,7 +73,7 @@ class ScheduleTable:
             if state is None:
                 raise UnknownSchedule.of(change.name)
             return
-        count = self._count + (state is None)
+        count = len(self._names) + (state is None)
         nbytes = self._nbytes + len(change.spec) - (0 if state is None else len(state.spec))
         if count > SCHEDULES_MAX or nbytes > SCHEDULE_BYTES_MAX:
             raise InvalidMessage(
@@ -101,13 +103,13 @@ class ScheduleTable:
     def queue(self, changes: Sequence[ScheduleChange], index: int) -> None:
         """Note the changes of an entry that was queued here."""
         for name, state in changed_by(changes, index, self.get).items():
-            self._resize(self.get(name), state)
+            self._replace(name, self.get(name), state)
             self._queued[name] = index, state
 
     def withdraw(self, uncommitted: Iterable[tuple[int, Sequence[ScheduleChange]]]) -> None:
         """Some queued entries are gone; those are left, with their indexes."""
         for name, (_, state) in self._queued.items():
-            self._resize(state, self._committed.get(name))
+            self._replace(name, state, self._committed.get(name))
         self._queued.clear()
         for index, changes in uncommitted:
             self.queue(changes, index)
@@ -117,7 +119,7 @@ class ScheduleTable:
         for name, state in changed_by(changes, index, self._committed.get).items():
             queued = self._queued.get(name)
             if queued is None:
-                self._resize(self._committed.get(name), state)
+                self._replace(name, self._committed.get(name), state)
             if state is None:
                 self._committed.pop(name, None)
             else:
@@ -130,12 +132,23 @@ class ScheduleTable:
             self.fired += len(runs)
             self.missed += sum(run.missed for run in runs)
 
-    def _resize(self, before: StoredSchedule | None, after: StoredSchedule | None) -> None:
-        self._count += (after is not None) - (before is not None)
+    def _replace(
+        self, name: str, before: StoredSchedule | None, after: StoredSchedule | None
+    ) -> None:
+        """Keep names and bytes what they are when ``get`` gives another state than before."""
+        if before is None and after is not None:
+            insort(self._names, name)
+        elif before is not None and after is None:
+            del self._names[bisect_left(self._names, name)]
         self._nbytes += 0 if after is None else len(after.spec)
         self._nbytes -= 0 if before is None else len(before.spec)
 
     # -- checkpoints -----------------------------------------------------------------------------
+
+    @property
+    def has_unsaved(self) -> bool:
+        """True if some have changed since the last checkpoint."""
+        return bool(self._unsaved)
 
     def unsaved(self) -> ScheduleRecords:
         """What has changed since the last checkpoint."""

@@ -15,7 +15,6 @@ Rules
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -61,7 +60,7 @@ class ScheduleEngine(Protocol):
     @property
     def mint(self) -> IdMint: ...
     def schedule(self, name: str) -> StoredSchedule | None: ...
-    def schedule_names(self) -> list[str]: ...
+    def schedule_names(self, after: str = "") -> list[str]: ...
     def change_schedules(
         self, changes: list[tuple[SchedulePut | ScheduleDelete, int | None]], now_ms: int
     ) -> Future[Any]: ...
@@ -142,8 +141,7 @@ class ScheduleActions:
             )
         shown: list[dict[str, Any]] = []
         nbytes = 0
-        names = self._engine.schedule_names()
-        for name in names[bisect_right(names, after) :]:
+        for name in self._engine.schedule_names(after):
             state = self._engine.schedule(name)
             if state is None or not (may is None or may(_topic_of(state))):
                 continue

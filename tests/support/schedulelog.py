@@ -100,7 +100,7 @@ class ScheduleHistory:
     def fire(self) -> None:
         """Plan by what is queued now, or by what was so a moment ago; then fire what fits."""
         planned: list[FiredRun] = []
-        for name in sorted(self.table.names()):
+        for name in self.table.names():
             state = self.table.get(name)
             if state is None:
                 continue

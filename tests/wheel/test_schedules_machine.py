@@ -148,7 +148,10 @@ class Schedules(RuleBasedStateMachine):
     @invariant()
     def the_table_is_what_callers_were_told(self) -> None:
         wheel = self.node.wheel
-        assert wheel.schedule_names() == sorted(self.known)
+        in_order = sorted(self.known)
+        assert wheel.schedule_names() == in_order
+        for at, name in enumerate(in_order):
+            assert wheel.schedule_names(name) == in_order[at + 1 :]
         for name, known in self.known.items():
             state = wheel.schedule(name)
             assert state is not None

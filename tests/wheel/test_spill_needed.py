@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.schedules import SchedulePut
 from support.wheels import NOW, opened
 
 MIB = 1 << 20
@@ -65,3 +66,21 @@ def test_what_left_before_the_spill_needs_no_file(tmp_path: Path) -> None:
         report = node.wheel.spill(NOW + 600_000)
         assert (report.rows, report.skipped, report.slots) == (1, 50, 1)
         assert not node.wheel.spill_needed(NOW + 1_200_000)
+
+
+def test_schedules_without_rows_are_not_left_to_a_restart(tmp_path: Path) -> None:
+    """100,000 that were put one by one would be 100,000 entries to read."""
+    config = WheelConfig(disk_reserve_bytes=0, tail_bytes_max=MIB)
+    with opened(tmp_path, config, NOW) as node:
+        for number in range(100):
+            change = SchedulePut(f"s{number}", b"v" * 1_000, NOW)
+            node.wheel.change_schedules([(change, 0)], NOW)
+            node.sync()
+            if node.wheel.status().journal_bytes < MIB // 32:
+                assert not node.wheel.spill_needed(NOW)
+        assert node.wheel.spill_needed(NOW)
+        node.wheel.spill(NOW)
+        assert not node.wheel.spill_needed(NOW)
+    with opened(tmp_path, config, NOW) as node:
+        assert node.wheel.recovery.entries < 5
+        assert len(node.wheel.schedule_names()) == 100
