@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from ..wheel import compute as pc
 from ..wheel.checks import started
 from ..wheel.delay import delay_of, due_times
 from ..wheel.digest import digests
@@ -42,9 +43,11 @@ ROW_OVERHEAD = 64
 _CONTENT = ("topic", "key", "value", "headers")
 Columns = tuple[list[Any], ...]
 """Columns of many messages, in the order of ``rows.from_columns``."""
-_Names = frozenset[tuple[str, bytes | None]]
-"""Names of messages, each with its topic."""
+_Names = frozenset[bytes]
+"""Names of messages, each behind its topic."""
 _NO_NAMES: _Names = frozenset()
+_BEHIND_TOPIC = b"\0"
+"""A byte that no topic has, so that no name of one topic is taken for another one's."""
 
 
 class ClientObserver(Protocol):
@@ -413,7 +416,7 @@ def _names_in(content: Columns | pa.RecordBatch) -> _Names:
         if not any(content[5]):
             return _NO_NAMES
         return frozenset(
-            (topic, value)
+            topic.encode() + _BEHIND_TOPIC + (value or b"")
             for topic, headers in zip(content[1], content[5], strict=True)
             for name, value in headers
             if name == NAME_HEADER
@@ -421,8 +424,8 @@ def _names_in(content: Columns | pa.RecordBatch) -> _Names:
     given = header_values(content.column("headers"), NAME_HEADER)
     if given is None:
         return _NO_NAMES
-    topics = content.column("topic").take(pa.array(given[0])).to_pylist()
-    return frozenset(zip(topics, given[1].to_pylist(), strict=True))
+    topics = content.column("topic").take(pa.array(given[0])).cast(pa.binary())
+    return frozenset(pc.binary_join_element_wise(topics, given[1], _BEHIND_TOPIC).to_pylist())
 
 
 def nbytes_of(messages: Any) -> int:

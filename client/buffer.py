@@ -26,6 +26,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import chain
 
 import pyarrow as pa
 
@@ -187,14 +188,17 @@ class Buffer:
         one name the earlier one would replace the later one then."""
         if not self._fresh or self._next_sequence - oldest >= IN_FLIGHT_MAX:
             return False
-        return next(iter(self._fresh)).names.isdisjoint(self._names_under_way)
+        return self._is_free(next(iter(self._fresh)))
 
-    @property
-    def _names_under_way(self) -> set[tuple[str, bytes | None]]:
-        names: set[tuple[str, bytes | None]] = set()
-        names.update(*(batch.names for batch in self.unanswered.values()))
-        names.update(*(shipment.names for _, shipment in self._postponed))
-        return names
+    def _is_free(self, shipment: Shipment) -> bool:
+        """True if none of a shipment's names is under way. Each batch is asked by itself: a set of
+        all their names would have to be made anew with each of them, 25,000 names for 1,000."""
+        names = shipment.names
+        if not names:
+            return True
+        sent = (batch.names for batch in self.unanswered.values())
+        postponed = (later.names for _, later in self._postponed)
+        return all(map(names.isdisjoint, chain(sent, postponed)))
 
     def postpone(
         self, batch: Batch, rows: pa.RecordBatch, error: SlotwheelError, until: float
@@ -229,13 +233,12 @@ class Buffer:
             return shipments
         rows_left = self.batch_rows_max - first.count
         bytes_left = self.batch_bytes_max - first.nbytes
-        names = self._names_under_way
         while self._fresh:
             following = next(iter(self._fresh))
             apart_s = abs(following.deadline - first.deadline)
             if following.by_itself or apart_s > self._join_within_s:
                 break
-            if not following.names.isdisjoint(names):
+            if not self._is_free(following):
                 break
             rows_left -= following.count
             bytes_left -= following.nbytes
