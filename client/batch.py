@@ -31,7 +31,7 @@ from ..wheel.names import NAME_HEADER
 from ..wheel.plain import encode_records
 from ..wheel.protocol import StoredBatch
 from ..wheel.request import RequestKey
-from ..wheel.rows import from_columns, header_values
+from ..wheel.rows import from_columns, header_values, taken
 from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
 from .message import FlatMessage, clock_ms
@@ -424,7 +424,7 @@ def _names_in(content: Columns | pa.RecordBatch) -> _Names:
     given = header_values(content.column("headers"), NAME_HEADER)
     if given is None:
         return _NO_NAMES
-    topics = content.column("topic").take(pa.array(given[0])).cast(pa.binary())
+    topics = taken(content.column("topic"), given[0]).cast(pa.binary())
     return frozenset(pc.binary_join_element_wise(topics, given[1], _BEHIND_TOPIC).to_pylist())
 
 

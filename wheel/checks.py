@@ -107,35 +107,24 @@ def reserved_among(names: Sequence[str]) -> list[str]:
     return wrong
 
 
-def _any_of_ours(headers: pa.Array) -> bool:
-    """True if a headers column has names with our prefix. Mostly it has none, and one look at them
-    takes the place of one for each kind of header."""
+def _ours_among(headers: pa.Array) -> set[str]:
+    """The names with our prefix in a headers column. Mostly there are none, and one look takes the
+    place of one for each kind of header."""
     if len(headers.values) == 0:
-        return False
+        return set()
     names = headers.flatten().field(0)
-    if len(names) <= FEW_ROWS:
-        return any(
-            name is not None and name.startswith(RESERVED_PREFIX) for name in names.to_pylist()
-        )
-    return bool(pc.starts_with(names, RESERVED_PREFIX).true_count)
+    if len(names) > FEW_ROWS:
+        names = names.filter(pc.starts_with(names, RESERVED_PREFIX)).unique()
+    return {name for name in names.to_pylist() if name and name.startswith(RESERVED_PREFIX)}
 
 
 def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
     """The rows of a headers column that have reserved names, and which; mostly none."""
-    if len(headers.values) == 0:
+    some = [name for name in _ours_among(headers) if _is_asked(name)]
+    if not some:
         return {}
     names = headers.flatten().field(0)
-    if len(names) <= FEW_ROWS:
-        asked = [number for number, name in enumerate(names.to_pylist()) if _is_asked(name)]
-    else:
-        ours = pc.starts_with(names, RESERVED_PREFIX)
-        if not ours.true_count:
-            return {}
-        present = names.filter(ours).unique().to_pylist()
-        some = pa.array([name for name in present if _is_asked(name)], pa.utf8())
-        asked = np.flatnonzero(np.asarray(pc.is_in(names, some))).tolist()
-    if not asked:
-        return {}
+    asked = np.flatnonzero(np.asarray(pc.is_in(names, pa.array(some, pa.utf8()))))
     ends = np.cumsum(np.asarray(pc.list_value_length(headers), dtype=np.int64))
     by_row: dict[int, list[str]] = {}
     for row in np.unique(np.searchsorted(ends, asked, side="right")).tolist():
@@ -320,12 +309,14 @@ def _faults(
         for row in np.flatnonzero(negative).tolist():
             yield row, bad_partition(partitions[row].as_py())
     headers = batch.column("headers")
-    if _any_of_ours(headers):
+    ours = _ours_among(headers)
+    if EXPIRES_HEADER in ours:
         yield from bad_expiries(headers, due).items()
+    if NAME_HEADER in ours or IF_EXISTS_HEADER in ours:
         yield from bad_names(headers).items()
-        if not reserved:
-            for row, names in sorted(reserved_headers(headers).items()):
-                yield row, reserved_header(names)
+    if not reserved and any(map(_is_asked, ours)):
+        for row, names in sorted(reserved_headers(headers).items()):
+            yield row, reserved_header(names)
     if nbytes > bytes_max:
         lengths = sizes(batch)
         for row in np.flatnonzero(lengths > bytes_max).tolist():

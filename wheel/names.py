@@ -31,7 +31,7 @@ from .answers import Before, NamedAnswer
 from .arrowbytes import PlainRow
 from .errors import InvalidMessage
 from .files import Bytes
-from .rows import header_values
+from .rows import header_values, taken
 from .schema import Int64s, bounds, distinct, lengths
 from .texts import is_utf8, shown_text
 
@@ -131,7 +131,7 @@ def named_rows(batch: pa.RecordBatch) -> NamedRows | None:
     if given is None:
         return None
     rows, values = given
-    of_rows = batch.column("topic").take(pa.array(rows))
+    of_rows = taken(batch.column("topic"), rows)
     topics = [topic.encode() for topic in distinct(of_rows)] * len(rows)
     if len(topics) > len(rows):  # mostly there is one
         topics = of_rows.cast(pa.binary()).to_pylist()

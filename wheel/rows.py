@@ -95,8 +95,14 @@ def header_values(headers: pa.Array, name: str) -> tuple[Int64s, pa.Array] | Non
     at = headers_at(flat, name)
     if not len(at):
         return None
-    counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0), np.int64)
-    return np.searchsorted(np.cumsum(counts), at, side="right"), flat.field(1).take(pa.array(at))
+    counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0))
+    rows = np.repeat(np.arange(len(headers)), counts)
+    return rows[at], taken(flat.field(1), at)
+
+
+def taken(values: pa.Array, at: Int64s) -> pa.Array:
+    """The values at ascending positions, each once; nothing is copied where these are all."""
+    return values if len(at) == len(values) else values.take(from_numpy(at, pa.int64()))
 
 
 def headers_at(flat: pa.Array, name: str) -> Int64s:
