@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -32,7 +34,7 @@ from .arrowbytes import PlainRow
 from .errors import InvalidMessage
 from .files import Bytes
 from .rows import header_values, taken
-from .schema import Int64s, bounds, distinct, lengths
+from .schema import Int64s, UInt64s, bounds, distinct, lengths
 from .texts import is_utf8, shown_text
 
 NAME_HEADER = "slotwheel-name"
@@ -81,14 +83,76 @@ class IfExists(StrEnum):
 _MODES = {mode.encode(): mode for mode in IfExists}
 
 
+class NameKeys(list[bytes]):
+    """Keys of names. A few are looked up one by one, many as numbers, all at once."""
+
+    @cached_property
+    def halves(self) -> tuple[UInt64s, UInt64s]:
+        """The first and the second 8 bytes of each key as numbers, which have the order of the
+        bytes; shape (keys,) each."""
+        numbers = np.frombuffer(b"".join(self), ">u8").reshape(-1, 2)
+        return numbers[:, 0].astype(np.uint64), numbers[:, 1].astype(np.uint64)
+
+    @property
+    def differ(self) -> bool:
+        """True if no key comes twice. Two keys of one first half are taken for one key."""
+        first = np.sort(self.halves[0])
+        return not (first[1:] == first[:-1]).any()
+
+
+def halves_of_one(key: bytes) -> tuple[int, int]:
+    """As ``NameKeys.halves``, of one key."""
+    return int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+
+
 class NamedRows(NamedTuple):
     """The rows of a batch that have names, at least one. ``rows``: their positions, ascending;
     ``keys``: of their topics and names."""
 
-    rows: Sequence[int]
+    rows: Sequence[int] | Int64s
     topics: Sequence[bytes]
-    keys: Sequence[bytes]
+    keys: NameKeys
     modes: Sequence[IfExists]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenNames:
+    """Names that the rows of an entry take, and the due times (ms) and offsets of these rows, which
+    ascend. Of a name that several of them take the last one has it."""
+
+    keys: NameKeys = field(default_factory=NameKeys)
+    due: Sequence[int] | Int64s = ()
+    offset: Sequence[int] | Int64s = ()
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @classmethod
+    def of(cls, named: NamedRows, due: Sequence[int] | Int64s, base_offset: int) -> TakenNames:
+        """All named rows of a batch take their names. ``due``: of all its rows, ms; the first one
+        has ``base_offset``."""
+        if isinstance(due, np.ndarray):
+            rows = np.asarray(named.rows, np.int64)
+            return cls(named.keys, due[rows], base_offset + rows)
+        offsets = [base_offset + row for row in named.rows]
+        return cls(named.keys, [due[row] for row in named.rows], offsets)
+
+    def without(self, offsets: Int64s) -> TakenNames:
+        """Without those of the rows at some offsets."""
+        stay = np.flatnonzero(~np.isin(np.asarray(self.offset, np.int64), offsets))
+        if len(stay) == len(self):
+            return self
+        keys = NameKeys([self.keys[at] for at in stay.tolist()])
+        return TakenNames(keys, np.asarray(self.due)[stay], np.asarray(self.offset)[stay])
+
+    @classmethod
+    def at(cls, places: Mapping[bytes, NamePlace]) -> TakenNames:
+        """Each name at its place."""
+        by_offset = sorted((*due_and_offset(place)[::-1], key) for key, place in places.items())
+        if not by_offset:
+            return cls()
+        offset, due, keys = zip(*by_offset, strict=True)
+        return cls(NameKeys(keys), due, offset)
 
 
 def key_of(topic: bytes, name: bytes) -> bytes:
@@ -96,7 +160,7 @@ def key_of(topic: bytes, name: bytes) -> bytes:
     return keys_of([topic], [name])[0]
 
 
-def keys_of(topics: Sequence[bytes], names: Sequence[bytes]) -> list[bytes]:
+def keys_of(topics: Sequence[bytes], names: Sequence[bytes]) -> NameKeys:
     """The key of each name in its topic."""
     of_topic = {}
     for topic in set(topics):
@@ -105,7 +169,7 @@ def keys_of(topics: Sequence[bytes], names: Sequence[bytes]) -> list[bytes]:
     begun = [of_topic[topic].copy() for topic in topics]
     for hashed, name in zip(begun, names, strict=True):
         hashed.update(name)
-    return [hashed.digest() for hashed in begun]
+    return NameKeys([hashed.digest() for hashed in begun])
 
 
 def place_of(due: int, offset: int) -> NamePlace:
@@ -136,21 +200,20 @@ def named_rows(batch: pa.RecordBatch) -> NamedRows | None:
     if len(topics) > len(rows):  # mostly there is one
         topics = of_rows.cast(pa.binary()).to_pylist()
     keys = keys_of(topics, values.to_pylist())
-    at: list[int] = rows.tolist()
-    modes = [IfExists.REPLACE] * len(at)
+    modes = [IfExists.REPLACE] * len(rows)
     chosen = header_values(batch.column("headers"), IF_EXISTS_HEADER)
     if chosen is not None:
         places = np.searchsorted(rows, chosen[0]).tolist()
         for place, mode in zip(places, chosen[1].to_pylist(), strict=True):
             modes[place] = _MODES[mode]
-    return NamedRows(at, topics, keys, modes)
+    return NamedRows(rows, topics, keys, modes)
 
 
 def named_plain(rows: Sequence[PlainRow]) -> NamedRows | None:
     """The named rows among plain rows that were checked; None: there are none."""
     at: list[int] = []
     topics: list[bytes] = []
-    keys: list[bytes] = []
+    keys = NameKeys()
     modes: list[IfExists] = []
     for number, (_, topic, _, _, _, headers) in enumerate(rows):
         if not headers:

@@ -61,7 +61,7 @@ from .journal.producers import SOURCE_PRODUCER
 from .journal.queued import AppendWaiter, QueuedEntry, receipt_again
 from .mark import Marks
 from .named.table import StoredNames
-from .names import check_name, due_and_offset, encode_named, key_of, place_of
+from .names import NameKeys, TakenNames, check_name, due_and_offset, encode_named, key_of
 from .plain import (
     CheckedBatch,
     PlainAnswer,
@@ -589,14 +589,15 @@ class Wheel:
         other one; None: there is none. Errors: as of ``named``."""
         check_name(name)
         names, key = self._storage.names, key_of(topic.encode(), name.encode())
-        stored = names.stored([key])
+        keys = NameKeys([key])
+        stored = names.stored(keys)
         with self._lock:
             _ = self._serving_dispatcher  # a standby's table may be behind
-            place = names.places([key], stored).get(key)
+            place = names.places(keys, stored).get(key)
         if place is None:
             return None
         message_id = self.mint.one(*due_and_offset(place))
-        return message_id, lambda: names.places([key], stored).get(key, place) == place
+        return message_id, lambda: names.places(keys, stored).get(key, place) == place
 
     def cancel_named(
         self, topic: str, name: str, now_ms: int, timeout_s: float = 10.0
@@ -782,12 +783,9 @@ class Wheel:
     def _renamed(self, batch: EncodedBatch) -> NameDecisions:
         """Under the lock: the names that rows of our own take. Those that had them are cancelled in
         the same entry."""
-        decided = NameDecisions()
-        if batch.names is not None:
-            for row, key in zip(batch.names.rows, batch.names.keys, strict=True):
-                place = place_of(int(batch.due[row]), self._log.next_offset + row)
-                decided.names[key] = place
-        return decided
+        if batch.names is None:
+            return _NO_NAMES
+        return NameDecisions(TakenNames.of(batch.names, batch.due, self._log.next_offset))
 
     def _stored_names(self, batch: EncodedBatch) -> StoredNames | None:
         """Look the names of a batch up on disk, before the lock is taken; None: it has none."""
@@ -858,8 +856,7 @@ class Wheel:
         if queued.cancels is not None:
             receipt = AppendReceipt(queued.entry.base_offset, 0, now_ms, _NO_ROWS)
             self._cancels.add(queued.cancels, queued.wait_for(receipt, early=False).future)
-        if decided.names:
-            self._storage.names.queue(decided.names)
+        self._storage.names.take(decided.names)
         dispatcher.appended(bounds(batch.due)[0], now_ms)
         return queued
 
@@ -934,8 +931,10 @@ class Wheel:
             if queued.cancels is not None:
                 self._cancels.committed(queued.cancels)
                 self._cancel_rows += len(queued.cancels)
-            if queued.names or queued.cancels is not None:
-                self._storage.names.committed(queued.names, queued.cancels)
+            if not queued.own:  # or it has taken them when it was queued
+                self._storage.names.take(queued.names)
+            if queued.cancels is not None:
+                self._storage.names.cancel(queued.cancels)
             if queued.schedules:
                 changes, index = queued.schedules, queued.entry.index
                 self._schedules.committed(changes, index, own=queued.own)
@@ -955,8 +954,7 @@ class Wheel:
                 if queued.entry.kind is EntryKind.CONFIG:
                     self._config_queued = False
             if any(queued.names for queued in failed):
-                left = (queued.names for queued in self._log.uncommitted() if queued.own)
-                self._storage.names.withdraw(left)
+                self._storage.names.withdraw(failed[0].entry.base_offset)
             if any(queued.schedules for queued in failed):
                 own = [queued for queued in self._log.uncommitted() if queued.own]
                 self._schedules.withdraw([(each.entry.index, each.schedules) for each in own])

@@ -32,6 +32,7 @@ from ...wheel.journal.segment import is_segment_name
 from ...wheel.mark import Marks
 from ...wheel.named.runs import DIRECTORY, HeldNames, NameRun, decode_runs, is_run_name, merged
 from ...wheel.named.table import held_in
+from ...wheel.names import NameKeys
 from ...wheel.rows import members
 from ...wheel.schema import Int64s, Mask
 from ...wheel.slots.slot import path_of
@@ -108,7 +109,7 @@ class _InSlots:
 
     def pending(self, marks: Marks) -> HeldNames:
         """The rows that no cancel row names, and that have not left, in the order of their keys."""
-        held = HeldNames.joined(self.parts) if self.parts else HeldNames.of([], [], [])
+        held = HeldNames.joined(self.parts) if self.parts else HeldNames.of(NameKeys(), [], [])
         cancelled = np.sort(np.concatenate(self.cancelled))
         gone = members(cancelled, held.offset) | marks.all_covered(held.due, held.offset)
         return held.at(~gone)

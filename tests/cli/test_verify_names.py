@@ -20,7 +20,7 @@ from slotwheel.wheel.named.runs import (
     encode_runs,
     write_run,
 )
-from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER, key_of
+from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER, NameKeys, key_of
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.state import LmdbState, StateUpdate
 from support.damage import flip
@@ -70,7 +70,7 @@ def runs_of(root: Path) -> list[NameRun]:
 def put_run(root: Path, names: dict[str, tuple[int, int]], cancelled: list[int]) -> None:
     """One run in the place of all others."""
     files, state = OsFiles(root), LmdbState(root)
-    keys = [key_of(b"t", name.encode()) for name in names]
+    keys = NameKeys(key_of(b"t", name.encode()) for name in names)
     due, offset = zip(*names.values(), strict=True)
     run = write_run(
         files, 99, len(keys), iter([HeldNames.of(keys, due, offset)]), np.array(cancelled, np.int64)

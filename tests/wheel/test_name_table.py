@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.named import table
+from slotwheel.wheel.named.layer import NameLayer
 from slotwheel.wheel.named.table import NameTable
-from slotwheel.wheel.names import NamePlace, key_of, place_of
+from slotwheel.wheel.names import NameKeys, NamePlace, TakenNames, key_of, place_of
 from slotwheel.wheel.schema import Int64s, Mask, UInt64s
 
 
@@ -23,32 +27,71 @@ def names_of(numbers: range, offset: int = 0) -> dict[bytes, NamePlace]:
     return {key_of(b"t", b"%d" % n): place_of(1000 + n, offset + n) for n in numbers}
 
 
-def test_names_are_spilled_in_shares_and_all_are_found_at_their_newest_place(
+def test_names_are_spilled_and_all_are_found_at_their_newest_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "_ITEMS", 3)
     monkeypatch.setattr(table, "_LAYER_NAMES", 4)
     names = NameTable(OsFiles(tmp_path))
-    keys = list(names_of(range(20)))
-    names.committed(names_of(range(12)), None)
+    keys = NameKeys(names_of(range(20)))
+    for few in range(0, 12, 3):
+        names.take(TakenNames.at(names_of(range(few, few + 3))))
     for upto, in_runs in ((7, 7), (112, 12)):
         names.freeze()
-        names.committed(names_of(range(10, 20), offset=100), None)
-        change = names.spill(upto, none_left)
-        assert change is not None
-        names.change(change)
-        change.release()
-        assert not any(layer.names for layer in change.moved)
+        names.take(TakenNames.at(names_of(range(10, 20), offset=100)))
+        names.change(names.spill(upto, none_left))
         assert sum(run.info.names for run in names.runs) == in_runs
-        places = names.places(keys, names.stored(keys))
-        assert places == {**names_of(range(10)), **names_of(range(10, 20), offset=100)}
+        expected = {**names_of(range(10)), **names_of(range(10, 20), offset=100)}
+        assert names.places(keys, names.stored(keys)) == expected
+        for key in keys:
+            its = NameKeys([key])
+            assert names.places(its, names.stored(its)) == {key: expected[key]}
+
+
+def test_what_is_withdrawn_while_a_spill_works_does_not_come_back(tmp_path: Path) -> None:
+    """A spill that began before would else bring names back that another master's rows have."""
+    names = NameTable(OsFiles(tmp_path))
+    names.take(TakenNames.at(names_of(range(30))))
+    names.freeze()
+    change = names.spill(10, none_left)
+    names.withdraw(20)
+    names.take(TakenNames.at(names_of(range(25, 35), offset=1000)))
+    names.change(change)
+    keys = NameKeys(names_of(range(40)))
+    assert names.places(keys, names.stored(keys)) == {
+        **names_of(range(20)),
+        **names_of(range(25, 35), offset=1000),
+    }
+    names.withdraw(0)
+    assert names.places(keys, names.stored(keys)) == names_of(range(10))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_layer_has_the_newest_row_of_each_key(data: st.DataObject) -> None:
+    """However many rows come at once, and also where keys want the same slots."""
+    low = st.integers(0, 6)
+    key = st.builds(lambda *numbers: struct.pack(">IIQ", *numbers), low, low, low)
+    layer, rows = NameLayer(256), list[tuple[bytes, int, int]]()
+    for keys in data.draw(st.lists(st.lists(key, max_size=30), max_size=8)):
+        entry = [(name, 7 * at, at) for at, name in enumerate(keys, len(rows))]
+        names, due, offset = zip(*entry, strict=True) if entry else ((), (), ())
+        layer.take(TakenNames(NameKeys(names), due, offset))
+        rows += entry
+    every = NameKeys({*(name for name, _, _ in rows), b"no row has this."})
+    for cut in (len(rows), data.draw(st.integers(0, len(rows)))):
+        layer.cut(cut)
+        newest = {name: (due, offset) for name, due, offset in rows[:cut]}
+        positions, *columns = (column.tolist() for column in layer.find(every))
+        places = zip(*columns, strict=True)
+        assert {every[at]: place for at, place in zip(positions, places, strict=True)} == newest
+        assert {name: place for name in every if (place := layer.place(name))} == newest
 
 
 def test_a_run_that_was_checked_is_in_memory_only_where_somebody_looked(tmp_path: Path) -> None:
     """Of ten million names that are 320 MB, which a node does not have to have."""
     files, count = OsFiles(tmp_path), 100_000
     names = NameTable(files)
-    names.committed(names_of(range(count)), None)
+    names.take(TakenNames.at(names_of(range(count))))
     names.freeze()
     change = names.spill(count, none_left)
     names.change(change)
@@ -57,7 +100,7 @@ def test_a_run_that_was_checked_is_in_memory_only_where_somebody_looked(tmp_path
     again.open(change.record)
     (run,) = again.runs
     assert _resident_bytes(run.places.first) < run.info.length / 10
-    keys = list(names_of(range(count)))
+    keys = NameKeys(names_of(range(count)))
     assert again.places(keys, again.stored(keys)) == names_of(range(count))
     assert _resident_bytes(run.places.first) > run.info.length / 2
 

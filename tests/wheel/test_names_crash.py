@@ -91,7 +91,7 @@ def names_not_moved_at_a_spill(patch: Patch) -> None:
     def forget(self: NameTable, upto: int, gone: Any) -> NamesChange:
         frozen = self._layers[: self._frozen]
         left = tuple(layer.behind(upto) for layer in frozen)
-        return NamesChange(self.runs, None, left, frozen)
+        return NamesChange(self.runs, None, left, len(frozen))
 
     patch.setattr(NameTable, "spill", forget)
 

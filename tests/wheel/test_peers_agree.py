@@ -27,7 +27,14 @@ from slotwheel.wheel.errors import NameTaken, NotMaster, Overloaded
 from slotwheel.wheel.journal import queued
 from slotwheel.wheel.journal.entry import Entry, decode_entry
 from slotwheel.wheel.named.table import NameTable
-from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER, IfExists, due_and_offset, key_of
+from slotwheel.wheel.names import (
+    IF_EXISTS_HEADER,
+    NAME_HEADER,
+    IfExists,
+    NameKeys,
+    due_and_offset,
+    key_of,
+)
 from slotwheel.wheel.peers.peer import PeerWheel
 from slotwheel.wheel.rows import from_columns
 from support.crashbook import covers
@@ -279,10 +286,10 @@ class Group:
                     pending[row.name].append(row.offset)
             for name, offsets in pending.items():
                 assert len(offsets) == 1, f"{node.name}: {offsets} are pending as {name}"
-                keys = [key_of(b"t", name.encode())]
+                keys = NameKeys([key_of(b"t", name.encode())])
                 names = node.wheel._storage.names
-                if names._queued:  # a master's of its next entries, which may yet be cut off
-                    continue
+                if any(queued.own and queued.names for queued in node.wheel._log.uncommitted()):
+                    continue  # a master's of its next entries, which may yet be cut off
                 place = names.places(keys, names.stored(keys)).get(keys[0])
                 assert place is not None, f"{node.name} does not know {name}"
                 at = due_and_offset(place)[1]

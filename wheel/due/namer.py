@@ -34,7 +34,7 @@ import numpy as np
 from ..answers import Before, NamedAnswer
 from ..errors import NOTHING_STORED, NameTaken, Overloaded, SlotwheelError
 from ..ids import IdMint
-from ..names import IfExists, NamedRows, NamePlace, due_and_offset, place_of
+from ..names import IfExists, NamedRows, NamePlace, TakenNames, due_and_offset, place_of
 from ..schema import Int64s
 from .canceller import Canceller, RowState
 from .lines import Lines
@@ -68,7 +68,7 @@ class NameDecisions:
     """What an entry does to names. ``names``: those that it takes. ``due``, ``offset``: of the rows
     that it cancels. ``refused``: by row; if there are any, nothing may be stored."""
 
-    names: dict[bytes, NamePlace] = field(default_factory=dict)
+    names: TakenNames = field(default_factory=TakenNames)
     answers: list[NamedAnswer] = field(default_factory=list)
     due: list[int] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
@@ -99,25 +99,30 @@ class Namer:
         """Decide about the named rows of a batch, the first of whose rows gets ``base_offset``.
         ``due``: of all its rows, ms. ``places``: of those of the keys that have one. ``ends``: the
         rows behind each caller's last one; empty if all of them are one caller's."""
-        decided = NameDecisions()
         keys = named.keys
-        dues = due.tolist() if isinstance(due, np.ndarray) else due
-        own = [place_of(dues[row], base_offset + row) for row in named.rows]
-        if not places and len(set(keys)) == len(keys):  # the usual case
-            decided.names = dict(zip(keys, own, strict=True))
-            return decided
+        taken = TakenNames.of(named, due, base_offset)
+        if not places and (len(keys) == 1 or keys.differ):  # the usual case
+            return NameDecisions(taken)
+        decided = NameDecisions()
+        names: dict[bytes, NamePlace] = {}
+        """Those that rows have taken until now."""
         holders = self._holders(named, places)
+        own = [
+            place_of(*place)
+            for place in zip(_numbers(taken.due), _numbers(taken.offset), strict=True)
+        ]
         callers = iter(ends or [len(due)])
         first = end = 0
         replaced: dict[bytes, NamePlace | None] = {}
         """By name what rows before this caller's have taken, where its rows took it."""
         refused = False
-        for row, key, mode, place in zip(named.rows, keys, named.modes, own, strict=True):
+        rows = _numbers(named.rows)
+        for row, key, mode, place in zip(rows, keys, named.modes, own, strict=True):
             while row >= end:
                 first, end, refused, replaced = end, next(callers), False, {}
             if refused:
                 continue
-            taken = before = decided.names.get(key)
+            former = before = names.get(key)
             holder = _Holder.PENDING
             if before is None and (before := places.get(key)) is not None:
                 holder = holders[key]
@@ -137,15 +142,16 @@ class Namer:
             elif before is not None and holder is not _Holder.GONE:
                 decided.answers.append(NamedAnswer(row, _BEFORE[holder], *due_and_offset(before)))
             if row not in decided.refused:
-                replaced.setdefault(key, taken)
-                decided.names[key] = place
+                replaced.setdefault(key, former)
+                names[key] = place
                 continue
             refused = True
             for name, at in replaced.items():
                 if at is None:
-                    del decided.names[name]
+                    del names[name]
                 else:
-                    decided.names[name] = at
+                    names[name] = at
+        decided.names = TakenNames.at(names)
         return decided
 
     def _holders(self, named: NamedRows, places: Mapping[bytes, NamePlace]) -> dict[bytes, _Holder]:
@@ -184,6 +190,11 @@ class Namer:
             remedy="Cancel that one first, or send this one to replace it, or to keep it",
             row=row,
         )
+
+
+def _numbers(column: Sequence[int] | Int64s) -> Sequence[int]:
+    """A column as Python's own numbers."""
+    return column.tolist() if isinstance(column, np.ndarray) else column
 
 
 def _leaving(row: int) -> Overloaded:

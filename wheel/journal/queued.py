@@ -18,7 +18,7 @@ from ..answers import AppendReceipt, NamedAnswer
 from ..delay import due_times
 from ..errors import Damaged, InvalidBatch, SlotwheelError
 from ..mark import Marks
-from ..names import NamePlace, decode_named, named_rows, place_of
+from ..names import TakenNames, decode_named, named_rows
 from ..request import RequestKey
 from ..schedules import FiredRun, ScheduleChange, decode_changes, decode_runs
 from ..schema import Int64s
@@ -26,6 +26,8 @@ from ..state import ProducerEntry
 from ..tail.tail import Piece, piece_of, unread_piece
 from .entry import Entry, EntryKind, EntryPart, NoteKind, Notes
 from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows
+
+_NO_NAMES = TakenNames()
 
 
 class EntryWaiter:
@@ -79,7 +81,7 @@ class QueuedEntry:
     """For each of its producers: the producer's id and what is recorded of the entry."""
     callers: list[EntryWaiter] = field(default_factory=list)
     """The callers that wait for it, among them some that sent it again."""
-    names: Mapping[bytes, NamePlace] = field(default_factory=dict)
+    names: TakenNames = _NO_NAMES
     """The names that its rows take."""
     schedules: Sequence[ScheduleChange] = ()
     """The changes of schedules in it, among them the runs that its rows are."""
@@ -90,7 +92,7 @@ class QueuedEntry:
     def nbytes(self) -> int:
         return len(self.entry.payload)
 
-    def carry(self, batch: EncodedBatch, created_ms: int, names: Mapping[bytes, NamePlace]) -> None:
+    def carry(self, batch: EncodedBatch, created_ms: int, names: TakenNames) -> None:
         """Attach the rows that callers of this node have sent, and the names that these take."""
         entry = self.entry
         self.names = names
@@ -213,15 +215,10 @@ def _runs_of(note: bytes, piece: Piece, where: str) -> list[FiredRun]:
         raise Damaged(where, 0, expected=expected, found=str(error)) from None
 
 
-def _names_of(piece: Piece, cancels: CancelRows | None) -> dict[bytes, NamePlace]:
+def _names_of(piece: Piece, cancels: CancelRows | None) -> TakenNames:
     """The names that the rows of an entry take: of all but those that it cancels itself."""
     named = named_rows(piece.rows)
     if named is None:
-        return {}
-    gone = set() if cancels is None else set(cancels.target.tolist())
-    places = zip(named.keys, named.rows, strict=True)
-    return {
-        key: place_of(int(piece.due[row]), piece.base_offset + row)
-        for key, row in places
-        if piece.base_offset + row not in gone
-    }
+        return _NO_NAMES
+    taken = TakenNames.of(named, piece.due, piece.base_offset)
+    return taken if cancels is None else taken.without(cancels.target)

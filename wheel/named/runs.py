@@ -27,6 +27,7 @@ import contextlib
 import errno
 import json
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -38,7 +39,7 @@ from crc32c import crc32c
 
 from ..errors import Damaged
 from ..files import Files, Handle, checksum
-from ..names import KEY_BYTES
+from ..names import NameKeys
 from ..rows import members
 from ..schema import Int64s, Mask, UInt64s
 
@@ -69,16 +70,14 @@ class HeldNames:
 
     @classmethod
     def of(
-        cls, keys: Sequence[bytes], due: Sequence[int] | Int64s, offset: Sequence[int] | Int64s
+        cls, keys: NameKeys, due: Sequence[int] | Int64s, offset: Sequence[int] | Int64s
     ) -> HeldNames:
         """Keys in any order. ``due``, ``offset``: of their messages, shape (rows,)."""
-        halves = halves_of(keys)
-        columns = halves[:, 0], halves[:, 1], np.array(due, np.int64), np.array(offset, np.int64)
-        return cls(*columns).in_order()
+        return cls(*keys.halves, np.array(due, np.int64), np.array(offset, np.int64)).in_order()
 
     @classmethod
     def joined(cls, parts: Sequence[HeldNames]) -> HeldNames:
-        """All of them, in order."""
+        """All of them, in order; the parts need not be."""
         first, second, due, offset = zip(*(part.columns() for part in parts), strict=True)
         return cls(
             np.concatenate(first),
@@ -89,7 +88,17 @@ class HeldNames:
 
     def in_order(self) -> HeldNames:
         """By key; of the same key, the highest offset, which is the newest message, first."""
-        return self.at(np.lexsort((-self.offset, self.second, self.first)))
+        order = np.argsort(self.first)
+        first = self.first[order]
+        equal = np.flatnonzero(first[1:] == first[:-1])
+        if len(equal):  # sorted again by all that is in it: three columns cost five times as much
+            several = np.zeros(len(first), np.bool_)
+            several[equal] = several[equal + 1] = True
+            places = np.flatnonzero(several)
+            rows = order[places]
+            by = -self.offset[rows], self.second[rows], self.first[rows]
+            order[places] = rows[np.lexsort(by)]
+        return self.at(order)
 
     def at(self, rows: slice | Int64s | Mask) -> HeldNames:
         """Some of them."""
@@ -107,12 +116,6 @@ class HeldNames:
 
     def columns(self) -> tuple[UInt64s, UInt64s, Int64s, Int64s]:
         return self.first, self.second, self.due, self.offset
-
-
-def halves_of(keys: Sequence[bytes]) -> UInt64s:
-    """Keys as two numbers each, shape (rows, 2), in the order of their bytes."""
-    halves: UInt64s = np.frombuffer(b"".join(keys), ">u8").astype(np.uint64)
-    return halves.reshape(-1, KEY_BYTES // 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,8 @@ class NameRun:
             np.frombuffer(offset, np.int64),
         )
         self.cancelled: Int64s = np.frombuffer(cancelled, np.int64)
+        self._views = [column.data for column in self.places.columns()]
+        self._cancelled = self.cancelled.data
 
     @classmethod
     def open(cls, files: Files, info: NameRunInfo) -> NameRun:
@@ -180,17 +185,34 @@ class NameRun:
         return cls(info, files.map(info.path, info.length))
 
     def find(self, first: UInt64s, second: UInt64s) -> Int64s:
-        """The positions of keys, -1 for those that it has not, shape (rows,)."""
+        """The positions of keys, -1 for those that it has not, shape (rows,). They are found
+        quicker in the order of their first halves, as each search begins where the last ended."""
         places = self.places
-        start = places.first.searchsorted(first)
-        stop = places.first.searchsorted(first, side="right")
-        at = np.full(len(first), -1, np.int64)
-        for step in range(int((stop - start).max(initial=0))):
-            asked = np.flatnonzero(start + step < stop)
-            here = start[asked] + step
-            same = places.second[here] == second[asked]
-            at[asked[same]] = here[same]
-        return at
+        at = places.first.searchsorted(first)
+        positions = np.full(len(first), -1, np.int64)
+        asked = np.arange(len(first))
+        while len(asked := asked[at[asked] < len(places)]):
+            asked = asked[places.first[at[asked]] == first[asked]]
+            same = places.second[at[asked]] == second[asked]
+            positions[asked[same]] = at[asked[same]]
+            asked = asked[~same]  # another key with this first half
+            at[asked] += 1
+        return positions
+
+    def place(self, first: int, second: int) -> tuple[int, int] | None:
+        """Due time and offset of one key's message; None: it has not the key."""
+        firsts, seconds, due, offset = self._views
+        at = bisect_left(firsts, first)
+        while at < len(firsts) and firsts[at] == first:
+            if seconds[at] == second:
+                return due[at], offset[at]
+            at += 1
+        return None
+
+    def cancels(self, offset: int) -> bool:
+        """True if a message is among the cancelled ones."""
+        at = bisect_left(self._cancelled, offset)
+        return at < len(self._cancelled) and self._cancelled[at] == offset
 
 
 def _check(handle: Handle, info: NameRunInfo) -> None:

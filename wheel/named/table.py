@@ -2,15 +2,18 @@
 
 Theory: a row with a name takes it; a cancel row gives the name of its target back. So the table
 needs no entries of its own: who has read the log up to a place has the table of that place. What
-is committed and not spilled is in memory, which the tail bounds; the rest in runs on disk, of which
-the state says in the transaction of a spill which there are. A master also knows the names of what
-it has queued: it decides about the next message before the one before is committed.
+is not spilled is in memory, which the tail bounds; the rest in runs on disk, of which the state
+says in the transaction of a spill which there are. A master's table has the names of what it has
+queued, too: it decides about the next message before the one before is committed.
 
-    queued (this master's)  ->  recent (committed)  ->  runs (spilled)
+    layers (in memory, of which the last one grows)  ->  runs (spilled)
 
 Rules
 - The newest place of a name counts. It may be that of a message that has left: whether it has is
   known elsewhere (``due/namer.py``), so nothing is removed here when messages leave.
+- Names of an entry that is given up are withdrawn: all from its first offset on, for what is given
+  up is the end of the log. An entry of another master brings its names when it is committed: its
+  offsets may be those of what was withdrawn here.
 - A row that is cancelled by the entry that brings it never had the name: its sender was told that
   another message keeps it, or a later row of the same entry took its place.
 - Cancels of rows are kept here, too, from the commit to the spill, and in the runs after it: the
@@ -27,18 +30,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from ..files import Files
 from ..journal.payloads import CancelRows
-from ..names import NamePlace, due_and_offset, named_rows, place_of
+from ..names import (
+    NameKeys,
+    NamePlace,
+    TakenNames,
+    due_and_offset,
+    halves_of_one,
+    named_rows,
+    place_of,
+)
 from ..rows import members
 from ..schema import Int64s, times
+from .layer import FEW_KEYS, ROW_BYTES, NameLayer
 from .runs import (
     DIRECTORY,
     Gone,
@@ -46,7 +56,6 @@ from .runs import (
     NameRun,
     decode_runs,
     encode_runs,
-    halves_of,
     is_run_name,
     known_in,
     merged,
@@ -54,20 +63,15 @@ from .runs import (
 )
 
 _NONE = np.empty(0, np.int64)
-NamePlaces = Mapping[bytes, NamePlace]
-_NAME_BYTES, _CANCEL_BYTES = 150, 100
-"""What a name, and a cancelled offset, takes in memory, about."""
+_NO_OFFSET = (1 << 63) - 1
+_CANCEL_BYTES = 100
+"""A cancelled offset takes so much in memory, about."""
 _MERGE_SHARE = 2
 """A run is merged with the one before it unless that is more than so many times larger."""
 _FEW_NAMES = 1 << 16
 _REBUILD_ROWS = 1 << 20
-_LAYER_NAMES = 1 << 17
-"""A layer with more names does not grow: one of half a million would be made larger by the
-interpreter in 40 ms, under the owner's lock."""
-_ITEMS = 4096
-"""So many names are read or written by one call of the interpreter's own."""
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
+_LAYER_NAMES = 1 << 18
+"""A layer has room for so many names: 10 MB, of which the kernel gives what is in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,47 +79,7 @@ class StoredNames:
     """The names of some keys in the runs, and the runs they were looked up in."""
 
     runs: tuple[NameRun, ...]
-    places: NamePlaces
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """What was committed in a while: names, and by their offsets the rows that cancel rows name,
-    each with the offset of the cancel row."""
-
-    names: dict[bytes, NamePlace] = field(default_factory=dict)
-    cancelled: dict[int, int] = field(default_factory=dict)
-
-    def behind(self, offset: int) -> _Layer:
-        """What came from ``offset`` on."""
-        return _Layer(
-            {key: place for key, place in self.names.items() if due_and_offset(place)[1] >= offset},
-            {target: own for target, own in self.cancelled.items() if own >= offset},
-        )
-
-    def held(self, upto: int) -> HeldNames:
-        """The names of rows below offset ``upto``."""
-        parts = [HeldNames.of((), (), ())]
-        for share in _shares(self.names):
-            places = [(key, *due_and_offset(place)) for key, place in share]
-            moved = [each for each in places if each[2] < upto]
-            if moved:
-                parts.append(HeldNames.of(*zip(*moved, strict=True)))
-        return HeldNames.joined(parts)
-
-    def empty(self) -> None:
-        """Let go of all of it, piece by piece."""
-        for held in (self.names, self.cancelled):
-            while held:
-                held.popitem()
-
-
-def _shares(items: Mapping[_Key, _Value]) -> Iterator[list[tuple[_Key, _Value]]]:
-    """The items, a few thousand at a time. Half a million of them in one call of the interpreter's
-    own would hold up every thread for a tenth of a second, and so what is due then."""
-    left = iter(items.items())
-    while share := list(islice(left, _ITEMS)):
-        yield share
+    places: Mapping[bytes, NamePlace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +89,10 @@ class NamesChange:
     runs: tuple[NameRun, ...]
     record: bytes | None
     """None: the runs are those that the state has."""
-    left: tuple[_Layer, ...] = ()
+    left: tuple[NameLayer, ...] = ()
     """Of what was in memory when the spill began, what stays there."""
-    moved: tuple[_Layer, ...] = ()
-    """What was in memory when the spill began; nothing: of a merge."""
-
-    def release(self) -> None:
-        """After the change, without the lock: let go of what was moved. If it went with the last
-        reference to it, all of it would be freed at once, under the lock."""
-        for layer in self.moved:
-            layer.empty()
+    moved: int = 0
+    """So many layers, the oldest ones, were in memory when the spill began."""
 
 
 class NameTable:
@@ -144,61 +102,68 @@ class NameTable:
     def __init__(self, files: Files) -> None:
         self._files = files
         self.runs: tuple[NameRun, ...] = ()
-        self._queued: dict[bytes, NamePlace] = {}
-        self._layers: tuple[_Layer, ...] = (_Layer(),)
+        self._layers: tuple[NameLayer, ...] = ()
         """The oldest first. Only the last one grows; a spill works through those before it."""
         self._frozen = 0
         """So many of them a spill works through."""
+        self._withdrawn_from = _NO_OFFSET
+        """The lowest offset from which on rows were given up since then."""
 
     @property
     def in_use(self) -> bool:
         """False as long as no message had a name."""
-        return bool(self.runs or self._queued or any(layer.names for layer in self._layers))
+        return bool(self.runs or any(map(len, self._layers)))
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory that a spill frees, about."""
         return sum(
-            len(layer.names) * _NAME_BYTES + len(layer.cancelled) * _CANCEL_BYTES
-            for layer in self._layers
+            len(layer) * ROW_BYTES + len(layer.cancelled) * _CANCEL_BYTES for layer in self._layers
         )
 
     # -- looking up ------------------------------------------------------------------------------
 
-    def stored(self, keys: Sequence[bytes]) -> StoredNames:
+    def stored(self, keys: NameKeys) -> StoredNames:
         """Look keys up in the runs. Any thread, without the lock: it may read the disk."""
         runs = self.runs
         if not runs:
             return StoredNames(runs, {})
-        halves = halves_of(keys)
-        left = np.arange(len(keys))
+        if len(keys) <= FEW_KEYS:
+            known = ((key, _place_in(runs, key)) for key in keys)
+            return StoredNames(runs, {key: place for key, place in known if place is not None})
+        order = np.argsort(keys.halves[0])
+        first, second = (half[order] for half in keys.halves)
         places: dict[bytes, NamePlace] = {}
         newer: list[Int64s] = []
         for run in reversed(runs):
             newer.append(run.cancelled)
-            at = run.find(halves[left, 0], halves[left, 1])
+            at = run.find(first, second)
             has = np.flatnonzero(at >= 0)
+            if not len(has):
+                continue
             due, offset = run.places.due[at[has]], run.places.offset[at[has]]
-            gone = np.zeros(len(has), np.bool_)
+            stays = np.ones(len(has), np.bool_)
             for cancelled in newer:
-                gone |= members(cancelled, offset)
-            rows = left[has]
-            for at_row in np.flatnonzero(~gone).tolist():
-                places[keys[rows[at_row]]] = place_of(int(due[at_row]), int(offset[at_row]))
-            left = np.delete(left, has)
+                stays &= ~members(cancelled, offset)
+            places.update(_places(keys, order[has[stays]], due[stays], offset[stays]))
+            left = np.delete(np.arange(len(order)), has)
+            order, first, second = order[left], first[left], second[left]
         return StoredNames(runs, places)
 
-    def places(self, keys: Sequence[bytes], stored: StoredNames) -> dict[bytes, NamePlace]:
+    def places(self, keys: NameKeys, stored: StoredNames) -> dict[bytes, NamePlace]:
         """Under the lock: the places of those keys that have one. ``stored``: of the same keys,
         looked up before the lock was taken; that is done again if a spill came in between."""
         if stored.runs is not self.runs:
             stored = self.stored(keys)
         known = dict(stored.places)
-        for names in (*(layer.names for layer in self._layers), self._queued):
-            if not names.keys().isdisjoint(keys):
-                known.update((key, names[key]) for key in keys if key in names)
         for layer in self._layers:
-            if layer.cancelled:
+            if len(layer) and len(keys) > FEW_KEYS:
+                known.update(_places(keys, *layer.find(keys)))
+            elif len(layer):
+                each = ((key, layer.place(key)) for key in keys)
+                known.update((key, place_of(*place)) for key, place in each if place is not None)
+        for layer in self._layers:
+            if layer.cancelled and known:
                 known = {
                     key: place
                     for key, place in known.items()
@@ -208,38 +173,38 @@ class NameTable:
 
     # -- what the log says -----------------------------------------------------------------------
 
-    def queue(self, names: NamePlaces) -> None:
-        """Names that an entry on its way to the journal takes."""
-        self._queued.update(names)
-
-    def withdraw(self, uncommitted: Iterable[NamePlaces]) -> None:
-        """Entries were given up; ``uncommitted``: what the others on their way take, in order."""
-        self._queued = {}
-        for names in uncommitted:
-            self._queued.update(names)
-
-    def committed(self, names: NamePlaces, cancels: CancelRows | None) -> None:
-        """What a committed entry takes, and its cancel rows."""
-        layer = self._layers[-1]
-        if len(layer.names) > _LAYER_NAMES:
-            layer = _Layer()
+    def take(self, names: TakenNames) -> None:
+        """Names that the rows of an entry take, which is behind all others: one on its way to the
+        journal, or a committed one that another master has made."""
+        if not names:
+            return
+        layer = self._layers[-1] if len(self._layers) > self._frozen else None
+        if layer is None or len(layer) + len(names) > layer.room:
+            layer = NameLayer(max(_LAYER_NAMES, len(names)))
             self._layers = (*self._layers, layer)
-        layer.names.update(names)
-        if self._queued:
-            for key, place in names.items():
-                if self._queued.get(key) == place:
-                    del self._queued[key]
-        if cancels is not None and self.in_use:
-            own = cancels.own.tolist()
-            layer.cancelled.update(zip(cancels.target.tolist(), own, strict=True))
+        layer.take(names)
+
+    def withdraw(self, offset: int) -> None:
+        """The entries from ``offset`` on were given up."""
+        self._withdrawn_from = min(self._withdrawn_from, offset)
+        for layer in self._layers:
+            layer.cut(offset)
+
+    def cancel(self, cancels: CancelRows) -> None:
+        """The cancel rows of a committed entry."""
+        if not self.in_use:
+            return
+        if len(self._layers) == self._frozen:
+            self._layers = (*self._layers, NameLayer(_LAYER_NAMES))
+        own = cancels.own.tolist()
+        self._layers[-1].cancelled.update(zip(cancels.target.tolist(), own, strict=True))
 
     # -- the thread that writes slot files -------------------------------------------------------
 
     def freeze(self) -> None:
-        """Under the lock: from here on what is committed gets into a layer of its own."""
-        layers = [layer for layer in self._layers if layer.names or layer.cancelled]
-        self._layers = (*layers, _Layer())
-        self._frozen = len(layers)
+        """Under the lock: from here on what comes gets into a layer of its own."""
+        self._frozen = len(self._layers)
+        self._withdrawn_from = _NO_OFFSET
 
     def spill(self, upto: int, gone: Gone) -> NamesChange:
         """After ``freeze``: write the names of rows below offset ``upto``, which a spill moves, as
@@ -248,17 +213,17 @@ class NameTable:
         nothing has changed then.
         """
         layers = self._layers[: self._frozen]
-        if not layers or not (self.runs or any(layer.names for layer in layers)):
-            return NamesChange(self.runs, None, moved=layers)
-        places = HeldNames.joined([layer.held(upto) for layer in layers]).newest()
+        if not layers or not (self.runs or any(map(len, layers))):
+            return NamesChange(self.runs, None, moved=len(layers))
+        places = HeldNames.joined([layer.split(upto)[0] for layer in layers]).newest()
         places = places.at(~gone(places.due, places.offset) | known_in(self.runs, places))
         cancelled = [
             target for layer in layers for target, own in layer.cancelled.items() if own < upto
         ]
         run = self._write(len(places), [places], np.array(cancelled, np.int64))
         runs = self.runs if run is None else (*self.runs, run)
-        left = tuple(layer.behind(upto) for layer in layers)
-        return NamesChange(runs, _record(runs), left, layers)
+        left = [layer for layer in (layer.behind(upto) for layer in layers) if layer]
+        return NamesChange(runs, _record(runs), tuple(left), len(layers))
 
     def merge(self, rows: int, gone: Gone) -> NamesChange | None:
         """Merge runs of similar size; all of them if they have many more names than the ``rows``
@@ -290,7 +255,9 @@ class NameTable:
         """Under the lock: the state has ``change``."""
         self.runs = change.runs
         if change.moved:
-            self._layers = (*change.left, *self._layers[len(change.moved) :])
+            for layer in change.left:
+                layer.cut(self._withdrawn_from)
+            self._layers = (*change.left, *self._layers[change.moved :])
             self._frozen = 0
 
     def remove_but(self, runs: Iterable[NameRun]) -> None:
@@ -352,8 +319,28 @@ def held_in(rows: pa.RecordBatch) -> HeldNames | None:
     named = named_rows(rows)
     if named is None:
         return None
-    at = np.array(named.rows, np.int64)
+    at = np.asarray(named.rows, np.int64)
     return HeldNames.of(named.keys, times(rows, "due")[at], times(rows, "offset")[at])
+
+
+def _places(
+    keys: NameKeys, numbers: Int64s, due: Int64s, offset: Int64s
+) -> Iterator[tuple[bytes, NamePlace]]:
+    """Some of the keys, by their numbers, with their places."""
+    for number, *place in zip(numbers.tolist(), due.tolist(), offset.tolist(), strict=True):
+        yield keys[number], place_of(*place)
+
+
+def _place_in(runs: Sequence[NameRun], key: bytes) -> NamePlace | None:
+    """The place of a key in the newest run that has it, unless its message was cancelled."""
+    halves = halves_of_one(key)
+    newer: list[NameRun] = []
+    for run in reversed(runs):
+        newer.append(run)
+        place = run.place(*halves)
+        if place is not None:
+            return None if any(each.cancels(place[1]) for each in newer) else place_of(*place)
+    return None
 
 
 def _record(runs: Iterable[NameRun]) -> bytes:

@@ -519,7 +519,6 @@ class Storage:
             self.tail.drop_below(self.spilled)
             self.names.change(names)
             dropped(plan.checkpoint)
-        names.release()
         total = sum(piece.count for piece in plan.pieces)
         return SpillReport(rows, total - rows, len(changed), after.nbytes - before.nbytes)
 
