@@ -60,6 +60,7 @@ from .journal.payloads import (
 from .journal.producers import SOURCE_PRODUCER
 from .journal.queued import AppendWaiter, QueuedEntry, receipt_again
 from .mark import Marks
+from .named.layer import NO_OFFSET
 from .named.table import StoredNames
 from .names import NameKeys, TakenNames, check_name, due_and_offset, encode_named, key_of
 from .plain import (
@@ -329,7 +330,8 @@ class Wheel:
 
         Errors: ``InvalidBatch``, ``InvalidMessage``, ``Overloaded``, ``SequenceTooOld``,
         ``NotRunning``, ``NotMaster``; nothing is stored then. The future may fail with
-        ``Overloaded`` (not stored), or with ``NotMaster``: then it may be stored all the same.
+        ``Overloaded`` or ``NameTaken`` (not stored), or with ``NotMaster``: then it may be stored
+        all the same.
         """
         batch = InputBatch(rows, producer, sequence, early)
         return _accepted(self._append_one(batch, now_ms, wake=True))
@@ -394,7 +396,8 @@ class Wheel:
         ``done`` is called with each batch once: with some batches and how they are stored, when
         they are committed (early ones: durable here), by whatever thread; or with some and the
         error of all. It must neither wait nor raise: others wait behind it. What is refused or was
-        stored before is answered at once, before older batches of its caller that still wait.
+        stored before is answered at once, before older batches of its caller that still wait; but
+        ``NameTaken`` comes when the message that has the name is committed.
         ``wake``: as of ``append_all``.
         """
         checked: list[CheckedBatch] = []
@@ -404,16 +407,16 @@ class Wheel:
                 checked.append((batch, self._checked(check, batch, now_ms)))
             except SlotwheelError as error:
                 done([batch], copy(error))
-        for group in in_groups(checked, self.config.batch_rows_max):
-            left: Sequence[CheckedBatch] = group
-            while left:
-                left = self._queue_together(left, now_ms, done, wake=wake)
+        left: list[Sequence[CheckedBatch]] = [*in_groups(checked, self.config.batch_rows_max)]
+        while left:
+            left[:1] = self._queue_together(left[0], now_ms, done, wake=wake)
 
     def _queue_together(
         self, group: Sequence[CheckedBatch], now_ms: int, done: PlainDone, *, wake: bool
-    ) -> Sequence[CheckedBatch]:
-        """Queue batches of different callers as one entry, unless some were appended before. Those
-        are answered then, and the others returned, to be tried again without them."""
+    ) -> list[Sequence[CheckedBatch]]:
+        """Queue batches of different callers as one entry, unless some were appended before, or are
+        refused. Those are answered then, and the others returned in groups, to be tried again
+        without them."""
         batches = [batch for batch, _ in group]
         rows = [row for _, its in group for row in its]
         ends = list(accumulate(len(its) for _, its in group))
@@ -444,21 +447,36 @@ class Wheel:
                 answers.append((batches, copy(error)))
         for answered, answer in answers:
             done(answered, answer)
-        return fresh
+        return [fresh] if fresh else []
 
-    @staticmethod
     def _without_refused(
-        group: Sequence[CheckedBatch], ends: Sequence[int], decided: NameDecisions, done: PlainDone
-    ) -> Sequence[CheckedBatch]:
-        """Answer the batches of a group that have refused rows; returns the others."""
-        left = []
+        self,
+        group: Sequence[CheckedBatch],
+        ends: Sequence[int],
+        decided: NameDecisions,
+        done: PlainDone,
+    ) -> list[Sequence[CheckedBatch]]:
+        """Under the lock: answer the batches of a group that have refused rows, now or when the
+        message that has the name is committed. Returns the others, and behind them those refused
+        for a row of this group, which may yet not be stored."""
+        left: list[CheckedBatch] = []
+        again: list[CheckedBatch] = []
         for checked, start, end in zip(group, [0, *ends], ends, strict=False):
-            error = next((e for at, e in decided.refused.items() if start <= at < end), None)
-            if error is None:
+            refused = next(
+                (each for at, each in decided.refused.items() if start <= at < end), None
+            )
+            if refused is None:
                 left.append(checked)
-                continue
-            done([checked[0]], error.of_rows_from(start))
-        return left
+            elif refused.holder >= self._log.next_offset:
+                again.append(checked)
+            else:
+                batch, error = checked[0], refused.error.of_rows_from(start)
+                awaited = self._log.awaited_row(refused.holder, early=batch.early)
+                if awaited is None:
+                    done([batch], error)
+                else:
+                    awaited.call(_told(done, [batch], error), early=batch.early)
+        return [its for its in (left, again) if its]
 
     def _is_repeat(
         self,
@@ -579,21 +597,25 @@ class Wheel:
         )
 
     def named(self, topic: str, name: str) -> MessageId | None:
-        """The id of the message that has a name, or had it until it left; None: there is none.
-        Errors: ``InvalidMessage``, ``NotMaster``."""
-        held = self._held_by(topic, name)
+        """The id of the committed message that has a name, or had it until it left; None: there is
+        none. Errors: ``InvalidMessage``, ``NotMaster``."""
+        held = self._held_by(topic, name, queued=False)
         return None if held is None else held[0]
 
-    def _held_by(self, topic: str, name: str) -> tuple[MessageId, Callable[[], bool]] | None:
+    def _held_by(
+        self, topic: str, name: str, *, queued: bool = True
+    ) -> tuple[MessageId, Callable[[], bool]] | None:
         """The message that has a name, and what tells, under the lock, if that still stands for no
-        other one; None: there is none. Errors: as of ``named``."""
+        other one; None: there is none. ``queued``: also one whose entry may yet not be committed.
+        Errors: as of ``named``."""
         check_name(name)
         names, key = self._storage.names, key_of(topic.encode(), name.encode())
         keys = NameKeys([key])
         stored = names.stored(keys)
         with self._lock:
             _ = self._serving_dispatcher  # a standby's table may be behind
-            place = names.places(keys, stored).get(key)
+            below = NO_OFFSET if queued else self._log.committed_offset
+            place = names.places(keys, stored, below=below).get(key)
         if place is None:
             return None
         message_id = self.mint.one(*due_and_offset(place))
@@ -759,8 +781,9 @@ class Wheel:
                 self.check_clock(now_ms)
                 part = EntryPart(producer, sequence, len(batch.due))
                 decided = self._decide_names(batch, stored)
-                for error in decided.refused.values():
-                    raise error
+                for error, holder in decided.refused.values():
+                    awaited = self._log.awaited_row(holder, early=early)
+                    return error if awaited is None else awaited.refuse_by(error, early)
                 waiter = self._queue_waiting(batch, now_ms, part, decided, early=early, wake=wake)
                 return waiter.future
         except SlotwheelError as error:
@@ -1183,10 +1206,10 @@ class Wheel:
 
 
 def _told(
-    done: PlainDone, batches: Sequence[PlainBatch], receipt: PlainReceipt
+    done: PlainDone, batches: Sequence[PlainBatch], answer: PlainAnswer
 ) -> Callable[[SlotwheelError | None], None]:
-    """Calls ``done`` with the receipt, or with the error that comes instead."""
-    return lambda error: done(batches, receipt if error is None else error)
+    """Calls ``done`` with the answer, or with the error that comes instead."""
+    return lambda error: done(batches, answer if error is None else error)
 
 
 def _answered_again(

@@ -48,6 +48,8 @@ class NamedWorld(World):
         """By name: all messages that were ever stored under it, as far as is known."""
         self.told: dict[str, Sequence[NamedAnswer]] = {}
         """By batch: what its first receipt said of names."""
+        self.said_pending: dict[Key, str] = {}
+        """Messages for which others were refused, and their names."""
         self.counts: dict[str, int] = defaultdict(int)
         self._modes: dict[str, Sequence[Row]] = {}
         self._awaited: list[tuple[str, AppendReceipt]] = []
@@ -96,23 +98,35 @@ class NamedWorld(World):
         if not isinstance(outcome, SlotwheelError):
             self._open_futures.append((batch, outcome))  # type: ignore[arg-type]
         elif isinstance(outcome, NameTaken):
-            self.counts["refused"] += 1
-            assert outcome.row is not None
-            name = self._modes[batch][outcome.row].name
-            holder = MessageId.parse(str(outcome.got))
-            key = holder.due, holder.offset
-            assert key in self.keys[name], f"{name} is refused for a message of another name"
-            self._is_pending(name, key)
+            self._refused(batch, outcome)
         elif isinstance(outcome, SequenceTooOld):
             assert batch in self.bases, "a batch without an answer is called too old"
         else:
             assert isinstance(outcome, Overloaded), outcome
             self.counts["overloaded"] += 1
 
+    def _refused(self, batch: str, error: NameTaken) -> None:
+        self.counts["refused"] += 1
+        assert error.row is not None
+        name = self._modes[batch][error.row].name
+        holder = MessageId.parse(str(error.got))
+        key = holder.due, holder.offset
+        is_of = key in self.keys[name] or self._is_of(name, key)
+        assert is_of, f"{name} is refused for a message of another name"
+        self._is_pending(name, key)
+        self.said_pending[key] = name
+
     def _collect(self) -> None:
+        left = []
         for batch, future in self._open_futures:
-            if future.done() and batch in self._modes:
+            if not future.done() or batch not in self._modes:
+                left.append((batch, future))
+            elif isinstance(error := future.exception(), NameTaken):
+                self._refused(batch, error)
+            else:
                 self._receipt(batch, future.result())
+                left.append((batch, future))
+        self._open_futures = left
         super()._collect()
 
     def _receipt(self, batch: str, receipt: AppendReceipt) -> None:
@@ -233,6 +247,9 @@ class NamedWorld(World):
                     if order in named:
                         book.asked.add(target)
             check(book, rows, marks, next_offset)
+            for key, name in self.said_pending.items():
+                is_there = key in rows or not self._may_wait(key)
+                assert is_there, f"{name} was refused for {key}, which is not stored"
 
         book.check_recovered = check_recovered  # type: ignore[method-assign]
 
@@ -298,6 +315,17 @@ def _after_a_spill(w: NamedWorld) -> None:
 def _refused(w: NamedWorld) -> None:
     w.append_named("n2", [Row("x", 5000, "free"), Row("x", 2000, "far", REFUSE)])
     w.append_named("n3", [Row("x", 5001, "free", REFUSE)])
+    w.commit()
+
+
+def _refused_at_once(w: NamedWorld) -> None:
+    """They are refused for messages that are not on disk yet."""
+    w.append_named("n8", [Row("x", 5100, "fresh")], producer=15, sequence=0)
+    w.append_named("n9", [Row("x", 5101, "fresh", REFUSE)])
+    t4 = "t4", [Row("x", 5200, "fresher")], 16, 0
+    t5 = "t5", [Row("x", 5201, "fresher", REFUSE)], 17, 0
+    t6 = "t6", [Row("x", 5202, "fresh", REFUSE)], 18, 0
+    w.append_named_together([t4, t5, t6])
     w.commit()
 
 
@@ -399,6 +427,7 @@ SCENES: Sequence[Scene] = [
     _scene("spill all", _spill),
     _scene("names that are in files", _after_a_spill, again=True),
     _scene("refused", _refused),
+    _scene("refused at once", _refused_at_once),
     _scene("a and b leave", _tick(1_200)),
     _scene("a again", _delivered_before),
     _scene("spill once more", _spill),

@@ -79,8 +79,10 @@ def test_a_layer_has_the_newest_row_of_each_key(data: st.DataObject) -> None:
         rows += entry
     every = NameKeys({*(name for name, _, _ in rows), b"no row has this."})
     for cut in (len(rows), data.draw(st.integers(0, len(rows)))):
-        layer.cut(cut)
         newest = {name: (due, offset) for name, due, offset in rows[:cut]}
+        below = {name: layer.place(name, cut) for name in every}
+        assert {name: place for name, place in below.items() if place is not None} == newest
+        layer.cut(cut)
         positions, *columns = (column.tolist() for column in layer.find(every))
         places = zip(*columns, strict=True)
         assert {every[at]: place for at, place in zip(positions, places, strict=True)} == newest

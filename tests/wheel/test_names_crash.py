@@ -14,6 +14,7 @@ from slotwheel.wheel.due import namer
 from slotwheel.wheel.due.namer import NameDecisions, Namer
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal import queued
+from slotwheel.wheel.journal.log import Log
 from slotwheel.wheel.named import table
 from slotwheel.wheel.named.table import NamesChange, NameTable
 from support.crashfs import MODES, without_sync
@@ -149,6 +150,10 @@ def cancels_not_moved_at_a_spill(patch: Patch) -> None:
     patch.setattr(NameTable, "spill", without)
 
 
+def refused_before_the_holder_is_committed(patch: Patch) -> None:
+    patch.setattr(Log, "awaited_row", lambda self, offset, *, early: None)
+
+
 BREAKAGES: Sequence[Callable[[Patch], None]] = (
     replaced_rows_not_cancelled,
     runs_not_synced,
@@ -158,6 +163,7 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
     cancels_of_runs_forgotten_in_a_merge,
     cancels_not_moved_at_a_spill,
     leaving_rows_treated_as_gone,
+    refused_before_the_holder_is_committed,
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -157,12 +158,14 @@ class NamedMessages(RuleBasedStateMachine):
         sent = InputBatch(batch, 7, self.sequence)
         future = self.node.wheel.append_all([sent], self.now_ms)[0]
         self.node.sync()
-        if isinstance(future, SlotwheelError):
+        error = future if isinstance(future, SlotwheelError) else future.exception(0)
+        if error is not None:
             with pytest.raises(NameTaken) as expected:
                 self._expected(rows)
-            assert isinstance(future, NameTaken)
-            assert future.row == expected.value.row
+            assert isinstance(error, NameTaken)
+            assert error.row == expected.value.row
             return
+        assert isinstance(future, Future)
         receipt = future.result(0)
         named = list(receipt.named)
         self._stored(rows, made, receipt.base_offset, named)

@@ -18,6 +18,9 @@ Rules
   replace. Nothing of A is stored, so B's is.
 - A message that is kept out is a row all the same, which its own entry cancels. So offsets stay
   dense, a repeat of the batch gets the same answer, and every reader of the log understands it.
+- A refusal is told once the message for which it is refused is committed. *Example.* A master that
+  has lost its peers takes ``order-17`` and refuses another one. The first is never committed: who
+  was told that it is pending would wait for a message that there never was.
 - The last line is what keeps two messages of one name from being pending at once. *Example.* The
   sink has ``order-17`` and does not answer. It may take the message, or refuse it, and then it is
   handed out again: until that is clear no other ``order-17`` is taken.
@@ -28,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,6 +67,14 @@ _HOLDERS = dict.fromkeys(RowState, _Holder.LEAVING) | {
 _BEFORE = {_Holder.DELIVERED: Before.DELIVERED, _Holder.UNKNOWN: Before.UNKNOWN}
 
 
+class RefusedRow(NamedTuple):
+    """A row that is not stored, and nothing of its batch. ``holder``: the offset of the message for
+    which it is refused; -1 if the error is true whatever becomes of that message."""
+
+    error: SlotwheelError
+    holder: int
+
+
 @dataclass(slots=True)
 class NameDecisions:
     """What an entry does to names. ``names``: those that it takes. ``due``, ``offset``: of the rows
@@ -72,7 +84,7 @@ class NameDecisions:
     answers: list[NamedAnswer] = field(default_factory=list)
     due: list[int] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
-    refused: dict[int, SlotwheelError] = field(default_factory=dict)
+    refused: dict[int, RefusedRow] = field(default_factory=dict)
 
     def cancel(self, place: NamePlace) -> None:
         due, offset = due_and_offset(place)
@@ -138,7 +150,7 @@ class Namer:
                     decided.answers.append(NamedAnswer(row, Before.REPLACED, *was))
                     decided.cancel(before)
             elif before is not None and holder is _Holder.LEAVING:
-                decided.refused[row] = _leaving(row)
+                decided.refused[row] = RefusedRow(_leaving(row), -1)
             elif before is not None and holder is not _Holder.GONE:
                 decided.answers.append(NamedAnswer(row, _BEFORE[holder], *due_and_offset(before)))
             if row not in decided.refused:
@@ -174,22 +186,19 @@ class Namer:
         uncovered = self._lines.uncovered(topic, *row).any()
         return _Holder.LEAVING if uncovered else _Holder.UNKNOWN
 
-    def _taken(self, row: int, before: NamePlace, base_offset: int, first: int) -> NameTaken:
+    def _taken(self, row: int, before: NamePlace, base_offset: int, first: int) -> RefusedRow:
         """``first``: the first row of the same caller."""
         due, offset = due_and_offset(before)
-        if offset >= base_offset + first:
-            got = f"the name of row {offset - base_offset - first} of the same batch"
-        elif offset >= base_offset:
-            got = "a message that another caller has sent at the same time"
-        else:
-            got = str(self._mint.one(due, offset))
-        return NameTaken(
+        same = offset >= base_offset + first
+        got = f"the name of row {offset - base_offset - first} of the same batch"
+        error = NameTaken(
             "a pending message has this name",
-            got=got,
+            got=got if same else str(self._mint.one(due, offset)),
             limit="a name that no pending message of the topic has",
             remedy="Cancel that one first, or send this one to replace it, or to keep it",
             row=row,
         )
+        return RefusedRow(error, -1 if same else offset)
 
 
 def _numbers(column: Sequence[int] | Int64s) -> Sequence[int]:

@@ -196,6 +196,15 @@ class Log:
                 return queued
         return None
 
+    def awaited_row(self, offset: int, *, early: bool) -> QueuedEntry | None:
+        """The entry that has the row at ``offset``, as ``awaited``."""
+        if offset < self.committed_offset:  # mostly, and then nothing is searched
+            return None
+        for queued in self.uncommitted():
+            if offset < _end(queued.entry):
+                return self.awaited(queued.entry.index, early=early)
+        return None
+
     def positions(self) -> LogPositions:
         return LogPositions(
             first=self.journal.first_index,

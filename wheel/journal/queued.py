@@ -125,6 +125,14 @@ class QueuedEntry:
         self.callers.append(waiter)
         return waiter
 
+    def refuse_by(self, error: SlotwheelError, early: bool) -> Future[AppendReceipt]:
+        """The future of a batch that is refused for what this entry brings: it fails with ``error``
+        once that is true, or with what this entry fails with."""
+        future: Future[AppendReceipt] = Future()
+        future.set_running_or_notify_cancel()
+        self.call(lambda instead: future.set_exception(instead or error), early=early)
+        return future
+
     def call(self, done: Callable[[SlotwheelError | None], None], *, early: bool) -> None:
         """Call ``done`` when the entry's outcome is known; see ``EntryWaiter``."""
         self.callers.append(EntryWaiter(done, early))

@@ -29,6 +29,8 @@ from .runs import HeldNames
 
 ROW_BYTES = 4 * 8 + 2 * 4
 """A name takes so much in memory."""
+NO_OFFSET = (1 << 63) - 1
+"""No row has so high an offset."""
 FEW_KEYS = 8
 """Up to so many keys are quicker one by one."""
 
@@ -92,9 +94,15 @@ class NameLayer:
 
     # -- looking up ------------------------------------------------------------------------------
 
-    def place(self, key: bytes) -> tuple[int, int] | None:
-        """Due time and offset of the row that has a key; None: no row has it."""
-        row = self._slot[self._find(*halves_of_one(key))] - 1
+    def place(self, key: bytes, below: int = NO_OFFSET) -> tuple[int, int] | None:
+        """Due time and offset of the newest row below offset ``below`` that has a key; None: no row
+        has it."""
+        halves = halves_of_one(key)
+        row = self._slot[self._find(*halves)] - 1
+        if row >= 0 and self._offset[row] >= below:  # rare: no slot leads to older ones
+            older = self._columns.at(slice(0, row))
+            same = (older.first == halves[0]) & (older.second == halves[1])
+            row = int(np.flatnonzero(same & (older.offset < below)).max(initial=-1))
         return None if row < 0 else (self._due[row], self._offset[row])
 
     def _find(self, first: int, second: int) -> int:

@@ -48,7 +48,7 @@ from ..names import (
 )
 from ..rows import members
 from ..schema import Int64s, times
-from .layer import FEW_KEYS, ROW_BYTES, NameLayer
+from .layer import FEW_KEYS, NO_OFFSET, ROW_BYTES, NameLayer
 from .runs import (
     DIRECTORY,
     Gone,
@@ -63,7 +63,6 @@ from .runs import (
 )
 
 _NONE = np.empty(0, np.int64)
-_NO_OFFSET = (1 << 63) - 1
 _CANCEL_BYTES = 100
 """A cancelled offset takes so much in memory, about."""
 _MERGE_SHARE = 2
@@ -106,7 +105,7 @@ class NameTable:
         """The oldest first. Only the last one grows; a spill works through those before it."""
         self._frozen = 0
         """So many of them a spill works through."""
-        self._withdrawn_from = _NO_OFFSET
+        self._withdrawn_from = NO_OFFSET
         """The lowest offset from which on rows were given up since then."""
 
     @property
@@ -150,17 +149,20 @@ class NameTable:
             order, first, second = order[left], first[left], second[left]
         return StoredNames(runs, places)
 
-    def places(self, keys: NameKeys, stored: StoredNames) -> dict[bytes, NamePlace]:
+    def places(
+        self, keys: NameKeys, stored: StoredNames, *, below: int = NO_OFFSET
+    ) -> dict[bytes, NamePlace]:
         """Under the lock: the places of those keys that have one. ``stored``: of the same keys,
-        looked up before the lock was taken; that is done again if a spill came in between."""
+        looked up before the lock was taken; that is done again if a spill came in between.
+        ``below``: by rows below that offset alone; what stands behind may yet not be committed."""
         if stored.runs is not self.runs:
             stored = self.stored(keys)
         known = dict(stored.places)
         for layer in self._layers:
-            if len(layer) and len(keys) > FEW_KEYS:
+            if len(layer) and len(keys) > FEW_KEYS and below == NO_OFFSET:
                 known.update(_places(keys, *layer.find(keys)))
             elif len(layer):
-                each = ((key, layer.place(key)) for key in keys)
+                each = ((key, layer.place(key, below)) for key in keys)
                 known.update((key, place_of(*place)) for key, place in each if place is not None)
         for layer in self._layers:
             if layer.cancelled and known:
@@ -204,7 +206,7 @@ class NameTable:
     def freeze(self) -> None:
         """Under the lock: from here on what comes gets into a layer of its own."""
         self._frozen = len(self._layers)
-        self._withdrawn_from = _NO_OFFSET
+        self._withdrawn_from = NO_OFFSET
 
     def spill(self, upto: int, gone: Gone) -> NamesChange:
         """After ``freeze``: write the names of rows below offset ``upto``, which a spill moves, as
