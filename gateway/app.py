@@ -156,4 +156,9 @@ def _ending() -> NotRunning:
 
 
 async def _no_such_route(scope: Any, _receive: Any, _send: Any) -> None:
-    raise HttpError(404, "no such page", got=scope["path"], remedy="/openapi.json lists them all")
+    raise HttpError(
+        404,
+        "no such page",
+        got=scope["path"],
+        remedy="/openapi.json lists them all; a slash within a name is written %2F",
+    )

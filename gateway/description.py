@@ -7,7 +7,6 @@ said as generators of clients read it (``generators.py``).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any, get_args, get_type_hints
 
@@ -19,6 +18,7 @@ from ..security.rights import Right
 from .endpoint import AnyEndpoint, QueryDecoder
 from .errors import ErrorBody
 from .generators import Plain, either
+from .pathroute import IN_PATH
 from .requests import ARROW, JSON
 
 OPENAPI = "3.0.3"
@@ -54,7 +54,6 @@ _STATUS = {
 _TAGS = dict.fromkeys(("status", "peers", "levels", "policies", "routes"), "group")
 _TAGS |= dict.fromkeys(("cancel", "cancellations"), "messages")
 """What a path is about, where its first name does not say it."""
-_IN_PATH = re.compile(r"\{(\w+)(?::(\w+))?\}")
 
 
 def describe(
@@ -75,7 +74,7 @@ def describe(
         _merge_answers(one, schemas, components)
     paths: dict[str, Any] = {}
     for one in table:
-        path = _IN_PATH.sub(r"{\1}", one.path)
+        path = IN_PATH.sub(r"{\1}", one.path)
         operation = _operation(one, schemas)
         paths.setdefault(path, {})[one.method.lower()] = operation
     described: dict[str, Any] = {
@@ -166,7 +165,7 @@ def _operation(endpoint: AnyEndpoint, schemas: dict[Any, Any]) -> dict[str, Any]
             "required": True,
             "schema": {"type": "integer", "minimum": 0} if kind == "int" else {"type": "string"},
         }
-        for name, kind in _IN_PATH.findall(endpoint.path)
+        for name, kind in IN_PATH.findall(endpoint.path)
     ]
     in_query = map(_parameter, QueryDecoder(endpoint.query).fields.values())
     parameters = [*in_path, *in_query, *map(dict, endpoint.headers)]

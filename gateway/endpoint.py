@@ -25,7 +25,6 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.routing import Route
 
 from ..policy.parameters import Question, parameters_of
 from ..policy.written import WayIn
@@ -34,6 +33,7 @@ from ..security.rights import Operation, Right
 from ..wheel.errors import SlotwheelError
 from .authentication import identity_of
 from .errors import HttpError, from_slotwheel
+from .pathroute import PathRoute
 from .requests import FORM, JSON, Reply, content_type_of, decoded, read_body
 from .services import Services
 
@@ -143,15 +143,12 @@ def endpoint(
     )
 
 
-def resources(endpoints: Iterable[AnyEndpoint], services: Services) -> list[Route]:
+def resources(endpoints: Iterable[AnyEndpoint], services: Services) -> list[PathRoute]:
     """A route for each path, in the order of the table."""
     by_path: dict[str, list[AnyEndpoint]] = {}
-    for one in endpoints:
-        by_path.setdefault(one.path, []).append(one)
-    routes = [Route(path, _Resource(path, found, services)) for path, found in by_path.items()]
-    for route in routes:  # the end of a line in a name is the name's fault, and not the path's
-        route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
-    return routes
+    for each in endpoints:
+        by_path.setdefault(each.path, []).append(each)
+    return [PathRoute(path, _Resource(path, those, services)) for path, those in by_path.items()]
 
 
 class _Resource:

@@ -25,7 +25,8 @@ def make_app(services: Services) -> tuple[GatewayApp, DirectMessages]:
     messages = SendMessages(services)
     # Programs that were written for Kafka's REST proxy end a path by a slash now and then.
     slashed = [replace(one, path=f"{one.path}/") for one in V3]
-    endpoints = [*ENDPOINTS, *slashed, *PAGES]
+    # They stand first, as behind a slash there may be a parameter, which may be empty.
+    endpoints = [*slashed, *ENDPOINTS, *PAGES]
     app = GatewayApp(
         {(METHOD, PATH): messages},
         [*resources(endpoints, services), *rest_routes(services)],

@@ -1,8 +1,7 @@
 """The message of a topic for which a name stands: stored, found, moved and cancelled by that name.
 
-A name is the last part of the path, percent-encoded in UTF-8; it may have slashes in it, encoded or
-not. By a path that cannot be decoded another name would be meant than the caller wrote, so it is
-refused.
+A name is the last segment of the path, percent-encoded in UTF-8, so a slash in it is ``%2F``. By a
+path that cannot be decoded another name would be meant than the caller wrote, so it is refused.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError, from_slotwheel
 from ..gathering import due_in
 from ..idempotency import KEY_PARAMETER, idempotency_key
+from ..pathroute import segment_of
 from ..requests import Reply, as_json
 from .cancelling import IdAnswer, RescheduleBody, not_done, times_of
 from .messages import SendMessages
 from .types import NamedBody, StoredMessages
 
-_PATH = "/v1/names/{topic}/{name:path}"
+_PATH = "/v1/names/{topic}/{name}"
 
 
 class NamedMessage(msgspec.Struct):
@@ -98,8 +98,7 @@ async def put_named(call: RouteCall[NoQuery, NamedBody]) -> Reply:
 
 def _place_of(scope: Any) -> tuple[str, str]:
     """The topic and the name in a request's path. Errors: ``HttpError`` 422."""
-    _, _, _, topic_part, name_part = scope["raw_path"].split(b"/", 4)
-    topic, name = _decoded(topic_part), name_of(name_part)
+    topic, name = _decoded(segment_of(scope, 3)), name_of(segment_of(scope, 4))
     try:
         check_topic(topic)
     except InvalidMessage as error:

@@ -11,8 +11,8 @@ Rules
   answer is that of a name that there is not.
 - ``version`` is a parameter of the query, as it belongs to no schedule. Of several who read a
   schedule, alter it and put it back, the first one is served, and the others get 409.
-- A name may have slashes in it. What is done to a schedule is the last part of the path as it came:
-  ``a%2Frun/pause`` pauses the schedule ``a/run``, and ``a/run`` runs ``a``.
+- A name is one segment of the path, and a slash in it is ``%2F``: ``a%2Frun/pause`` pauses the
+  schedule ``a/run``, and ``a/run`` runs ``a``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ...wheel.errors import InvalidMessage, ScheduleChanged, UnknownSchedule
 from ..authentication import identity_of
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError, from_slotwheel
+from ..pathroute import segment_of
 from ..requests import Reply, as_json
 from ..services import Services
 from .names import name_of
@@ -39,7 +40,7 @@ from .types import HeaderValue, MessageHeaders
 
 T = TypeVar("T")
 _ALL = "/v1/schedules"
-_NAMED = f"{_ALL}/{{name:path}}"
+_NAMED = f"{_ALL}/{{name}}"
 _TRIES = 5
 LISTED_MAX = 1000
 
@@ -209,7 +210,7 @@ async def list_schedules(call: RouteCall[ScheduleListQuery, None]) -> Reply:
 
 async def get_schedule(call: RouteCall[NoQuery, None]) -> Reply:
     """Show a schedule, with its next ten runs."""
-    name = name_of(_name_part(call.scope))
+    name = _name_in(call.scope)
     shown = await _look(call.services, name)
     if shown is None or not _may_read(call.services, shown):
         raise UnknownSchedule.of(name)
@@ -220,7 +221,7 @@ async def put_schedule(call: RouteCall[VersionQuery, ScheduleBody]) -> Reply:
     """Store a schedule, new or in the place of the one with its name. One that is there with the
     same fields stays as it is, so the request may be repeated. 409: the schedule has not the
     `version` that the request names; `got` and `limit` are both versions."""
-    name = name_of(_name_part(call.scope))
+    name = _name_in(call.scope)
     schedule = call.body.schedule_named(name)
     services, asked = call.services, call.query.version
     services.authenticator.check(call.scope, Operation.SCHEDULE_PUT, schedule.template.topic)
@@ -258,20 +259,20 @@ async def pause_schedule(call: RouteCall[VersionQuery, None]) -> Reply:
     """Let a schedule rest. What is a message already, up to half a minute ahead, leaves all the
     same."""
     pause = call.services.client.schedules.pause
-    return as_json(await _change(call, Operation.SCHEDULE_PAUSE, pause, "pause"))
+    return as_json(await _change(call, Operation.SCHEDULE_PAUSE, pause))
 
 
 async def resume_schedule(call: RouteCall[VersionQuery, None]) -> Reply:
     """Let a schedule go on with what is due from now on."""
     resume = call.services.client.schedules.resume
-    return as_json(await _change(call, Operation.SCHEDULE_RESUME, resume, "resume"))
+    return as_json(await _change(call, Operation.SCHEDULE_RESUME, resume))
 
 
 async def run_schedule(call: RouteCall[VersionQuery, None]) -> Reply:
     """Store a message of a schedule that is due now, besides its other runs; also of one that is
     paused. After a 503 nobody knows whether it was stored."""
     run = call.services.client.schedules.run
-    number, message_id = await _change(call, Operation.SCHEDULE_RUN, run, "run")
+    number, message_id = await _change(call, Operation.SCHEDULE_RUN, run)
     return as_json(StartedRun(number, message_id), 201)
 
 
@@ -279,11 +280,10 @@ async def _change(
     call: RouteCall[VersionQuery, None],
     operation: Operation,
     change: Callable[..., T],
-    last_part: str = "",
 ) -> T:
-    """Change the schedule of a path as far as its caller may. ``last_part``: of the path, behind
-    the name. Errors: ``UnknownSchedule``, ``Forbidden``, ``ScheduleChanged``; ``HttpError``."""
-    name = name_of(_name_part(call.scope, last_part))
+    """Change the schedule of a path as far as its caller may. Errors: ``UnknownSchedule``,
+    ``Forbidden``, ``ScheduleChanged``; ``HttpError``."""
+    name = _name_in(call.scope)
     services, asked = call.services, call.query.version
     rights = identity_of(call.scope).rights
 
@@ -332,23 +332,9 @@ def _may_read(services: Services, shown: Shown) -> bool:
     return may is None or may(_topic_of(shown))
 
 
-def _name_part(scope: Any, last_part: str = "") -> bytes:
-    """The name in a path, as it came. Errors: ``HttpError`` 405: ``last_part`` belongs to the name,
-    as the slash before it is encoded."""
-    _, _, _, part = scope["raw_path"].split(b"/", 3)
-    if not last_part:
-        return bytes(part)
-    name, _, last = part.rpartition(b"/")
-    if last != last_part.encode():
-        methods = "DELETE, GET, HEAD, PUT"
-        raise HttpError(
-            405,
-            "no such method here",
-            got=scope["method"],
-            limit=methods,
-            headers={"Allow": methods},
-        )
-    return bytes(name)
+def _name_in(scope: Any) -> str:
+    """The name in a request's path. Errors: ``HttpError`` 422."""
+    return name_of(segment_of(scope, 3))
 
 
 _OF_CHANGES = (409, 422)

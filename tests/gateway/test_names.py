@@ -18,7 +18,19 @@ from slotwheel.wheel.names import NAME_HEADER
 from support.gatewayprocess import NodeWithGateway, ask
 
 HOUR_MS = 3_600_000
-NAMES = ["plain", "a/b", "/", "a b", "100%", "ünï©", "reschedule", "?x=1#y", "x" * 200]
+NAMES = [
+    "plain",
+    "a/b",
+    "/",
+    "a/",
+    "a%2Fb",
+    "a b",
+    "100%",
+    "ünï©",
+    "reschedule",
+    "?x=1#y",
+    "x" * 200,
+]
 REST = {"Content-Type": "application/vnd.kafka.json.v2+json"}
 
 
@@ -58,6 +70,16 @@ def test_a_name_is_the_last_part_of_a_path(node: NodeWithGateway, name: str) -> 
     assert ask(node, "GET", path).json() == moved.json()
     cancelled = ask(node, "DELETE", path)
     assert cancelled.json() == {"id": moved.json()["id"], "answer": "cancelled"}
+
+
+def test_a_slash_that_is_not_encoded_is_no_part_of_a_name(node: NodeWithGateway) -> None:
+    assert put(node, "slashes", "a/b").status_code == 201
+    for method in ("GET", "PUT", "PATCH", "DELETE"):
+        body = {"delay_ms": HOUR_MS} if method in ("PUT", "PATCH") else None
+        cut = ask(node, method, "/v1/names/slashes/a/b", body)
+        assert cut.status_code == 404
+        assert "a slash within a name is written %2F" in cut.json()["remedy"]
+    assert ask(node, "DELETE", path_of("slashes", "a/b")).status_code == 200
 
 
 def test_an_answer_says_what_became_of_the_message_before(node: NodeWithGateway) -> None:

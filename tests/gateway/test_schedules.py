@@ -114,22 +114,38 @@ def test_who_has_not_seen_the_last_change_changes_nothing(node: NodeWithGateway)
     assert ask(node, "DELETE", f"{path}?version={second}").status_code == 204
 
 
-@pytest.mark.parametrize("name", ["a/b", "/", "a b", "100%", "ünï©", "?x=1#y", "run", "x" * 200])
-def test_a_name_stands_in_the_path(node: NodeWithGateway, name: str) -> None:
+NAMES = ["a/b", "/", "a b", "100%", "a%2Fb", "ünï©", "?x=1#y", "<b>", "run", "x" * 200]
+NAMES += ["/run", "a/run", "a/pause", "a/resume", "a/run/run", "run/", "//"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_one_segment_of_the_path(node: NodeWithGateway, name: str) -> None:
     path = path_of(name)
     assert put(node, name, name=name)["schedule"]["name"] == name
+    with Client(node.url) as client:
+        assert client.schedules.get(name)["schedule"]["name"] == name
     assert ask(node, "GET", path).json()["schedule"]["name"] == name
-    assert ask(node, "POST", f"{path}/pause").json()["schedule"]["name"] == name
+    assert ask(node, "POST", f"{path}/pause").json()["schedule"]["paused"] is True
+    assert "paused" not in ask(node, "POST", f"{path}/resume").json()["schedule"]
+    assert ask(node, "POST", f"{path}/run").json()["run"] == 1
     assert ask(node, "DELETE", path).status_code == 204
+    assert ask(node, "GET", path).status_code == 404
 
 
 def test_an_encoded_slash_belongs_to_the_name(node: NodeWithGateway) -> None:
     put(node, "of")
     refused = ask(node, "POST", f"{ALL}/of%2Frun")
-    assert refused.status_code == 405
+    assert (refused.status_code, refused.headers["allow"]) == (405, "DELETE, GET, PUT, HEAD")
     assert ask(node, "GET", path_of("of")).json()["runs"] == 0
     assert ask(node, "POST", f"{ALL}/of/run").status_code == 201
     assert ask(node, "GET", path_of("of")).json()["runs"] == 1
+    for method in ("GET", "PUT", "DELETE"):
+        refused = ask(node, method, f"{ALL}/of/run", BEAT if method == "PUT" else None)
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+        cut = ask(node, method, f"{ALL}/of/one", BEAT if method == "PUT" else None)
+        assert cut.status_code == 404
+        assert "a slash within a name is written %2F" in cut.json()["remedy"]
+    assert ask(node, "GET", "/v1/%73chedules/of").json()["runs"] == 1
 
 
 def test_bytes_and_headers_come_back_as_they_were_put(node: NodeWithGateway) -> None:
@@ -212,6 +228,9 @@ def test_what_is_no_schedule_is_refused_with_its_place(
 def test_the_client_over_http_does_what_the_client_of_nodes_does(node: NodeWithGateway) -> None:
     schedule = {"name": "by/client", **BEAT}
     with Client(node.url) as client, Client(node.address) as other:
+        for name in (".", "..", "../x"):  # many programs take these out of a path
+            assert client.schedules.put({**schedule, "name": name})["schedule"]["name"] == name
+            client.schedules.delete(name)
         version = client.schedules.put(schedule, version=0)["version"]
         assert client.schedules.get("by/client") == other.schedules.get("by/client")
         assert [*client.schedules.list()] == [*other.schedules.list()]

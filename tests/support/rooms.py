@@ -35,7 +35,7 @@ VALUES = {
     GATEWAY_VALUES: frozenset(
         {
             *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
-            *("predecessors",),
+            *("pathroute", "predecessors"),
             *(
                 "administration",
                 "asking",
