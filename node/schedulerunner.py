@@ -75,9 +75,9 @@ class ScheduleRunner:
             if self._look_ms.get(name) != look_ms:
                 continue  # it was put off, or is to be looked at sooner
             del self._look_ms[name]
-            self._plan(name, now_ms)
-            if len(self._runs) >= _ROWS or self._nbytes >= _BYTES:
-                self._fire(now_ms)
+            is_more = self._plan(name, now_ms)
+            if is_more or len(self._runs) >= _ROWS or self._nbytes >= _BYTES:
+                self._fire(now_ms)  # the rest is planned from what the table has then
         self._fire(now_ms)
         self._report()
         is_more = bool(self._heap) and self._heap[0][0] <= now_ms
@@ -88,12 +88,15 @@ class ScheduleRunner:
             self._look_ms[name] = look_ms
             heappush(self._heap, (look_ms, name))
 
-    def _plan(self, name: str, now_ms: int) -> None:
-        """Gather the runs of a schedule that become rows now."""
+    def _plan(self, name: str, now_ms: int) -> bool:
+        """Gather the runs of a schedule that become rows now. Returns True if there are more of
+        them than one call decides: they have to be stored before the schedule is looked at again.
+        Otherwise the same runs would be planned once more from the same state, and all of them
+        left out by the engine."""
         state = self._engine.schedule(name)
         if state is None:
             self._passed.pop(name, None)
-            return
+            return False
         schedule = schedule_of(state.spec)
         before = self._progress(name, state)
         runs_max = max(1, min(RUNS_MAX, _BYTES // (_ROW_BYTES + schedule.template.nbytes)))
@@ -113,6 +116,7 @@ class ScheduleRunner:
             self._look_at(name, now_ms)
         elif plan.next_ms is not None and not schedule.paused:
             self._look_at(name, max(now_ms + 1, plan.next_ms - AHEAD_MS + _GATHER_MS))
+        return plan.more
 
     def _progress(self, name: str, state: StoredSchedule) -> ScheduleProgress:
         version, passed = self._passed.get(name, (0, ScheduleProgress(0)))

@@ -109,6 +109,12 @@ def plan_runs(
             return RunPlan(
                 tuple(runs), ScheduleProgress(decided_ms, number, passed_over), True, nominal_ms
             )
+        together = _passed_together(schedule, nominal_ms, now_ms)
+        if together:
+            passed_over += together
+            decided_ms = nominal_ms + (together - 1) * (schedule.every_ms or 0)
+            decided, nominal_ms = decided + 1, next_run(schedule, decided_ms)
+            continue
         following_ms = next_run(schedule, nominal_ms)
         at_ms = due_ms(schedule, nominal_ms, following_ms)
         if at_ms < now_ms - LATE_MS and not _is_made_up(schedule, nominal_ms, following_ms, now_ms):
@@ -129,6 +135,25 @@ def run_now(progress: ScheduleProgress, now_ms: int) -> tuple[ScheduledRun, Sche
     with it. It has the next number, and moves no other run."""
     run = ScheduledRun(progress.runs + 1, now_ms, now_ms, progress.passed_over)
     return run, replace(progress, runs=run.number, passed_over=0)
+
+
+def _passed_together(schedule: Schedule, nominal_ms: int, now_ms: int) -> int:
+    """How many runs from the one at ``nominal_ms`` on are passed over whatever their jitter, by
+    arithmetic. It is 0 with a cron expression, whose runs have no one distance.
+
+    Otherwise the nodes would go through each of them after a night, in which no other schedule
+    fires. *Example.* 100,000 schedules of each minute, and two days without a node: 288 million
+    runs, of 10 us each, are 48 minutes."""
+    every_ms = schedule.every_ms
+    if every_ms is None:
+        return 0
+    # A run is due before the one that follows it, so one whose follower was due is missed, too.
+    last_ms = now_ms - LATE_MS - every_ms
+    if schedule.end_ms is not None:  # the last run has no follower
+        last_ms = min(last_ms, schedule.end_ms - 1 - every_ms)
+    if schedule.missed == Missed.ALL:
+        last_ms = min(last_ms, now_ms - schedule.catch_up_ms - 1)
+    return max(0, (last_ms - nominal_ms) // every_ms + 1)
 
 
 def _is_made_up(schedule: Schedule, nominal_ms: int, following_ms: int | None, now_ms: int) -> bool:

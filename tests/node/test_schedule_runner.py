@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from slotwheel.node.schedulerunner import ScheduleRunner
 from slotwheel.policy.schedules.spec import Schedule
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import InvalidMessage
-from slotwheel.wheel.schedules import SchedulePut
+from slotwheel.wheel.schedules import FiredRun, SchedulePut
 from support.wheels import Node, master_of
 
 HOUR_MS = 3_600_000
@@ -206,6 +206,28 @@ def test_runs_that_could_not_be_written_are_fired_again(
     assert after is not None
     assert after.runs == number + 1
     assert len(rig.left) == 1
+
+
+def test_each_run_that_is_made_up_is_planned_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three hours of each second are more than one call decides: what is planned before that is
+    stored would be the same runs once more."""
+    rig.put(every_ms=1_000, missed="all")
+    rig.turn()
+    asked: list[int] = []
+    fire = rig.node.wheel.fire
+
+    def counted(runs: Sequence[FiredRun], *further: Any) -> list[FiredRun]:
+        asked.extend(run.number for run in runs)
+        return fire(runs, *further)
+
+    monkeypatch.setattr(rig.node.wheel, "fire", counted)
+    before = rig.node.wheel.status().schedule_runs
+    rig.now_ms += 3 * HOUR_MS
+    rig.turn()
+    assert asked == list(range(before + 1, before + len(asked) + 1))
+    assert len(asked) == 3 * 3600
 
 
 def _until_one_ms() -> int:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.policy.schedules import missed as missed_runs
 from slotwheel.policy.schedules.missed import (
     AHEAD_MS,
     DECIDED_MAX,
@@ -172,14 +173,51 @@ def test_a_run_becomes_a_message_half_a_minute_before_it_is_due() -> None:
 
 
 def test_one_call_decides_a_bounded_number() -> None:
-    schedule = Schedule("s", TEMPLATE, every_ms=1000, missed=Missed.SKIP)
-    plan = plan_runs(schedule, ScheduleProgress(NOW_MS - 24 * HOUR_MS), NOW_MS)
+    each_minute = Schedule("s", TEMPLATE, cron="* * * * *", missed=Missed.SKIP)
+    plan = plan_runs(each_minute, ScheduleProgress(NOW_MS - 48 * HOUR_MS), NOW_MS)
     assert plan.more
     assert plan.progress.passed_over == DECIDED_MAX
-    every = replace(schedule, missed=Missed.ALL)
+    every = Schedule("s", TEMPLATE, every_ms=1000, missed=Missed.ALL)
     plan = plan_runs(every, ScheduleProgress(NOW_MS - HOUR_MS), NOW_MS, runs_max=10)
     assert (len(plan.runs), plan.more) == (10, True)
     assert plan.next_ms == next_run(every, plan.progress.decided_ms)
+
+
+@pytest.mark.parametrize("missed", Missed)
+def test_a_year_of_seconds_is_passed_over_by_arithmetic(missed: Missed) -> None:
+    """In one call, and to the same run as if each was looked at."""
+    schedule = Schedule("s", TEMPLATE, every_ms=1000, missed=missed, catch_up_ms=60_000)
+    far, near = (
+        plan_runs(schedule, ScheduleProgress(NOW_MS - away_ms - 1), NOW_MS)
+        for away_ms in (365 * 24 * HOUR_MS, 100_000)
+    )
+    assert not far.more
+    assert [run.nominal_ms for run in far.runs] == [run.nominal_ms for run in near.runs]
+    ahead = 365 * 24 * 3600 - 100
+    assert far.runs[0].passed_over == near.runs[0].passed_over + ahead
+
+
+@given(
+    schedule=schedules(every=True),
+    every_ms=st.integers(1000, 9000),
+    away_ms=st.integers(0, 300_000),
+    end_ms=st.none() | st.integers(NOW_MS, NOW_MS + 200_000),
+)
+def test_runs_that_are_passed_over_together_are_those_that_are_so_one_by_one(
+    schedule: Schedule, every_ms: int, away_ms: int, end_ms: int | None
+) -> None:
+    schedule = replace(
+        schedule,
+        every_ms=every_ms,
+        jitter_ms=schedule.jitter_ms % every_ms,
+        catch_up_ms=schedule.catch_up_ms % 200_000,
+        start_ms=None,
+        end_ms=end_ms,
+    )
+    together = planned(schedule, ScheduleProgress(NOW_MS), NOW_MS + away_ms)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(missed_runs, "_passed_together", lambda *_: 0)
+        assert planned(schedule, ScheduleProgress(NOW_MS), NOW_MS + away_ms) == together
 
 
 def test_a_count_of_messages_and_not_of_what_was_missed() -> None:
