@@ -9,7 +9,7 @@ it, some of which the records know already.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from slotwheel.policy.schedules.missed import ScheduleProgress, plan_runs
@@ -66,7 +66,7 @@ class ScheduleHistory:
             self.now_ms += self.random.choice((0, 900, 4_000, 31_000, 200_000, -5_000))
             self.random.choice(kinds)()
         self.commit(whole=True)
-        return wrong_runs(self.log, self.specs)
+        return wrong_runs(self.log, self.specs.__getitem__)
 
     def _queue(
         self,
@@ -170,7 +170,7 @@ class ScheduleHistory:
         self.saved_index = self.random.randint(self.saved_index, last)
 
 
-def wrong_runs(log: Sequence[LoggedEntry], specs: dict[bytes, Schedule]) -> list[str]:
+def wrong_runs(log: Sequence[LoggedEntry], schedule_of: Callable[[bytes], Schedule]) -> list[str]:
     """What is wrong with the rows of a committed log: numbers have no gap and none comes twice, no
     nominal time comes twice, and each is a nominal time of the schedule in force."""
     wrong: list[str] = []
@@ -179,7 +179,7 @@ def wrong_runs(log: Sequence[LoggedEntry], specs: dict[bytes, Schedule]) -> list
         for change in entry.changes:
             if isinstance(change, SchedulePut):
                 _, _, runs, decided = state.get(change.name, (0, None, 0, 0))
-                spec = specs[change.spec]
+                spec = schedule_of(change.spec)
                 state[change.name] = entry.index, spec, runs, max(decided, change.from_ms - 1)
             elif isinstance(change, ScheduleDelete):
                 state.pop(change.name, None)
