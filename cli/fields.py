@@ -18,10 +18,10 @@ from ..wheel.answers import NamedAnswer
 from ..wheel.checks import is_time
 from ..wheel.journal.entry import ENTRY_VERSION, EntryKind, NoteKind
 from ..wheel.journal.payloads import decode_config, decode_rows
+from ..wheel.journal.queued import named_in
 from ..wheel.journal.scan import LocatedEntry
 from ..wheel.mark import Marks
 from ..wheel.named.runs import HeldNames, NameRunInfo
-from ..wheel.names import decode_named
 from ..wheel.schedules import SchedulePut, decode_changes
 from ..wheel.schema import times
 from ..wheel.slots.slot import begins_ms, path_of, width_s
@@ -160,8 +160,7 @@ def entry_fields(path: str, located: LocatedEntry) -> Fields:
         if entry.version != ENTRY_VERSION:
             fields |= {"parts": [part._asdict() for part in entry.parts]}
         if NoteKind.NAMES in entry.notes:
-            named = decode_named(entry.notes[NoteKind.NAMES])
-            fields |= {"named": [before_fields(answer) for answer in named]}
+            fields |= {"named": [before_fields(answer) for answer in named_in(entry.notes)]}
         if len(due):
             fields |= {"due_from_ms": int(due.min()), "due_to_ms": int(due.max())}
     elif entry.kind is EntryKind.MARK:

@@ -140,6 +140,8 @@ def _print_fates(fates: list[MessageFate], as_json: bool) -> int:
                     "created_ms": fate.created_ms,
                     "left_ms": fate.left_ms,
                     "topic": fate.topic,
+                    "before": fate.before and asdict(fate.before),
+                    "replaced_by": fate.replaced_by,
                     **message,
                 }
             )

@@ -12,6 +12,7 @@ from ...security.rights import Operation, Right
 from ...wheel.config import TICK_MS
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
+from ..predecessors import NameBefore
 from ..requests import JSON, NDJSON, Reply, as_json, wanted_type
 from ..searcher import Searcher
 from ..services import Services
@@ -100,6 +101,11 @@ class KnownMessage(msgspec.Struct):
     """Where it was to go; null: not known."""
     message: FoundMessage | None
     """Its content, as long as a file of the wheel has it."""
+    before: NameBefore | None = None
+    """The message that had its name when it came; null: nobody had, or nobody knows any more, which
+    ``why`` says then."""
+    replaced_by: str | None = None
+    """The id of the later message of its name that replaced it; null: likewise."""
 
 
 def searcher_of(services: Services, right: Right = Right.READ) -> Searcher:
@@ -180,6 +186,8 @@ async def known_message(services: Services, message_id: str) -> KnownMessage:
         created_ms=fate.created_ms,
         left_ms=fate.left_ms,
         topic=fate.topic,
+        before=fate.before and NameBefore(fate.before.what.value, fate.before.id),
+        replaced_by=fate.replaced_by,
         message=message,
     )
 

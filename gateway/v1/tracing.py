@@ -23,6 +23,7 @@ from ...trace.chains.lookup import (
 from ...trace.store import TracePage
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
+from ..predecessors import NameBefore
 from ..requests import Reply, as_json
 from ..services import Services
 
@@ -124,6 +125,10 @@ class LinkedMessage(msgspec.Struct, omit_defaults=True):
     due_ms: int | None = None
     created_ms: int | None = None
     left_ms: int | None = None
+    before: NameBefore | None = None
+    """The message that had its name when it came."""
+    replaced_by: str | None = None
+    """The id of the later message of its name that replaced it."""
 
 
 class FoundChain(msgspec.Struct):

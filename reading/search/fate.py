@@ -18,7 +18,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -27,22 +27,32 @@ import numpy as np
 import pyarrow as pa
 
 from ...policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED, REASON
+from ...wheel.answers import Before
 from ...wheel.config import TICK_MS
 from ...wheel.departurefile import STATES
 from ...wheel.errors import UnknownId
 from ...wheel.ids import MessageId
 from ...wheel.mark import Marks, RowKey
+from ...wheel.names import NAME_HEADER
+from ...wheel.rows import header_values
 from ...wheel.schema import Mask, times
 from ..departures import Departure
 from ..growing.tails import EmbeddedTails
 from ..listing import topic_folders
+from ..namesakes import NOT_CANCELLED, Namesakes, namesakes
 from ..recordedblocks import archived_rows
 from ..tailing import TailRows, TailStart
 from ..visible import MayTopic
 from .pending import PendingReader
-from .view import View, cancelled, key_columns
+from .view import View, cancel_rows, key_columns
 
 _TOPIC_ROWS_MAX = 1_000_000
+_SAID_OF_BEFORE = {
+    Before.REPLACED: "it replaced {}",
+    Before.KEPT: "kept out: {} of the same name was there already",
+    Before.DELIVERED: "{} had its name before, and had left already",
+    Before.UNKNOWN: "{} had its name before, and may have left or not",
+}
 
 
 class MessageState(StrEnum):
@@ -56,6 +66,15 @@ class MessageState(StrEnum):
     DEAD = "dead"
     """The message is a dead letter for another reason."""
     UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class FateBefore:
+    """The message that had the name of another one when that came: what became of it, and its id.
+    If it was kept, the other one never leaves."""
+
+    what: Before
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +96,11 @@ class MessageFate:
     None: it has not left, or the time is not known."""
     topic: str | None = None
     """The topic it was addressed to; None: not known any more."""
+    before: FateBefore | None = None
+    """The message that had its name before; None: there was none, or ``why`` says that nobody knows
+    any more."""
+    replaced_by: str | None = None
+    """The id of the later message of its name that replaced it; None: likewise."""
 
 
 NOT_VISIBLE = "there is no such message, or it is of a topic that the caller may not read"
@@ -115,8 +139,11 @@ def find(
             by_text[text] = MessageFate(text, MessageState.UNKNOWN, reason, id_.due)
     fates: dict[MessageId, MessageFate] = {}
     gone: list[tuple[Marks, bool, list[_Gone]]] = []
+    cancels: dict[int, int] = {}
     for second, ids_of_second in sorted(by_second.items()):
-        view, of_second, left, cancels_known = _in_second(reader, view, second, ids_of_second)
+        view, of_second, left, cancels_known = _in_second(
+            reader, view, second, ids_of_second, cancels
+        )
         fates |= of_second
         gone.append((view.marks, cancels_known, left))
     reader.release()
@@ -127,8 +154,10 @@ def find(
         if untraced:
             traces = _Left(reader.root, marks, dead_letter_topic, cancels_known=cancels_known)
             fates |= traces.find(untraced)
+            cancels |= traces.cancels
     for id_, fate in fates.items():
-        by_text[fate.id] = _departed(fate, departures[id_]) if id_ in departures else fate
+        fates[id_] = _departed(fate, departures[id_]) if id_ in departures else fate
+    by_text |= {fate.id: fate for fate in _with_names(reader.root, view, fates, cancels)}
     return [by_text[text] for text in texts]
 
 
@@ -168,6 +197,56 @@ def _departed(fate: MessageFate, departures: Sequence[Departure]) -> MessageFate
     return replace(fate, state=state, why=seen, left_ms=left_ms)
 
 
+def _with_names(
+    root: Path,
+    view: View,
+    fates: Mapping[MessageId, MessageFate],
+    cancels: Mapping[int, int],
+) -> Iterator[MessageFate]:
+    """The fates, with what became of other messages of their names. ``cancels``: the offsets of
+    cancel rows, by those of their targets, as far as they are known. A message whose row is there
+    and has no name met no other one."""
+    asked: dict[RowKey, int | None] = {}
+    named: set[MessageId] = set()
+    for id_, fate in fates.items():
+        if fate.row is not None:
+            if header_values(fate.row.column("headers"), NAME_HEADER) is None:
+                continue
+            named.add(id_)
+        cancel = cancels.get(id_.offset)
+        is_cancelled = fate.state is MessageState.CANCELLED
+        asked[id_.due, id_.offset] = cancel if is_cancelled else NOT_CANCELLED
+    known = namesakes(root, asked) if asked else {}
+    for id_, fate in fates.items():
+        others = known.get((id_.due, id_.offset))
+        yield fate if others is None else _with_others(fate, others, view, is_named=id_ in named)
+
+
+def _with_others(
+    fate: MessageFate, others: Namesakes, view: View, *, is_named: bool
+) -> MessageFate:
+    """``is_named``: the message is known to have a name. Of another one, of which no entry is there
+    any more, nothing is said."""
+    texts = [fate.why]
+    if others.replaced_by is not None:
+        after = str(view.mint.one(*others.replaced_by))
+        texts = [f"replaced by {after}, a later message of its name"]
+        fate = replace(fate, replaced_by=after)
+    if others.before is not None:
+        answer = others.before
+        before = FateBefore(answer.before, str(view.mint.one(answer.due, answer.offset)))
+        fate = replace(fate, before=before)
+        if before.what is Before.KEPT:
+            texts = []
+        texts.append(_SAID_OF_BEFORE[before.what].format(before.id))
+    elif is_named and not others.stored_read:
+        texts.append("what it replaced, if anything, is not in the journal any more")
+    is_cancelled = fate.state is MessageState.CANCELLED
+    if is_named and is_cancelled and not others.cancel_read:
+        texts.append("what it was cancelled by is not in the journal any more")
+    return replace(fate, why="; ".join(texts))
+
+
 @dataclass(frozen=True, slots=True)
 class _Gone:
     """A message that has left, with its row if a file still has it."""
@@ -187,17 +266,24 @@ def _with_row(fate: MessageFate, row: pa.RecordBatch | None) -> MessageFate:
 
 
 def _in_second(
-    reader: PendingReader, view: View, second: int, ids: Sequence[MessageId]
+    reader: PendingReader,
+    view: View,
+    second: int,
+    ids: Sequence[MessageId],
+    cancels: dict[int, int],
 ) -> tuple[View, dict[MessageId, MessageFate], list[_Gone], bool]:
     """Judge messages by the rows of their second. Returns the view by which they were judged, their
     fates, the messages that have left, which are *unknown* so far, and True when all cancels of the
-    second are known: those messages were not cancelled then."""
+    second are known: those messages were not cancelled then. Puts the offsets of cancel rows into
+    ``cancels``, by those of their targets."""
     seconds = range(second, second + 1)
     view, batches, problem = reader.rows_of(view, seconds)
     keys = key_columns(batches)
     pending = view.pending(seconds, keys)
     record = reader.cancelled(second)  # read after the view
-    targets = {*cancelled(keys).tolist(), *record.offsets.tolist()}
+    in_rows = cancel_rows(keys)
+    cancels |= in_rows
+    targets = {*in_rows, *record.offsets.tolist()}
     damaged = problem is not None or bool(view.problems) or view.is_lost(seconds)
     fates: dict[MessageId, MessageFate] = {}
     gone: list[_Gone] = []
@@ -256,6 +342,8 @@ class _Left:
     def __init__(
         self, root: Path, marks: Marks, dead_letter_topic: str, *, cancels_known: bool
     ) -> None:
+        self.cancels: dict[int, int] = {}
+        """The offsets of cancel rows in the archive, by those of their targets."""
         self._root = root
         self._cancels_known = cancels_known
         self._marks = marks
@@ -263,9 +351,8 @@ class _Left:
 
     def find(self, gone: Sequence[_Gone]) -> dict[MessageId, MessageFate]:
         every = all_delivered(self._marks, cancels_known=self._cancels_known)
-        targets: set[int] = set()
         if not every:
-            gone, targets = self._archived(gone)
+            gone = self._archived(gone)
         traces = self._in_topics(gone)
         fates = {}
         for message in gone:
@@ -275,7 +362,7 @@ class _Left:
                     "the mark covers it, no cancel names it, and nothing ever became a dead letter"
                 )
                 fate = message.fate(MessageState.DELIVERED, why)
-            elif message.id.offset in targets:
+            elif message.id.offset in self.cancels:
                 fate = message.fate(MessageState.CANCELLED, "a cancel in the archive names it")
             elif trace is not None:
                 fate = message.fate(trace.state, trace.why)
@@ -303,18 +390,18 @@ class _Left:
             " --trace-retain keeps how each message leaves"
         )
 
-    def _archived(self, gone: Sequence[_Gone]) -> tuple[list[_Gone], set[int]]:
-        """Add the archive's rows. Returns the messages, and the offsets that its cancels name."""
+    def _archived(self, gone: Sequence[_Gone]) -> list[_Gone]:
+        """The messages with the archive's rows."""
         second = gone[0].id.due // TICK_MS
         batches = archived_rows(self._root, second)
         pending = np.zeros(sum(batch.num_rows for batch in batches), np.bool_)
-        rows = [
+        self.cancels = cancel_rows(key_columns(batches))
+        return [
             message
             if message.row is not None
             else _Gone(message.id, _row_of(batches, pending, message.id)[0])
             for message in gone
         ]
-        return rows, set(cancelled(key_columns(batches)).tolist())
 
     def _in_topics(self, gone: Sequence[_Gone]) -> dict[RowKey, _Trace]:
         """The traces in embedded topics, by due time and offset."""

@@ -216,3 +216,11 @@ def key_columns(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def cancelled(rows: pa.RecordBatch) -> Int64s:
     """The offsets that the cancels among the rows name, ascending."""
     return np.sort(np.asarray(rows.column("cancels").drop_null()))
+
+
+def cancel_rows(rows: pa.RecordBatch) -> dict[int, int]:
+    """The offsets of the cancels among the rows, by the offsets that they name."""
+    cancels = rows.filter(pc.is_valid(rows.column("cancels")))
+    return dict(
+        zip(times(cancels, "cancels").tolist(), times(cancels, "offset").tolist(), strict=True)
+    )

@@ -127,15 +127,22 @@ def _message(fate: MessageFate, comes_from: str | None, topic: str | None) -> Ch
         due_ms=fate.due_ms,
         created_ms=fate.created_ms,
         left_ms=fate.left_ms,
+        before=fate.before,
+        replaced_by=fate.replaced_by,
     )
 
 
 def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainStep]:
     for message in messages:
         if message.created_ms is not None:
-            kind = StepKind.ACCEPTED
+            before = message.before
             yield ChainStep(
-                kind, Witness.WHEEL, message.created_ms, message.id, topic=message.topic
+                kind=StepKind.ACCEPTED,
+                tier=Witness.WHEEL,
+                at_ms=message.created_ms,
+                id=message.id,
+                why="" if before is None else f"{before.what}: {before.id}",
+                topic=message.topic,
             )
         known = message.created_ms is not None or message.state != MessageState.UNKNOWN
         waits = message.state == MessageState.PENDING

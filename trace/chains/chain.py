@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ...reading.search.fate import FateBefore
 from .anomalies import AnomalyKind
 
 
@@ -103,7 +104,7 @@ class Anomaly:
 @dataclass(frozen=True, slots=True)
 class ChainMessage:
     """A message of the wheel that belongs to the chain. ``comes_from``: the id of its parent; None:
-    it has none. ``state``, ``why``: as of ``MessageFate``."""
+    it has none. ``state``, ``why``, ``before``, ``replaced_by``: as of ``MessageFate``."""
 
     id: str
     comes_from: str | None
@@ -113,6 +114,8 @@ class ChainMessage:
     due_ms: int | None
     created_ms: int | None
     left_ms: int | None
+    before: FateBefore | None = None
+    replaced_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

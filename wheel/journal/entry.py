@@ -33,7 +33,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from crc32c import crc32c
 
@@ -297,6 +297,22 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
         _check_parts(entry, where, position)
     object.__setattr__(entry, "_header", bytes(view[:HEADER_BYTES]))
     return entry
+
+
+class EntryHead(NamedTuple):
+    """What an entry's header says of its rows. Nothing vouches for it before the entry is decoded,
+    so it serves to choose entries and for nothing else."""
+
+    version: int
+    kind: int
+    base_offset: int
+    count: int
+
+    @classmethod
+    def of(cls, data: Bytes) -> Self:
+        """``data``: begins with a header, of ``HEADER_BYTES``."""
+        _, version, _, _, kind, _, _, _, count, _, _, base_offset, _, _ = HEADER.unpack_from(data)
+        return cls(version, kind, base_offset, count)
 
 
 def with_parts(batch: Bytes, parts: Sequence[EntryPart], notes: Notes | None = None) -> bytes:

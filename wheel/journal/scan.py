@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ..errors import Damaged, UnsupportedVersion
 from ..files import Files, Handle
-from .entry import Entry, decode_entry
+from .entry import HEADER_BYTES, Entry, EntryHead, decode_entry
 from .segment import (
     ALIGNMENT,
     FRAME_BYTES,
@@ -81,6 +81,16 @@ class SegmentReader:
         frame = self.handle.pread(FRAME_BYTES, position)
         length, _ = decode_frame(frame, self._seed, self.path, position, self._max)
         return position + FRAME_BYTES + padded(length)
+
+    def head(self, position: int) -> tuple[EntryHead, int]:
+        """The header of the entry that is framed at ``position``, and where the entry ends. Its
+        rows are not read. Errors: ``Damaged``, also at the end of the file."""
+        data = self.handle.pread(FRAME_BYTES + HEADER_BYTES, position)
+        length, _ = decode_frame(data[:FRAME_BYTES], self._seed, self.path, position, self._max)
+        if len(data) < FRAME_BYTES + HEADER_BYTES:
+            expected = f"an entry header of {HEADER_BYTES} bytes"
+            raise Damaged(self.path, position, expected=expected, found="the end of the file")
+        return EntryHead.of(data[FRAME_BYTES:]), position + FRAME_BYTES + padded(length)
 
     def entry(self, position: int) -> LocatedEntry:
         """The entry framed at ``position``. Errors: ``Damaged``, ``UnsupportedVersion``."""
