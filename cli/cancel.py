@@ -58,8 +58,9 @@ def command(
     condition.
 
     Prints each id with its answer: cancelled, already delivered, or unknown, or unreachable where
-    its wheel of a --fleet does not answer; with --where, how many had each answer. The exit code is
-    1 if any was unknown or unreachable.
+    its wheel of a --fleet does not answer; by a name the name, the answer and the id, if it is
+    known; with --where, how many had each answer. The exit code is 1 if any was unknown or
+    unreachable.
     """
     place = place_of(ids or where, topic, name, _BY_NAME)
     if where:
@@ -77,7 +78,10 @@ def command(
     if place is not None:
         with connected(address, timeout) as client:
             answer, cancelled_id = client.cancel(topic=place[0], name=place[1])
-        _print(cancelled_id, answer, as_json)
+        if as_json:
+            print_json({"topic": place[0], "name": place[1], "id": cancelled_id, "answer": answer})
+        else:
+            echo("\t".join(filter(None, (place[1], answer, cancelled_id))))
         return Exit.FAILED if answer == UNKNOWN else Exit.DONE
     if not ids and sys.stdin.isatty():
         raise click.UsageError(_NO_IDS)
@@ -86,14 +90,10 @@ def command(
     with connected(address, timeout) as client:
         for message_id, answer in answers(client.cancel, filter(None, texts)):
             counts[answer] += 1
-            _print(message_id, answer, as_json)
+            if as_json:
+                print_json({"id": message_id, "answer": answer})
+            else:
+                echo(f"{message_id}\t{answer}")
     if not counts:  # such as a search without a match, piped into this command
         echo(f"no ids were given. {_NO_IDS}", err=True)
     return Exit.FAILED if counts[UNKNOWN] or counts[UNREACHABLE] else Exit.DONE
-
-
-def _print(message_id: str | None, answer: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"id": message_id, "answer": answer})
-    else:
-        echo(f"{message_id or '-'}\t{answer}")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..client.predecessor import Predecessor
+from ..reading.search.fate import FateBefore
 
 
 class NameBefore(msgspec.Struct, omit_defaults=True):
@@ -27,3 +28,8 @@ def before_of(row: int, before: Predecessor) -> NameBefore:
     """The message before of the name of the message with the number ``row``, as JSON."""
     what: Any = before.what
     return NameBefore(what, before.id, row, before.dropped_id)
+
+
+def fate_before(before: FateBefore | None) -> NameBefore | None:
+    """The message before of the name of a message that was looked up, as JSON."""
+    return None if before is None else NameBefore(before.what.value, before.id)

@@ -148,7 +148,7 @@ class _Journal:
             while reader is not None and position < reader.size:
                 try:
                     head, end = reader.head(position)
-                    base, behind = head.base_offset, head.base_offset + head.count
+                    base, behind = head.base_offset, head.base_offset + head.rows
                     is_wanted = bisect_left(offsets, base) < bisect_left(offsets, behind)
                     is_looked_at = self._left > 0 and noted_from is not None and base >= noted_from
                     self._left -= is_looked_at

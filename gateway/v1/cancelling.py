@@ -109,12 +109,16 @@ def times_of(given: RescheduleBody) -> dict[str, Any]:
     return {"due": given.due_ms, "delay": delay}
 
 
-def not_done(message_id: str | None, answer: str, place: str = "path id") -> HttpError:
-    """The error for a message that was not cancelled or moved: 404 if it is unknown, else 409."""
+def not_done(
+    message_id: str | None, answer: str, place: str = "path id", said: str = ""
+) -> HttpError:
+    """The error for a message that was not cancelled or moved: 404 if it is unknown, else 409.
+    ``said``: its text, if it is another one."""
     unknown = answer == UNKNOWN
+    said = said or ("nothing is known of this message" if unknown else f"the message was {answer}")
     return HttpError(
         404 if unknown else 409,
-        "nothing is known of this message" if unknown else f"the message was {answer}",
+        said,
         code=answer.replace(" ", "-"),
         place=place,
         got=message_id,

@@ -23,7 +23,7 @@ from ..gathering import due_in
 from ..idempotency import KEY_PARAMETER, idempotency_key
 from ..pathroute import segment_of
 from ..requests import Reply, as_json
-from .cancelling import IdAnswer, RescheduleBody, not_done, times_of
+from .cancelling import RescheduleBody, not_done, times_of
 from .messages import SendMessages
 from .types import NamedBody, StoredMessages
 
@@ -39,6 +39,13 @@ class NamedMessage(msgspec.Struct):
     due_ms: int
 
 
+class NamedAnswered(NamedMessage):
+    """The message for which a name stood, and what became of it."""
+
+    answer: str
+    """``cancelled``."""
+
+
 async def get_named(call: RouteCall[NoQuery, None]) -> Reply:
     """Find the message of a topic for which a name stands. 404: no message of that name is
     known."""
@@ -48,7 +55,7 @@ async def get_named(call: RouteCall[NoQuery, None]) -> Reply:
         call.services.client.get, topic=topic, name=name, topics=topics
     )
     if message_id is None:
-        raise not_done(None, UNKNOWN, "path name")
+        raise _not_done(topic, name, None, UNKNOWN)
     return as_json(NamedMessage(topic, name, message_id, due_in(message_id)))
 
 
@@ -60,8 +67,8 @@ async def cancel_named(call: RouteCall[NoQuery, None]) -> Reply:
     cancel: Any = call.services.client.cancel
     answer, message_id = await call.services.run(cancel, topic=topic, name=name, topics=topics)
     if answer == CANCELLED and message_id is not None:
-        return as_json(IdAnswer(message_id, answer))
-    raise not_done(message_id, answer, "path name")
+        return as_json(NamedAnswered(topic, name, message_id, due_in(message_id), answer))
+    raise _not_done(topic, name, message_id, answer)
 
 
 async def move_named(call: RouteCall[NoQuery, RescheduleBody]) -> Reply:
@@ -77,7 +84,7 @@ async def move_named(call: RouteCall[NoQuery, RescheduleBody]) -> Reply:
     )
     if new_id is None:
         answer = ALREADY_CANCELLED if answer == CANCELLED else answer
-        raise not_done(None, answer, "path name")
+        raise _not_done(topic, name, None, answer)
     return as_json(NamedMessage(topic, name, new_id, due_in(new_id)))
 
 
@@ -94,6 +101,16 @@ async def put_named(call: RouteCall[NoQuery, NamedBody]) -> Reply:
     return await SendMessages(call.services).store_one(
         message, content, key, identity_of(call.scope)
     )
+
+
+def _not_done(topic: str, name: str, message_id: str | None, answer: str) -> HttpError:
+    """The error for a message that was not found, cancelled or moved by its name: 404 if it is
+    unknown, else 409. ``message_id``: of the message that the name stands for, if that is known."""
+    asked = f"the name {name!r} in the topic {topic}"
+    said = f"the message of {asked} was {answer}"
+    if answer == UNKNOWN:
+        said = f"nothing is known of a message of {asked}"
+    return not_done(message_id, answer, "path name", said)
 
 
 def _place_of(scope: Any) -> tuple[str, str]:
@@ -160,7 +177,7 @@ ENDPOINTS: list[AnyEndpoint] = [
         "DELETE",
         _PATH,
         cancel_named,
-        {200: IdAnswer},
+        {200: NamedAnswered},
         (409, 422),
         name="cancelNamedMessage",
     ),

@@ -12,7 +12,7 @@ from ...security.rights import Operation, Right
 from ...wheel.config import TICK_MS
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
-from ..predecessors import NameBefore
+from ..predecessors import NameBefore, fate_before
 from ..requests import JSON, NDJSON, Reply, as_json, wanted_type
 from ..searcher import Searcher
 from ..services import Services
@@ -186,7 +186,7 @@ async def known_message(services: Services, message_id: str) -> KnownMessage:
         created_ms=fate.created_ms,
         left_ms=fate.left_ms,
         topic=fate.topic,
-        before=fate.before and NameBefore(fate.before.what.value, fate.before.id),
+        before=fate_before(fate.before),
         replaced_by=fate.replaced_by,
         message=message,
     )

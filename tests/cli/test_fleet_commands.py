@@ -55,7 +55,7 @@ def test_messages_of_a_fleet_from_send_to_cancel(wheels: TwoWheels) -> None:
     done = run_cli("cancel", *ids, "--json", *wheels.fleet)
     assert [line["answer"] for line in json_lines(done.stdout)] == ["cancelled"] * 8
     done = run_cli("cancel", "--topic", "t", "--name", "n", *wheels.fleet)
-    assert done.stdout == f"{new_id}\tcancelled\n"
+    assert done.stdout == f"n\tcancelled\t{new_id}\n"
 
 
 def test_schedules_of_a_fleet_are_one_list(wheels: TwoWheels) -> None:

@@ -42,6 +42,16 @@ def test_send_says_what_became_of_the_message_before(node: NodeProcess) -> None:
     assert "before" not in sent(node, "said", "--name", "n 2")
 
 
+def test_search_and_trace_say_what_became_of_others_of_the_name(node: NodeProcess) -> None:
+    first, second = (str(sent(node, "told", "--name", "n")["id"]) for _ in range(2))
+    [fate] = json_lines(run_cli("search", str(node.data), "--id", first, "--json").stdout)
+    assert (fate["replaced_by"], fate["before"]) == (second, None)
+    assert f"it replaced {first}" in run_cli("search", str(node.data), "--id", second).stdout
+    trace = ("trace", "--data", str(node.data))
+    assert f"replaced by {second}, a later message of its name" in run_cli(*trace, first).stdout
+    assert f"replaced: {first}" in run_cli(*trace, second).stdout
+
+
 def test_a_message_is_moved_and_cancelled_by_its_name(node: NodeProcess, tmp_path: Path) -> None:
     by_name = ("--topic", "moved", "--name", "ü/1", "--node", node.address)
     message_id = sent(node, "moved", "--name", "ü/1")["id"]
@@ -51,9 +61,16 @@ def test_a_message_is_moved_and_cancelled_by_its_name(node: NodeProcess, tmp_pat
     name, answer, new_id = moved.stdout.strip().split("\t")
     assert (name, answer, moved.returncode) == ("ü/1", "cancelled", 0)
     done = run_cli("cancel", *by_name)
-    assert (done.stdout, done.returncode) == (f"{new_id}\tcancelled\n", 0)
-    unknown = run_cli("cancel", "--topic", "moved", "--name", "nobody's", "--node", node.address)
-    assert (unknown.stdout, unknown.returncode) == ("-\tunknown\n", 1)
+    assert (done.stdout, done.returncode) == (f"ü/1\tcancelled\t{new_id}\n", 0)
+    nobodys = ("cancel", "--topic", "moved", "--name", "nobody's", "--node", node.address)
+    unknown = run_cli(*nobodys)
+    assert (unknown.stdout, unknown.returncode) == ("nobody's\tunknown\n", 1)
+    assert json.loads(run_cli(*nobodys, "--json").stdout) == {
+        "topic": "moved",
+        "name": "nobody's",
+        "id": None,
+        "answer": "unknown",
+    }
     as_json = run_cli(
         *("reschedule", "--topic", "moved", "--name", "nobody's", "--delay", "1m", "--json"),
         *("--node", node.address),

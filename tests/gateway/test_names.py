@@ -69,7 +69,11 @@ def test_a_name_is_the_last_part_of_a_path(node: NodeWithGateway, name: str) -> 
     assert moved.json()["id"] != message_id
     assert ask(node, "GET", path).json() == moved.json()
     cancelled = ask(node, "DELETE", path)
-    assert cancelled.json() == {"id": moved.json()["id"], "answer": "cancelled"}
+    assert cancelled.json() == {**moved.json(), "answer": "cancelled"}
+    for method, body in (("GET", None), ("PATCH", {"delay_ms": 1}), ("DELETE", None)):
+        again = ask(node, method, path_of("paths", f"{name[:150]}?"), body)
+        assert (again.status_code, again.json()["code"]) == (404, "unknown")
+        assert repr(f"{name[:150]}?") in again.json()["message"]
 
 
 def test_a_slash_that_is_not_encoded_is_no_part_of_a_name(node: NodeWithGateway) -> None:
@@ -105,6 +109,36 @@ def test_a_message_that_has_left_is_told(node: NodeWithGateway) -> None:
     after = put(node, "gone", "n", if_exists="refuse")
     assert after.status_code == 201, after.text
     assert after.json()["before"] == {"what": "already delivered", "id": gone["id"]}
+    soon = put(node, "gone", "m", delay_ms=0).json()
+    node.wait_for("gone", 2)
+    late = ask(node, "DELETE", path_of("gone", "m"))
+    assert (late.status_code, late.json()["got"]) == (409, soon["id"])
+    assert "of the name 'm' in the topic gone was already delivered" in late.json()["message"]
+
+
+def test_a_message_shows_which_one_of_its_name_replaced_it(node: NodeWithGateway) -> None:
+    first, second = (put(node, "seen", "n").json()["id"] for _ in range(2))
+    dropped = put(node, "seen", "n", if_exists="keep").json()["before"]["dropped_id"]
+    seen = {each: ask(node, "GET", f"/v1/messages/{each}").json() for each in (first, second)}
+    kept_out = ask(node, "GET", f"/v1/messages/{dropped}").json()
+    assert (seen[first]["state"], seen[first]["replaced_by"]) == ("cancelled", second)
+    assert seen[first]["why"] == f"replaced by {second}, a later message of its name"
+    assert seen[second]["before"] == {"what": "replaced", "id": first}
+    assert seen[second]["replaced_by"] is None
+    assert kept_out["before"] == {"what": "kept", "id": second}
+    assert kept_out["why"] == f"kept out: {second} of the same name was there already"
+    [link] = ask(node, "GET", f"/v1/trace/{first}").json()["messages"]
+    assert (link["replaced_by"], link["state"]) == (second, "cancelled")
+    chain = ask(node, "GET", f"/v1/trace/{second}").json()
+    assert chain["messages"][0]["before"] == {"what": "replaced", "id": first}
+    accepted = next(step for step in chain["steps"] if step["kind"] == "accepted")
+    assert accepted["why"] == f"replaced: {first}"
+    for shown, begin, other in (
+        (first, "<dt>Replaced by</dt><dd>", second),
+        (second, "<dt>Before it</dt><dd>replaced: ", first),
+    ):
+        page = ask(node, "GET", f"/console/message?whole=true&id={shown}").text
+        assert f'{begin}<a class="mono" href="/console/message?id={other}">' in page
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson", "one by one"])

@@ -306,7 +306,7 @@ class EntryHead(NamedTuple):
     version: int
     kind: int
     base_offset: int
-    count: int
+    rows: int
 
     @classmethod
     def of(cls, data: Bytes) -> Self:

@@ -1,4 +1,4 @@
-"""What became of other messages of a name is told with a message, from the journal's notes alone."""
+"""A message is shown with the others of its name, by the notes in the journal alone."""
 
 from __future__ import annotations
 
