@@ -37,6 +37,14 @@ _COUNTS: dict[str, tuple[str, Callable[[Status], float]]] = {
         "Runs of schedules that were missed before those, and became no messages",
         lambda s: s.schedule_missed,
     ),
+    "names_replaced": (
+        "Messages replaced by a later one of their name, since the start",
+        lambda s: s.names_replaced,
+    ),
+    "names_kept": (
+        "Messages dropped as another one of their name was kept, since the start",
+        lambda s: s.names_kept,
+    ),
 }
 _LEVELS: dict[str, tuple[str, Callable[[Status], float]]] = {
     "pending": (
@@ -57,6 +65,10 @@ _LEVELS: dict[str, tuple[str, Callable[[Status], float]]] = {
     "journal_bytes": ("Bytes in journal segments", lambda s: s.journal_bytes),
     "archive_bytes": ("Bytes kept in the archive", lambda s: s.archive_bytes),
     "archive_missed": ("Files the archive could not keep", lambda s: s.archive_missed),
+    "names": (
+        "Names in the table: of pending messages, and of some that have left",
+        lambda s: s.names,
+    ),
     "schedules": ("Schedules that the group has", lambda s: s.schedules),
     "producers": ("Producers whose last sequences are remembered", lambda s: s.producers),
     "requests": ("Requests with a key that are remembered", lambda s: s.requests),

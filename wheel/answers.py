@@ -109,3 +109,11 @@ class Status:
     """Runs of schedules that this node, as master, has made messages of since its start."""
     schedule_missed: int = 0
     """Runs that were missed before those, and became no messages."""
+    names: int = 0
+    """Names in the table: those of all pending messages that have one, and some of messages that
+    have left, until runs of names are merged."""
+    names_replaced: int = 0
+    """Messages that a later one of their name replaced, by entries committed here since the start
+    of this node."""
+    names_kept: int = 0
+    """Messages that were dropped as another one of their name was kept, likewise."""

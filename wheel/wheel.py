@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
@@ -28,7 +29,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from .answers import AppendReceipt, CancelAnswer, Status
+from .answers import AppendReceipt, Before, CancelAnswer, Status
 from .arrowbytes import PlainRow
 from .capacity import Capacity
 from .checks import InputBatch, check_input, check_together, due_column
@@ -158,6 +159,8 @@ class Wheel:
         self._committed_marks = checkpoint.marks
         self._rows = checkpoint.rows
         self._cancel_rows = checkpoint.cancels
+        self._befores = Counter[Before]()
+        """What became of messages whose names later ones had, since this wheel was opened."""
         self._configure(checkpoint.config)
 
     def _configure(self, known: Mapping[str, Any]) -> None:
@@ -875,7 +878,7 @@ class Wheel:
             created_ms=now_ms,
             wake=wake,
         )
-        queued.carry(batch, now_ms, decided.names)
+        queued.carry(batch, now_ms, decided.names, decided.answers)
         if queued.cancels is not None:
             receipt = AppendReceipt(queued.entry.base_offset, 0, now_ms, _NO_ROWS)
             self._cancels.add(queued.cancels, queued.wait_for(receipt, early=False).future)
@@ -958,6 +961,7 @@ class Wheel:
                 self._storage.names.take(queued.names)
             if queued.cancels is not None:
                 self._storage.names.cancel(queued.cancels)
+            self._befores.update(answer.before for answer in queued.named)
             if queued.schedules:
                 changes, index = queued.schedules, queued.entry.index
                 self._schedules.committed(changes, index, own=queued.own)
@@ -1193,6 +1197,9 @@ class Wheel:
                 schedules=len(self._schedules),
                 schedule_runs=self._schedules.fired,
                 schedule_missed=self._schedules.missed,
+                names=len(storage.names),
+                names_replaced=self._befores[Before.REPLACED],
+                names_kept=self._befores[Before.KEPT],
             )
 
     def close(self) -> None:

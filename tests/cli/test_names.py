@@ -104,3 +104,16 @@ def test_words_that_name_no_message_are_refused(words: tuple[str, ...], said: st
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     assert said in done.stderr
+
+
+def test_metrics_and_status_count_names(node: NodeProcess) -> None:
+    counters = ("slotwheel_names_replaced_total", "slotwheel_names_kept_total")
+    before = [node.metric(name) for name in counters]
+    named = ("--name", "counted", "--node", node.address)
+    for mode in ("replace", "replace", "keep", "refuse"):
+        run_cli("send", "counted", "x", *LATER, *named, "--if-exists", mode)
+    assert [node.metric(name) for name in counters] == [number + 1 for number in before]
+    assert node.metric('slotwheel_refused_rows_total{code="name-taken"}') >= 1
+    assert node.metric("slotwheel_names") >= 1
+    status = json.loads(run_cli("status", "--node", node.address, "--json").stdout)
+    assert status["names"] == node.metric("slotwheel_names")

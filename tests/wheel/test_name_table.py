@@ -83,6 +83,7 @@ def test_a_layer_has_the_newest_row_of_each_key(data: st.DataObject) -> None:
         below = {name: layer.place(name, cut) for name in every}
         assert {name: place for name, place in below.items() if place is not None} == newest
         layer.cut(cut)
+        assert layer.names == len(newest)
         positions, *columns = (column.tolist() for column in layer.find(every))
         places = zip(*columns, strict=True)
         assert {every[at]: place for at, place in zip(positions, places, strict=True)} == newest

@@ -268,3 +268,19 @@ def test_a_run_that_is_short_or_gone_is_made_anew(node: Node, length: int | None
     found = node.wheel.named("t", "29")
     assert found is not None
     assert found.offset == base + 29
+
+
+def test_the_status_counts_names_and_what_became_of_those_before(node: Node) -> None:
+    send(node, [("a", REPLACE, 60_000), ("b", REPLACE, 60_000), ("a", REPLACE, 60_000)])
+    send(node, [("a", KEEP, 60_000), ("b", REPLACE, 2 * DAY_MS), ("c", REPLACE, 1_000)])
+    [_, refused] = send_plain(node, [[("d", KEEP, 60_000)], [("a", REFUSE, 60_000)]])
+    assert isinstance(refused, NameTaken)
+    status = node.wheel.status()
+    assert (status.names, status.names_replaced, status.names_kept) == (4, 2, 1)
+    assert status.pending == 4
+    left(node, NOW + 2_000)
+    node.wheel.spill(NOW + 2_000, everything=True)
+    assert node.wheel.status().names == 3
+    node.reopen(NOW + 2_000)
+    status = node.wheel.status()
+    assert (status.names, status.names_replaced, status.names_kept) == (3, 0, 0)

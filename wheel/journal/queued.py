@@ -83,6 +83,8 @@ class QueuedEntry:
     """The callers that wait for it, among them some that sent it again."""
     names: TakenNames = _NO_NAMES
     """The names that its rows take."""
+    named: Sequence[NamedAnswer] = ()
+    """What became of the messages that had the names of its rows."""
     schedules: Sequence[ScheduleChange] = ()
     """The changes of schedules in it, among them the runs that its rows are."""
     own: bool = False
@@ -92,10 +94,17 @@ class QueuedEntry:
     def nbytes(self) -> int:
         return len(self.entry.payload)
 
-    def carry(self, batch: EncodedBatch, created_ms: int, names: TakenNames) -> None:
-        """Attach the rows that callers of this node have sent, and the names that these take."""
+    def carry(
+        self,
+        batch: EncodedBatch,
+        created_ms: int,
+        names: TakenNames,
+        named: Sequence[NamedAnswer],
+    ) -> None:
+        """Attach the rows that callers of this node have sent, the names that these take, and what
+        becomes of the messages that had them."""
         entry = self.entry
-        self.names = names
+        self.names, self.named = names, named
         if batch.rows is not None:
             self.hold(batch.rows)
         else:
@@ -207,7 +216,8 @@ def arrived(entry: Entry) -> QueuedEntry:
     else:
         piece = queued.hold(decode_rows(entry, where, full=False))
         notes = entry.notes
-        queued.sent = sent_of(entry, entry.parts, piece.oldest_ms, named_in(notes))
+        queued.named = named_in(notes)
+        queued.sent = sent_of(entry, entry.parts, piece.oldest_ms, queued.named)
         if NoteKind.NAMES in notes:
             queued.names = _names_of(piece, queued.cancels)
         if NoteKind.RUNS in notes:

@@ -36,12 +36,13 @@ FEW_KEYS = 8
 
 
 class NameLayer:
-    """See the module. ``room``: the most rows. ``cancelled``: by their offsets the rows that cancel
-    rows name, each with the offset of the cancel row."""
+    """See the module. ``room``: the most rows; ``names``: how many keys they have. ``cancelled``:
+    by their offsets the rows that cancel rows name, each with the offset of the cancel row."""
 
     def __init__(self, room: int) -> None:
         self.room = room
         self.cancelled: dict[int, int] = {}
+        self.names = 0
         self._count = 0
         bits = (2 * room - 1).bit_length()
         self._mask = (1 << bits) - 1
@@ -89,6 +90,7 @@ class NameLayer:
         left = len(self.split(offset)[0])
         if left < self._count:
             self._slots[:] = 0
+            self.names = 0
             self._index(0, left)
             self._count = left  # at once: a spill may be reading the rows before
 
@@ -149,7 +151,9 @@ class NameLayer:
             first, second = halves_of_one(key)
             self._first[row], self._second[row] = first, second
             self._due[row], self._offset[row] = int(due_ms), int(offset_of_row)
-            self._slot[self._find(first, second)] = row + 1
+            slot = self._find(first, second)
+            self.names += not self._slot[slot]
+            self._slot[slot] = row + 1
             self._count = row + 1
 
     def _add(self, names: HeldNames) -> None:
@@ -167,6 +171,7 @@ class NameLayer:
         while len(rows):
             free = slots[at] == 0
             slots[at[free]] = rows[free] + 1
+            self.names += int(np.count_nonzero(slots[at[free]] == rows[free] + 1))
             # Of several rows for a free slot the last one has it now; the others look at that one.
             held = slots[at] - 1
             same = (first[held] == first[rows]) & (second[held] == second[rows])

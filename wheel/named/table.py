@@ -113,6 +113,11 @@ class NameTable:
         """False as long as no message had a name."""
         return bool(self.runs or any(map(len, self._layers)))
 
+    def __len__(self) -> int:
+        """The number of names in runs and in memory, each as often as it is there."""
+        in_memory = sum(layer.names for layer in self._layers)
+        return in_memory + sum(run.info.names for run in self.runs)
+
     @property
     def nbytes(self) -> int:
         """Bytes in memory that a spill frees, about."""
