@@ -91,7 +91,7 @@ class Query(Question, frozen=True):
     keys: tuple[TextBytes, ...] = field(name="key", default=())
     """Only those with this key; may be repeated."""
     names: tuple[Annotated[str, Written(value_name="NAME")], ...] = field(name="name", default=())
-    """Only those that were sent under this name; may be repeated."""
+    """Only those whose name is exactly this; may be repeated."""
     headers: tuple[Annotated[tuple[str, bytes], Written(_read_header, "NAME=VALUE")], ...] = field(
         name="header", default=()
     )
