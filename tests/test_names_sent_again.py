@@ -140,7 +140,7 @@ WAYS: dict[str, tuple[Callable[[], list[tuple[str, Sequence[Header]]]], str]] = 
     "a letter of a delay topic": (by_letter_of_a_delay_topic, DEAD_LETTER_TOPIC),
     "a redrive of what expired": (by_redrive_of_what_expired, "orders"),
     "a redrive of what was buried": (by_redrive_of_what_was_buried, "orders"),
-    "slotwheel redeliver": (by_redelivery, "orders"),
+    "slotwheel replay --redeliver": (by_redelivery, "orders"),
 }
 """Each way, and the topic to which it leads."""
 
@@ -163,5 +163,21 @@ def test_what_is_sent_again_has_no_name_and_replaces_nobody(way: str, tmp_path: 
     found = node.wheel.named(topic, "order-17")
     assert found is not None
     assert found.offset == later.result(0).base_offset
+    assert node.wheel.status().pending == 2
+    node.close()
+
+
+def test_a_route_takes_the_name_in_each_of_its_topics(tmp_path: Path) -> None:
+    settings = PolicySet.from_toml('[routes]\ntwo = [{to = ["orders", "payments"]}]', "policies")
+    control = [("slotwheel-route", b"two"), ("slotwheel-delay-ms", b"60000")]
+    records = ConsumerRecords([1], [NOW], [b"k"], [b"v"], [[*NAME, *control]])
+    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
+    for taken in (0, 1):
+        made = rows_of(records, "delays/0", WheelConfig(), NOW, settings=settings)
+        sent = node.wheel.append_source(made.rows, NOW, source=1, first=taken, last=taken)
+        node.sync()
+        assert [answer.row for answer in sent.result(0).named] == [0, 1] * taken
+    found = [node.wheel.named(topic, "order-17") for topic in ("orders", "payments")]
+    assert [message_id and message_id.offset for message_id in found] == [2, 3]
     assert node.wheel.status().pending == 2
     node.close()
