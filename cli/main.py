@@ -42,6 +42,8 @@ COMMANDS = {
     "dead": ("dead.command", "Look at dead letters, and send them again."),
     "status": ("status", "Show what a node holds, and its peers."),
     "fleet": ("fleet", "Show the wheels of a fleet: who answers, who has how much."),
+    "drain": ("drain", "Have a wheel take no new messages, and empty itself."),
+    "undrain": ("undrain", "Have a wheel take messages again."),
     "clock": ("clock", "Show a node's clock; accept a jump, set the mark back."),
     "policies": ("policies", "Show levels and retry policies of a group."),
     "routes": ("routes", "Show and try routes, and rules of consumer groups."),

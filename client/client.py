@@ -49,6 +49,7 @@ from ..wheel.protocol import (
     CANCEL,
     CLOCK,
     DEFAULT_ADDRESS,
+    DRAIN,
     FORGET,
     HELLO,
     NAMED,
@@ -743,6 +744,15 @@ class Client:
         policies. Errors: ``NodeUnreachable``."""
         policies: dict[str, Any] = self.ask(FORGET, {"group": group}, again=True)["policies"]
         return policies
+
+    def drain(self, *, on: bool = True) -> None:
+        """Have the group take no new messages, and deliver those that it has; or with ``on`` False
+        take messages again. It says so for 5 s before it refuses any (``Draining``), so that
+        clients of a fleet go to its other wheels. What ``status`` counts as pending is left.
+
+        Errors: ``NodeUnreachable``, ``NotMaster``, ``NotRunning``.
+        """
+        self.ask(DRAIN, {"on": on}, again=True)
 
     def clock(self, do: str = "show") -> dict[str, Any]:
         """A node's clock, in ``clock``. ``do``: ``"accept"`` makes the node believe its wall clock;

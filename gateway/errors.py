@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from ..wheel.errors import (
+    Draining,
     Forbidden,
     InvalidBatch,
     InvalidConfiguration,
@@ -36,7 +37,7 @@ from ..wheel.errors import (
 
 RETRY_AFTER_S = 1
 _CALLERS_FAULT = (InvalidMessage, InvalidBatch, InvalidConfiguration, UnknownId, SequenceTooOld)
-_UNAVAILABLE = (NodeUnreachable, NotRunning)
+_UNAVAILABLE = (Draining, NodeUnreachable, NotRunning)
 TEXT_MAX = 300
 _UNKNOWN_FIELD = "Object contains unknown field"
 """How msgspec begins its message."""

@@ -69,6 +69,7 @@ _LEVELS: dict[str, tuple[str, Callable[[Status], float]]] = {
         "Names in the table: of pending messages, and of some that have left",
         lambda s: s.names,
     ),
+    "draining": ("1 while the group takes no new messages", lambda s: s.draining),
     "schedules": ("Schedules that the group has", lambda s: s.schedules),
     "producers": ("Producers whose last sequences are remembered", lambda s: s.producers),
     "requests": ("Requests with a key that are remembered", lambda s: s.requests),

@@ -59,12 +59,12 @@ class WaysOut:
             raise
         self.book: TopicBook | None = None
         """The cache of Kafka's topics; None: due messages go to embedded topics."""
-        self.door = Door(embedded.topics)
+        self.door = Door(embedded.topics, clock=clock)
         if isinstance(self.sink, KafkaSink):
             self.book = self.sink.book
             refuses = config.unknown_topics == REFUSE
             known = self.book if refuses else AnyTopic(self.book)
-            self.door = Door(known, own=[config.dead_letter_topic])
+            self.door = Door(known, own=[config.dead_letter_topic], clock=clock)
             self.sink.clocks.alarm = lambda text: events.alarm("clocks-differ", reason=text)
         local = None if self.sink is embedded else embedded
         dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)

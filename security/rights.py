@@ -97,6 +97,7 @@ class Operation(Enum):
     CLOCK_SET_BACK = "clock-set-back", Right.ADMIN
     STEP_DOWN = "step-down", Right.ADMIN
     ACKNOWLEDGE = "acknowledge", Right.ADMIN
+    DRAIN = "drain", Right.ADMIN
     TOPICS = "topics", Right.ADMIN
     CREATE_TOPIC = "create-topic", Right.ADMIN
     ALTER_TOPIC = "alter-topic", Right.ADMIN

@@ -117,3 +117,5 @@ class Status:
     of this node."""
     names_kept: int = 0
     """Messages that were dropped as another one of their name was kept, likewise."""
+    draining: bool = False
+    """Whether an operator has the group emptied: it takes no new messages."""

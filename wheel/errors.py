@@ -151,6 +151,13 @@ class InvalidMessage(SlotwheelError):
     code = "invalid-message"
 
 
+class Draining(SlotwheelError):
+    """The wheel takes no new messages: an operator has it emptied. Another wheel of the fleet takes
+    them."""
+
+    code = "draining"
+
+
 class NameTaken(InvalidMessage):
     """A pending message has the name, and the one that came was not to take its place. ``got``: the
     id of the pending one; ``row``: the row of the one that came."""
@@ -388,6 +395,7 @@ _BY_CODE: dict[str, type[SlotwheelError]] = {
     cls.code: cls
     for cls in (
         InvalidMessage,
+        Draining,
         NameTaken,
         UnknownSchedule,
         ScheduleChanged,

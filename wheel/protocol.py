@@ -57,6 +57,8 @@ CLOCK = "clock"
 CLOCK_SHOW, CLOCK_ACCEPT, CLOCK_SET_BACK = CLOCK_COMMANDS = ("show", "accept", "set-back")
 """The commands of ``clock``."""
 ACKNOWLEDGE = "acknowledge"
+DRAIN = "drain"
+"""With ``on``: whether the group takes no new messages."""
 SCHEDULE_PUT = "schedule-put"
 SCHEDULE_LIST = "schedule-list"
 SCHEDULE_SHOW = "schedule-show"
@@ -76,6 +78,7 @@ ACTIONS = {
     REGISTER: "a consumer group's rule; refused when it has another one",
     FORGET: "take back a consumer group's rule",
     CLOCK: "the clock that this node goes by; believe a jump; set the mark back to it",
+    DRAIN: "take no new messages, deliver those that are there; or take them again",
     ACKNOWLEDGE: "forget which records of delay topics were deleted before they were read",
     SCHEDULE_PUT: "put a schedule, new or in another's place",
     SCHEDULE_LIST: "a page of schedules, in the order of their names",

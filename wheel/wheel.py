@@ -256,6 +256,12 @@ class Wheel:
         committed here. The engine keeps them as it keeps ``settings``."""
         return self._agreed("sources")
 
+    @property
+    def draining(self) -> Mapping[str, Any]:
+        """Since when an operator has the group emptied (``since_ms``), as committed here; empty: it
+        takes messages. The engine keeps it as it keeps ``settings``."""
+        return self._agreed("draining")
+
     def _agreed(self, part: str) -> Mapping[str, Any]:
         agreed: Mapping[str, Any] = self._configuration.get(part, {})
         return agreed
@@ -275,6 +281,12 @@ class Wheel:
     ) -> Future[AppendReceipt]:
         """Replace the group's notes about its sources, as ``change_settings`` does."""
         return self._agree("sources", known, sources)
+
+    def change_draining(
+        self, known: Mapping[str, Any], draining: Mapping[str, Any]
+    ) -> Future[AppendReceipt]:
+        """Replace ``draining``, as ``change_settings`` does."""
+        return self._agree("draining", known, draining)
 
     def _agree(
         self, part: str, known: Mapping[str, Any], wanted: Mapping[str, Any]
@@ -1200,6 +1212,7 @@ class Wheel:
                 names=len(storage.names),
                 names_replaced=self._befores[Before.REPLACED],
                 names_kept=self._befores[Before.KEPT],
+                draining=bool(self.draining),
             )
 
     def close(self) -> None:

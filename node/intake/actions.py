@@ -33,6 +33,7 @@ from ...wheel.protocol import (
     CLOCK_COMMANDS,
     CLOCK_SET_BACK,
     CLOCK_SHOW,
+    DRAIN,
     FORGET,
     HELLO,
     IN_FLIGHT_MAX,
@@ -53,6 +54,7 @@ from ...wheel.protocol import (
     STEP_DOWN,
     STEP_DOWN_MAX_S,
 )
+from .agreeing import drain
 from .callers import ConnectedCaller
 from .ports import Clock, ClockPort, GroupPort, Page, PoliciesPort, StepDown, WheelPort
 from .scheduling import ScheduleActions
@@ -100,6 +102,7 @@ class Actions:
             POLICIES: self._show_policies,
             CLOCK: self._operate_clock,
             ACKNOWLEDGE: self._acknowledge_unread,
+            DRAIN: self._drain,
         }
         self._changes: dict[str, Callable[[ConnectedCaller, dict[str, Any]], dict[str, Any]]] = {
             CANCEL: self._cancel,
@@ -149,6 +152,7 @@ class Actions:
         return {
             "group": config.group,
             "now_ms": self._clock(),
+            "draining": bool(self._wheel.draining),
             "limits": {
                 "horizon_ms": config.horizon_ms,
                 "message_bytes": config.message_bytes_max,
@@ -239,6 +243,16 @@ class Actions:
             raise InvalidMessage("the node has no peers", remedy="There is nobody to step down for")
         self.check_master()
         return {"done": self._hand_over(float(timeout_s)), **self._place()}
+
+    def _drain(self, fields: dict[str, Any]) -> dict[str, Any]:
+        on = fields.get("on")
+        if not isinstance(on, bool):
+            raise InvalidMessage(
+                "no usable 'on'", got=repr(on)[:80], limit="true, to be emptied, or false"
+            )
+        self.check_master()
+        drain(self._wheel, self._clock(), on=on)
+        return {"draining": bool(self._wheel.draining)}
 
     def _page(self, fields: dict[str, Any]) -> dict[str, Any]:
         page = self._pages.get(str(fields.get("path")))

@@ -20,17 +20,22 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar, Protocol
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from ...wheel import compute as pc
 from ...wheel.checks import InputBatch, is_topic
-from ...wheel.errors import Overloaded, UnknownTopic
+from ...wheel.errors import NOTHING_STORED, Draining, Overloaded, UnknownTopic
 from ...wheel.plain import PlainBatch
 from ...wheel.schema import distinct
+from .ports import Clock
 
+ANNOUNCED_MS = 5_000
+"""A group that is to be emptied says so for this long, ms, before it refuses messages: clients of a
+fleet look each second, and send to another wheel before one of their messages is refused."""
 _NAMED_MAX = 100
 """So many topics does one error name at most."""
 
@@ -50,20 +55,30 @@ class TopicsPort(Protocol):
 class StoredPort(Protocol):
     """The part of the wheel that the door uses."""
 
+    @property
+    def draining(self) -> Mapping[str, Any]: ...
     def stored_before(self, producer: int, sequence: int) -> bool: ...
 
 
 class Door:
-    """The door of a node. Topics of ``own`` always pass, such as the dead-letter topic: if Kafka
+    """The door of a node. It is closed to new messages while the group is emptied. ``clock``: the
+    node's. Topics of ``own`` always pass, such as the dead-letter topic: if Kafka
     does not have it, the node keeps the letters itself."""
 
-    def __init__(self, topics: TopicsPort, own: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        topics: TopicsPort,
+        own: Collection[str] = (),
+        clock: Clock = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
         self._topics = topics
+        self._clock = clock
         self._own = frozenset(own)
 
     def check(self, one: InputBatch, wheel: StoredPort, waited_s: float) -> None:
         """Check the topics of a batch that came ``waited_s`` ago. Errors: ``UnknownTopic``;
-        ``Overloaded``: the answer is on its way, try again soon."""
+        ``Overloaded``: the answer is on its way, try again soon; ``Draining``."""
+        self._check_open(one.producer, one.sequence, wheel)
         absent = self.absent(one.rows, waited_s)
         if absent == [] or wheel.stored_before(one.producer, one.sequence):
             return
@@ -72,6 +87,7 @@ class Door:
 
     def check_plain(self, one: PlainBatch, wheel: StoredPort, waited_s: float) -> None:
         """Check the topics of plain rows. Errors: as of ``check``."""
+        self._check_open(one.producer, one.sequence, wheel)
         if len(one.rows) <= self._topics.rows_let_in:
             return
         topics = [row[1].decode(errors="replace") for row in one.rows]
@@ -80,6 +96,18 @@ class Door:
             return
         named = _sure(absent)
         raise UnknownTopic.of(named, topics.index(named[0]))
+
+    def _check_open(self, producer: int, sequence: int, wheel: StoredPort) -> None:
+        """Errors: ``Draining``, unless it is a repeat of a batch that is stored."""
+        draining = wheel.draining
+        if not draining or self._clock() < draining["since_ms"] + ANNOUNCED_MS:
+            return
+        if not wheel.stored_before(producer, sequence):
+            raise Draining(
+                "this wheel takes no new messages: it is being emptied",
+                remedy=f"{NOTHING_STORED} Send to another wheel of the fleet; 'slotwheel undrain'"
+                " has this one take messages again",
+            )
 
     def absent(
         self, rows: pa.RecordBatch, waited_s: float, *, settled: bool = False

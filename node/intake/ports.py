@@ -75,6 +75,13 @@ class WheelPort(Protocol):
     def change_sources(
         self, known: Mapping[str, Any], sources: Mapping[str, Any]
     ) -> Future[Any]: ...
+    @property
+    def draining(self) -> Mapping[str, Any]:
+        """``since_ms``, since when the group is emptied; empty: it takes messages."""
+
+    def change_draining(
+        self, known: Mapping[str, Any], draining: Mapping[str, Any]
+    ) -> Future[Any]: ...
     def source_position(self, source: int) -> int: ...
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, source: int, first: int, last: int

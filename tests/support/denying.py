@@ -73,6 +73,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "reschedule": {"id": "default.1.2.00000000", "due_ms": 1},
     "named": {"topic": "orders", "name": "none"},
     "step-down": {"timeout_s": 1},
+    "drain": {"on": False},
     "page": {"path": "/metrics"},
     "register": {"group": "g"},
     "forget": {"group": "g"},

@@ -87,6 +87,7 @@ class FakeWheel:
         self.batches = self.log.batches
         self._positions: dict[int, int] = {}
         self.sources: Mapping[str, Any] = {}
+        self.draining: Mapping[str, Any] = {}
         self._begun = 0
         self._answered: list[Future[AppendReceipt]] = []
         self._to_commit: list[tuple[Future[AppendReceipt], AppendReceipt]] = []
@@ -282,7 +283,7 @@ class FakeWheel:
             raise NotMaster(master=self.master)
 
     def stored_before(self, producer: int, sequence: int) -> bool:
-        raise AssertionError("no door asks")
+        return sequence in self._producers.get(producer, {})
 
     def check_clock(self, now_ms: int) -> None:
         if self.doubt is not None:
@@ -298,6 +299,13 @@ class FakeWheel:
                 raise Overloaded("the configuration is changing")
             # As the real one: through JSON.
             self.sources = json.loads(json.dumps(sources))
+        future.set_result(None)
+        return future
+
+    def change_draining(self, known: Mapping[str, Any], draining: Mapping[str, Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        assert known == self.draining
+        self.draining = draining
         future.set_result(None)
         return future
 
