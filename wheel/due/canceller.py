@@ -218,8 +218,19 @@ class Canceller:
         timeout_s: float,
         stays: Callable[[], bool],
     ) -> CancelAnswer | None:
-        """Cancel a row of that topic, as ``cancel`` does. ``stays`` tells, under the lock, if it is
-        still the row that is meant; None: it is not any more, and it was left alone."""
+        """Cancel the row of that topic that has a name, as ``cancel`` does. ``stays`` tells, under
+        the lock, if it still has it; None: it has not any more, and it was left alone.
+
+        A row that was cancelled has no name (``named/table.py``). So no file has to be read for
+        that, unless the row is not plainly pending."""
+        due, offset = np.array([target.due], np.int64), np.array([target.offset], np.int64)
+        with self._lock:
+            state, _ = self.states(due, offset, np.array([topic], object))
+            waiter = None
+            if state[0] == RowState.APPEND and stays():
+                waiter = append(cancel_rows(due, offset))
+        if waiter is not None:
+            return _outcome(waiter, timeout_s)
         cancelled = False
 
         def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter | None:
@@ -403,6 +414,16 @@ class Canceller:
             if future in done:
                 future.result()
                 request.state[rows] = RowState.CANCELLED
+
+
+def _outcome(waiter: AppendWaiter, timeout_s: float) -> CancelAnswer:
+    """What became of a row whose cancel is on its way. Errors: those of an entry that was not
+    written."""
+    try:
+        waiter.future.result(timeout_s)
+    except TimeoutError:
+        return CancelAnswer.UNKNOWN
+    return CancelAnswer.CANCELLED
 
 
 def _with_due(row: pa.RecordBatch, due_ms: int) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -48,9 +49,12 @@ class CancelRows:
         named = rows.column("cancels")
         if named.null_count == len(named):
             return cls()
-        at = np.flatnonzero(np.asarray(named.is_valid()))
+        if not named.null_count:  # a cancel by itself: Arrow's calls take as long as all the rest
+            at, target = np.arange(len(named)), np.array(named)
+        else:
+            at, target = np.flatnonzero(np.asarray(named.is_valid())), np.array(named.drop_null())
         own = times(rows, "offset")[at] if base_offset is None else base_offset + at
-        return cls(times(rows, "due")[at], np.array(named.drop_null()), own)
+        return cls(times(rows, "due")[at], target, own)
 
     @classmethod
     def joined(cls, parts: Sequence[CancelRows]) -> CancelRows:
@@ -146,19 +150,25 @@ def cancel_rows(due: Int64s, target: Int64s) -> pa.RecordBatch:
     """Cancel rows (PAYLOAD schema): due with their targets, so in the targets' slots."""
     count = len(target)
     times = from_numpy(due, TIME)
-    return pa.RecordBatch.from_arrays(
-        [
-            times,
-            times,
-            from_numpy(target, pa.int64()),
-            pa.array([""] * count, pa.utf8()),
-            pa.nulls(count, pa.int32()),
-            pa.nulls(count, pa.binary()),
-            pa.nulls(count, pa.binary()),
-            no_headers(count),
-        ],
-        schema=PAYLOAD,
-    )
+    nothing = _one_without_content() if count == 1 else _without_content(count)
+    columns = [times, times, from_numpy(target, pa.int64()), *nothing]
+    return pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
+
+
+def _without_content(count: int) -> list[pa.Array]:
+    """The columns from the topic on of so many rows that have none and nothing else."""
+    return [
+        pa.array([""] * count, pa.utf8()),
+        pa.nulls(count, pa.int32()),
+        pa.nulls(count, pa.binary()),
+        pa.nulls(count, pa.binary()),
+        no_headers(count),
+    ]
+
+
+@cache
+def _one_without_content() -> list[pa.Array]:
+    return _without_content(1)
 
 
 def _created_at(rows: pa.RecordBatch, created_ms: int) -> pa.RecordBatch:
