@@ -1,0 +1,220 @@
+"""Schedules whose nodes were away for three hours, in the night in which clocks are set ahead:
+under each rule of missed runs exactly those become rows that a model names, which knows the rules
+from the documentation; and each row is delivered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from slotwheel.client import Client, Message
+from slotwheel.wheel.schedules import FiredRun
+from support.firedruns import delivered_runs, logged, wrong_by_the_log, wrong_deliveries
+from support.peers import PEERS, Peers
+from support.scheduletimes import Expected, Span, expected_runs
+from support.waiting import eventually, now_ms
+from support.wallclock import WallClock
+
+TOPIC = "beats"
+HOUR_MS = 3_600_000
+STEP_MS = 20_000
+"""A node makes rows half a minute ahead, so it may sleep for so long and misses nothing."""
+PROBE = "~"
+"""A schedule of each second, the last one of those that are looked at together."""
+
+
+def at(hour: int, minute: int, second: int = 0) -> int:
+    """A time of the night on which Berlin's clocks are set ahead, at 01:00, ms since the epoch."""
+    return int(datetime(2026, 3, 29, hour, minute, second, tzinfo=UTC).timestamp() * 1000)
+
+
+BEGIN_MS, AWAY_MS, PAUSED_MS, RESUMED_MS, END_MS = (
+    *(at(0, 44, 10), at(0, 46, 10), at(0, 45, 25), at(3, 48, 10)),
+    at(3, 52, 10),
+)
+RHYTHM = {"cron": "*/5 * * * *", "zone": "Europe/Berlin"}
+KINDS: dict[str, dict[str, Any]] = {
+    "rhythm": RHYTHM,
+    "twice-an-hour": {"cron": "0,50 * * * *", "zone": "Europe/Berlin"},
+    "skipped": {"cron": "30 2 * * *", "zone": "Europe/Berlin"},
+    "half-hour": {"cron": "15,45 */1 * * *", "zone": "Australia/Lord_Howe"},
+    "every": {"every_ms": 7 * 60_000, "anchor_ms": at(0, 43)},
+    "jitter": {"every_ms": 11 * 60_000, "anchor_ms": at(0, 45), "jitter_ms": 180_000},
+    "count": {**RHYTHM, "count": 3},
+    "ended": {"every_ms": 300_000, "end_ms": at(2, 32)},
+    "ending": {**RHYTHM, "end_ms": at(3, 47)},
+    "begun": {**RHYTHM, "start_ms": at(1, 2)},
+    "paused": RHYTHM,
+}
+RULES = list(product(("last", "skip", "all"), (HOUR_MS, 24 * HOUR_MS)))
+SCHEDULES: dict[str, dict[str, Any]] = {
+    f"{kind}-{missed}-{catch_up_ms}": {
+        **rhythm,
+        "name": f"{kind}-{missed}-{catch_up_ms}",
+        "missed": missed,
+        "catch_up_ms": catch_up_ms,
+        "template": {"topic": TOPIC},
+    }
+    for kind, rhythm in KINDS.items()
+    for missed, catch_up_ms in RULES
+}
+
+
+class Night:
+    """Nodes whose machines sleep through the test, and whose clocks agree. ``spans``: when they
+    were there."""
+
+    def __init__(self, path: Path, names: Sequence[str], *options: str) -> None:
+        offset_ms = BEGIN_MS - now_ms()
+        self._clocks = [WallClock(path / f"clock-{name}", offset_ms) for name in names]
+        variables = dict(zip(names, (clock.variables for clock in self._clocks), strict=True))
+        self.peers = Peers(path, *options, names=names, variables=variables)
+        self.spans: list[Span] = []
+        self._begun_ms = self.now_ms
+
+    @property
+    def now_ms(self) -> int:
+        return now_ms() + self._clocks[0].offset_ms
+
+    def sleep(self, ms: int) -> None:
+        for clock in self._clocks:
+            clock.sleep(ms)
+
+    def put(self) -> None:
+        probe = {"name": PROBE, "every_ms": 1000, "missed": "skip", "template": {"topic": TOPIC}}
+        with Client(self.peers.addresses) as client:
+            for schedule in (*SCHEDULES.values(), probe):
+                client.schedules.put(schedule)
+
+    def go_on_until(self, ms: int) -> None:
+        """Sleep up to that time, a little each time, until all schedules were looked at."""
+        with Client(self.peers.addresses) as client:
+            while (left_ms := ms - self.now_ms) > 0:
+                self.sleep(min(STEP_MS, left_ms))
+                _wait_until_looked_at(client, self.now_ms)
+
+    def set_paused(self, *, paused: bool) -> None:
+        with Client(self.peers.addresses) as client:
+            act = client.schedules.pause if paused else client.schedules.resume
+            for name in SCHEDULES:
+                if name.startswith("paused-"):
+                    act(name)
+
+    def be_away(self, ms: int) -> None:
+        """Kill all, and start them after that time."""
+        self.spans.append(Span(self._begun_ms, self.now_ms))
+        for node in self.peers.nodes.values():
+            node.kill()
+        self.sleep(ms)
+        self._begun_ms = self.now_ms
+        self.peers.start()
+
+    def end(self) -> None:
+        self.spans.append(Span(self._begun_ms, self.now_ms))
+
+    def delivered(self) -> Counter[FiredRun]:
+        return delivered_runs([node.data for node in self.peers.nodes.values()], TOPIC)
+
+    def expected(self) -> dict[str, list[Expected]]:
+        pause = Span(PAUSED_MS, RESUMED_MS)
+        return {
+            name: expected_runs(
+                schedule, BEGIN_MS, self.spans, pause if name.startswith("paused-") else None
+            )
+            for name, schedule in SCHEDULES.items()
+        }
+
+    def wait_for_all(self) -> Counter[FiredRun]:
+        """Until all is delivered that is due by now; what was."""
+        due = {
+            (name, run.number)
+            for name, runs in self.expected().items()
+            for run in runs
+            if run.nominal_ms + SCHEDULES[name].get("jitter_ms", 0) <= self.now_ms
+        }
+
+        def missing() -> set[tuple[str, int]]:
+            return due - {(run.name, run.number) for run in self.delivered()}
+
+        eventually(lambda: not missing(), otherwise=lambda: f"not delivered: {missing()}")
+        return self.delivered()
+
+
+def _wait_until_looked_at(client: Client, at_ms: int) -> None:
+    """Until all schedules were looked at since then."""
+
+    def is_done() -> bool:
+        last = client.schedules.get(PROBE)["last"]
+        return last is not None and int(last["nominal_ms"]) >= at_ms + 25_000
+
+    eventually(is_done, every_s=0.1)
+
+
+def by_name(runs: Sequence[FiredRun]) -> dict[str, list[Expected]]:
+    found: dict[str, list[Expected]] = {name: [] for name in SCHEDULES}
+    for run in sorted(runs, key=lambda run: run.number):
+        if run.name != PROBE:
+            found[run.name].append(Expected(run.number, run.nominal_ms, run.missed))
+            assert 0 <= run.due_ms - run.nominal_ms <= SCHEDULES[run.name].get("jitter_ms", 0)
+    return found
+
+
+def live_through(night: Night) -> None:
+    night.go_on_until(PAUSED_MS)
+    night.set_paused(paused=True)
+    night.go_on_until(AWAY_MS)
+    night.be_away(3 * HOUR_MS)
+    night.go_on_until(RESUMED_MS)
+    night.set_paused(paused=False)
+    night.go_on_until(END_MS)
+    night.end()
+
+
+def test_a_node_that_was_away_for_three_hours(tmp_path: Path) -> None:
+    night = Night(tmp_path, ("a",), "--delivery", "exactly-once")
+    with night.peers as peers:
+        night.put()
+        live_through(night)
+        night.wait_for_all()
+        peers.stop()
+        log = logged(peers["a"].data)
+        assert by_name([run for entry in log for run in entry.rows]) == night.expected()
+        assert wrong_by_the_log(log) == []
+        assert wrong_deliveries(log, night.delivered(), END_MS, once=True) == []
+
+
+def test_peers_that_were_away_and_a_master_that_came_by_a_snapshot(tmp_path: Path) -> None:
+    """It has the schedules from its snapshot alone, and is the master before the outage."""
+    small = ("--segment-bytes", "64K", "--tail-age", "500ms", "--tail-keep", "200ms")
+    night = Night(tmp_path, PEERS, *small, "--peer-journal", "64K")
+    with night.peers as peers:
+        night.put()
+        fresh, third = peers.standbys(peers.wait_until_whole())
+        peers.wipe(fresh)
+        fill_the_journal(peers)
+        peers.start()
+        master = peers.wait_until_whole()
+        assert "snapshot-installed" in peers[fresh].log_text()
+        peers[third if master != third else PEERS[0]].kill()
+        peers.step_down(master)
+        assert peers.master(other_than=master) == fresh
+        peers.start()
+        peers.wait_until_whole()
+        live_through(night)
+        found = by_name(list(night.wait_for_all()))
+        for name, runs in night.expected().items():
+            assert found[name] == runs[: len(found[name])]
+
+
+def fill_the_journal(peers: Peers) -> None:
+    """Send messages until no peer has the first entries in its journal any more."""
+    alive = [node for node in peers.nodes.values() if node.alive]
+    first = {node.oldest_segment() for node in alive}
+    with Client(peers.addresses) as client:
+        while {node.oldest_segment() for node in alive} & first:
+            client.send_many([Message("filler", bytes(1000), delay=0)] * 100).result(60)
